@@ -34,7 +34,7 @@ from shardwise.distinct import evaluate_distinct
 from shardwise.engine.evaluate import Evaluation, Timing, evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, nearest, refuse
 from shardwise.ops.lora import Subset
 from shardwise.ops.param_count import (
     FLOPS_CONVENTIONS,
@@ -102,6 +102,7 @@ def estimate(
     refuse_illegal(the_model, the_system, table)
     parts = operation_costs(the_model, the_system, table, place(the_system, table))
     result = evaluate(the_model, the_system, table, parts)
+    _refuse_overflow(result)
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
     per_s = rates(the_model, the_system, table, result, flops_convention, counted)
@@ -244,6 +245,7 @@ def evaluated_columns(
 ) -> dict[str, Floats]:
     """Evaluate legal rows and return the columns of `EstimateTable`, by name."""
     result = evaluate(model, system, table)
+    _refuse_overflow(result)
     per_s = rates(model, system, table, result, convention)
     return {
         "step_time_s": result.step_time_s,
@@ -257,6 +259,17 @@ def evaluated_columns(
         **{f"{part}_s": result.time_s[part] for part in TIME_PARTS},
         **{f"{part}_bytes": getattr(result.memory, part) for part in MEMORY_PARTS},
     }
+
+
+def _refuse_overflow(result: Evaluation) -> None:
+    """Refuse what has no finite result: many figures that are each near their bounds."""
+    results = {"step_time_s": result.step_time_s, "memory_bytes": result.reserved_bytes}
+    problem = "is no finite number: figures of model, system and strategy are too extreme together"
+    refuse(
+        Fault.of(name, values[~np.isfinite(values)][0], problem, source="estimate")
+        for name, values in results.items()
+        if not np.isfinite(values).all()
+    )
 
 
 def _known_convention(name: str) -> None:

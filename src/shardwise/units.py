@@ -221,16 +221,24 @@ class Dimension:
 
     name: str
     """A key of `UNITS`."""
+    least: float
+    most: float
+    above: str = ""
+    """What to say of larger values."""
 
 
-def _validate(value: object, dimension: str, least: float) -> float:
+def _validate(value: object, dimension: Dimension) -> float:
     try:
-        result = parse_quantity(value, dimension)
+        result = parse_quantity(value, dimension.name)
     except ValueError as error:
         raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
-    if result < least:  # here, so that the fault shows the text of the user
-        reason = f"must be at least {least:g} {dimension}"
-        raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
+    if math.isfinite(result):  # here, so that the fault shows the text of the user
+        if result < dimension.least:
+            reason = f"must be at least {dimension.least:g} {dimension.name}"
+            raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
+        if result > dimension.most:
+            reason = f"must be at most {dimension.most:g} {dimension.name}{dimension.above}"
+            raise PydanticCustomError("quantity", "{reason}", {"reason": reason})
     return result
 
 
@@ -239,21 +247,33 @@ def _serialize(value: float, info: SerializationInfo, dimension: str) -> object:
     return format_quantity(value, dimension) if units else value
 
 
-def _quantity(dimension: str, least: float) -> tuple[object, ...]:
-    validate: Callable[[object], float] = partial(_validate, dimension=dimension, least=least)
-    schema = {"anyOf": [{"type": "number"}, {"type": "string"}], "examples": [_EXAMPLES[dimension]]}
+def _quantity(name: str, least: float, most: float, above: str = "") -> tuple[object, ...]:
+    dimension = Dimension(name, least, most, above)
+    validate: Callable[[object], float] = partial(_validate, dimension=dimension)
+    number = {"type": "number", "minimum": least, "maximum": most}
+    schema = {"anyOf": [number, {"type": "string"}], "examples": [_EXAMPLES[name]]}
     return (
-        Dimension(dimension),
+        dimension,
         BeforeValidator(validate),
-        PlainSerializer(lambda value, info: _serialize(value, info, dimension)),
-        WithJsonSchema(schema | {"description": f"in {dimension}, or text with a unit"}),
+        PlainSerializer(lambda value, info: _serialize(value, info, name)),
+        WithJsonSchema(schema | {"description": f"in {name}, or text with a unit"}),
     )
 
 
-Bytes = Annotated[float, *_quantity("bytes", 0)]
-ByteRate = Annotated[float, *_quantity("byte/s", 1)]
-FlopRate = Annotated[float, *_quantity("FLOP/s", 1)]
-Duration = Annotated[float, *_quantity("seconds", 0)]
-Power = Annotated[float, *_quantity("watts", 1)]
-CarbonIntensity = Annotated[float, *_quantity("kg/kWh", 0)]
-Tokens = Annotated[float, *_quantity("tokens", 1)]
+Bytes = Annotated[float, *_quantity("bytes", 0, 2**70)]
+"""At most 1 ZiB: of that order is all storage of the world."""
+ByteRate = Annotated[float, *_quantity("byte/s", 1, 1e30)]
+"""At most 1e30: a study may set a rate so high that it takes no time; results stay finite."""
+FlopRate = Annotated[float, *_quantity("FLOP/s", 1, 1e30)]
+"""At most 1e30, as a `ByteRate`."""
+Latency = Annotated[float, *_quantity("seconds", 0, 60)]
+"""At most a minute: light needs 0.1 s around the earth, a kernel less to start."""
+Duration = Annotated[float, *_quantity("seconds", 0, 1e10)]
+"""At most 300 years."""
+Power = Annotated[float, *_quantity("watts", 1, 1e9)]
+"""At most 1 GW, a power station."""
+_IN_GRAMS = ", more than any fuel emits; write '380 g/kWh' for grams"
+CarbonIntensity = Annotated[float, *_quantity("kg/kWh", 0, 5, _IN_GRAMS)]
+"""At most 5 kg/kWh: lignite emits 1.2."""
+Tokens = Annotated[float, *_quantity("tokens", 1, 1e18)]
+"""At most a million trillion; the largest runs are of tens of trillions."""

@@ -6,18 +6,21 @@ micro-benchmarks time them: short bursts at boost clocks, with the casts and cop
 benchmark's framework does beside them. Predictions of benchmarks use those; no estimate does.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from shardwise.config.base import ConfigBase, Count, Number
+from shardwise.config.base import ConfigBase, Count
+from shardwise.config.bounds import (
+    Exponent,
+    Factor,
+    Fraction,
+    Overhead,
+    PerElement,
+    RateShare,
+)
 from shardwise.config.enums import ExpertChoices, FlashKernel
-from shardwise.units import LEAST_SHARE, Duration
-
-Fraction = Annotated[Number, Field(ge=LEAST_SHARE, le=1)]
-Share = Annotated[Number, Field(ge=LEAST_SHARE)]
-Positive = Annotated[Number, Field(gt=0)]
-NonNegative = Annotated[Number, Field(ge=0)]
+from shardwise.units import Latency
 
 MatmulName = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
 AttentionName = Literal[
@@ -32,26 +35,26 @@ ExpertsName = Literal[
 class MatmulTiles(ConfigBase):
     """Products timed by waves of tiles; the library takes the fastest (see `cost.matmul`)."""
 
-    wave_share: NonNegative
+    wave_share: Overhead
     """Share of a whole wave that a last wave with few tiles costs: 1, all of it."""
-    edge_weight: NonNegative
+    edge_weight: Overhead
     """Loss of small tiles, which load more operands per FLOP [elements]."""
-    split_latency: Duration
+    split_latency: Latency
     """Time added where the reduction is split among multiprocessors."""
-    split_memory_efficiency: Share
+    split_memory_efficiency: RateShare
     """Share of the memory bandwidth that partial results move at."""
 
 
 class MatmulBlocks(ConfigBase):
     """Products of blocks that the library chooses by their traffic (see `cost.block_choice`)."""
 
-    wave_share: NonNegative
+    wave_share: Overhead
     """Share of a whole wave that a last wave with few blocks costs."""
-    edge_weight: NonNegative
+    edge_weight: Overhead
     """Loss of small blocks, which load more operands per FLOP [elements]."""
-    narrow_share: Share
+    narrow_share: RateShare
     """Speed of blocks whose width is an odd multiple of 16 over that of others."""
-    alone_share: dict[Count, Share] = Field(min_length=1)
+    alone_share: dict[Count, RateShare] = Field(min_length=1)
     """Speed of blocks by their elements where all fit in one wave and share no operands, over that
     in several waves; interpolated in the logarithm."""
 
@@ -61,17 +64,17 @@ class ProductFigures(ConfigBase):
 
     efficiency: Fraction
     """Share of the peak that a large product reaches while training: at sustained clocks."""
-    fill_depth: NonNegative
+    fill_depth: Overhead
     """Extra elements of the reduction that filling and draining the pipeline costs."""
-    fill_tiles: NonNegative
+    fill_tiles: Overhead
     """Tiles of 128 x 128 per multiprocessor at which the chip counts as half idle, half busy."""
-    fill_exponent: Positive = 2.5
+    fill_exponent: Exponent = 2.5
     """How sharply the chip fills with tiles: the larger, the sharper."""
     reduction_step: Count = 1
     """The reduction is computed in whole steps of so many elements."""
-    memory_efficiency: Share
+    memory_efficiency: RateShare
     """Share of the memory bandwidth that operands and result move at."""
-    launch: Duration
+    launch: Latency
     """Time that a product without work would take: launch and drain."""
     tiling: MatmulTiles | MatmulBlocks | None = None
     """Count waves of tiles in place of `fill_tiles` and `fill_exponent`: slower, for where waves
@@ -95,17 +98,17 @@ class AttentionKernel(ConfigBase):
     latent_efficiency: dict[Count, Fraction] = Field(default_factory=dict)
     """The same of heads whose values are narrower than their queries (latent attention), both laid
     out as wide as the queries; empty: as of equal widths."""
-    longest_weight: NonNegative
+    longest_weight: Overhead
     """How much the longest causal tile weighs when there are few tiles per multiprocessor."""
-    fill_keys: NonNegative = 0
+    fill_keys: Overhead = 0
     """Extra keys of each tile that starting and ending it costs."""
-    memory_efficiency: Share
+    memory_efficiency: RateShare
     """Share of the memory bandwidth that queries, keys, values and outputs move at."""
-    launch: Duration
+    launch: Latency
     """Time that a kernel without work would take."""
-    backward_ratio: Positive
+    backward_ratio: Factor
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
-    other_kernels: dict[FlashKernel, Positive] = Field(default_factory=dict)
+    other_kernels: dict[FlashKernel, Factor] = Field(default_factory=dict)
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
 
 
@@ -114,18 +117,18 @@ class MemoryKernel(ConfigBase):
 
     efficiency: Fraction
     """Share of the memory bandwidth."""
-    launch: Duration
+    launch: Latency
     """Time that a kernel without work would take."""
 
 
 class Throttle(ConfigBase):
     """Clocks that fall under load: a kernel of t takes t (1 + slowdown / (1 + (after / t)^2))."""
 
-    slowdown: NonNegative
+    slowdown: Overhead
     """Of a single long kernel."""
-    after: Duration
+    after: Latency
     """Time at which half of it shows."""
-    sustained: NonNegative = 0
+    sustained: Overhead = 0
     """Slow-down of the compute of kernels that are repeated for a second."""
 
 
@@ -133,9 +136,9 @@ class BenchmarkedMatmul(ProductFigures):
     """Products as a benchmark times them; its efficiency is that of a short burst."""
 
     throttle: Throttle
-    cast_bytes: NonNegative = 0
+    cast_bytes: PerElement = 0
     """Bytes moved at the memory's full rate for quantising one element of the input."""
-    cast_grouping: NonNegative = 0
+    cast_grouping: Overhead = 0
     """Slow-down of that cast where the groups of 128 elements do not come in 16s: 16 / g - 1 times
     this for the largest g that divides their number."""
 
@@ -143,11 +146,11 @@ class BenchmarkedMatmul(ProductFigures):
 class BenchmarkedAttention(AttentionKernel):
     """Forward attention as a benchmark times it; its efficiency is that of a short burst."""
 
-    backward_ratio: Positive = 1
+    backward_ratio: Factor = 1
     throttle: Throttle
-    copy_bytes: NonNegative = 0
+    copy_bytes: PerElement = 0
     """Bytes moved at the memory's full rate to copy one element of a key or value to a cache."""
-    cast_bytes: NonNegative = 0
+    cast_bytes: PerElement = 0
     """The same for quantising one element of a query."""
 
 
@@ -155,21 +158,21 @@ class BenchmarkedExperts(ConfigBase):
     """A block of experts on one rank: two grouped products and what moves the tokens."""
 
     efficiency: Fraction
-    fill_depth: NonNegative
-    fill_tiles: NonNegative
-    fill_exponent: Positive = 2.5
-    memory_efficiency: Share
-    launch: Duration
+    fill_depth: Overhead
+    fill_tiles: Overhead
+    fill_exponent: Exponent = 2.5
+    memory_efficiency: RateShare
+    launch: Latency
     """Of all its kernels."""
     row_step: Count
     """Each expert's tokens are padded to a multiple of this."""
-    pair_bytes: NonNegative
+    pair_bytes: PerElement
     """Bytes moved at the memory's full rate per element of a token on its way to an expert."""
-    token_bytes: NonNegative
+    token_bytes: PerElement
     """The same per element of a token, however many experts it has."""
-    inner_bytes: NonNegative
+    inner_bytes: PerElement
     """The same per element between the two products."""
-    choice_bytes: NonNegative
+    choice_bytes: PerElement
     """The same per token and expert."""
     throttle: Throttle
     choices: ExpertChoices = ExpertChoices.SPREAD

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import (
     AliasChoices,
     BaseModel,
@@ -30,16 +31,18 @@ from shardwise.errors import Fault, InputError, UnknownNameError, nearest, short
 
 
 def _no_flag(value: object) -> object:
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         raise ValueError("must be a number, not true or false")  # noqa: TRY004 - for pydantic
     return value
 
 
 MOST = 2**31
 """Products of a few numbers up to here stay exact in the float64 of the maths."""
-Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=MOST)]
-Whole = Annotated[int, BeforeValidator(_no_flag), Field(ge=0, le=MOST)]
-Number = Annotated[float, BeforeValidator(_no_flag)]
+NO_FLAG = BeforeValidator(_no_flag)
+"""Stands behind the bounds of a number, so that its JSON Schema has them."""
+Count = Annotated[int, Field(ge=1, le=MOST), NO_FLAG]
+Whole = Annotated[int, Field(ge=0, le=MOST), NO_FLAG]
+Number = Annotated[float, NO_FLAG]
 MOST_LAYERS = 10_000
 """Layers are looked at one by one; no published model has a tenth of this."""
 

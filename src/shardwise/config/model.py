@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from shardwise.config import readers
-from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Number, Sourced, Whole
+from shardwise.config.base import MOST_LAYERS, ConfigBase, Count, Sourced, Whole
+from shardwise.config.bounds import OptionFigure
 from shardwise.config.enums import (
     Activation,
     AttentionBias,
@@ -174,7 +175,7 @@ class Layer(ConfigBase):
     kind: str = OWN_KIND
     """What the layer does: as described here, or a kind that was registered (`ops.kinds`), which
     may take from this description what it needs."""
-    options: dict[str, Number | str] = Field(default_factory=dict)
+    options: dict[str, OptionFigure | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
     norms: NormPlacement = NormPlacement.PRE
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), both, or in the

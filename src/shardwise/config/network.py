@@ -5,10 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.config.base import ConfigBase, Count, Number
-from shardwise.units import LEAST_SHARE, ByteRate, Duration
-
-Share = Annotated[Number, Field(ge=LEAST_SHARE)]
+from shardwise.config.base import NO_FLAG, ConfigBase, Count
+from shardwise.config.bounds import Factor, JoinExponent, RateShare
+from shardwise.units import ByteRate, Latency
 
 
 class Bulk(ConfigBase):
@@ -16,29 +15,29 @@ class Bulk(ConfigBase):
 
     small_rate: ByteRate
     """Rate of bytes past each member by that of small ones, which has the collective's latency."""
-    latency: Duration
+    latency: Latency
     """Of this one: time of an exchange of nothing between two members."""
-    latency_per_member: Duration
+    latency_per_member: Latency
     """Added for each further member of the group, whatever the tier."""
-    join_exponent: Annotated[Number, Field(gt=0, le=8)]
+    join_exponent: JoinExponent
     """How its latency and transfer join; above 1 they overlap."""
 
 
 class Collective(ConfigBase):
     """Latency and reach of one kind of collective on one tier (see `cost.collective`)."""
 
-    latency: Duration
+    latency: Latency
     """Time of an exchange of nothing between two members."""
-    latency_per_member: Duration
+    latency_per_member: Latency
     """Added for each further member (for `all_reduce` beyond the first tier: per doubling)."""
-    efficiency: dict[Count, Share] = Field(min_length=1)
+    efficiency: dict[Count, RateShare] = Field(min_length=1)
     """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
     the first tier: by its members there), interpolated in their logarithm."""
-    scale: Annotated[Number, Field(gt=0)] | None = None
+    scale: Factor | None = None
     """With `offset`, the bytes that pass each of n members over those of the buffer:
     scale (1 + offset / n). None: what a ring passes, (n - 1) / n, twice that for all_reduce, 1 for
     broadcast, reduce and p2p, which has no offset."""
-    offset: Annotated[Number, Field(ge=-1)] | None = None
+    offset: Annotated[float, Field(ge=-1, le=100), NO_FLAG] | None = None
     bulk: Bulk | None = None
     """Gathers and scatters of rings: the protocol of large buffers; None: one for all sizes."""
 
@@ -63,9 +62,9 @@ class Tier(ConfigBase):
     """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
     must_be_filled: bool = False
     """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
-    processor_share: Annotated[Number, Field(ge=0, lt=1)] = 0
+    processor_share: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0
     """Share of the matrix and vector units that an exchange takes from compute beside it."""
-    join_exponent: Annotated[Number, Field(gt=0, le=1)] = 0.6
+    join_exponent: Annotated[float, Field(ge=0.1, le=1), NO_FLAG] = 0.6
     """How latency and transfer join (see `cost.collective`); 1: they add up."""
     collectives: dict[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of

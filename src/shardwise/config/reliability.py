@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from shardwise.config.base import ConfigBase, Whole
+from shardwise.config.base import NO_FLAG, ConfigBase
 from shardwise.units import ByteRate, Duration
 
 _MOST_SECONDS = 1e15
@@ -34,7 +34,7 @@ class Reliability(ConfigBase):
     """Whether a checkpoint is written beside the work, after a short stop."""
     checkpoint_stall: Duration | None = None
     """How long an asynchronous checkpoint stops the work: copying to host memory [s]."""
-    spares: Annotated[Whole, Field(le=_MOST_SPARES)] | None = None
+    spares: Annotated[int, Field(ge=0, le=_MOST_SPARES), NO_FLAG] | None = None
     """Whole accelerators or nodes kept aside; each failure takes one. None: unknown."""
     repair_time: Duration | None = None
     """Mean time until a broken accelerator or node is whole again [s]; None: unknown."""

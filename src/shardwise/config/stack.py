@@ -4,7 +4,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from shardwise.config.base import Count, Number, Sourced
+from shardwise.config.base import NO_FLAG, Count, Sourced
+from shardwise.config.bounds import Factor, PerElement, Portion, Speed
 from shardwise.config.enums import (
     AttentionImplementation,
     CudaGraphs,
@@ -13,10 +14,7 @@ from shardwise.config.enums import (
     GroupedProducts,
 )
 from shardwise.errors import Fault, InputError
-from shardwise.units import Bytes, Duration
-
-Share = Annotated[Number, Field(ge=0, le=1)]
-Factor = Annotated[Number, Field(gt=0)]
+from shardwise.units import Bytes, Duration, Latency
 
 
 def _accept_base(schema: dict[str, Any]) -> None:
@@ -63,15 +61,15 @@ class Stack(Sourced):
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""
-    loss_forward_bytes: Factor
+    loss_forward_bytes: PerElement
     """Bytes moved per logit by the loss, forward. With 16-bit logits SimuMax's runs of one node
     (B200) are met best by 4 forward, 4 backward and 2 saved with Transformer Engine's fused cross
     entropy, which works in place, and by 38, 14 and 4 without."""
-    loss_backward_bytes: Factor
+    loss_backward_bytes: PerElement
     """The same, backward."""
-    loss_saved_bytes: Factor
+    loss_saved_bytes: PerElement
     """Peak bytes per logit on the last stage between forward and backward of the loss."""
-    loss_split_bytes: Annotated[Number, Field(ge=0)] = 0.0
+    loss_split_bytes: PerElement = 0.0
     """Additional bytes per logit where tensor parallelism splits the vocabulary."""
     grouped_products: GroupedProducts = GroupedProducts.FUSED
     """Expert GEMMs: one grouped kernel (CUTLASS), or one library call per expert (Transformer
@@ -81,7 +79,7 @@ class Stack(Sourced):
     permute_traffic_factor: Factor = 1.0
     """Bytes that permuting tokens by expert and back moves over the minimum, in addition to
     `memory_traffic_factor`."""
-    expert_wait: Duration = 0
+    expert_wait: Latency = 0
     """Time that the host waits for the token counts of the experts, in each direction of a dropless
     layer; the launches that follow are exposed at first."""
     vocab_multiple: Count = 1
@@ -97,7 +95,7 @@ class Stack(Sourced):
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""
-    update_bytes: Annotated[Number, Field(ge=0)] = 0.0
+    update_bytes: PerElement = 0.0
     """Temporary bytes per updated weight, in addition to its state and an fp32 gradient, of an
     optimizer made of several kernels (8 for torch's Adam: a root and a quotient)."""
     weight_gradient_buffers: bool
@@ -109,7 +107,7 @@ class Stack(Sourced):
     whole_ends: bool = False
     """Whether ZeRO-3 gathers embedding and head together and frees them only after backward (the
     root module of PyTorch FSDP)."""
-    host_launch: Duration
+    host_launch: Latency
     """Host time to launch one kernel; hidden where the kernel takes longer."""
     cuda_graphs: CudaGraphs = CudaGraphs.NONE
     """What CUDA graphs capture: nothing, layers except their experts, or everything."""
@@ -118,11 +116,11 @@ class Stack(Sourced):
     accelerators: concurrent kernels share memory and multiprocessors."""
     expert_exchange_factor: Factor = 1.0
     """The same for expert-parallel communication, whose libraries have their own kernels."""
-    tp_hidden: Share
+    tp_hidden: Portion
     """Share of sequence-parallel communication hidden by splitting it and its GEMM into pieces."""
     tp_backward_async: bool
     """Whether the backward communication of a column-parallel GEMM overlaps with its GEMMs."""
-    pp_hidden: Share
+    pp_hidden: Portion
     """Share of stage-to-stage transfers that is hidden with interleaved stages."""
     pp_scatter_gather: bool
     """Whether each tensor-parallel rank sends 1/tp of the activations to the next stage, which
@@ -130,22 +128,23 @@ class Stack(Sourced):
     expert_sends_once: bool = False
     """Whether a token for several experts of one node is sent to the node once and forwarded inside
     it (DeepEP), rather than once per expert."""
-    expert_overlap_processors: Annotated[Number, Field(ge=0, lt=1)] = 0.15
+    expert_overlap_processors: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0.15
     """Share of the multiprocessors that overlapped expert-parallel communication takes from compute
     (DeepSeek-V3: 20 of 132 multiprocessors; arXiv 2412.19437, section 3.2.2)."""
     gathers_behind: bool = True
     """Whether the all-gather of weights once per step overlaps with the first forward pass."""
-    dp_contention: Annotated[Number, Field(gt=0, le=1)]
+    dp_contention: Speed
     """Speed of overlapped gradient communication over its speed alone."""
-    dp_tail: Share
+    dp_tail: Portion
     """Share of overlapped gradient communication that nothing hides: the last buckets."""
     step_overhead: Duration
     """Fixed time per step: data loading, loss reduction, logging, gradient norm."""
-    straggler_per_doubling: Annotated[Number, Field(ge=0)]
-    """Relative growth of the step per doubling of the nodes: jitter and stragglers."""
-    allocator_slack: Annotated[Number, Field(ge=1)]
+    straggler_per_doubling: Portion
+    """Relative growth of the step per doubling of the nodes: jitter and stragglers. At 1 more nodes
+    would gain nothing."""
+    allocator_slack: Annotated[float, Field(ge=1, le=10), NO_FLAG]
     """Memory that the allocator reserves over what tensors use (torch: max_memory_reserved over
-    max_memory_allocated)."""
+    max_memory_allocated); at 10 nine tenths would lie idle."""
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
 

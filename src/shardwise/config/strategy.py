@@ -20,7 +20,8 @@ from pydantic import (
 
 from shardwise import catalog
 from shardwise.config import readers
-from shardwise.config.base import MOST, ConfigBase, Count, Number, Whole
+from shardwise.config.base import MOST, NO_FLAG, ConfigBase, Count, Whole
+from shardwise.config.bounds import Ratio
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
 from shardwise.config.enums import (
     PLACEMENTS,
@@ -253,11 +254,11 @@ class Strategy(ConfigBase):
     """Context-parallel communication: keys and values sent around a ring during attention,
     all-gathered, or an all-to-all that swaps sequence for heads (Ulysses)."""
     expert_capacity: Annotated[
-        Annotated[Number, Field(gt=0)] | None, Role((*COMPUTE, "ep_comm"))
+        Annotated[float, Field(ge=0.01, le=1e4), NO_FLAG] | None, Role((*COMPUTE, "ep_comm"))
     ] = None
     """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
     unused room is padded; None: dropless."""
-    expert_imbalance: Annotated[Number, Field(ge=1), Role((*COMPUTE, "ep_comm"))] = 1.0
+    expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"))] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
     dispatch_dtype: Annotated[DispatchDtype, Role(("forward", "recompute", "ep_comm"))] = (
         DispatchDtype.DTYPE

@@ -129,7 +129,7 @@ def _refuse_flags(name: str, column: Sequence[object]) -> None:
 
 def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
     """Whole numbers; for optional fields, 0 (of tiers -1) stands for None."""
-    name, least = field.name, field.least
+    name, least = field.name, int(field.least)
     if field.optional:
         least = -1 if field.kind is Kind.TIER else 0
         column = least if column is None else _filled(name, column, length, least)
@@ -255,9 +255,10 @@ def _numbers(field: StrategyField, column: Any, length: int) -> Floats:
     array = _broadcast(field.name, array, length)
     if array.dtype.kind not in "iuf":
         raise InputError(Fault(source="columns", field=field.name, problem="must be numbers"))
-    wrong = ~np.isfinite(array) | (array < field.least)
+    inside = (array >= field.least) & (array <= field.most)
+    wrong = ~(inside | (array == 0) if field.optional else inside)
     if np.any(wrong):
-        problem = f"must be finite and at least {field.least:g}"
+        problem = f"must be from {field.least:g} to {field.most:g}"
         raise _bad_value(field.name, array, wrong, problem)
     return array.astype(np.float64)
 

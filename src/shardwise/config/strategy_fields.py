@@ -1,5 +1,6 @@
 """Fields of `Strategy` by kind, derived from their types and roles; what tables are built from."""
 
+import math
 import types
 import typing
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from shardwise.config.base import words_of
@@ -49,8 +50,10 @@ class StrategyField:
     default: Any
     optional: bool
     """Whether None is a value of its own, which `Strategy.resolved` does not fill in."""
-    least: int
+    least: float
     """Least number that it may be."""
+    most: float
+    """Greatest number that it may be."""
     words: tuple[str, ...]
     """Words that it may have, or a set of which it is."""
     about: str
@@ -79,7 +82,8 @@ def _members(annotation: object) -> Iterator[object]:
 def _field(name: str, info: FieldInfo) -> StrategyField:
     members = list(_members(info))
     role = next(mark for mark in members if isinstance(mark, Role))
-    least = next((int(mark.ge) for mark in members if isinstance(mark, Ge)), 0)  # type: ignore[call-overload]
+    least = next((float(mark.ge) for mark in members if isinstance(mark, Ge)), 0.0)  # type: ignore[arg-type]
+    most = next((float(mark.le) for mark in members if isinstance(mark, Le)), math.inf)  # type: ignore[arg-type]
     optional = type(None) in members and not role.implied
     inside = next((typing.get_args(m)[0] for m in members if typing.get_origin(m) is tuple), None)
     words = words_of(info.annotation) or words_of(inside)
@@ -105,6 +109,7 @@ def _field(name: str, info: FieldInfo) -> StrategyField:
         default=info.default,
         optional=optional,
         least=least,
+        most=most,
         words=words,
         about=about[0].lower() + about[1:],
     )

@@ -9,16 +9,14 @@ from shardwise.config import readers
 from shardwise.config.accelerator import (
     AttentionKernel,
     Benchmarked,
-    Fraction,
     MatmulKernel,
     MemoryKernel,
-    NonNegative,
-    Positive,
 )
-from shardwise.config.base import ConfigBase, Count, Number, Sourced
+from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
+from shardwise.config.bounds import Factor, Fraction, ShapeFigure, Size
 from shardwise.config.enums import Processing
 from shardwise.config.network import Tier
-from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, Duration, FlopRate, Power
+from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, FlopRate, Latency, Power
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
@@ -32,14 +30,12 @@ _TABLES = {
 }
 # A share counted over all pairs of queries and keys is twice the true one of a causal kernel.
 _LARGEST_SHARE = 2.0
-# Lignite emits 1.2 kg/kWh.
-_MOST_CARBON = 5.0
 
 
 class EfficiencyCurve(ConfigBase):
     """Share of a peak by the size of one operation (see `cost.curve`)."""
 
-    points: tuple[tuple[NonNegative, Fraction], ...] = Field(min_length=1)
+    points: tuple[tuple[Size, Fraction], ...] = Field(min_length=1)
     """Sizes [byte or FLOP], ascending from 0, each with the share that holds from it on."""
     interpolate: bool = False
     """Whether shares between two points are interpolated in the logarithm of the size, a point at
@@ -67,9 +63,9 @@ class ShapeTable(ConfigBase):
     in `ops.operation.Matmul`; for a gradient of weights m and n are the widths of input and output.
     With output_bytes, bytes moved per element of the result, its type counts too. Attention:
     sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
-    rows: dict[TablePhase, tuple[tuple[Positive, ...], ...]]
+    rows: dict[TablePhase, tuple[tuple[ShapeFigure, ...], ...]]
     """Measured shapes by the phase they ran in (`any`: in any phase): the sizes, then the share."""
-    fallback: Annotated[Number, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE)]
+    fallback: Annotated[float, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE), NO_FLAG]
     """Share of shapes that are far from all measured ones."""
     counts_all_pairs: bool = False
     """Attention: whether the shares are those of causal kernels with the FLOPs of all pairs of
@@ -143,13 +139,13 @@ class Accelerator(ConfigBase):
     order of experts and back, forward and backward, and those of the loss."""
     benchmark: Benchmarked | None = None
     """Figures of kernels alone, as micro-benchmarks time them; estimates do not use them."""
-    speed: Annotated[Number, Field(gt=0)] = 1.0
+    speed: Factor = 1.0
     """Rate of products and attention on the machine at hand over that of the figures: its power
     limit, clocks and cooling. Declared by its owner or fitted to runs; 1 in the catalog."""
     processing: Processing = Processing.MEASURED
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""
-    compute_latency: Duration = 0
+    compute_latency: Latency = 0
     """Compute time of a kernel without work. Unlike a launch it is part of what joins the memory
     time: by roofline it vanishes behind a longer one."""
 
@@ -220,7 +216,8 @@ class Node(ConfigBase):
 class Price(ConfigBase):
     """What an accelerator costs to rent."""
 
-    usd_per_accelerator_hour: Annotated[Number, Field(gt=0)]
+    usd_per_accelerator_hour: Annotated[float, Field(ge=1e-3, le=1e6), NO_FLAG]
+    """From a tenth of a cent, less than its power costs, to what accelerators are bought for."""
     as_of: date
     source: str = Field(min_length=1)
 
@@ -232,17 +229,10 @@ class Site(ConfigBase):
     """CO2-equivalents of the electricity [kg/kWh], as in 380 g/kWh; None: unknown."""
     carbon_source: str = ""
     """Who printed it, for which place and year."""
-    pue: Annotated[Number, Field(ge=1)] | None = None
-    """Power usage effectiveness: energy of the building over its computers'; None: unknown."""
+    pue: Annotated[float, Field(ge=1, le=10), NO_FLAG] | None = None
+    """Power usage effectiveness: energy of the building over its computers', 3 in bad ones; None:
+    unknown."""
     pue_source: str = ""
-
-    @model_validator(mode="after")
-    def _intensity_is_of_electricity(self) -> Self:
-        given = self.carbon_intensity
-        if given is not None and given > _MOST_CARBON:
-            problem = f"{given:g} kg/kWh is more than any fuel emits; write '380 g/kWh' for grams"
-            raise ValueError(f"carbon_intensity: {problem}")
-        return self
 
 
 class System(Sourced):

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.goodput import goodput_of
@@ -22,14 +21,11 @@ from shardwise.estimator import StrategyLike, estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
 
-# More than any training run; steps stay exact in float64.
-_MOST_TOKENS = 1e18
-
 
 class TrainingRun(ConfigBase):
     """A training run as requested."""
 
-    tokens: Annotated[Tokens, Field(le=_MOST_TOKENS)]
+    tokens: Tokens
     """Least number of tokens to train on."""
     site: Site | None = None
     """Overrides fields of the system's site."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, overload
 from pydantic import Field, model_validator
 
 from shardwise.arrays import Floats
-from shardwise.config.base import ConfigBase, Number
+from shardwise.config.base import NO_FLAG, ConfigBase
 from shardwise.config.files import read_mapping
 from shardwise.errors import Fault, InputError
 from shardwise.units import ByteRate, Duration
@@ -111,8 +111,8 @@ def _whole(field: str, value: int, least: int) -> Fault | None:
     return Fault.of(field, value, problem)
 
 
-_Latency = Annotated[Number, Field(ge=0, le=1e9)]
-_Bandwidth = Annotated[Number, Field(ge=1e-3, le=1e18)]
+_Latency = Annotated[float, Field(ge=0, le=1e9), NO_FLAG]
+_Bandwidth = Annotated[float, Field(ge=1e-3, le=1e18), NO_FLAG]
 
 
 class _Collective(ConfigBase):
