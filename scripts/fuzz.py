@@ -62,7 +62,7 @@ def main() -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    return _report(records, options)
+    return _report(records)
 
 
 def _options() -> argparse.Namespace:
@@ -72,7 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=500, help="of --count")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--save", help="write all faults to FILE, one JSON record a line")
+    parser.add_argument("--save", help="add a JSON record of each case to FILE")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one case and stop")
     parser.add_argument("--kind", default="command", choices=("command", "call", "process"))
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
@@ -163,7 +163,7 @@ def _batch(
             break
         record = json.loads(line)
         if "faults" in record:
-            records.append(record)
+            _keep(record, records, options)
             running, start = None, start + 1
         else:
             running = record
@@ -171,9 +171,18 @@ def _batch(
     if running is not None or (code and start < stop):
         last = " ".join("".join(errors[-3:]).split())[-300:]
         lost = {"code": None, "cpu_s": 0.0, "faults": [f"ended its worker ({code}): {last}"]}
-        records.append((running or {"kind": kind, "number": start}) | lost)
+        _keep((running or {"kind": kind, "number": start}) | lost, records, options)
         start += 1
     return start
+
+
+def _keep(
+    record: dict[str, Any], records: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
+    records.append(record)
+    if options.save:
+        with Path(options.save).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 def _pump(stream: Any, said: Queue[str | None]) -> None:
@@ -182,7 +191,7 @@ def _pump(stream: Any, said: Queue[str | None]) -> None:
     said.put(None)
 
 
-def _report(records: list[dict[str, Any]], options: argparse.Namespace) -> int:
+def _report(records: list[dict[str, Any]]) -> int:
     by_kind: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for record in records:
         by_kind[record["kind"]].append(record)
@@ -195,8 +204,6 @@ def _report(records: list[dict[str, Any]], options: argparse.Namespace) -> int:
         print(f"{kind}: {len(some):,} cases, {legal:,} legal; exit codes {told}; ", end="")
         print(f"CPU {total:.0f} s, slowest {longest:.2f} s")
     bad = [one for one in records if one["faults"] or one["cpu_s"] > _LIMIT_S]
-    if options.save:
-        Path(options.save).write_text("".join(json.dumps(one) + "\n" for one in bad), "utf-8")
     groups: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for one in bad:
         first = one["faults"][0].split(":")[0] if one["faults"] else f"over {_LIMIT_S:g} s"
