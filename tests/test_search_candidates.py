@@ -10,9 +10,9 @@ from naive_search import FIELDS, OFFLOADS, USUAL
 from rows import each_row
 from shardwise import InputError, estimate_many
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Candidates
-from shardwise.planning.search.layouts import LAYOUT_FIELDS
+from shardwise.planning.search.candidates import OPTION_FIELDS, Candidates
 from shardwise.planning.search.run import count
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from tried_candidates import MODEL, SYSTEM, candidates, keys, rows_of, table_of

@@ -10,11 +10,12 @@ from naive_search import OFFLOADS, ORDERS, USUAL
 from rows import each_row
 from shardwise import System
 from shardwise.config.enums import PLACED_AXES
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS
-from shardwise.planning.search.layouts import LAYOUT_FIELDS, layouts_of
+from shardwise.planning.search.candidates import OPTION_FIELDS
+from shardwise.planning.search.layouts import layouts_of
 from shardwise.planning.search.space import Space
 
 MODEL = samples.model()

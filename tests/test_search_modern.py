@@ -14,8 +14,8 @@ from naive_effects import SPREAD
 from naive_search import KEPT, everything, kept
 from rows import each_row
 from shardwise import InputError, System, estimate
+from shardwise.config.strategy_fields import LAYOUT_FIELDS
 from shardwise.planning.search.candidates import Candidates, refusals
-from shardwise.planning.search.layouts import LAYOUT_FIELDS
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.run import search
 from shardwise.planning.search.scan import merged, scan

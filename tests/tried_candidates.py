@@ -7,8 +7,9 @@ import numpy as np
 import samples
 from naive_search import FIELDS
 from shardwise import Model, System
+from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
-from shardwise.planning.search.candidates import CHOICE_FIELDS, Box, Candidates
+from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.space import Space
 
 MODEL = samples.model()

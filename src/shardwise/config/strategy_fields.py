@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from shardwise.config.base import words_of
 from shardwise.config.enums import Word
 from shardwise.config.expressions.dimensions import canonical_names
-from shardwise.config.roles import Role
+from shardwise.config.roles import Group, Role
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 
@@ -119,6 +119,17 @@ FIELDS = {name: _field(name, info) for name, info in Strategy.model_fields.items
 COLUMNS = {name: field for name, field in FIELDS.items() if name != "sequence_parallel"}
 """Fields that are columns of a table: all but the short form of `tp_exchange`."""
 SHORT_NAMES = canonical_names(Strategy)
+LAYOUT_FIELDS, CHOICE_FIELDS = (
+    tuple(name for name, field in COLUMNS.items() if field.role.group is group)
+    for group in (Group.LAYOUT, Group.CHOICE)
+)
+"""Fields that a search evaluates together: see `Group`."""
+OFFLOADS = tuple(
+    name
+    for name, field in COLUMNS.items()
+    if field.kind is Kind.FLAG and field.role.acts_on == ("offload",)
+)
+"""Fields that offload weights, activations or optimizer state."""
 
 
 def names_of(*kinds: Kind, optional: bool | None = None) -> tuple[str, ...]:

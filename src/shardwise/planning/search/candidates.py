@@ -15,9 +15,8 @@ import numpy as np
 
 from shardwise.arrays import Ints
 from shardwise.config.model import Model
-from shardwise.config.roles import Group
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS, SHORT_NAMES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -32,11 +31,9 @@ from shardwise.planning.search.effects import (
     kinds_of,
     most_layers_on_a_rank,
 )
-from shardwise.planning.search.layouts import LAYOUT_FIELDS, groups_without, layouts_of
+from shardwise.planning.search.layouts import groups_without, layouts_of
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
-CHOICE_FIELDS = tuple(n for n, field in COLUMNS.items() if field.role.group is Group.CHOICE)
-"""Fields that change neither layer costs nor the schedule: a row is evaluated with all of them."""
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 
 # Other fields of a table of the values of one field.

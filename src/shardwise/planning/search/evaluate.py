@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
@@ -21,7 +22,7 @@ from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
 
 MEMORY, SECOND_MEMORY = "memory", "second_memory"

@@ -13,6 +13,7 @@ from shardwise.arrays import Ints
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -41,11 +42,6 @@ from shardwise.planning.search.user_strategy import UserStrategy
 _WORTH = 1e-6
 # Scores that differ by a smaller share are equal: the last digits depend on the other rows.
 _ROUNDING = 1e-12
-_OFFLOADS = {
-    "weights": "offload_weights",
-    "optimizer": "offload_optimizer",
-    "activations": "offload_activations",
-}
 
 
 def explain(
@@ -280,9 +276,10 @@ def _shortage(tier: str, stage: int, usable_bytes: float, parts: Mapping[str, fl
 
 def _offloaded(query: SearchQuery, mine: Estimate, stage: int) -> dict[str, float]:
     """Bytes that a stage offloads of weights, optimizer state and activations."""
-    off: dict[str, object] = dict.fromkeys(_OFFLOADS.values(), False)
+    off: dict[str, object] = dict.fromkeys(OFFLOADS, False)
     found = {}
-    for part, flag in _OFFLOADS.items():
+    for flag in OFFLOADS:
+        part = flag.removeprefix("offload_")
         if mine.strategy[flag]:
             named = mine.strategy["offload_parts"] if part == "activations" else None
             fields = mine.strategy | off | {flag: True, "offload_parts": named}

@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
@@ -35,7 +36,6 @@ from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
 _SHOWN = 12
-_OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
 
@@ -211,7 +211,7 @@ def _most_parameters(case: _Case) -> float:
 
     each with its smallest size [byte].
     """
-    offloads = [value for name in _OFFLOADS for value in case.space.values(name, case.system) or ()]
+    offloads = [value for name in OFFLOADS for value in case.space.values(name, case.system) or ()]
     tiers = case.system.accelerator.memory
     second = sum(tier.capacity for tier in tiers[1:]) if any(offloads) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])

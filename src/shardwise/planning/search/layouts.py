@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -24,18 +25,6 @@ from shardwise.planning.search.space import Space
 
 SPLIT_FIELDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 """Fields that split the layers unevenly, in addition to `stage_layers`."""
-_DEGREES = ("gpus", "tp", "tp2", "cp", "ep", "etp", "pp", "dp")
-LAYOUT_FIELDS = (
-    *_DEGREES,
-    "vpp",
-    "schedule",
-    "stage_layers",
-    *SPLIT_FIELDS,
-    "micro_batch_size",
-    "global_batch_size",
-    "dp_shard",
-    *NETWORK_FIELDS,
-)
 _BEFORE_PLACEMENT = (
     *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
     *("vpp", "schedule", "split", "gbs", "mbs"),

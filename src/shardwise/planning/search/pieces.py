@@ -12,8 +12,8 @@ import numpy as np
 
 from shardwise._version import __version__
 from shardwise.config import files
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box, Candidates
-from shardwise.planning.search.layouts import LAYOUT_FIELDS
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import Findings, scan
 from shardwise.planning.search.store import Rows, Store, no_rows

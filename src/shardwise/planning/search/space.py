@@ -21,7 +21,14 @@ from shardwise.config.model import Model
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind, StrategyField, names_of
+from shardwise.config.strategy_fields import (
+    COLUMNS,
+    OFFLOADS,
+    SHORT_NAMES,
+    Kind,
+    StrategyField,
+    names_of,
+)
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 
@@ -30,7 +37,6 @@ _MOST_VALUES = 10_000
 _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
 _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
 """Numbers and ranges as one text, as a pattern of JSON Schema."""
-_OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
 
 _TOGETHER = (*names_of(Kind.SET), "stage_layers")
 """Fields whose values are lists, with items joined by `+` in a text."""
@@ -221,7 +227,7 @@ class Space(_Values):
             return (default,)
         if COLUMNS[field].kind is Kind.TIER:
             return tuple(range(len(system.network)))
-        if given is None and field in _OFFLOADS and len(system.accelerator.memory) == 1:
+        if given is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
         every = tries if isinstance(tries, tuple) else _every(COLUMNS[field])
         return tuple(sorted(every, key=lambda value: value != default))

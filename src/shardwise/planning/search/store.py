@@ -26,16 +26,15 @@ from shardwise.arrays import Floats, Ints
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import Kind, names_of
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS, Kind, names_of
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import rates
 from shardwise.parallel.constraints import CONSTRAINTS
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.evaluate import MEMORY, NOT_SELECTED, SECOND_MEMORY, Evaluated, Timed
-from shardwise.planning.search.layouts import LAYOUT_FIELDS
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import Findings

@@ -17,6 +17,7 @@ from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedu
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import evaluate_distinct
@@ -24,7 +25,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import StrategyLike
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import CHOICE_FIELDS, OPTION_FIELDS, Box
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.effects import (
     EFFECTS,
     Kind,
