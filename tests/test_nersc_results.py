@@ -252,6 +252,15 @@ def test_convert_makes_a_table(shardwise: Any, tmp_path: Path) -> None:
     ]
     assert shardwise("convert", path, tmp_path / "a.parquet")[0] == 0
     assert pl.read_parquet(tmp_path / "a.parquet").height == 3
+    pytest.importorskip("plotly")
+    assert shardwise("convert", path, tmp_path / "a.html")[0] == 0
+    assert '"rates"' in (tmp_path / "a.html").read_text()
+    zero = (8, [], [], [512], [[(0.0, 73.4, CONFIG, STATS | {"t": 0.0})]])
+    code, _, err = shardwise("convert", stored(tmp_path / "zero.npy", zero), tmp_path / "no.html")
+    assert (code, "has not numbers above 0 as throughput" in err) == (2, True)
+    instant = (8, [], [], [512], [[(1.0, 73.4, CONFIG, STATS | {"t": 0.0, "t_comp": 1.0})]])
+    path_0 = stored(tmp_path / "instant.npy", instant)
+    assert shardwise("convert", path_0, tmp_path / "instant.html")[0] == 0
     for words, told in (
         ([path, tmp_path / "a.json"], "a search result can be written as .csv"),
         ([path, "--rows", "pareto"], "rows: 'pareto': has no effect on a result of NERSC's search"),

@@ -78,8 +78,8 @@ def charts(rows: Sequence[Row], *, axes: Axes = _NO_AXES) -> dict[str, Figure]:
             name = "-".join(["map", *(str(value) for value in place)])
             drawn[name] = _map(group, axes)
     if len(best) <= _MOST_BARS:
-        known = [name for name in (*_TIMES, "t", *_MEMORY) if all(_has(row, name) for row in best)]
-        if "t" in known and _TIMES.keys() & set(known):
+        known = [name for name in (*_TIMES, *_MEMORY) if all(_has(row, name) for row in best)]
+        if all(_is_figure(row.get("t")) for row in best) and _TIMES.keys() & set(known):
             drawn["time"] = _bars(best, _only(_TIMES, known), "t", "share of the step", axes)
         if _MEMORY.keys() & set(known):
             parts = _only(_MEMORY, known)
