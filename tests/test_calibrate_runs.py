@@ -314,6 +314,9 @@ def test_wrong_files_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("model,step_time_s\nllama3-8b,1,2\n")
     with pytest.raises(InputError, match="run 1"):
         read_run_times(tmp_path / "a.csv", at(1.0))
+    (tmp_path / "a.csv").write_text("model,step_time_s\n" + "x" * 200_000 + ",1\n")
+    with pytest.raises(InputError, match="not CSV: field larger than field limit"):
+        read_run_times(tmp_path / "a.csv", at(1.0))
 
 
 def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):

@@ -11,6 +11,7 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.errors import InputError, shorten
 from shardwise.ops.operation import CollectiveKind
+from shardwise.validate.calibrate import tables
 from shardwise.validate.calibrate.predictions import predictions
 from shardwise.validate.calibrate.tables import KINDS, read_folder, read_table
 from shardwise.validate.kernels import GPU_SYSTEMS, kernel_scores
@@ -84,6 +85,16 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path):
     assert refusal(tmp_path / "gemm.txt").startswith("FILE: cannot tell the format")
     assert refusal(tmp_path / "moe.csv") == "FILE: no such file"
     assert "no table is called 'other'" in refusal(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv.gz"])
+def test_a_table_that_unfolds_into_too_many_rows_is_refused(tmp_path, monkeypatch, ending):
+    """A few bytes of Parquet or gzip can be any number of equal rows."""
+    monkeypatch.setattr(tables, "_MOST_ROWS", 10)
+    frame = pl.DataFrame(PRODUCT | TIME)
+    assert len(read_table(saved(tmp_path, "gemm", pl.concat([frame] * 10), ending))) == 10
+    path = saved(tmp_path, "gemm", pl.concat([frame] * 11), ending)
+    assert refusal(path) == "FILE: has more than 10 rows"
 
 
 def test_a_folder_must_have_tables_each_once(tmp_path):

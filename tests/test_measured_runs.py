@@ -177,6 +177,18 @@ def test_other_files_are_refused(tmp_path, text, problem):
         read_runs(path)
 
 
+def test_a_file_of_faults_alone_is_not_read_to_its_end(tmp_path):
+    """Of lines of faulty rows about 100 faults are found, even if the last line is no JSON."""
+    path = tmp_path / "f.jsonl"
+    path.write_text('{"id": "a"}\n' * 200 + "{")
+    with pytest.raises(InputError) as raised:
+        read_runs(path)
+    assert 100 <= len(raised.value.faults) < 110
+    path.write_text("\n\n" + json.dumps(LEAST) + "\n{\n")
+    with pytest.raises(InputError, match="line 4: not JSON"):
+        read_runs(path)
+
+
 def test_each_fault_of_a_file_is_named(tmp_path):
     """File, row, field, value and what is allowed, of every row at once."""
     bad = [

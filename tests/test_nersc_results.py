@@ -239,6 +239,8 @@ def test_other_arrays_are_refused(tmp_path: Path) -> None:
     assert refused(path) == "is not a numpy array, or cut off within its head"
     path.unlink()
     assert refused(path) == "no such file"
+    os.mkfifo(path)
+    assert refused(path) == "is not a regular file"
 
 
 def test_convert_makes_a_table(shardwise: Any, tmp_path: Path) -> None:

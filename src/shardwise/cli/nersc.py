@@ -8,10 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from shardwise.cli.options import flag_fault, missing_flag, one_of, refuse_options, whole_number
-from shardwise.cli.output import Bar, check_different_files, log, progress_bar, show
+from shardwise.cli.output import Bar, check_different_files, log, note, progress_bar, show
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
@@ -115,7 +113,7 @@ def search_nersc(query: NerscQuery) -> dict[str, Any]:
             write_charts(rows_of(searches), query.plot, axes=axes)
             log.info("wrote %s", query.plot)
         else:
-            typer.echo(f"not written: {query.plot}: nothing is feasible", err=True)
+            note(f"not written: {query.plot}: nothing is feasible")
     if len(points) == 1 and query.vary is None:
         return searches[0]
     record = {"searches": searches, "candidates": sum(one["candidates"] for one in searches)}
