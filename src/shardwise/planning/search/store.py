@@ -234,7 +234,7 @@ def _read(path: Path) -> Any:
     """Content of a JSON file, or None if there is none."""
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
