@@ -77,7 +77,8 @@ def outcome(case: fuzz.Case, *, process: bool = False) -> Outcome:
         for name, raw in fuzz.contents(case).items():
             (folder / name).write_bytes(raw)
         start = _cpu_s()
-        code, out, err, faults = (_as_process if process else _in_process)(case["words"])
+        as_process = process and not any("\0" in word for word in case["words"])  # no shell has it
+        code, out, err, faults = (_as_process if as_process else _in_process)(case["words"])
         cpu_s = _cpu_s() - start
         if code not in _CODES and not faults:
             faults.append(f"exit code {code}: {err.strip().splitlines()[-1:]}")
@@ -113,8 +114,6 @@ def _in_process(words: list[str]) -> tuple[int | None, str, str, list[str]]:
 
 
 def _as_process(words: list[str]) -> tuple[int | None, str, str, list[str]]:
-    if any("\0" in word for word in words):  # no shell can pass it
-        return 2, "", "", []
     program = "import sys; from shardwise.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, *(os.fsencode(word) for word in words)],
