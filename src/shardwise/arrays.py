@@ -60,8 +60,8 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
         return combined(function, *values) if nested else function(*values)
 
     kind: Any = type(record)
-    whole: T = kind(**{name: item(name) for name in _field_names(kind)})
-    return whole
+    built: T = kind(**{name: item(name) for name in _field_names(kind)})
+    return built
 
 
 def rows_of(column: NDArray[Any], index: Any) -> NDArray[Any]:

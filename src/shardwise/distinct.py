@@ -48,7 +48,7 @@ def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
     Rows are grouped by the columns read so far, at first by none. The formula is evaluated on one
     row of each group; what it reads is added, and the rows are grouped again, until no group
     splits. The last evaluation then saw every combination of values that occurs in the columns
-    that it read: all rows together would have taken the same branches, and read nothing else.
+    that it read: all rows together would follow the same branches, and read nothing else.
 
     Parameters
     ----------
@@ -70,8 +70,10 @@ def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
     sources = [_Source(record) for record in records]
     count = len(records[0])
     if count == 1:
-        whole = [record.of_all() if isinstance(record, Distinct) else record for record in records]
-        return Distinct(formula(*whole), ONLY_ROW)
+        all_rows = [
+            record.of_all() if isinstance(record, Distinct) else record for record in records
+        ]
+        return Distinct(formula(*all_rows), ONLY_ROW)
     firsts, position = _grouped(sources, count)
     while True:
         result = formula(*(source.view(firsts) for source in sources))
@@ -171,12 +173,12 @@ class _Source:
 
 
 def _is_keyed(record: object) -> bool:
-    """Whether a record is told apart as a whole: an array, or what has a key."""
+    """Whether rows of a record are compared by one key: an array, or a record with a key."""
     return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
 
 
 def _key_of(record: Any) -> NDArray[Any]:
-    """Numbers that are equal only in rows that agree in the whole record."""
+    """Numbers that are equal only in rows that agree in the full record."""
     if isinstance(record, tuple):
         return _key_of(record[0])
     key: NDArray[Any] = record if isinstance(record, np.ndarray) else record.key
@@ -192,9 +194,9 @@ def _grouped(sources: Sequence[_Source], count: int) -> tuple[Ints, Ints]:
 
 
 def _keys(value: object, count: int | None, name: str) -> Iterator[NDArray[Any]]:
-    """Columns that tell apart what rows have of a value that was read; none if all have the same.
+    """Columns that distinguish the rows of a value that was read; none if all rows are equal.
 
-    A record with a `position` says by it which of several things each row has.
+    A record with a `position` has the index of each row's value in it.
     """
     if is_dataclass(value) and hasattr(value, "position"):
         value = value.position
@@ -221,14 +223,14 @@ class _View:
     as columns: a formula that reads whether there are several stages does not read how many.
     """
 
-    __slots__ = ("_rows", "_source", "_taken", "_with")
+    __slots__ = ("_columns", "_rows", "_source", "_with")
 
     def __init__(
         self, source: _Source, rows: Ints, columns: dict[str, object] | None = None
     ) -> None:
         self._source = source
         self._rows = rows
-        self._taken: dict[str, object] = {}
+        self._columns: dict[str, object] = {}
         self._with = columns or {}
 
     def __len__(self) -> int:
@@ -249,14 +251,14 @@ class _View:
             return MethodType(attribute, self)
         if self._with and isinstance(attribute, property):  # which may read other columns now
             return attribute.__get__(self)
-        if name not in self._taken or self._source.closed:
+        if name not in self._columns or self._source.closed:
             value = self._source.read(name)
             if isinstance(value, np.ndarray):
                 value = rows_of(value, self._rows)
             elif hasattr(value, "position"):
                 value = value.take(self._rows)
-            self._taken[name] = value
-        return self._taken[name]
+            self._columns[name] = value
+        return self._columns[name]
 
     def take(self, rows: Any) -> "_View":
         """Show some of the rows."""
@@ -271,7 +273,7 @@ class _View:
 
 
 class _KeyedView:
-    """Some rows of a record that is told apart as a whole."""
+    """Some rows of a record whose rows are compared by one key."""
 
     __slots__ = ("_record", "_rows")
 
@@ -284,7 +286,7 @@ class _KeyedView:
 
 
 def _shown(value: Any, rows: Ints) -> Any:
-    """Some rows of a value, taken as far as it is read."""
+    """Some rows of a value; its fields are selected as they are read."""
     if isinstance(value, np.ndarray):
         return rows_of(value, rows)
     if isinstance(value, tuple):

@@ -69,7 +69,7 @@ def _counted(
     table: Table,
     parts: Sequence[ComponentOperations],
     work: Sequence[float],
-    held: Sequence[float],
+    resident: Sequence[float],
 ) -> Iterator[Component]:
     """Count components in the order of `ComponentCosts.parts`.
 
@@ -93,7 +93,7 @@ def _counted(
             recomputed=recomputed,
             runs=sum(runs),
             reruns=runs[0] if recomputed else 0.0,
-            copies=sum(held[place] for place in places),
+            copies=sum(resident[place] for place in places),
         )
         kind += is_layer
 

@@ -1,6 +1,6 @@
 """Every matrix product of a step of one strategy: the rows of `--gemms`.
 
-Runs are counted on one rank of every pipeline stage. FLOPs are whole numbers whose sum is exactly
+Runs are counted on one rank of every pipeline stage. FLOPs are integers whose sum is exactly
 that of the step (`layer_totals.matrix_flops`).
 """
 
@@ -125,7 +125,7 @@ def _gemm(part: str, product: _Product, flops: int, peak: float) -> Gemm:
 
 
 def _integer(number: float) -> int | float:
-    """Return the number as an int where it is whole."""
+    """Return the number as an int where it is an integer."""
     return int(number) if number == int(number) else number
 
 
@@ -175,8 +175,8 @@ def _unfused_names(cost: OperationCost) -> dict[int, str]:
     scores = len(positions) // 3 - 1  # 2 with relative positions, which have keys of their own
     keys = ["S = Q K^T", "S' = Q R^T"][:scores]
     queries = ["dQ = dS K", "dQ' = dS R"][:scores]
-    keys_back = ["dK = dS^T Q", "dR = dS^T Q"][:scores]
-    names = [*keys, "O = P V", "dP = dO V^T", "dV = P^T dO", *queries, *keys_back]
+    key_gradients = ["dK = dS^T Q", "dR = dS^T Q"][:scores]
+    names = [*keys, "O = P V", "dP = dO V^T", "dV = P^T dO", *queries, *key_gradients]
     return dict(zip(positions, names, strict=True))
 
 

@@ -321,11 +321,11 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     last = last + after_backward(table, evaluation.time_s)
     element = blocks.element_bytes
     weights = blocks.weight_sizes.resident(
-        layer_bytes(blocks, critical.work, lambda held: held.all_parameters),
-        layer_bytes(blocks, critical.work, lambda held: held.all_quantized_parameters),
+        layer_bytes(blocks, critical.work, lambda one: one.all_parameters),
+        layer_bytes(blocks, critical.work, lambda one: one.all_quantized_parameters),
     )
     weights = weights / layers
-    activations = layer_bytes(blocks, critical.work, lambda held: held.movable_bytes) / layers
+    activations = layer_bytes(blocks, critical.work, lambda one: one.movable_bytes) / layers
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, evaluation.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))

@@ -242,7 +242,7 @@ def distinguishable_ratio() -> float:
 
 
 def _groups(known: ValidatedRuns, *names: str) -> list[list[int]]:
-    """Rows without assumptions, grouped by source and the given features."""
+    """Rows without assumptions, grouped by source and some features."""
     groups: dict[tuple[object, ...], list[int]] = {}
     keys = zip(known.sources, *(known.features[name] for name in names), strict=True)
     for row, key in enumerate(keys):
@@ -303,7 +303,9 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
         "attention": "accelerator.attention",
         "element-wise": "accelerator.memory_bound",
     }
-    places |= {f"{axis} exchanges": f"network.{tier}.collectives" for axis, tier in tiers.items()}
+    places |= {
+        f"{axis} communication": f"network.{tier}.collectives" for axis, tier in tiers.items()
+    }
     sources = {name: system.source_of(place) for name, place in places.items()}
     return {name: "assumed" if one is None else one.kind for name, one in sources.items()}
 

@@ -52,7 +52,7 @@ class Memory(Result):
     capacity: float
     """What the accelerator has."""
     offloaded: float
-    """In the second memory tier; of the estimate as a whole, on the stage that offloads most."""
+    """In the second memory tier; of the full estimate, on the stage that offloads most."""
     offload_capacity: float
     """Size of the second memory tier; 0 if there is none."""
 

@@ -36,7 +36,7 @@ class MatmulTiles(ConfigBase):
     """Products timed by waves of tiles; the library takes the fastest (see `cost.matmul`)."""
 
     wave_share: Overhead
-    """Share of a whole wave that a last wave with few tiles costs: 1, all of it."""
+    """Share of a full wave that a last wave with few tiles costs: 1, all of it."""
     edge_weight: Overhead
     """Loss of small tiles, which load more operands per FLOP [elements]."""
     split_latency: Latency
@@ -49,7 +49,7 @@ class MatmulBlocks(ConfigBase):
     """Products of blocks that the library chooses by their traffic (see `cost.block_choice`)."""
 
     wave_share: Overhead
-    """Share of a whole wave that a last wave with few blocks costs."""
+    """Share of a full wave that a last wave with few blocks costs."""
     edge_weight: Overhead
     """Loss of small blocks, which load more operands per FLOP [elements]."""
     narrow_share: RateShare
@@ -71,7 +71,7 @@ class ProductFigures(ConfigBase):
     fill_exponent: Exponent = 2.5
     """How sharply the chip fills with tiles: the larger, the sharper."""
     reduction_step: Count = 1
-    """The reduction is computed in whole steps of so many elements."""
+    """The reduction is computed in steps of so many elements, rounded up."""
     memory_efficiency: RateShare
     """Share of the memory bandwidth that operands and result move at."""
     launch: Latency

@@ -186,17 +186,17 @@ class ConfigBase(BaseModel):
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
 
-    def explicit_fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def explicit_fields(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that were set, as plain values, for others to be put over them.
 
         Configs that are stated in fields from which other fields follow have those words here.
 
         Parameters
         ----------
-        given
+        written
             What it was read from, figures worked out.
         """
-        del given
+        del written
         return self.model_dump(mode="json", exclude_unset=True)
 
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
@@ -242,11 +242,11 @@ class Sourced(ConfigBase):
                 if fields and part not in fields:
                     hint = nearest(part, fields) or f"; allowed: {', '.join(fields)}"
                     raise ValueError(f"sources: {shorten(prefix)}: there is no field {part}{hint}")
-                node = _held(node, part)
+                node = _value_at(node, part)
         return self
 
 
-def _held(node: Any, part: str) -> Any:
+def _value_at(node: Any, part: str) -> Any:
     """What a record, a mapping or a list holds by a name or position; None if it has nothing so."""
     if isinstance(node, BaseModel):
         return getattr(node, part)

@@ -1,8 +1,8 @@
 """Degrees by level of the network: ``dp=2x16``, 2 members in each innermost domain, 16 across.
 
 A degree is the product of its levels, from the innermost tier out, and the levels say how many
-members share a domain: extents. Axes given plainly beside them lie whole on one tier, by a rule
-that needs no system (`with_levels`).
+members share a domain: extents. An axis with a plain degree lies on one tier, by a rule that needs
+no system (`with_levels`).
 """
 
 import re
@@ -15,9 +15,9 @@ from shardwise.config.extents import EXTENT_NAMES, axis_order, canonical_placeme
 from shardwise.errors import Fault, InputError
 
 LEVELLED_AXES = EXTENT_NAMES
-"""Degrees that may be given by level."""
+"""Degrees that may be set by level."""
 LEVELS_PATTERN = r"^\d+(x\d+)+$"
-"""Levels in the words of JSON Schema."""
+"""Pattern of levels for JSON Schema."""
 _LEVELS = re.compile(r"0*[1-9]\d{0,9}(?:x0*[1-9]\d{0,9})+")
 _LIKE_LEVELS = re.compile(r"\d+\s*[x*\u00d7]\s*\d.*|\d+x|x\d.*", re.IGNORECASE)
 _WRITTEN = "levels are written as 2x16: members in a domain of the innermost network tier x across"
@@ -32,46 +32,54 @@ def levels_text(levels: Sequence[int]) -> str:
 
 
 def with_levels(fields: Mapping[str, object]) -> dict[str, object]:
-    """Fields of a strategy with products for levels, and the extents that levels stand for.
+    """Fields of a strategy with levels replaced by degrees and extents.
 
-    Axes given plainly lie whole on one tier. On the innermost it is those that stand, in the order
-    of `placement`, before the last axis that has members inside; where no axis with levels has
-    any, those before the first one with levels. On tiers further out it goes likewise with what is
-    left, and the outermost takes the rest. Groups of experts that are given plainly are left open.
+    An axis with a plain degree lies on one tier. On the innermost tier are the axes that precede,
+    in the order of `placement`, the last axis with members inside it; if no axis with levels has
+    members inside, the axes before the first one with levels. The same rule places the remaining
+    axes on the outer tiers, and the outermost has the rest. Plain degrees of ep are left open.
+
+    Parameters
+    ----------
+    fields
+        Fields of a strategy as written.
 
     Raises
     ------
     InputError
         If levels cannot be read, differ in number, or contradict extents or tiers.
     """
-    given = {
+    by_axis = {
         axis: levels
         for axis in (*LEVELLED_AXES, _NO_LEVELS)
         if (levels := _read(axis, fields.get(axis))) is not None
     }
-    if not given:
+    if not by_axis:
         return dict(fields)
-    _check(given, fields)
-    products = {axis: prod(levels) for axis, levels in given.items()}
-    whole = dict(fields) | products
+    _check(by_axis, fields)
+    products = {axis: prod(levels) for axis, levels in by_axis.items()}
+    plain = dict(fields) | products
     placement = _placement(fields.get("placement"))
-    if placement is None:  # which is refused for itself
-        return whole
-    return whole | {"extents": extents_text(_seated(given, _plain(given, whole), placement))}
+    if placement is None:  # refused elsewhere
+        return plain
+    tiers = _members_by_tier(by_axis, _plain(by_axis, plain), placement)
+    return plain | {"extents": extents_text(tiers)}
 
 
-def as_given(loaded: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Fields of a strategy that was read, with levels as they were given in place of extents.
+def with_levels_text(
+    loaded: Mapping[str, object], written: Mapping[str, object]
+) -> dict[str, object]:
+    """Fields of a loaded strategy, with levels as they were written in place of extents.
 
-    So other fields may be put over them, and the extents follow.
+    Other fields may override them, and the extents follow.
     """
     levels = {
         axis: text
         for axis in LEVELLED_AXES
-        if isinstance(text := given.get(axis), str) and _LEVELS.fullmatch(text.strip())
+        if isinstance(text := written.get(axis), str) and _LEVELS.fullmatch(text.strip())
     }
-    kept = {name: value for name, value in loaded.items() if not levels or name != "extents"}
-    return kept | levels
+    others = {name: value for name, value in loaded.items() if not levels or name != "extents"}
+    return others | levels
 
 
 def plain_only(axis: str, value: object) -> None:
@@ -80,7 +88,7 @@ def plain_only(axis: str, value: object) -> None:
     Raises
     ------
     ValueError
-        That says what to give instead.
+        The message says what to set instead.
     """
     if axis in LEVELLED_AXES and isinstance(value, str) and _LEVELS.fullmatch(value.strip()):
         degree = prod(map(int, value.strip().split("x")))
@@ -96,7 +104,7 @@ def refuse_levels(columns: Mapping[str, object]) -> None:
     Raises
     ------
     InputError
-        That says what to give instead.
+        The message says what to set instead.
     """
     for axis in LEVELLED_AXES:
         column = columns.get(axis)
@@ -109,7 +117,7 @@ def refuse_levels(columns: Mapping[str, object]) -> None:
 
 
 def _read(axis: str, value: object) -> _Levels | None:
-    """Levels of an axis; None for a plain degree, and for what is none at all."""
+    """Levels of an axis; None for a plain degree or an invalid value."""
     if not isinstance(value, str):
         return None
     text = value.strip()
@@ -120,10 +128,10 @@ def _read(axis: str, value: object) -> _Levels | None:
     return None
 
 
-def _check(given: Mapping[str, _Levels], fields: Mapping[str, object]) -> None:
-    """Refuse levels that contradict one another, or what is given beside them."""
-    (first, known), *_ = given.items()
-    for axis, levels in given.items():
+def _check(by_axis: Mapping[str, _Levels], fields: Mapping[str, object]) -> None:
+    """Refuse levels that contradict one another or other fields."""
+    (first, known), *_ = by_axis.items()
+    for axis, levels in by_axis.items():
         text = levels_text(levels)
         if axis == _NO_LEVELS:
             raise _fault(axis, text, f"has no levels; allowed for: {', '.join(LEVELLED_AXES)}")
@@ -135,8 +143,8 @@ def _check(given: Mapping[str, _Levels], fields: Mapping[str, object]) -> None:
             if fields.get(name) is not None:
                 problem = f"contradicts {name}; give one, or {axis}={prod(levels)}"
                 raise _fault(axis, text, problem)
-    if set(given) == {"ep"}:
-        problem = "needs levels of tp, tp2, cp, dp or pp beside it, whose members form its groups"
+    if set(by_axis) == {"ep"}:
+        problem = "needs levels of tp, tp2, cp, dp or pp too, whose members form its groups"
         raise _fault("ep", levels_text(known), problem)
 
 
@@ -148,31 +156,31 @@ def _placement(value: object) -> str | None:
     return placement if isinstance(placement, str) else None
 
 
-def _plain(given: Mapping[str, _Levels], fields: Mapping[str, Any]) -> dict[str, int]:
-    """Degrees of the axes without levels; replicas are what is left of the accelerators."""
-    degrees = {axis: _whole(fields.get(axis)) for axis in EXTENT_AXES}
+def _plain(by_axis: Mapping[str, _Levels], fields: Mapping[str, Any]) -> dict[str, int]:
+    """Degrees of the axes without levels; an unset dp follows from the accelerators."""
+    degrees = {axis: _number(fields.get(axis)) for axis in EXTENT_AXES}
     if fields.get("dp") is None:
-        degrees["dp"] = max(_whole(fields.get("gpus")) // prod(degrees.values()), 1)
-    return {axis: degree for axis, degree in degrees.items() if axis not in given}
+        degrees["dp"] = max(_number(fields.get("gpus")) // prod(degrees.values()), 1)
+    return {axis: degree for axis, degree in degrees.items() if axis not in by_axis}
 
 
-def _whole(value: object) -> int:
-    """A number that was given; 1 where none was, or what is none, which is refused for itself."""
+def _number(value: object) -> int:
+    """A number from a field; 1 if it is unset or invalid, which is refused elsewhere."""
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
         value = int(value)
     return int(value) if isinstance(value, (int, float)) and value >= 1 else 1
 
 
-def _seated(
-    given: Mapping[str, _Levels], plain: Mapping[str, int], placement: str
+def _members_by_tier(
+    by_axis: Mapping[str, _Levels], plain: Mapping[str, int], placement: str
 ) -> list[dict[str, int]]:
     """Members that each tier but the outermost adds."""
     order = axis_order(placement)
     left = dict(plain)
-    levelled = [order.index(axis) for axis in given if axis != "ep"]
+    levelled = [order.index(axis) for axis in by_axis if axis != "ep"]
     tiers = []
-    for tier in range(len(next(iter(given.values()))) - 1):
-        members = {axis: levels[tier] for axis, levels in given.items()}
+    for tier in range(len(next(iter(by_axis.values()))) - 1):
+        members = {axis: levels[tier] for axis, levels in by_axis.items()}
         inside = [order.index(axis) for axis in members if axis != "ep" and members[axis] > 1]
         end = max(inside) if inside else (0 if tier else min(levelled))
         members |= {axis: left.pop(axis) for axis in order[:end] if axis in left}

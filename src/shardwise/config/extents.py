@@ -13,7 +13,7 @@ from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.errors import nearest, shorten
 
 EXTENT_NAMES = (*EXTENT_AXES, "ep")
-"""Axes that may be given extents, in the order of their text."""
+"""Axes that may have extents, in the order of their text."""
 _PAIR = re.compile(r"([a-z0-9]+)\s*[=:]\s*(\d{1,7})")
 
 
@@ -42,7 +42,7 @@ def axis_order(placement: str) -> tuple[str, ...]:
 
 
 def canonical_extents(value: object) -> str:
-    """The text of extents given as text, as a mapping for one tier, or as one for each.
+    """The text of extents written as text, as a mapping for one tier, or as one for each.
 
     Raises
     ------

@@ -58,7 +58,7 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
     Parameters
     ----------
     most_bytes
-        A larger file is refused before it is read whole.
+        A larger file is refused before it is read completely.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
 
 
 def _refuse_irregular(path: str | Path) -> None:
-    """Refuse what cannot be read as a whole: directories, devices, pipes that may never end."""
+    """Refuse what cannot be read completely: directories, devices, pipes that may never end."""
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:
@@ -297,7 +297,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: a full disk or an interrupt leaves the old one intact.
+    """Write all of a file or nothing: a full disk or an interrupt leaves the old one intact.
 
     Links are followed; a file that exists keeps its mode, owner and other names.
 

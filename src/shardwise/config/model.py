@@ -56,13 +56,13 @@ class Attention(ConfigBase):
     window: Count | None = None
     """Tokens a position sees, itself included (sliding window); None: all."""
     chunk: Count | None = None
-    """Tokens of the chunks that attention stays inside (Llama 4); None: the whole sequence."""
+    """Tokens of the chunks that attention stays inside (Llama 4); None: the full sequence."""
     bias: AttentionBias = AttentionBias.NONE
     """Which projections have a bias: none, query, key and value, the output, or all of them."""
     sinks: bool = False
     """Whether each head has a learned logit that takes a share of the softmax (gpt-oss)."""
     qk_norm: Annotated[QkNorm, BeforeValidator(_qk_norm)] = QkNorm.NONE
-    """Whether queries and keys are normalised: per head (`true`), over the whole width, or per head
+    """Whether queries and keys are normalised: per head (`true`), over the full width, or per head
     without weights."""
     rotary_dim: Whole | None = None
     """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
@@ -151,8 +151,8 @@ class Moe(ConfigBase):
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
         if self.top_groups is not None and self.top_groups > self.experts:
-            told = f"the groups that {self.experts} experts can make"
-            raise ValueError(f"top_groups {self.top_groups} is more than {told}")
+            most = f"the groups that {self.experts} experts can make"
+            raise ValueError(f"top_groups {self.top_groups} is more than {most}")
         if self.shared_gate and not self.shared_ffn:
             raise ValueError("shared_gate: there are no shared experts (shared_ffn) to gate")
         return self
@@ -218,10 +218,10 @@ class Model(Sourced):
     seq_len: Count | None = None
     """Tokens per sequence in pre-training; None where a strategy must say it."""
     layers: tuple[Layer, ...] = Field(min_length=1)
-    """Runs of equal layers, first to last; or, with `interleave`, kinds that alternate."""
+    """Groups of equal layers, first to last; or, with `interleave`, kinds that alternate."""
     interleave: tuple[Count, ...] | None = None
-    """How many of each run follow one another before the next run has its turn, until all are
-    used up; None: each run as a whole."""
+    """How many layers of each group follow one another before the next group has its turn, until
+    all are used up; None: all layers of a group."""
     mtp: Whole = 0
     """Modules of multi-token prediction, each one more layer of the last kind with a projection
     and norms (arXiv 2412.19437, section 2.2). Published counts of parameters leave them out."""
@@ -322,9 +322,9 @@ class Model(Sourced):
         order: list[int] = []
         while any(left):
             for kind, turn in enumerate(turns):
-                taken = min(turn, left[kind])
-                order += [kind] * taken
-                left[kind] -= taken
+                count = min(turn, left[kind])
+                order += [kind] * count
+                left[kind] -= count
         return tuple(order)
 
     def with_attention(self, kind: str) -> "Model":

@@ -1,4 +1,4 @@
-"""Tiers of a network: what connects accelerators, and how exchanges fare on it."""
+"""Tiers of a network: what connects accelerators, and how fast they communicate."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -16,7 +16,7 @@ class Bulk(ConfigBase):
     small_rate: ByteRate
     """Rate of bytes past each member by that of small ones, which has the collective's latency."""
     latency: Latency
-    """Of this one: time of an exchange of nothing between two members."""
+    """Latency of this collective: its time without data between two members."""
     latency_per_member: Latency
     """Added for each further member of the group, whatever the tier."""
     join_exponent: JoinExponent
@@ -27,7 +27,7 @@ class Collective(ConfigBase):
     """Latency and reach of one kind of collective on one tier (see `cost.collective`)."""
 
     latency: Latency
-    """Time of an exchange of nothing between two members."""
+    """Latency: time of a collective without data between two members."""
     latency_per_member: Latency
     """Added for each further member (for `all_reduce` beyond the first tier: per doubling)."""
     efficiency: dict[Count, RateShare] = Field(min_length=1)
@@ -63,7 +63,7 @@ class Tier(ConfigBase):
     must_be_filled: bool = False
     """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
     processor_share: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0
-    """Share of the matrix and vector units that an exchange takes from compute beside it."""
+    """Share of the matrix and vector units that communication takes from concurrent compute."""
     join_exponent: Annotated[float, Field(ge=0.1, le=1), NO_FLAG] = 0.6
     """How latency and transfer join (see `cost.collective`); 1: they add up."""
     collectives: dict[CollectiveName, Collective]

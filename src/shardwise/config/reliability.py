@@ -1,4 +1,4 @@
-"""`Reliability`: how often machines fail, and what checkpoints, restarts and repairs take."""
+"""`Reliability`: how often machines fail, and how long checkpoints, restarts and repairs take."""
 
 from typing import Annotated, Self
 
@@ -13,31 +13,31 @@ _MOST_SPARES = 100_000
 
 
 class Reliability(ConfigBase):
-    """What of a cluster decides how much of a run's time is useful."""
+    """Failures and repairs of a cluster, which decide how much of a run's time is useful."""
 
     accelerator_mtbf: Duration | None = None
     """Mean time between failures of one accelerator, whatever stops the job: hours of all
-    accelerators over interruptions [s]. This or `node_mtbf` must be given."""
+    accelerators over interruptions [s]. Set this or `node_mtbf`."""
     node_mtbf: Duration | None = None
     """Mean time between failures of one node [s]."""
     restart_time: Duration
     """From a failure to the first step after it: seeing it, replacing the machine, starting,
     reading the checkpoint [s]."""
     checkpoint_time: Duration | None = None
-    """Time to write a checkpoint [s]. This or `storage_bandwidth` must be given."""
+    """Time to write a checkpoint [s]. Set this or `storage_bandwidth`."""
     storage_bandwidth: ByteRate | None = None
     """Bandwidth of all ranks together to the storage [byte/s], from which the time to write weights
     and optimizer state follows."""
     checkpoint_interval: Duration | None = None
     """Working time between two checkpoints [s]; None: the one that makes the run shortest."""
     asynchronous: bool = False
-    """Whether a checkpoint is written beside the work, after a short stop."""
+    """Whether a checkpoint is written while the job works, after a short stop."""
     checkpoint_stall: Duration | None = None
     """How long an asynchronous checkpoint stops the work: copying to host memory [s]."""
     spares: Annotated[int, Field(ge=0, le=_MOST_SPARES), NO_FLAG] | None = None
-    """Whole accelerators or nodes kept aside; each failure takes one. None: unknown."""
+    """Spare accelerators or nodes; each failure uses one. None: unknown."""
     repair_time: Duration | None = None
-    """Mean time until a broken accelerator or node is whole again [s]; None: unknown."""
+    """Mean time until a broken accelerator or node is repaired [s]; None: unknown."""
     source: str = ""
     """Where the figures come from."""
 
@@ -47,10 +47,10 @@ class Reliability(ConfigBase):
             ("accelerator_mtbf", "node_mtbf"),
             ("checkpoint_time", "storage_bandwidth"),
         ):
-            given = [name for name in (one, other) if getattr(self, name) is not None]
-            if len(given) != 1:
-                told = "both are given" if given else "neither is given"
-                raise ValueError(f"{one} or {other} must be given, and only one: {told}")
+            known = [name for name in (one, other) if getattr(self, name) is not None]
+            if len(known) != 1:
+                found = "both are given" if known else "neither is given"
+                raise ValueError(f"{one} or {other} must be given, and only one: {found}")
         return self
 
     @model_validator(mode="after")
@@ -62,7 +62,7 @@ class Reliability(ConfigBase):
         return self
 
     @model_validator(mode="after")
-    def _stalls_only_beside_work(self) -> Self:
+    def _only_asynchronous_checkpoints_stall(self) -> Self:
         if self.asynchronous and self.checkpoint_stall is None:
             raise ValueError("checkpoint_stall: must be given for asynchronous checkpoints")
         if not self.asynchronous and self.checkpoint_stall is not None:
@@ -70,7 +70,7 @@ class Reliability(ConfigBase):
         return self
 
     def units(self, accelerators: int, per_node: int) -> int:
-        """How many units a job needs of what `accelerator_mtbf` or `node_mtbf` is told."""
+        """Number of accelerators in a job, or of nodes where `node_mtbf` is set."""
         return accelerators if self.node_mtbf is None else -(-accelerators // per_node)
 
     @property

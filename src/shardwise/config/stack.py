@@ -23,8 +23,8 @@ def _accept_base(schema: dict[str, Any]) -> None:
         "type": "string",
         "description": "Another stack, by name or file, for all fields that are not set here.",
     }
-    whole = schema.pop("required")
-    schema["anyOf"] = [{"required": whole}, {"required": ["name", "base"]}]
+    required = schema.pop("required")
+    schema["anyOf"] = [{"required": required}, {"required": ["name", "base"]}]
 
 
 class Stack(Sourced):

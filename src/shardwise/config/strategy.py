@@ -22,7 +22,7 @@ from shardwise import catalog
 from shardwise.config import readers
 from shardwise.config.base import MOST, NO_FLAG, ConfigBase, Count, Whole
 from shardwise.config.bounds import Ratio
-from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, as_given, with_levels
+from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, with_levels, with_levels_text
 from shardwise.config.enums import (
     PLACEMENTS,
     AttentionKind,
@@ -76,7 +76,7 @@ _DTYPE_ALIASES = {
     "float32": Dtype.FP32,
     "float": Dtype.FP32,
 }
-_EXCHANGE_ALIASES = {
+_TP_EXCHANGE_ALIASES = {
     "ar": TpExchange.ALL_REDUCE,
     "allreduce": TpExchange.ALL_REDUCE,
     "sequence_parallel": TpExchange.RS_AG,
@@ -91,7 +91,7 @@ def _any_case(words: type[Word], **aliases: Word) -> BeforeValidator:
     )
 
 
-def _seats() -> BeforeValidator:
+def _extents() -> BeforeValidator:
     """Take extents as text or as mappings."""
     return BeforeValidator(lambda value: None if value is None else canonical_extents(value))
 
@@ -110,7 +110,7 @@ def _accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:
         levels = {"type": "string", "pattern": LEVELS_PATTERN}
         properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
     properties["dtype"]["enum"] = [*Dtype, *_DTYPE_ALIASES]
-    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *_EXCHANGE_ALIASES]
+    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *_TP_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)
 
@@ -235,7 +235,7 @@ class Strategy(ConfigBase):
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[
         TpExchange | None,
-        _any_case(TpExchange, **_EXCHANGE_ALIASES),
+        _any_case(TpExchange, **_TP_EXCHANGE_ALIASES),
         Role(LAYERS, (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG), implied=True),
     ] = None
     """Tensor-parallel communication of activations: all-reduce; reduce-scatter and all-gather, with
@@ -281,7 +281,7 @@ class Strategy(ConfigBase):
     """Whether the optimizer state of layers is offloaded to the second memory tier."""
     placement: Annotated[str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS)] = "tp-cp-dp-pp"
     """Order of the axes over the ranks, innermost first."""
-    extents: Annotated[str | None, _seats(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
+    extents: Annotated[str | None, _extents(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
     """Members of each axis in one domain of a network tier, such as tp=4+dp=2, instead of
     placement; after a slash, what the next tier adds."""
     tp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
@@ -301,10 +301,10 @@ class Strategy(ConfigBase):
         """Find the file of a stack, or of its base."""
         return with_located_file(data, "stack", "stacks", source)
 
-    def explicit_fields(self, given: Mapping[str, object]) -> dict[str, Any]:
+    def explicit_fields(self, written: Mapping[str, object]) -> dict[str, Any]:
         """Return the fields that were set, with levels and the base of a stack as they were."""
-        explicit = as_given(super().explicit_fields(given), given)
-        stack = given.get("stack")
+        explicit = with_levels_text(super().explicit_fields(written), written)
+        stack = written.get("stack")
         return explicit | {"stack": stack} if isinstance(stack, (str, Mapping)) else explicit
 
     @model_validator(mode="before")
@@ -344,8 +344,8 @@ class Strategy(ConfigBase):
             raise ValueError("must name the stack that has the rest as base, or a name of its own")
         try:
             base = fields.pop("base", None)
-            whole = fields if base is None else Stack.load(base).to_dict() | fields
-            return Stack.validated(whole)
+            complete = fields if base is None else Stack.load(base).to_dict() | fields
+            return Stack.validated(complete)
         except InputError as error:
             raise InputError(
                 [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
@@ -363,7 +363,7 @@ class Strategy(ConfigBase):
         return {"base": value.name} | changed if changed else value.name
 
     @model_validator(mode="after")
-    def _one_exchange(self) -> Self:
+    def _one_tp_exchange(self) -> Self:
         split, exchange = self.sequence_parallel, self.tp_exchange
         if split is not None and exchange is not None and split != (exchange == TpExchange.RS_AG):
             place = {
@@ -384,9 +384,9 @@ class Strategy(ConfigBase):
         faults: list[Fault] = []
 
         def fault(field: str, problem: str, value: object = None) -> None:
-            given = value is not None
+            is_set = value is not None
             place = {"source": "strategy", "field": field}
-            faults.append(Fault(**place, value=value, has_value=given, problem=problem))
+            faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
         gpus, dp = self._accelerators(fault)
         seq_len = self.seq_len or model.seq_len
@@ -412,7 +412,7 @@ class Strategy(ConfigBase):
         )
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
-        """Accelerators and replicas, each from the other where only one is given."""
+        """Accelerators and replicas, each from the other where only one is set."""
         product = self.tp * self.tp2 * self.pp * self.cp
         gpus, dp = self.gpus, self.dp
         second = f" x tp2 {self.tp2}" if self.tp2 > 1 else ""

@@ -23,7 +23,7 @@ LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_li
 _DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
 
-def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
+def columns_of(model: Model, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a `Table` from columns or single values by field of `Strategy`.
 
     Raises
@@ -31,7 +31,7 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
-    columns = _with_defaults(given)
+    columns = _with_defaults(columns)
     length = _common_length(columns)
     _refuse_ambiguous(columns, length)
     found: dict[str, Any] = {}
@@ -46,19 +46,19 @@ def columns_of(model: Model, given: Mapping[str, Any]) -> dict[str, Any]:
     _fill_degrees(found, model, length)
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, Schedule.ONE_F_ONE_B.code)
     found.setdefault("schedule", chunked)
-    _fill_exchange(found, columns["sequence_parallel"], length)
+    _fill_tp_exchange(found, columns["sequence_parallel"], length)
     return found
 
 
-def _with_defaults(given: Mapping[str, object]) -> dict[str, object]:
-    """Columns by the names of fields; those that are not given have the default of `Strategy`."""
-    if wrong := [name for name in given if not isinstance(name, str)]:
+def _with_defaults(columns: Mapping[str, object]) -> dict[str, object]:
+    """Columns by the names of fields; missing ones have the default of `Strategy`."""
+    if wrong := [name for name in columns if not isinstance(name, str)]:
         problem = "is not text; a column has the name of a field"
         raise InputError([Fault(source="columns", field=str(n), problem=problem) for n in wrong])
-    twice = [name for short, name in SHORT_NAMES.items() if short in given and name in given]
+    twice = [name for short, name in SHORT_NAMES.items() if short in columns and name in columns]
     if twice:
         raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
-    named = {SHORT_NAMES.get(n, n): _plain(c) for n, c in given.items() if c is not None}
+    named = {SHORT_NAMES.get(n, n): _plain(c) for n, c in columns.items() if c is not None}
     if unknown := [name for name in named if name not in FIELDS]:
         known = list(FIELDS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
@@ -123,17 +123,17 @@ def _refuse_flags(name: str, column: Sequence[object]) -> None:
     if {bool, np.bool_}.isdisjoint(map(type, column)):
         return
     wrong = np.array([isinstance(value, (bool, np.bool_)) for value in column])
-    given = np.array(column, dtype=object)
-    raise _bad_value(name, given, wrong, "must be a number, not true or false")
+    values = np.array(column, dtype=object)
+    raise _bad_value(name, values, wrong, "must be a number, not true or false")
 
 
-def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
-    """Whole numbers; for optional fields, 0 (of tiers -1) stands for None."""
+def _integers(field: StrategyField, column: Any, length: int) -> Ints:
+    """Integers; for optional fields, 0 (of tiers -1) stands for None."""
     name, least = field.name, int(field.least)
     if field.optional:
         least = -1 if field.kind is Kind.TIER else 0
         column = least if column is None else _filled(name, column, length, least)
-    if type(column) is int and least <= column <= MOST:  # one of many defaults, as a rule
+    if type(column) is int and least <= column <= MOST:  # most columns are a default
         return np.full(length, column, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype.kind == "f":
@@ -141,7 +141,7 @@ def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
     elif array.dtype.kind not in "iu":
-        wrong = np.array([not _is_whole(value) for value in array.tolist()], dtype=np.bool_)
+        wrong = np.array([not _is_integer(value) for value in array.tolist()], dtype=np.bool_)
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
         array = np.array([int(value) for value in array.tolist()], dtype=object)
@@ -151,7 +151,7 @@ def _whole_numbers(field: StrategyField, column: Any, length: int) -> Ints:
     return array.astype(np.int64)
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return isinstance(value, int) or (math.isfinite(value) and value == int(value))
@@ -234,8 +234,8 @@ def _listed(
         if _is_open(value):
             continue
         plain = value.tolist() if isinstance(value, np.ndarray) else value
-        whole = isinstance(plain, (str, list, tuple, dict))  # others may be cut short
-        written = repr(plain) if whole else str(row)
+        is_complete = isinstance(plain, (str, list, tuple, dict))  # others may be cut short
+        written = repr(plain) if is_complete else str(row)
         if written not in known:
             one = read(value)
             known[written] = -1 if one is None else found.setdefault(one, len(found))
@@ -281,7 +281,7 @@ def _flags(field: StrategyField, column: Any, length: int) -> Bools:
     return array.astype(np.bool_)
 
 
-def _fill_exchange(found: dict[str, Any], sequence_parallel: Any, length: int) -> None:
+def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int) -> None:
     """Fill in `tp_exchange` from `sequence_parallel`, or from whether there is a group at all."""
     parallel: Bools = found["tp"] > 1
     if sequence_parallel is not None:
@@ -365,8 +365,8 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
 
 _ITEMS = {"stage_layers": int, "extents": Mapping}
 _READ: dict[Kind, Callable[[StrategyField, Any, int], Any]] = {
-    Kind.WHOLE: _whole_numbers,
-    Kind.TIER: _whole_numbers,
+    Kind.WHOLE: _integers,
+    Kind.TIER: _integers,
     Kind.NUMBER: _numbers,
     Kind.FLAG: _flags,
     Kind.WORD: _codes,

@@ -86,7 +86,7 @@ class Table:
     stack: Ints
     stacks: tuple[Stack, ...]
     stage_layers: Ints
-    """-1 where no list was given."""
+    """-1 without a list."""
     extents: Ints
     """Position in `extent_lists`, -1 where the placement decides."""
     stage_lists: tuple[tuple[int, ...], ...] = ()
@@ -116,7 +116,7 @@ class Table:
 
     @property
     def panels(self) -> Ints:
-        """Panels of 2D products: what was given, else the least that are whole on every rank."""
+        """Panels of 2D products: as set, else the fewest that divide evenly on every rank."""
         if not np.any(summa := self.summa):
             return np.ones_like(self.tp)
         least = np.lcm(self.tp, self.tp2)
@@ -177,12 +177,14 @@ class Table:
     def take(self, index: Ints | Bools | slice) -> "Table":
         """Return some of the rows, with every choice."""
         columns = {name: getattr(self, name) for name in COLUMNS}
-        taken = {n: column if column.ndim > 1 else column[index] for n, column in columns.items()}
+        selected = {
+            n: column if column.ndim > 1 else column[index] for n, column in columns.items()
+        }
         systems = None if self.systems is None else self.systems.take(index)
-        return replace(self, **taken, systems=systems)
+        return replace(self, **selected, systems=systems)
 
     def on(self, system: System) -> System:
-        """The system that the rows run on: the given one, or each row's own."""
+        """The system that the rows run on: that of the call, or each row's own."""
         return system if self.systems is None else self.systems.system
 
     def replaced(self, other: "Table", names: Iterable[str]) -> "Table":
@@ -265,7 +267,7 @@ class Table:
     def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
         """Build a table from strategies, a mapping of columns, or a data frame.
 
-        Columns that are not given take the defaults of `Strategy`; a single value holds for all
+        Missing columns have the defaults of `Strategy`; a single value holds for all
         rows.
 
         Raises

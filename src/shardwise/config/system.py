@@ -59,7 +59,7 @@ class ShapeTable(ConfigBase):
     """Share of a peak that kernels of one class were measured at (see `cost.shape_table`)."""
 
     sizes: tuple[str, ...]
-    """What a shape is given by, in the order of the rows. Products: batch (or groups), m, n, k as
+    """Sizes of a shape, in the order of the rows. Products: batch (or groups), m, n, k as
     in `ops.operation.Matmul`; for a gradient of weights m and n are the widths of input and output.
     With output_bytes, bytes moved per element of the result, its type counts too. Attention:
     sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
@@ -120,7 +120,7 @@ class Accelerator(ConfigBase):
     matmul: dict[Dtype, MatmulKernel] = Field(default_factory=dict)
     """Closed form of products by type; each type of `matrix` has this, a curve or a table."""
     matmul_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
-    """Share of the matrix peak by the FLOPs of a whole product, whatever its shape."""
+    """Share of the matrix peak by the FLOPs of a full product, whatever its shape."""
     matmul_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
     """Measured shares of the matrix peak by the shape of a product."""
     grouped_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
@@ -210,7 +210,7 @@ class Node(ConfigBase):
 
     accelerators: Count
     power: Power | None = None
-    """Most that a whole node draws, network cards included; None where nobody printed it."""
+    """Most that a full node draws, network cards included; None where nobody printed it."""
 
 
 class Price(ConfigBase):

@@ -32,7 +32,7 @@ _STRUCTURE = (
     "processing",
 )
 """Numbers and words that say how a formula works, not with what."""
-_WHOLE = (EfficiencyCurve, ShapeTable, MatmulTiles, MatmulBlocks)
+_INDIVISIBLE = (EfficiencyCurve, ShapeTable, MatmulTiles, MatmulBlocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def with_figures(system: System, figures: Mapping[FigurePath, Any]) -> System:
 
 def _walk(value: object, path: FigurePath) -> Iterator[tuple[FigurePath, Any, bool]]:
     """Every leaf: where it stands, what is there, and whether it is a figure."""
-    if isinstance(value, ConfigBase) and not isinstance(value, _WHOLE):
+    if isinstance(value, ConfigBase) and not isinstance(value, _INDIVISIBLE):
         for name in type(value).model_fields:
             if name in _STRUCTURE:
                 yield (*path, name), getattr(value, name), False
@@ -149,8 +149,8 @@ def _replaced(value: Any, changes: Mapping[FigurePath, Any]) -> Any:
         return value
     if () in changes:
         changed = changes[()]
-        whole = isinstance(value, int) and isinstance(changed, float) and changed.is_integer()
-        return int(changed) if whole else changed
+        is_integer = isinstance(value, int) and isinstance(changed, float) and changed.is_integer()
+        return int(changed) if is_integer else changed
     inside: dict[str | int, dict[FigurePath, Any]] = {}
     for path, changed in changes.items():
         inside.setdefault(path[0], {})[path[1:]] = changed

@@ -280,8 +280,8 @@ def _number_faults(numbers: Mapping[str, int | None]) -> list[Fault]:
     faults = []
     for field, number in numbers.items():
         most = _MOST_GROUPED if field == "group" else MOST
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if number is not None and not (whole and 1 <= number <= most):
+        is_integer = isinstance(number, int) and not isinstance(number, bool)
+        if number is not None and not (is_integer and 1 <= number <= most):
             problem = f"must be a whole number from 1 to {most}"
             faults.append(Fault(field=field, value=number, has_value=True, problem=problem))
     if faults:

@@ -183,11 +183,11 @@ def _add(named: list[str], _reshard: bool, margin: str) -> list[str]:
     return [f"{margin}recomputed.add({named[0]})"]
 
 
-def _variable(container: _Path, taken: frozenset[str]) -> str:
+def _variable(container: _Path, used: frozenset[str]) -> str:
     """A name for one module of a list: "layer" of "layers"."""
     last = container[-1] if container else ""
     name = last[:-1] if last.endswith("s") and last[:-1].isidentifier() else "block"
-    while name in taken or iskeyword(name):
+    while name in used or iskeyword(name):
         name += "_"
     return name
 

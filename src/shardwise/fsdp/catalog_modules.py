@@ -309,7 +309,7 @@ def _side_by_side(
 
 
 def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
-    """Norms of queries and of keys, per head or over the whole width."""
+    """Norms of queries and of keys, per head or over the full width."""
     attention = layer.attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
     total = sum(heads.values())

@@ -178,7 +178,7 @@ def _rule_notes(
 def _group_notes(wrapping: Wrapping, plan: Mapping[str, str]) -> Iterator[str]:
     """Where groups differ from the plan.
 
-    transformers groups one pair alone, a final norm and head, if no other weights are kept.
+    transformers groups one pair alone, a final norm and head, if no other weights stay resident.
     Source: `is_norm_and_head_pair` in `transformers/distributed/fsdp.py` of 5.23.
     """
     unsharded = sorted(rule for rule, style in plan.items() if style == _KEEP)

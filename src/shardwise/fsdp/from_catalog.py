@@ -104,7 +104,7 @@ class _Component:
     segments: Floats
     """Shape (6, segments), rows as in `_SEGMENT_ROWS`."""
     saved_bytes: float
-    """Saved until backward by the whole component."""
+    """Saved until backward by the full component."""
 
 
 def _build_component(
@@ -121,7 +121,7 @@ def _build_component(
     segments
         Shape (6, segments), rows as in `_SEGMENT_ROWS`.
     saved_bytes
-        Saved until backward by the whole component.
+        Saved until backward by the full component.
     is_module
         Whether the component is a module itself.
     """

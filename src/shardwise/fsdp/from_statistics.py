@@ -17,7 +17,7 @@ from shardwise.interop.fsdp_ilp.files import ModuleInfo
 _NUMBER_BYTES = 4
 # Backward of an element-wise kernel moves 3 tensors for 2 of forward, that of fused attention does
 # 5 products for 2 (arXiv 2205.14135); a slower one includes the backward of other modules.
-_BACK_OVER_FORWARD = 3.0
+_MOST_BACKWARD_OVER_FORWARD = 3.0
 _ASSUMED = (
     "weights are one fp32 vector for each module that holds any: statistics have no shapes",
     "backward of a module without weights takes at most 3 times its forward",
@@ -59,7 +59,7 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     forward = _forward_bytes(info)
     so_far = np.cumsum(made)
     # Gradients of a segment are among its temporaries, if these are correct.
-    back = np.maximum(alive[order] + working + so_far - made, so_far)
+    backward = np.maximum(alive[order] + working + so_far - made, so_far)
     following = np.append(alive[order][1:], 0.0) + so_far
     profile = Profile(
         name=info.names[0],
@@ -68,9 +68,12 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
         parameters=parameters,
         forward_segments=count,
         seconds=_seconds(info, parent, order),
-        resident_bytes=np.concatenate([forward, back]),
+        resident_bytes=np.concatenate([forward, backward]),
         end_bytes=np.concatenate(
-            [np.minimum(forward, np.append(forward[1:], back[0])), np.minimum(back, following)]
+            [
+                np.minimum(forward, np.append(forward[1:], backward[0])),
+                np.minimum(backward, following),
+            ]
         ),
         assumed=_ASSUMED,
     )
@@ -147,25 +150,25 @@ def _seconds(info: ModuleInfo, parent: Ints, order: Ints) -> Floats:
     capped = np.where(
         info.parameter_bytes > 0,
         info.backward_ms,
-        np.minimum(info.backward_ms, _BACK_OVER_FORWARD * info.forward_ms),
+        np.minimum(info.backward_ms, _MOST_BACKWARD_OVER_FORWARD * info.forward_ms),
     )
     return np.concatenate([forward, _own_ms(capped, parent)[order]]) / 1e3
 
 
-def _own_ms(whole: Floats, parent: Ints) -> Floats:
+def _own_ms(total_ms: Floats, parent: Ints) -> Floats:
     """Time of a module without those inside it, t_i - sum of t_c over its children c [ms].
 
     Children that take longer together than their parent are scaled to it, so that the sum over a
     module and its descendants never exceeds its own time and the sum over the root equals it.
     """
-    inside = np.zeros(len(whole))
-    np.add.at(inside, parent[1:], whole[1:])
-    fits = np.where(inside > whole, whole / np.where(inside > 0, inside, 1.0), 1.0)
-    share = np.ones(len(whole))
-    for place in range(1, len(whole)):
+    inside = np.zeros(len(total_ms))
+    np.add.at(inside, parent[1:], total_ms[1:])
+    fits = np.where(inside > total_ms, total_ms / np.where(inside > 0, inside, 1.0), 1.0)
+    share = np.ones(len(total_ms))
+    for place in range(1, len(total_ms)):
         share[place] = share[parent[place]] * fits[parent[place]]
-    own = whole * share
-    np.subtract.at(own, parent[1:], (whole * share)[1:])
+    own = total_ms * share
+    np.subtract.at(own, parent[1:], (total_ms * share)[1:])
     return np.maximum(own, 0.0)
 
 
@@ -185,9 +188,9 @@ def _parameters(info: ModuleInfo, parent: Ints, begins: Ints, source: str) -> tu
     return tuple(found)
 
 
-def _own(whole: Floats, parent: Ints) -> Floats:
-    own = whole.copy()
-    np.subtract.at(own, parent[1:], whole[1:])
+def _own(total_bytes: Floats, parent: Ints) -> Floats:
+    own = total_bytes.copy()
+    np.subtract.at(own, parent[1:], total_bytes[1:])
     return own
 
 

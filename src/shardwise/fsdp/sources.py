@@ -125,7 +125,7 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
     if _is_folder(path):
         folder, path = path, path / _CONFIG
         if not path.is_file():
-            problem = f"the folder has no {_CONFIG}, which tells what a model of Hugging Face is"
+            problem = f"the folder has no {_CONFIG}, which describes a model of Hugging Face"
             raise InputError(Fault(source=str(folder), problem=problem))
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):

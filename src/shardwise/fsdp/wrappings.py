@@ -71,8 +71,8 @@ def _read_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
         problem = "must be a list of names"
         raise InputError(Fault(source=str(path), field="checkpointed", problem=problem))
     # The root is a unit in every plan; results list it with no modules.
-    kept = [one for one in units if not (isinstance(one, Mapping) and one.get("modules") == [])]
-    return kept, None if recompute is None else tuple(recompute)
+    left = [one for one in units if not (isinstance(one, Mapping) and one.get("modules") == [])]
+    return left, None if recompute is None else tuple(recompute)
 
 
 def _are_names(value: object) -> bool:

@@ -70,9 +70,9 @@ class _Fitting(Table):
 
     def _copy(self, left_out: Sequence[str]) -> "_Fitting":
         """The same table without some columns."""
-        kept = [column for column in self.columns if column.header not in left_out]
+        shown = [column for column in self.columns if column.header not in left_out]
         smaller = _Fitting(self.title, wraps=self.wraps)
-        for column in kept:
+        for column in shown:
             smaller.add_column(
                 column.header,
                 justify=column.justify,
@@ -80,7 +80,7 @@ class _Fitting(Table):
                 overflow=column.overflow,
                 max_width=column.max_width,
             )
-        rows = zip(*(column.cells for column in kept), strict=True)
+        rows = zip(*(column.cells for column in shown), strict=True)
         for row, cells in zip(self.rows, rows, strict=True):
             smaller.add_row(*cells, style=row.style, end_section=row.end_section)
         return smaller

@@ -177,10 +177,10 @@ class _Device:
     def _place(self, size: int) -> int:
         """Address of the first gap of a size, or of the end of the last block."""
         free = _BASE
-        for address, taken in self.blocks:
+        for address, length in self.blocks:
             if address - free >= size:
                 return free
-            free = address + taken
+            free = address + length
         return free
 
     def _event(

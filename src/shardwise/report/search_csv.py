@@ -227,7 +227,7 @@ def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame
 
 
 def _column(pl: Any, values: Sequence[Any]) -> "pl.Series":
-    """A column of one type: numbers are whole only if all of them are, absent ones are null."""
+    """A column of one type: numbers are integers only if all of them are, absent ones are null."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and kinds != {int}:
         return pl.Series(values=values, dtype=pl.Float64, strict=False)

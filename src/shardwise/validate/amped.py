@@ -27,7 +27,7 @@ _BY_THEIR_COUNT = (
 _OURS = (
     "step_time_s of the collection's rows, as in `shardwise validate runs`; all are of grade B, so "
     "no figure of system or stack was fitted to them. Where the micro-batch is not printed it is "
-    "the largest that fits without pipeline, 1 with it; chunks are not printed, and taken as one."
+    "the largest that fits without pipeline, 1 with it; chunks are not printed, and assumed as one."
 )
 _THEIRS = (
     "its formulas as they were described, at its constant efficiency of 0.51. It has no word for "
@@ -145,8 +145,8 @@ def _gpipe(published: Published) -> Part:
         compared=Compared(
             reference=(
                 f"{model.name} on P100 without NVLink, {gpipe.micro_batches} micro-batches. A "
-                "pipeline of equal stages without exchanges would give K / (1 + (K - 1) / M) over "
-                "that of K = 2, 1.89 and 3.38."
+                "pipeline of equal stages without communication would give K / (1 + (K - 1) / M) "
+                "over that of K = 2, 1.89 and 3.38."
             ),
             ours=(
                 f"steps on {gpipe.system} with {gpipe.stack}, whose figures are of the data sheet "

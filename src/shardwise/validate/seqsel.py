@@ -268,10 +268,7 @@ def _layers(published: Published, runs: _Runs) -> Part:
         source=published.source_text("table_4_ms"),
         compared=Compared(
             reference="one micro-batch on 8 NVIDIA A100 with Megatron-LM.",
-            ours=(
-                "kernels of a layer and the exchanges that nothing hides; backward with what is "
-                "recomputed."
-            ),
+            ours=("kernels of a layer and its exposed communication; backward with recompute."),
             theirs=None,
         ),
         rows=tuple(

@@ -147,13 +147,13 @@ def _peaks(measured: Measured, server: str, pairs: Sequence[_Pair]) -> Part:
     reconstructed = "" if server == "b200" else " Reconstructed from its published errors."
     return Part(
         name=f"{server}_peak",
-        title=f"{server.upper()}: peak memory of the fullest rank",
+        title=f"{server.upper()}: peak memory of the largest rank",
         unit="GiB",
         kind="measured",
         source=measured.source_text("runs"),
         compared=Compared(
             reference=f"largest max_memory_allocated of all ranks.{reconstructed}",
-            ours="memory of the fullest stage, without the allocator's slack.",
+            ours="memory of the peak-memory stage, without the allocator's slack.",
             theirs="its published prediction, of the worst stage.",
         ),
         rows=tuple(
@@ -227,7 +227,7 @@ def _slopes(measured: Measured, pairs: Sequence[_Pair]) -> tuple[Part, Part]:
 
     return (
         part("b200_micro_batch", "B200: time of one more micro-batch", 0),
-        part("b200_fixed", "B200: time of a step beside its micro-batches", 1),
+        part("b200_fixed", "B200: time of a step outside its micro-batches", 1),
     )
 
 

@@ -241,7 +241,7 @@ def component_graph(
     nodes.append(
         GraphNode(id=OUTPUT, name="loss" if _is_head(operations) else "stream", kind=OUTPUT)
     )
-    exchanges = [exchange for node in nodes for exchange in node.exchanges]
+    collectives = [one for node in nodes for one in node.exchanges]
     return ComponentGraph(
         name=part.name,
         count=part.count,
@@ -250,9 +250,9 @@ def component_graph(
         nodes=tuple(nodes),
         edges=tensor_edges(operations, [node.id for node in nodes], tensors),
         phases=_added(node.phases for node in nodes),
-        volume_bytes=sum(exchange.volume_bytes for exchange in exchanges),
-        exchange_s=sum(exchange.time_s for exchange in exchanges),
-        exposed_s=sum(exchange.exposed_s for exchange in exchanges),
+        volume_bytes=sum(one.volume_bytes for one in collectives),
+        exchange_s=sum(one.time_s for one in collectives),
+        exposed_s=sum(one.exposed_s for one in collectives),
         parameters=sum(node.parameters for node in nodes),
         saved_bytes=sum(node.saved_bytes for node in nodes),
     )
@@ -342,12 +342,12 @@ def _collectives_of(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]
     """Collectives that take time, and whether each comes before the operation."""
     name, swaps = base_name(cost.operation.name), 0
     gathered: set[str] = set()
-    for exchange in cost.collectives:
-        collective = exchange.collective
+    for timed in cost.collectives:
+        collective = timed.collective
         kind, phase, axis = collective.kind, collective.phase, collective.axis
         joins = name == "projection" and f"{phase}{kind}" in gathered
         gathered.add(f"{phase}{kind}")
-        if exchange.time_s[0] == 0:
+        if timed.time_s[0] == 0:
             continue
         if name.endswith("norm") or name in ("embedding", "moe.dispatch") or joins:
             first = False
@@ -357,13 +357,13 @@ def _collectives_of(cost: OperationCost) -> Iterator[tuple[CollectiveCost, bool]
             swaps += kind is CollectiveKind.ALL_TO_ALL
             first = kind is not CollectiveKind.ALL_TO_ALL or swaps in (1, 4)
         elif name == "projection" and axis == "tp":
-            gathers_back = phase is Phase.INPUT_GRAD and kind is CollectiveKind.ALL_GATHER
-            first = not gathers_back
+            gathers_backward = phase is Phase.INPUT_GRAD and kind is CollectiveKind.ALL_GATHER
+            first = not gathers_backward
         else:
             first = phase is Phase.WEIGHT_GRAD or (kind in _BRING) == (phase is Phase.FORWARD)
             first |= kind is CollectiveKind.BROADCAST
             first &= not (phase is Phase.FORWARD and kind in _ADD_UP)
-        yield exchange, first
+        yield timed, first
 
 
 def _nodes(

@@ -234,9 +234,9 @@ def _shared_collectives(
         shared["mlp.up"] = "attention.qkv/before"
     prefix = names["norm"].removesuffix("norm")
     return {
-        names[own]: prefix + exchange
-        for own, exchange in shared.items()
-        if own in names and prefix + exchange in places
+        names[own]: prefix + shared_name
+        for own, shared_name in shared.items()
+        if own in names and prefix + shared_name in places
     }
 
 

@@ -45,7 +45,7 @@ def best_interval(stall_s: Figures, mtbf_s: Figures) -> Floats:
     stall_s
         delta, how long a checkpoint stops the work [s].
     mtbf_s
-        M, of the whole job [s].
+        M, of the job [s].
     """
     delta, mtbf = np.asarray(stall_s, dtype=np.float64), np.asarray(mtbf_s, dtype=np.float64)
     half = delta / (2 * mtbf)
@@ -110,7 +110,7 @@ def run_time(
     restart_s
         R, from a failure to the first step after it [s].
     mtbf_s
-        M, of the whole job [s].
+        M, of the job [s].
     """
     useful, tau, delta, write, restart, mtbf = np.broadcast_arrays(
         *(np.asarray(c, float) for c in (useful_s, interval_s, stall_s, write_s, restart_s, mtbf_s))
@@ -155,7 +155,7 @@ def waiting_share(spares: Ints | int, repair_s: Figures, mtbf_s: Figures) -> Flo
     repair_s
         rho, mean time to repair a unit [s].
     mtbf_s
-        M, of the whole job [s].
+        M, of the job [s].
     """
     offered = np.asarray(repair_s, float) / np.asarray(mtbf_s, float)
     count = np.asarray(spares, dtype=np.int64)

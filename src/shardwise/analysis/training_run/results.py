@@ -31,7 +31,7 @@ class Goodput(Result):
     units: int
     """Units of the job."""
     job_mtbf_s: float
-    """Mean time between failures of the whole job [s]."""
+    """Mean time between failures of the job [s]."""
     checkpoint_bytes: float
     """Weights and optimizer state, once."""
     checkpoint_time_s: float

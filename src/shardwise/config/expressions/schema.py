@@ -16,9 +16,9 @@ _FORMULA = {
 }
 _FIGURE = {
     "type": "object",
-    "description": "A figure in its long form; ways that are told together must agree.",
+    "description": "A figure in its long form; forms that are written together must agree.",
     "properties": {
-        "value": {"description": "As it is given."},
+        "value": {"description": "As it is written."},
         "lookup": {"type": "string", "description": "An entry of the catalog, or a file."},
         "field": {"type": "string", "description": "Path of a field in it."},
         "times": {"type": "number", "description": "Taken so many times."},
@@ -44,7 +44,10 @@ def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
     definitions = {name: _opened(one) for name, one in schema.get("$defs", {}).items()}
     full = {key: item for key, item in schema.items() if key != "$defs"}
     anywhere = {
-        BASE: {"type": "string", "description": "Entry or file that has all that is not told."},
+        BASE: {
+            "type": "string",
+            "description": "Entry or file that has all absent fields.",
+        },
         PARAMETERS: {
             "type": "object",
             "description": "Figures that formulas use.",

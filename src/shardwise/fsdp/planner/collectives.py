@@ -151,7 +151,7 @@ def collective_times(
     """
     by_rule = comm is None and system is None
     if gpus_per_node and not by_rule:
-        problem = "has no effect beside a system or a file of collectives' times"
+        problem = "has no effect with a system or a file of collective times"
         raise _fault("gpus_per_node", gpus_per_node, problem)
     if setting.replicas > 1 and (comm is not None or by_rule):
         problem = "collectives on straight lines say nothing of the all-reduce among replicas"

@@ -243,9 +243,9 @@ class Planner:
             middle = (low + high) // 2
             fits = self._least_peak(counts[middle]).bytes <= budget_bytes + _BYTE
             low, high = (low, middle) if fits else (middle + 1, high)
-        whole = float(self.profile.seconds.sum())
+        total_s = float(self.profile.seconds.sum())
         for count in counts[low:]:
-            yield count, float(self.rules(count).step.profile.seconds.sum()) - whole
+            yield count, float(self.rules(count).step.profile.seconds.sum()) - total_s
 
 
 def _as_fast(other: Evaluated, plan: Evaluated, budget_bytes: float) -> bool:

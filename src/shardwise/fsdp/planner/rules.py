@@ -194,18 +194,18 @@ class Fsdp2Rules:
         gathered, forward, backward = self.step.remaining[:, position]
         gather, reduce = self.step.slopes
         again = gather if self.step.all_gathered_again else 0.0
-        ahead = forward - labels[_FORWARD_S]
-        back = backward - labels[_SLACK] - labels[_ROOT_BACKWARD_S] - labels[_GATHER_S]
+        forward_left_s = forward - labels[_FORWARD_S]
+        backward_left_s = backward - labels[_SLACK] - labels[_ROOT_BACKWARD_S] - labels[_GATHER_S]
         best = np.full(labels.shape[1], np.inf)
         for in_units in (
-            np.zeros_like(ahead),
-            np.full_like(ahead, gathered),
-            ahead / gather,
-            back / max(again + reduce, 1e-30),
+            np.zeros_like(forward_left_s),
+            np.full_like(forward_left_s, gathered),
+            forward_left_s / gather,
+            backward_left_s / max(again + reduce, 1e-30),
         ):
             units = np.clip(in_units, 0.0, gathered)
-            exposed = np.maximum(gather * units - ahead, 0.0)
-            exposed += np.maximum((again + reduce) * units - back, 0.0)
+            exposed = np.maximum(gather * units - forward_left_s, 0.0)
+            exposed += np.maximum((again + reduce) * units - backward_left_s, 0.0)
             best = np.minimum(best, exposed + (gather + reduce) * (gathered - units))
         return self._root_seconds(labels) + best
 
@@ -239,7 +239,7 @@ class Fsdp2Rules:
         if position == len(step.edges):
             end = step.spans.start(len(step.profile.seconds))
             end -= step.spans.reduced_gradients(len(step.profile.seconds))
-            # The root's last gradient is at most its largest; the output lives beside it.
+            # The root's last gradient is at most its largest; the output lives at the same time.
             scattered = step.output_ratio * labels[_ROOT_REDUCED]
             unsharded = labels[_ROOT_REDUCED] * step.gradient_ratio
             output = np.maximum(scattered + labels[_ROOT_LARGEST] - unsharded, 0.0)

@@ -97,7 +97,7 @@ class _Labels:
     origins: Ints
     """That position."""
     edges: Ints
-    """Number of the edge taken there."""
+    """Number of the chosen edge."""
 
 
 def shortest_path(

@@ -166,7 +166,7 @@ def _holds(profile: Profile, place: int) -> bool:
 
 
 def _tied_outside(profile: Profile, place: int) -> str | None:
-    """Name a parameter that is held both inside and outside a module."""
+    """Name a parameter that belongs to modules inside and outside a module."""
     end = profile.modules[place].end
     for parameter in profile.shared:
         inside = [place <= at < end for at in parameter.holders]
@@ -264,8 +264,8 @@ def _faults(profile: Profile, sizes: ModuleSizes, unit: Unit, at: Sequence[int])
     for place, end in zip(at, ends, strict=True):
         inside[place:end] = True
     for parameter in profile.shared:
-        held = inside[list(parameter.holders)]
-        if held.any() and not held.all():
+        is_inside = inside[list(parameter.holders)]
+        if is_inside.any() and not is_inside.all():
             problem = f"shares the parameter {parameter.name!r} with a module outside the group"
             found.append(_fault(unit.modules[0], problem))
     if sizes.trainable[inside].any() and sizes.frozen[inside].any():
@@ -313,7 +313,7 @@ def checkpointed(
     for place in found:
         for unit in units[1:]:
             if place < unit.modules[0] < profile.ends[place]:
-                problem = f"the unit {unit.name!r} lies inside it; checkpoint whole units"
+                problem = f"the unit {unit.name!r} lies inside it; checkpoint full units"
                 raise InputError(_fault(profile.modules[place].name, problem, field="checkpoint"))
     return tuple(found)
 

@@ -1,10 +1,10 @@
 """How a model to trace is built: a factory in Python, a module, or a config of Hugging Face.
 
-A factory is a callable without needed arguments; where its signature has them it is given `batch`
-and `seq_len`. It returns a module, or a module and what it is called with: a tensor, a tuple of
-positional arguments, a mapping of keyword arguments, or `(args, kwargs)`. A module may also make
-these itself, in a method `example_inputs(batch, seq_len)`. Otherwise it is given token ids, and
-`labels` too where it is a language model of Hugging Face.
+A factory is a callable without needed arguments; where its signature has them it is called with
+`batch` and `seq_len`. It returns a module, or a module and what it is called with: a tensor, a
+tuple of positional arguments, a mapping of keyword arguments, or `(args, kwargs)`. A module may
+also make these itself, in a method `example_inputs(batch, seq_len)`. Otherwise it is called with
+token ids, and `labels` too where it is a language model of Hugging Face.
 """
 
 # ruff: noqa: SLF001 - transformers lists its classes nowhere else
@@ -41,7 +41,7 @@ _HEADS = (
     "AutoModelForMaskedLM",
     "AutoModel",
 )
-"""Kinds of models that a config may be of, where it does not name a class; the first is taken."""
+"""Kinds of models that a config may be of, where it does not name a class; the first wins."""
 
 
 def config_of(file: Path) -> Any:
@@ -144,7 +144,7 @@ class LoadedModel:
     """Assumptions, for people."""
     make: Callable[[], Any]
     """Returns a module, or a module and its inputs."""
-    given: Any = field(default_factory=WeakKeyDictionary)
+    made_inputs: Any = field(default_factory=WeakKeyDictionary)
     """Inputs that the factory made, by module."""
 
     def build(self) -> Module:
@@ -153,20 +153,20 @@ class LoadedModel:
         with refuse_errors(self.source, "cannot be built"), without_numbers():
             made = self.make()
         paired = isinstance(made, tuple) and len(made) == _PAIR
-        module, given = made if paired else (made, None)
+        module, inputs = made if paired else (made, None)
         if not isinstance(module, torch.nn.Module):
             problem = f"makes a {type(module).__name__}, not a torch.nn.Module"
             raise _refusal(self.source, problem)
         if not all(map(_on_fake_cpu, (*module.parameters(), *module.buffers()))):
             module = _remade(module)
-        if given is not None:
-            self.given[module] = given
+        if inputs is not None:
+            self.made_inputs[module] = inputs
         return module.train()
 
     def inputs(self, module: Module, batch: int, seq_len: int) -> Called:
         """Positional and keyword arguments that the module is called with."""
-        if module in self.given:
-            return _called(self.given[module])
+        if module in self.made_inputs:
+            return _called(self.made_inputs[module])
         if callable(own := getattr(module, "example_inputs", None)):
             return _called(own(batch, seq_len))
         if hasattr(module, "config") and hasattr(module, "main_input_name"):
@@ -205,8 +205,10 @@ def load_module(
     ----------
     source
         `package.module:factory`, a config of Hugging Face or its folder, a callable or a module.
-    batch, seq_len
-        Given to a factory that takes them.
+    batch
+        Sequences; passed to a factory with this argument.
+    seq_len
+        Tokens of a sequence; passed to a factory with this argument.
     name
         Of the model, for people.
 
@@ -228,7 +230,7 @@ def load_module(
         factory, text = source, getattr(source, "__qualname__", type(source).__name__)
     else:
         raise _refusal("model", f"must be {_ALLOWED}, a callable or a module", source)
-    sizes = _taken(factory, {"batch": batch, "seq_len": seq_len})
+    sizes = _accepted(factory, {"batch": batch, "seq_len": seq_len})
     return LoadedModel(name=name or "", source=text, make=lambda: factory(**sizes))
 
 
@@ -237,7 +239,7 @@ def _refusal(source: str, problem: str, value: object = None) -> InputError:
     return InputError(Fault(source=source, value=value, has_value=has_value, problem=problem))
 
 
-def _taken(factory: Callable[..., Any], sizes: dict[str, int]) -> dict[str, int]:
+def _accepted(factory: Callable[..., Any], sizes: dict[str, int]) -> dict[str, int]:
     """The keywords that a factory has in its signature."""
     try:
         names = inspect.signature(factory).parameters

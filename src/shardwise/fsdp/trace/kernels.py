@@ -168,8 +168,8 @@ def _copies(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out
 
 
 def _gathers(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    beside = sum(map(_bytes, args[1:])) + sum(map(_bytes, kwargs.values()))
-    log.moved.append((log.segment, beside + 2 * _bytes(out)))
+    moved = sum(map(_bytes, args[1:])) + sum(map(_bytes, kwargs.values()))
+    log.moved.append((log.segment, moved + 2 * _bytes(out)))
 
 
 def _puts(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:

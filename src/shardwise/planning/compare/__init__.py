@@ -1,1 +1,1 @@
-"""Scenarios side by side: what was asked differently, what came out, and what bears on it."""
+"""Scenarios side by side: inputs that differ, results that differ, and their causes."""

@@ -1,6 +1,6 @@
 """Which inputs bear on which part of the step: a table, and what it says of a difference.
 
-The table tells only what an input acts on, never how much of a difference is its own: inputs that
+The table says only what an input acts on, never how much of a difference is its own: inputs that
 change together are named together. It holds what the formulas read (`step.step_times` and what it
 calls); a test changes inputs one by one and finds no part that differs without a reason here.
 """
@@ -59,7 +59,7 @@ FOLLOWS = {
     "offload": (*COMPUTE, *INSIDE_LAYERS, "pp_comm", "dp_comm", "optimizer"),
     "other": tuple(part for part in TIME_PARTS if part != "other"),
 }
-"""Parts that change where others do: stages wait for each other's passes, exchanges and transfers
+"""Parts that change where others do: stages wait for each other's passes, collectives and transfers
 hide behind work, overheads are a share of all."""
 
 

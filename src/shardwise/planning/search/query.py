@@ -1,4 +1,4 @@
-"""`SearchQuery`: what a search is asked, read and checked."""
+"""`SearchQuery`: the request of a search, read and checked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

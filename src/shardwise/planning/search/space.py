@@ -77,9 +77,9 @@ def _describe(schema: dict[str, Any]) -> None:
             one = {"anyOf": [one, {"type": "string", "enum": words}]}
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
-        whole = [{"const": "all"}] if _has_end(COLUMNS[name]) else []
-        whole += [{"const": _SELECTED_BY[name]}] if name in _SELECTED_BY else []
-        schema["properties"][name] = title | {"anyOf": [one, *several, *whole]}
+        words_for_all = [{"const": "all"}] if _has_end(COLUMNS[name]) else []
+        words_for_all += [{"const": _SELECTED_BY[name]}] if name in _SELECTED_BY else []
+        schema["properties"][name] = title | {"anyOf": [one, *several, *words_for_all]}
     for short, name in SHORT_NAMES.items():
         schema["properties"][short] = schema["properties"][name] | {"title": short}
 
@@ -134,15 +134,15 @@ class Space(_Values):
 
     @field_validator(*SPACE_FIELDS, mode="before")
     @classmethod
-    def _listed(cls, given: object, info: ValidationInfo) -> object:
+    def _listed(cls, written: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
-        if given is None or (isinstance(given, str) and given.strip().lower() == "all"):
-            if given is not None and not _has_end(COLUMNS[name]):
+        if written is None or (isinstance(written, str) and written.strip().lower() == "all"):
+            if written is not None and not _has_end(COLUMNS[name]):
                 raise ValueError("has no end: give values or a range")
-            return given if given is None else "all"
-        if isinstance(given, str) and given.strip().lower() == _SELECTED_BY.get(name):
+            return written if written is None else "all"
+        if isinstance(written, str) and written.strip().lower() == _SELECTED_BY.get(name):
             return _SELECTED_BY[name]
-        values = _items(name, given)
+        values = _items(name, written)
         if not values:
             raise ValueError("has no value to try")
         canonical, problems = [], []
@@ -150,7 +150,7 @@ class Space(_Values):
             try:
                 canonical.append(_value(name, value))
             except ValueError as error:
-                problems.append(str(error) if value == given else f"{shorten(value)}: {error}")
+                problems.append(str(error) if value == written else f"{shorten(value)}: {error}")
         if problems:
             raise ValueError("; ".join(problems))
         return tuple(v for i, v in enumerate(canonical) if v not in canonical[:i])
@@ -212,13 +212,13 @@ class Space(_Values):
 
         A value of None is filled in by `Strategy.resolved`.
         """
-        given: Choices = getattr(self, field)
-        if isinstance(given, tuple):
-            return given
+        choices: Choices = getattr(self, field)
+        if isinstance(choices, tuple):
+            return choices
         tries = COLUMNS[field].role.tries
-        if given == "all" and tries is Tries.DEFAULT_DIVISOR:
+        if choices == "all" and tries is Tries.DEFAULT_DIVISOR:
             tries = Tries.DIVISORS
-        elif given == "all" and tries is not Tries.DIVISORS:
+        elif choices == "all" and tries is not Tries.DIVISORS:
             tries = Tries.ALL
         if field in self.selected or tries is Tries.DIVISORS:
             return None
@@ -227,7 +227,7 @@ class Space(_Values):
             return (default,)
         if COLUMNS[field].kind is Kind.TIER:
             return tuple(range(len(system.network)))
-        if given is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
+        if choices is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
         every = tries if isinstance(tries, tuple) else _every(COLUMNS[field])
         return tuple(sorted(every, key=lambda value: value != default))
@@ -246,20 +246,20 @@ def _has_end(field: StrategyField) -> bool:
     return by_layout or field.kind is Kind.TIER or bool(_every(field))
 
 
-def _items(name: str, given: object) -> Sequence[object]:
+def _items(name: str, value: object) -> Sequence[object]:
     """The list of one value, several, or a range of numbers."""
-    if isinstance(given, np.ndarray) and given.ndim == 0:
-        given = given.item()
-    if name in _TOGETHER and isinstance(given, (list, tuple)):
-        several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in given)
-        return list(given) if several else [given]
-    if isinstance(given, str) and name != "stack":
-        return [item for text in given.split(",") for item in _expanded(text.strip())]
-    if isinstance(given, str):
-        return [item.strip() for item in given.split(",")]
-    if isinstance(given, Iterable) and not isinstance(given, (Mapping, Stack)):
-        return [item for one in given for item in _items(name, one)]
-    return [given]
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if name in _TOGETHER and isinstance(value, (list, tuple)):
+        several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in value)
+        return list(value) if several else [value]
+    if isinstance(value, str) and name != "stack":
+        return [item for text in value.split(",") for item in _expanded(text.strip())]
+    if isinstance(value, str):
+        return [item.strip() for item in value.split(",")]
+    if isinstance(value, Iterable) and not isinstance(value, (Mapping, Stack)):
+        return [item for one in value for item in _items(name, one)]
+    return [value]
 
 
 def _expanded(text: str) -> list[Any]:

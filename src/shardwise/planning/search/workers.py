@@ -50,8 +50,8 @@ class Workers:
     def check(self) -> None:
         """Raise an `InputError` if there can be no such workers."""
         jobs, backend = self.jobs, self.backend
-        whole = isinstance(jobs, int) and not isinstance(jobs, bool)
-        if jobs is not None and not (whole and jobs >= 1):
+        is_integer = isinstance(jobs, int) and not isinstance(jobs, bool)
+        if jobs is not None and not (is_integer and jobs >= 1):
             problem = "must be a whole number of at least 1"
             raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
         if backend not in BACKENDS:
@@ -103,7 +103,7 @@ def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> It
         _fault_if_lost(workers, CancelledError, distributed.KilledWorker),
     ):
         # Items wait at the workers, unless there are more workers than requested processes.
-        # Dask is not told which workers to use: it would wait forever for one that died.
+        # Dask does not get a list of workers to use: it would wait forever for one that died.
         most = workers * _IN_FLIGHT if workers == cpus else workers
         remaining = iter(items)
         waiting: deque[Any] = deque()

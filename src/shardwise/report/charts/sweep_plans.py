@@ -177,7 +177,7 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
 
 
 def _steps(colors: Sequence[str]) -> dict[str, object]:
-    """A scale with one color for each whole number."""
+    """A scale with one color for each integer."""
     count = len(colors)
     edges = [(n / count, (n + 1) / count, color) for n, color in enumerate(colors)]
     scale = [[end, color] for low, high, color in edges for end in (low, high)]

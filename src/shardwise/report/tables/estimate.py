@@ -74,11 +74,11 @@ _PASSES = {
     "optimizer": "optimizer, per step",
 }
 _COLLECTIVES = {
-    "tp_forward": "exchanges forward",
-    "tp_backward": "exchanges backward",
-    "tp_again": "exchanges again",
-    "cp": "context exchanges, all passes",
-    "ep": "experts' exchanges, all passes",
+    "tp_forward": "communication forward",
+    "tp_backward": "communication backward",
+    "tp_again": "communication in recompute",
+    "cp": "context communication, all passes",
+    "ep": "expert communication, all passes",
 }
 _NEEDED = {
     "tp_overlap": "tensor-parallel communication behind GEMMs",

@@ -119,7 +119,7 @@ def _units(plan: Evaluated) -> Table:
             _time(unit.reduce_s),
             _time(unit.exposed_forward_s),
             _time(unit.exposed_backward_s),
-            "freed" if unit.reshard_after_forward else "kept",
+            "freed" if unit.reshard_after_forward else "resident",
         )
     if plan.exposed_end_s > _NOTHING_S:
         end = seconds(plan.exposed_end_s)
@@ -202,7 +202,7 @@ def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
 
 def _checked(found: Checked) -> Text:
     """The peak, and that of PyTorch's FSDP2."""
-    words = f"verified with torch on fake tensors: {_size(found.tracked_bytes)} held at most, in "
+    words = f"verified with torch on fake tensors: peak {_size(found.tracked_bytes)}, in "
     words += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
     words += f"{100 * found.error:+.1f} %"
     return Text(words)

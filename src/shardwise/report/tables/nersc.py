@@ -152,7 +152,7 @@ def _degrees(entry: Mapping[str, Any]) -> list[str]:
 
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the layers of a micro-batch and a step's communication; the JSON has all fields."""
-    title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a whole step"
+    title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a full step"
     optional = tuple(reversed(_LAYER_COLUMNS))
     table = plain_table("layer", *_LAYER_COLUMNS, title=title, optional=optional)
     for layer in layers:

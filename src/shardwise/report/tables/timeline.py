@@ -45,7 +45,7 @@ def _ranks(record: dict[str, Any]) -> Table:
         "rank",
         "holds",
         "compute",
-        "exchanges",
+        "communication",
         "transfers",
         "idle",
         "idle share",
@@ -53,7 +53,7 @@ def _ranks(record: dict[str, Any]) -> Table:
         "at",
         "in",
         left=2,
-        optional=("in", "at", "idle", "transfers", "exchanges"),
+        optional=("in", "at", "idle", "transfers", "communication"),
     )
     table.columns[-1].justify = "left"
     for one in _shown(record["ranks"]):

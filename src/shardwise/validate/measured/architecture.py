@@ -91,9 +91,7 @@ def _layers(run: Run, assumed: list[str]) -> list[dict[str, object]]:
     experts = {"moe": _experts(row, assumed)}
     dense = row.dense_layers or 0
     if dense and len(attentions) > 1:
-        raise NotModelledError(
-            "leading dense layers beside windows that alternate are not modelled"
-        )
+        raise NotModelledError("leading dense layers with alternating windows are not modelled")
     if dense:
         counts = ((dense, {"mlp": _mlp(row)}), (row.layers - dense, experts))
         return [{"count": n, "attention": attentions[0][1], **b} for n, b in counts]
