@@ -14,7 +14,7 @@ from profiles import examples
 from rows import each_row
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.cli import run
-from shardwise.config.degrees import as_given, levels_text
+from shardwise.config.degrees import levels_text, with_levels_text
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.config.extents import axis_order
 from shardwise.config.strategy import Strategy
@@ -120,7 +120,7 @@ def test_plain_axes_lie_whole_on_one_tier(order: str, axis: str) -> None:
         ({"dp": "2x16", "extents": "dp=2"}, "dp", "contradicts extents; give one, or dp=32"),
         ({"dp": "2x16", "tp_tier": 0}, "dp", "contradicts tp_tier; give one, or dp=32"),
         ({"tp": "2x2", "dp": "2x2x2"}, "dp", "has 3 levels, tp 2x2 has 2; give each axis as many"),
-        ({"ep": "2x4", "dp": 8}, "ep", "needs levels of tp, tp2, cp, dp or pp beside it"),
+        ({"ep": "2x4", "dp": 8}, "ep", "needs levels of tp, tp2, cp, dp or pp too"),
         ({"vpp": "2x4"}, "vpp", "must be a valid integer"),
     ],
 )
@@ -178,8 +178,8 @@ def test_flags_go_over_the_levels_of_a_file(
 
 def test_what_is_put_over_a_strategy_without_levels_is_kept() -> None:
     """Extents that were given as such stay."""
-    assert as_given({"dp": 8, "extents": "dp=2"}, {"dp": 8}) == {"dp": 8, "extents": "dp=2"}
-    assert as_given({"dp": 8, "extents": "dp=2"}, {"dp": "2x4"}) == {"dp": "2x4"}
+    assert with_levels_text({"dp": 8, "extents": "dp=2"}, {"dp": 8}) == {"dp": 8, "extents": "dp=2"}
+    assert with_levels_text({"dp": 8, "extents": "dp=2"}, {"dp": "2x4"}) == {"dp": "2x4"}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _units(plan: Evaluated) -> Table:
             _time(unit.reduce_s),
             _time(unit.exposed_forward_s),
             _time(unit.exposed_backward_s),
-            "freed" if unit.reshard_after_forward else "resident",
+            "freed" if unit.reshard_after_forward else "kept",
         )
     if plan.exposed_end_s > _NOTHING_S:
         end = seconds(plan.exposed_end_s)
