@@ -374,7 +374,7 @@ def test_convert_tells_what_a_saved_sweep_may_become(shardwise, scaled, tmp_path
     for words, told in (
         ((saved, "r.yaml"), "r.yaml: a sweep result can be written as .csv, .csv.gz, .parquet"),
         ((saved, "--rows", "best"), "rows: 'best': has no effect on a sweep: all rows are"),
-        ((broken, "r.html"), f"{broken}: is not a sweep result of this version: points.0"),
+        ((broken, "r.html"), f"{broken}: points[0]: 1: must be a mapping"),
     ):
         code, out, err = shardwise("convert", *words)
         assert (code, out) == (2, ""), words
