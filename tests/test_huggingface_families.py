@@ -189,6 +189,22 @@ def test_an_encoder_sees_both_ways():
     assert Model.load(data | {"is_decoder": True}).layers[0].attention.causal
 
 
+def test_layers_of_a_vision_transformer_are_read():
+    """ViT-B/16 has 85,800,194 parameters with a head of two classes; what is left out is named."""
+    data = {"architectures": ["ViTForImageClassification"], "model_type": "vit", "image_size": 224}
+    data |= {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    data |= {"intermediate_size": 3072, "patch_size": 16}
+    model = Model.load(data)
+    patches, positions, classifier = 768 * 3 * 256 + 768, 768 * (197 + 1), 2 * 768 + 2
+    assert model.seq_len == 197
+    assert not model.layers[0].attention.causal
+    assert model.left_out == ("embedding of patches and their positions", "pooler or classifier")
+    assert count_parameters(model).total + patches + positions + classifier == 85_800_194
+    assert refusal(data | {"image_size": [224]}).startswith("model: image_size: [224]: must be")
+    assert refusal(data | {"patch_size": 0}).startswith("model: patch_size: 0: must be")
+    assert Model.load(data | {"image_size": [32, 64]}).seq_len == 2 * 4 + 1
+
+
 @each_row(
     ("given", "meant"),
     [

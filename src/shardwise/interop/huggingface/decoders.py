@@ -7,6 +7,7 @@ together; each has a function of its own.
 from collections.abc import Callable
 from typing import Any
 
+from shardwise.config.base import MOST
 from shardwise.interop.huggingface.families import Experts, Family, When
 from shardwise.interop.huggingface.files import Config
 from shardwise.interop.huggingface.keys import GATED, PLAIN
@@ -31,7 +32,7 @@ def read(c: Config, family: Family) -> Fields:
     _must(c, family)
     fields = {
         "hidden": c.count("hidden_size"),
-        "vocab": c.count("vocab_size"),
+        "vocab": 0 if family.images else c.count("vocab_size"),
         "layers": [
             {"attention": a, "moe" if "experts" in b else "mlp": b, **layer}
             for a, b in zip(attention, blocks, strict=True)
@@ -54,7 +55,20 @@ def read(c: Config, family: Family) -> Fields:
         fields["max_positions"] = c.count("max_position_embeddings") + family.more_positions
     if family.mtp:
         fields["mtp"] = c.natural(family.mtp)
-    return fields
+    return fields | _of_images(c) if family.images else fields
+
+
+def _of_images(c: Config) -> Fields:
+    """Sequences of an encoder of images: its patches and one more token (arXiv 2010.11929)."""
+    patch = c.count("patch_size")
+    size = c.value("image_size")
+    sides = size if isinstance(size, list) else [size, size]
+    if len(sides) != len("hw") or not all(type(s) is int and patch <= s <= MOST for s in sides):
+        c.wrong("image_size", f"must be one or two integers from {patch} to {MOST}", size)
+        sides = [patch, patch]
+    left_out = ["embedding of patches and their positions", "pooler or classifier"]
+    seq_len = (sides[0] // patch) * (sides[1] // patch) + 1
+    return {"seq_len": seq_len, "tied_embeddings": False, "left_out": left_out}
 
 
 def _when(c: Config, when: When) -> bool:

@@ -1,4 +1,4 @@
-"""Families of encoders on the Hugging Face hub that predict masked words, one record for each.
+"""Families of encoders on the Hugging Face hub, one record for each: BERT's kin, and ViT.
 
 `is_decoder` makes decoders of them. The head is that of `ForMaskedLM`; every word is predicted.
 """
@@ -45,7 +45,20 @@ _CLASSES = {
     "Bert": ("BertForMaskedLM", "BertLMHeadModel"),
     "BertGeneration": ("BertGenerationDecoder",),
 }
-ENCODERS: dict[str, Family] = {
+_VIT = Family(
+    kinds=("vit",),
+    grouped=False,
+    causal=False,
+    qkv_bias="qkv_bias",
+    out_bias=True,
+    gated=False,
+    activation="gelu",
+    mlp_bias=True,
+    norm="layernorm",
+    position="sinusoidal",
+    images=True,
+)
+ENCODERS: dict[str, Family] = {"ViTForImageClassification": _VIT, "ViTModel": _VIT} | {
     name: record
     for family, record in _RECORDS.items()
     for name in _CLASSES.get(family, (f"{family}ForMaskedLM", f"{family}ForCausalLM"))

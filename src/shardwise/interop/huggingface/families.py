@@ -107,6 +107,8 @@ class Family:
     second_norm: bool = False
     head_transform: bool = False
     head_bias: When = False
+    images: bool = False
+    """Whether patches of images come in, and neither embedding nor head is described."""
     typed: bool = False
     """Whether `type_vocab_size` token types are added to the embedding."""
     mtp: str = ""

@@ -159,7 +159,10 @@ def _built(kind: str, data: Mapping[str, Any]) -> tuple[Any, Any]:
             return config, transformers.AutoModelForCausalLM.from_config(config)
     except Exception as error:  # noqa: BLE001 - classes raise what they like
         reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else ""
-        problem = f"transformers cannot build it: {type(error).__name__}: {reason}"
+        if "Unrecognized" in reason:
+            problem = "transformers has no causal language model of this type"
+        else:
+            problem = f"transformers cannot build it: {type(error).__name__}: {reason}"
         raise NotModelledError(problem) from None
 
 

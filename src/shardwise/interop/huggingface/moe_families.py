@@ -109,7 +109,7 @@ _WITH_EXPERTS: dict[str, Family] = {
     ),
     "FlexOlmoForCausalLM": replace(OLMO2, kinds=("flex_olmo",), names=_EXPERTS, experts=_OLMOE),
     "Glm4MoeForCausalLM": Family(
-        kinds=("glm4_moe",),
+        kinds=("glm4_moe", "glm4v_moe_text"),
         names=_ROUTED,
         needed=("n_shared_experts",),
         floors=True,

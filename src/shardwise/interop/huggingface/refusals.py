@@ -27,7 +27,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
         *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
         *("trocr", "umt5", "whisper"),
     ),
-    "encoders other than BERT and RoBERTa with a head that predicts words are not modelled": (
+    "encoders other than ViT, and BERT and RoBERTa that predict words, are not modelled": (
         *("albert", "bert", "camembert", "clip", "data2vec", "deberta", "distilbert", "electra"),
         *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
         *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
