@@ -5,6 +5,7 @@ Stored figures are those of models that transformers 5.23 builds on the meta dev
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,14 @@ def test_what_a_family_can_be_but_is_not_modelled_is_refused(kind, key, value, t
     fault = refusal(READ[kind]["small"] | {key: value})
     assert fault.startswith(f"model: {key}: ")
     assert told in fault
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", READ)
+def test_whatever_a_key_of_a_family_holds_it_is_read_or_refused(kind):
+    """Never a traceback of another kind."""
+    small = READ[kind].get("small", {})
+    for key in (*small, "layer_types", "mlp_layer_types", "no_rope_layers"):
+        for value in (None, -1, 0.5, "x", [], [None], {"a": 1}, True, 10**400):
+            with suppress(InputError):
+                Model.load(small | {key: value})
