@@ -57,7 +57,13 @@ class Walk:
 
 
 def step_of(operation: Operation) -> Step:
-    """Saved and transient bytes of an operation."""
+    """Saved and transient bytes of an operation.
+
+    Parameters
+    ----------
+    operation
+        Saved and transient bytes on one rank [byte]; columns of shape (n,).
+    """
     backward = operation.working_bytes
     forward = operation.forward_working_bytes
     return Step(

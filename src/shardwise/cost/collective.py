@@ -47,6 +47,10 @@ def collective_time(
 
     Parameters
     ----------
+    system
+        Network tiers with latencies, bandwidths and efficiencies.
+    kind
+        All-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce or p2p.
     buffer_bytes
         S, the full buffer [byte]; where zero, there is no communication; shape (n,).
     extents
@@ -118,6 +122,15 @@ def transfer_time(system: System, message_bytes: Floats, extents: Ints) -> Float
     The slowest neighbor decides: if the members do not all share a domain of a tier, some message
     crosses to the next one. t = (L^j + W^j)^(1/j) with W = c S / (b_t BW_t), c the scale of the
     tier's p2p (1 where it gives none) and j its join exponent.
+
+    Parameters
+    ----------
+    system
+        Network tiers with latencies and bandwidths.
+    message_bytes
+        S, one message [byte]; where zero, there is none; shape (n,).
+    extents
+        Members of the axis within one domain of each tier; shape (tiers, n).
     """
     time = np.zeros_like(message_bytes, dtype=np.float64)
     inner = np.ones_like(message_bytes, dtype=np.float64)

@@ -90,28 +90,68 @@ class ComponentCosts:
 def component_times(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
-    """Add up a time over so many of each component, in the order of `ComponentCosts.components`."""
+    """Add up a time over so many of each component, in the order of `ComponentCosts.components`.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    counts
+        How often each component occurs; each of shape (n,).
+    select
+        Time of a component [s]; shape (n,).
+    """
     return _weighted(counts, _times(costs.components), select)
 
 
 def component_bytes(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
-    """Add up bytes over so many of each component, in the order of `ComponentCosts.components`."""
+    """Add up bytes over so many of each component, in the order of `ComponentCosts.components`.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    counts
+        How often each component occurs; each of shape (n,).
+    select
+        Bytes of a component [byte]; shape (n,).
+    """
     return _weighted(counts, _bytes(costs.components), select)
 
 
 def layer_times(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
 ) -> Floats:
-    """Add up a time over the components made of layers only."""
+    """Add up a time over the components made of layers only.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    counts
+        How often each component occurs; each of shape (n,).
+    select
+        Time of a component [s]; shape (n,).
+    """
     return _weighted(counts[:-2], _times(costs.layers), select)
 
 
 def layer_bytes(
     costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
 ) -> Floats:
-    """Add up bytes over the components made of layers only."""
+    """Add up bytes over the components made of layers only.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    counts
+        How often each component occurs; each of shape (n,).
+    select
+        Bytes of a component [byte]; shape (n,).
+    """
     return _weighted(counts[:-2], _bytes(costs.layers), select)
 
 
@@ -122,6 +162,10 @@ def trained_on(
 
     Parameters
     ----------
+    costs
+        Costs by component; columns of shape (n,).
+    counts
+        How often each component occurs; each of shape (n,).
     layers
         Whether to count only the components made of layers.
     """
@@ -183,7 +227,19 @@ class OperationInputs:
 def operation_costs(
     model: Model, system: System, table: Table, extents: Extents
 ) -> list[ComponentOperations]:
-    """Cost every operation of the embedding, each kind of layer, and the head."""
+    """Cost every operation of the embedding, each kind of layer, and the head.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
+    """
     return _operation_costs(model, OperationInputs.of(model, system, table, extents))
 
 
@@ -280,6 +336,14 @@ def component_costs(
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
     costs
         `operation_costs` of a table of one row, if already computed.
     """

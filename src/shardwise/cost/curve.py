@@ -17,6 +17,8 @@ def share_at(curve: EfficiencyCurve | None, sizes: Floats) -> Floats:
 
     Parameters
     ----------
+    curve
+        Points of size and share of the peak; None: no curve.
     sizes
         Sizes of full operations, 0 or more, in the unit of the curve's points [byte or FLOP]; shape
         (n,).
@@ -65,6 +67,12 @@ def joined_times(
 
     Parameters
     ----------
+    compute_s
+        t_c, compute time [s]; shape (n,).
+    memory_s
+        t_m, memory time [s]; shape (n,).
+    processing
+        How the times join.
     exponent
         x as fitted to measured kernels of the kind.
     """

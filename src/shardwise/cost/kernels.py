@@ -78,6 +78,13 @@ def product_peak(chip: Accelerator, table: Table) -> Floats:
     """Dense peak of the matrix units for the products of layers with their weights [FLOP/s].
 
     That of each row's recipe, or of its type where it has none; NaN where the chip has no rate.
+
+    Parameters
+    ----------
+    chip
+        Accelerator with peaks of its matrix units [FLOP/s].
+    table
+        Strategies of n rows.
     """
     figures: dict[str, float] = {str(name): peak for name, peak in chip.matrix.items()}
     peaks = [figures.get(name, np.nan) for name in _MATRIX_TYPES]

@@ -21,6 +21,8 @@ def with_expert_overlap(layer: LayerCost, rows: Bools, processor_share: Floats) 
 
     Parameters
     ----------
+    layer
+        Cost of one layer and one micro-batch; columns of shape (n,).
     rows
         Rows that overlap it; shape (n,).
     processor_share
@@ -59,6 +61,8 @@ def gradient_communication(
 
     Parameters
     ----------
+    system
+        Network tiers.
     gradient_bytes, weight_bytes
         All gradients and weights on this rank [byte].
     sharded
@@ -97,6 +101,10 @@ def exposed_communication(
         t, the communication alone [s]; shape (n,).
     window_s
         W, compute that it may run behind [s]; shape (n,).
+    contention
+        Share of its speed that communication reaches behind compute; shape (n,).
+    tail
+        Share of the hidden time in the first and the last bucket; shape (n,).
     processor_share
         u.
     """

@@ -123,6 +123,8 @@ def boundary_of(system: System, table: Table, extents: Extents, costs: Component
 
     Parameters
     ----------
+    system
+        Accelerators and network tiers.
     table
         Strategies; n rows.
     extents

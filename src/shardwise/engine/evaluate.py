@@ -77,6 +77,12 @@ def evaluate(
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
     known
         `operation_costs` of a table of one row, if already computed.
     """
@@ -100,6 +106,15 @@ def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup
 
     Of equal stages the first has the peak: activations in flight only fall from stage to stage.
     With two different chunks on a rank it may be the last of them.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    costs
+        Costs by component; columns of shape (n,).
+    groups
+        Stage groups of the pipelines; columns of shape (n,).
     """
     shares = Shares.of(table, costs)
     peak = stage_memory(table, costs, groups[0], shares=shares)
@@ -157,6 +172,18 @@ def timed(
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
+    costs
+        Costs by component; columns of shape (n,).
+    groups
+        Stage groups of the pipelines; columns of shape (n,).
     waits
         Whether to include the pipeline bubble, which is slow to compute; without it times are lower
         bounds.

@@ -49,7 +49,15 @@ class StageMemory:
 
 
 def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
-    """Number of weights on a rank of a stage: dense, and of routed experts."""
+    """Number of weights on a rank of a stage: dense, and of routed experts.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    group
+        One stage group; columns of shape (n,).
+    """
     return (
         component_bytes(costs, group.resident, lambda size: size.parameters),
         component_bytes(costs, group.resident, lambda size: size.expert_parameters),

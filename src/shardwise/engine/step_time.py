@@ -52,6 +52,14 @@ def step_times(
 
     Parameters
     ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
     groups
         Stage groups of the pipelines, first to last.
     critical, largest
@@ -120,6 +128,13 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
     """Time after the last backward pass: exposed data-parallel communication and the update [s].
 
     Where ZeRO shards gradients, every micro-batch has an equal share of that communication.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    time_s
+        Time of each component of a step by name [s]; each of shape (n,).
     """
     rounds = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
     return time_s["dp_comm"] / rounds + time_s["optimizer"]

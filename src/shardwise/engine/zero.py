@@ -21,6 +21,8 @@ def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
 
     Parameters
     ----------
+    table
+        Strategies of n rows.
     stage
         ZeRO stage: 1 optimizer state, 2 gradients, 3 weights.
     """
@@ -91,7 +93,15 @@ class WeightTotals:
 
 
 def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotals, WeightTotals]:
-    """Memory of the weights of a rank's layers, and of its embedding and head."""
+    """Memory of the weights of a rank's layers, and of its embedding and head.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    group
+        One stage group; columns of shape (n,).
+    """
     counts = _counts(costs, group)
 
     def summed(places: slice, components: Sequence[WeightBytes | None]) -> WeightBytes | None:
@@ -125,7 +135,13 @@ def _pairs(costs: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBy
 
 
 def releases(table: Table) -> Bools:
-    """Rows that gather weights layer by layer and release them after use."""
+    """Rows that gather weights layer by layer and release them after use.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
     rows: Bools = (table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard
     return rows
 
@@ -146,7 +162,13 @@ def _gradients(table: Table) -> tuple[Floats, Floats]:
 
 
 def splits_last(table: Table) -> Bools:
-    """Rows that reduce-scatter gradients only after the last micro-batch of a step."""
+    """Rows that reduce-scatter gradients only after the last micro-batch of a step.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
     rows: Bools = table.by_stack(lambda stack: stack.whole_gradients) & (table.pp > 1)
     return rows
 

@@ -59,6 +59,12 @@ def attention_operations(
 
     Parameters
     ----------
+    model
+        Architecture.
+    attention
+        Heads, widths and kind of attention.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input of attention; none without a norm before it.
     """

@@ -43,7 +43,13 @@ class CoreWork:
 
 
 def swaps_heads(work: RankWork) -> Bools:
-    """Rows that trade the sequence for heads with all-to-alls (Ulysses)."""
+    """Rows that trade the sequence for heads with all-to-alls (Ulysses).
+
+    Parameters
+    ----------
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
+    """
     return (work.cp > 1) & (work.cp_exchange == CpExchange.ALL_TO_ALL.code)
 
 
@@ -55,6 +61,10 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
 
     Parameters
     ----------
+    attention
+        Heads, widths and kind of attention.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     heads, kv_heads
         Heads of one tensor-parallel rank, (rows,).
     """

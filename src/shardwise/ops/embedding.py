@@ -156,6 +156,10 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
 
     Parameters
     ----------
+    model
+        Architecture.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     holds_copy
         Rows in which the head has its own weights: untied models, and tied ones whose embedding is
         on another stage.

@@ -76,7 +76,13 @@ _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for nam
 
 
 def rank_work(table: Table) -> RankWork:
-    """The work of one rank on one micro-batch, for the strategies of a table."""
+    """The work of one rank on one micro-batch, for the strategies of a table.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
     element_bytes = _BYTES_BY_CODE[table.dtype]
     accumulates = table.by_stack(_gradient_bytes)
     return RankWork(
@@ -217,6 +223,10 @@ def mtp_operations(
 
     Parameters
     ----------
+    model
+        Architecture.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     holds_table
         Rows in which the rank needs a copy of the table: the embedding is on another rank, and no
         tied head is a copy already. None: no row.

@@ -36,6 +36,12 @@ def mlp_operations(
 
     Parameters
     ----------
+    model
+        Architecture.
+    mlp
+        Width and activation of the MLP.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input of the MLP; none without a norm before it.
     gathers

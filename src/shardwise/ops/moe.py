@@ -101,6 +101,12 @@ def moe_operations(
 
     Parameters
     ----------
+    model
+        Architecture.
+    moe
+        Experts, routing and widths.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input; none without a norm before it.
     """

@@ -69,7 +69,13 @@ class Parameters:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Count the parameters that the operations of an unsplit model hold."""
+    """Count the parameters that the operations of an unsplit model hold.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    """
     work = _unsplit_token()
     breakdown: dict[str, float] = {}
     active = 0.0
@@ -96,6 +102,8 @@ def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
 
     Parameters
     ----------
+    model
+        Architecture.
     subset
         Of one row.
     counted

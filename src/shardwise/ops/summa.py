@@ -84,6 +84,8 @@ def in_panels(operation: Operation, work: RankWork, *, biases: Floats) -> Operat
     ----------
     operation
         With the kernels of the full X, the columns of W, and b.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     biases
         Bias weights, of which all tp2 ranks have a copy.
     """
@@ -158,6 +160,8 @@ def shared_keys(work: RankWork, own_bytes: Floats) -> tuple[Collective, ...]:
 
     Parameters
     ----------
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     own_bytes
         Keys and values of one rank's tokens [byte].
     """
@@ -180,6 +184,8 @@ def swapped_columns(work: RankWork, size: Floats) -> tuple[Collective, ...]:
 
     Parameters
     ----------
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     size
         Bytes on one rank.
     """

@@ -81,17 +81,39 @@ def most_layers(depth: int, stages: Ints) -> Ints:
 
 
 def chunks_of(table: Table) -> Ints:
-    """Virtual stages on a rank."""
+    """Virtual stages on a rank.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
     return np.where(table.schedule == Schedule.ZB_V.code, 2, table.vpp)
 
 
 def stage_groups(model: Model, table: Table) -> tuple[StageGroup, ...]:
-    """Groups of equal ranks of every row's pipeline."""
+    """Groups of equal ranks of every row's pipeline.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    table
+        Strategies of n rows.
+    """
     return distinct_stage_groups(model, table).of_all()
 
 
 def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGroup, ...]]:
-    """Groups of equal ranks of every distinct pipeline."""
+    """Groups of equal ranks of every distinct pipeline.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    table
+        Strategies of n rows.
+    """
     order = model.order
 
     def groups(some: Table) -> tuple[StageGroup, ...]:

@@ -94,6 +94,17 @@ def first_violation(
     """Position in `CONSTRAINTS` of the first one that each row violates, or -1.
 
     Only `constraints` are checked.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    constraints
+        Constraints to check, in order.
     """
     first = np.full(len(table), -1, dtype=np.int64)
     for constraint in reversed(constraints):
@@ -104,7 +115,17 @@ def first_violation(
 
 
 def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Fault]:
-    """One fault for each constraint that the first row violates, by the constraint's reason."""
+    """One fault for each constraint that the first row violates, by the constraint's reason.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    """
     row = table.take(slice(0, 1))
     faults = {}
     for constraint in CONSTRAINTS:
@@ -122,7 +143,17 @@ def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Faul
 
 
 def refuse_illegal(model: Model, system: System, table: Table) -> None:
-    """Raise one fault for each constraint that the first row violates."""
+    """Raise one fault for each constraint that the first row violates.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    """
     faults = illegal_faults(model, system, table)
     if faults:
         raise InputError(list(faults.values()))

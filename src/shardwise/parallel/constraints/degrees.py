@@ -264,7 +264,13 @@ EXPERT_CONSTRAINTS: tuple[Constraint, ...] = (
 
 
 def reduced_widths(model: Model) -> list[int]:
-    """Widths of the inputs that matrix products reduce over."""
+    """Widths of the inputs that matrix products reduce over.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    """
     heads = {layer.attention.heads * layer.attention.value_dim for layer in model.layers}
     inner = {layer.mlp.ffn for layer in model.layers if layer.mlp is not None}
     return sorted(heads | inner | {model.hidden})

@@ -16,7 +16,13 @@ from shardwise.parallel.placement import explicit_extents, fixed_tiers, place
 
 
 def wrong_degrees(table: Table) -> Bools:
-    """Rows whose degrees do not multiply to the number of accelerators."""
+    """Rows whose degrees do not multiply to the number of accelerators.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
     return table.gpus != 1.0 * table.tp * table.tp2 * table.cp * table.pp * table.dp
 
 

@@ -94,6 +94,14 @@ def peak_of_uneven_ends(
     ----------
     saved, first, last
         Bytes saved by one micro-batch on all chunks, on the first and on the last of them, (rows,).
+    micro_batches
+        m, micro-batches per step; shape (n,).
+    stages
+        p, ranks of the pipeline; shape (n,).
+    chunks
+        v, chunks per rank; shape (n,).
+    stage
+        Rank in the pipeline; shape (n,).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
     warm_up = 2 * (p - 1 - i) + 1
@@ -127,6 +135,14 @@ def peak_of_uneven_chunks(
     ----------
     saved
         Bytes saved by one micro-batch on each chunk, (chunks, rows).
+    micro_batches
+        m, micro-batches per step; shape (n,).
+    stages
+        p, ranks of the pipeline; shape (n,).
+    chunks
+        v, chunks per rank; shape (n,).
+    stage
+        Rank in the pipeline; shape (n,).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
     warm_up = 2 * (p - 1 - i) + 1
