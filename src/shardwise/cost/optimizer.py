@@ -55,7 +55,13 @@ def newton_schulz_flops(rows: Floats, columns: Floats) -> Floats:
 
 
 def updated_matrices(operation: Operation) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Matrices of an operation that Muon updates: how many, their rows and columns on a rank."""
+    """Matrices of an operation that Muon updates: how many, their rows and columns on a rank.
+
+    Parameters
+    ----------
+    operation
+        Operation with its weights on one rank; columns of shape (n,).
+    """
     for product in operation.kernels:
         if (
             isinstance(product, Matmul)

@@ -149,6 +149,10 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
 
     Parameters
     ----------
+    system
+        Accelerators and network tiers.
+    holding
+        Memory of the peak-memory stage [byte]; columns of shape (n,).
     capacity_bytes
         Usable bytes of the first tier; None: its full capacity.
     """

@@ -163,7 +163,13 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
 
 
 def moves(size: LayerBytes) -> Floats:
-    """1 for a layer with activations to move where they are offloaded, else 0."""
+    """1 for a layer with activations to move where they are offloaded, else 0.
+
+    Parameters
+    ----------
+    size
+        Bytes of one layer; columns of shape (n,).
+    """
     return np.where(size.movable_bytes > 0, 1.0, 0.0)
 
 

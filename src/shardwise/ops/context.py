@@ -140,6 +140,12 @@ def context_collectives(
 
     Parameters
     ----------
+    attention
+        Heads, widths and kind of attention.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
+    core
+        Queries and keys that the core handles on one rank.
     kv_heads
         Heads of keys and values before communication.
     """

@@ -39,6 +39,10 @@ def linear(
 
     Parameters
     ----------
+    name
+        Name of the operation.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
     tokens
         Rows of X.
     inputs, outputs
@@ -47,18 +51,20 @@ def linear(
         Elements of b on this rank.
     saved_tokens
         Rows of X that stay on this rank until backward; all unless X is gathered again.
+    collectives
+        Communication of its input, result and gradients.
     parameters
         Weights and biases on this rank, if not inputs x outputs + bias.
     batch
         Number of such layers, each with its own X, W and b.
     grouped
         Whether these are the grouped products of experts, even of a single one.
+    expert, reruns_with, dropped_with
+        As in `Operation`; the dropped tensor is X.
     sixteen_bits
         Whether no recipe quantizes these products.
     arriving_bytes, normed, saved_elsewhere
         With a recipe, as in `Operands`; `arriving_bytes` defaults to the row's type.
-    expert, reruns_with, dropped_with
-        As in `Operation`; the dropped tensor is X.
     """
     one = np.ones_like(work.tp)
     batch = batch * one

@@ -97,7 +97,13 @@ class Subset:
 
 
 def components_of_model(model: Model) -> int:
-    """Components that a model has, as bits of `FrozenPart`."""
+    """Components that a model has, as bits of `FrozenPart`.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    """
     moe = [layer.moe for layer in model.layers if layer.moe is not None]
     dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
     has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
@@ -105,7 +111,15 @@ def components_of_model(model: Model) -> int:
 
 
 def runs_backward(model: Model, subset: Subset) -> Bools:
-    """Rows in which something before the head is trained."""
+    """Rows in which something before the head is trained.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    subset
+        Frozen components and LoRA ranks; columns of shape (n,).
+    """
     before = components_of_model(model) & ~FrozenPart.bits(["head"])
     return (subset.rank > 0) | ((subset.frozen & before) != before)
 

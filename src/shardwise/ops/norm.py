@@ -57,6 +57,24 @@ def norm(
 
     Parameters
     ----------
+    name
+        Name of the operation.
+    model
+        Architecture.
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
+    tokens
+        Tokens on this rank; shape (n,).
+    width
+        Elements of a token; a number or shape (n,).
+    parameters
+        Weights on this rank; a number or shape (n,).
+    collectives
+        Communication of its input, result and gradients.
+    reruns_with
+        Recompute parts that run it again.
+    dropped_with
+        Recompute parts that drop its saved input.
     input_rebuilt
         Whether `every_other` rebuilds the input, too.
     """

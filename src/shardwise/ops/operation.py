@@ -344,5 +344,11 @@ class Operation:
 
 
 def zeros(work: RankWork) -> Floats:
-    """A column of zeros."""
+    """A column of zeros.
+
+    Parameters
+    ----------
+    work
+        Degrees, tokens and sizes of one rank; columns of shape (n,).
+    """
     return np.zeros(work.tp.shape)

@@ -204,8 +204,12 @@ def flops_per_token(
 
     Parameters
     ----------
+    model
+        Architecture.
     seq_len
         s, tokens per sequence.
+    convention
+        Name in `FLOPS_CONVENTIONS`.
     subset
         What is trained, of one row; None: everything.
     counted

@@ -122,6 +122,8 @@ def by_recipe(
     ----------
     quantization
         Codes of `Quantization`.
+    number
+        The number of a recipe.
     none
         The number of rows without a recipe.
     """
@@ -136,6 +138,8 @@ def dispatch_bytes(dispatch_dtype: Ints, element_bytes: Floats) -> Floats:
     ----------
     dispatch_dtype
         Codes of `DispatchDtype`.
+    element_bytes
+        Size of an element in the row's type [byte]; shape (n,).
     """
     return np.where(dispatch_dtype == DispatchDtype.FP8.code, _DISPATCHED_BYTES, element_bytes)
 

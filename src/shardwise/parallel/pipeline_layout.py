@@ -124,7 +124,13 @@ def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGro
 
 
 def by_stage(groups: Sequence[StageGroup]) -> StageGroup:
-    """The groups of one row as columns of one value per stage."""
+    """The groups of one row as columns of one value per stage.
+
+    Parameters
+    ----------
+    groups
+        Stage groups of one row, first to last; columns of shape (1,).
+    """
     which = np.repeat(np.arange(len(groups)), [int(group.length[0]) for group in groups])
 
     def every(columns: Iterable[Floats]) -> Floats:
@@ -154,6 +160,15 @@ def virtual_stages(model: Model, table: Table, row: int = 0) -> StageGroup:
     """Virtual stages of one row, first to last: columns of one value per stage.
 
     Recomputed layers, `recompute_layers` per rank, are those of its first chunks.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    table
+        Strategies of n rows.
+    row
+        Row of the table.
     """
     every = enumerate(_ranks(_Pipeline.of(model, table, model.order, row), by_chunk=True))
     stages = [(1, position, content) for position, content in every]
@@ -324,6 +339,15 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
     and `last_stage_layers` fix those ranks, and the rest is split over the others. The layers of a
     rank, with embedding or head if they count, are split evenly over its chunks; the embedding is
     in the first.
+
+    Parameters
+    ----------
+    depth
+        Layers of the model.
+    table
+        Strategies of n rows.
+    row
+        Row of the table.
     """
     listed = int(table.stage_layers[row])
     if listed >= 0:

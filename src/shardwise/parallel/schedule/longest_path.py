@@ -145,7 +145,13 @@ def _sum_before(values: Numbers) -> Numbers:
 
 
 def running_max(times: Floats) -> Floats:
-    """Maximum over the sampled ranks up to each: `np.maximum.accumulate`, faster for few ranks."""
+    """Maximum over the sampled ranks up to each: `np.maximum.accumulate`, faster for few ranks.
+
+    Parameters
+    ----------
+    times
+        Times on the sampled ranks [s]; shape (ranks, n).
+    """
     largest = times.copy()
     for rank in range(1, times.shape[0]):
         np.maximum(largest[rank], largest[rank - 1], out=largest[rank])
@@ -157,12 +163,27 @@ def towards_last(times: Floats, passes: Passes) -> Floats:
 
     `times` are the starts of the pass on each rank as far as its own work decides; the result is
     when it can start.
+
+    Parameters
+    ----------
+    times
+        Times on the sampled ranks [s]; shape (ranks, n).
+    passes
+        Passes of one direction on these ranks [s].
     """
     return passes.before + running_max(times - passes.before)
 
 
 def towards_first(times: Floats, passes: Passes) -> Floats:
-    """Longest of the paths that come to a rank from itself or from one after it, pass by pass."""
+    """Longest of the paths that come to a rank from itself or from one after it, pass by pass.
+
+    Parameters
+    ----------
+    times
+        Times on the sampled ranks [s]; shape (ranks, n).
+    passes
+        Passes of one direction on these ranks [s].
+    """
     through = passes.through
     return running_max((times + through)[::-1])[::-1] - through
 

@@ -29,14 +29,32 @@ Order = list[Action]
 
 
 def chunks_of(schedule: str, chunks: int = 1) -> int:
-    """Chunks on each rank; those of DualPipe belong to two copies of the model."""
+    """Chunks on each rank; those of DualPipe belong to two copies of the model.
+
+    Parameters
+    ----------
+    schedule
+        Name of a `Schedule`.
+    chunks
+        v, chunks per rank.
+    """
     if schedule == "interleaved":
         return chunks
     return 2 if schedule in {"zb-v", "dualpipe"} else 1
 
 
 def virtual_stages(schedule: str, *, ranks: int, chunks: int = 1) -> int:
-    """Virtual stages of a micro-batch; the embedding is on the first, the head on the last."""
+    """Virtual stages of a micro-batch; the embedding is on the first, the head on the last.
+
+    Parameters
+    ----------
+    schedule
+        Name of a `Schedule`.
+    ranks
+        p, ranks of the pipeline.
+    chunks
+        v, chunks per rank.
+    """
     return ranks if schedule == "dualpipe" else ranks * chunks_of(schedule, chunks)
 
 
@@ -45,6 +63,17 @@ def stage_of(schedule: str, *, rank: int, chunk: int, ranks: int) -> int:
 
     Interleaved: c p + i. ZB-V goes down and up the ranks: i and 2 p - 1 - i. DualPipe's two
     directions meet: i of one, p - 1 - i of the other.
+
+    Parameters
+    ----------
+    schedule
+        Name of a `Schedule`.
+    rank
+        i, position in the pipeline.
+    chunk
+        c, chunk of the rank.
+    ranks
+        p, ranks of the pipeline.
     """
     if schedule == "zb-v" and chunk:
         return 2 * ranks - 1 - rank
@@ -54,7 +83,19 @@ def stage_of(schedule: str, *, rank: int, chunk: int, ranks: int) -> int:
 
 
 def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tuple[int, int]:
-    """Rank and chunk of a virtual stage; `direction` is 1 for DualPipe's second copy."""
+    """Rank and chunk of a virtual stage; `direction` is 1 for DualPipe's second copy.
+
+    Parameters
+    ----------
+    schedule
+        Name of a `Schedule`.
+    stage
+        Virtual stage.
+    ranks
+        p, ranks of the pipeline.
+    direction
+        1 for the second copy of DualPipe, else 0.
+    """
     if schedule == "dualpipe":
         return (ranks - 1 - stage if direction else stage), direction
     if schedule == "zb-v" and stage >= ranks:
@@ -64,6 +105,17 @@ def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tup
 
 def orders(schedule: str, *, ranks: int, micro_batches: int, chunks: int = 1) -> list[Order]:
     """Actions of every rank, in order.
+
+    Parameters
+    ----------
+    schedule
+        Name of a `Schedule`.
+    ranks
+        p, ranks of the pipeline.
+    micro_batches
+        m, micro-batches per step.
+    chunks
+        v, chunks per rank.
 
     Raises
     ------

@@ -75,6 +75,14 @@ def simulate(
 
     Parameters
     ----------
+    schedule
+        Name of a `Schedule`.
+    ranks
+        p, ranks of the pipeline.
+    micro_batches
+        m, micro-batches per step.
+    chunks
+        v, chunks per rank.
     forward_s, input_grad_s, weight_grad_s
         Passes of one micro-batch by virtual stage [s].
     hop_s
