@@ -347,7 +347,7 @@ def test_shapes_are_one_of_the_families(shapes):
 @each_row("count", [0, True, 2.5])
 def test_the_number_of_shapes_is_a_whole_number(count):
     """At least one."""
-    with pytest.raises(InputError, match=r"count: .*must be at least 1"):
+    with pytest.raises(InputError, match=r"count: .*must be a whole number from 1"):
         largest_model("h100-sxm", gpus=8, count=count)
 
 

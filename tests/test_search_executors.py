@@ -98,7 +98,7 @@ def test_a_process_that_dies_is_a_fault():
 @each_row("jobs", [0, -1, 1.5, True, "two"])
 def test_jobs_are_a_number_of_processes(jobs):
     """There is at least one."""
-    with pytest.raises(InputError, match=r"jobs: .*: must be a whole number of at least 1"):
+    with pytest.raises(InputError, match=r"jobs: .*: must be a whole number from 1 to 100000"):
         case(jobs=jobs)
 
 

@@ -80,9 +80,32 @@ def refuse(faults: Iterable[Fault]) -> None:
         raise InputError(found)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def check_flags(**flags: object) -> None:
+    """Raise an `InputError` unless arguments are true or false, also those of numpy."""
+    refuse(
+        Fault.of(name, value, "must be true or false")
+        for name, value in flags.items()
+        if type(value).__name__ not in ("bool", "bool_")
+    )
+
+
+def check_function(field: str, value: object) -> None:
+    """Raise an `InputError` unless an argument is a function or None."""
+    if value is not None and not callable(value):
+        raise InputError(Fault.of(field, value, "must be a function, or nothing"))
+
+
+def check_word(field: str, value: object, known: Sequence[str], source: str = "") -> None:
+    """Raise an `InputError` unless an argument is one of some words."""
+    if not isinstance(value, str) or value not in known:
+        problem = f"allowed: {', '.join(known)}{nearest(value, known)}"
+        raise InputError(Fault.of(field, value, problem, source))
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the closest known name, or an empty string."""
-    found = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    text = name if isinstance(name, str) else ""
+    found = get_close_matches(text[:_VALUE_WIDTH], list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

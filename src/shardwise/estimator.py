@@ -34,7 +34,7 @@ from shardwise.distinct import evaluate_distinct
 from shardwise.engine.evaluate import Evaluation, Timing, evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError, nearest, refuse
+from shardwise.errors import Fault, InputError, check_flags, check_word, refuse
 from shardwise.ops.lora import Subset
 from shardwise.ops.param_count import (
     FLOPS_CONVENTIONS,
@@ -94,7 +94,8 @@ def estimate(
     >>> result.fits
     True
     """
-    _known_convention(flops_convention)
+    check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
+    check_flags(operations=operations, gemms=gemms)
     the_model, the_system = Model.load(model), System.load(system)
     requested = Strategy.load(strategy)
     resolved = requested.resolved(the_model)
@@ -187,7 +188,7 @@ def estimate_many(
     -------
     One row per strategy, in order; a row that breaks a rule holds NaN and the rule.
     """
-    _known_convention(flops_convention)
+    check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     the_model = Model.load(model)
     table = Table.of(the_model, strategies)
     if isinstance(system, Sequence) and not isinstance(system, str):
@@ -270,14 +271,6 @@ def _refuse_overflow(result: Evaluation) -> None:
         for name, values in results.items()
         if not np.isfinite(values).all()
     )
-
-
-def _known_convention(name: str) -> None:
-    if not isinstance(name, str) or name not in FLOPS_CONVENTIONS:
-        problem = f"allowed: {', '.join(FLOPS_CONVENTIONS)}{nearest(str(name), FLOPS_CONVENTIONS)}"
-        raise InputError(
-            Fault(field="flops_convention", value=name, has_value=True, problem=problem)
-        )
 
 
 def rates(

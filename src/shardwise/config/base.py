@@ -59,6 +59,23 @@ class ConfigBase(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    def __init__(self, /, **fields: Any) -> None:
+        """Validate fields.
+
+        Raises
+        ------
+        InputError
+            With one fault for each thing that is wrong.
+        """
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            kind = type(self)
+            raise InputError(faults_of(kind, error, kind.__name__.lower())) from None
+
+    # So that pydantic does not call it for records inside others, whose faults name their place.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     CATALOG: ClassVar[str | None] = None
     """Folder of the catalog that has the entries of this config type."""
 
@@ -306,6 +323,8 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
         expected = str(details.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
         problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
+    elif kind == "invalid_key":
+        problem = "is not text; a key is the name of a field"
     elif kind == "value_error":
         problem = str(details["ctx"]["error"])
     elif kind == "int_parsing_size":

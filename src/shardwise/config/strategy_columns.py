@@ -14,7 +14,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, nearest, refuse
 
 T = TypeVar("T")
 
@@ -63,12 +63,22 @@ def _with_defaults(columns: Mapping[str, object]) -> dict[str, object]:
         known = list(FIELDS)
         faults = [Fault(field=n, problem=f"unknown column{nearest(n, known)}") for n in unknown]
         raise InputError(faults)
+    refuse(
+        Fault.of(name, column, "a column has one dimension", "columns")
+        for name, column in named.items()
+        if hasattr(column, "columns") or getattr(column, "ndim", 1) > _most_dimensions(name)
+    )
     return _DEFAULTS | named
 
 
 def _plain(column: Any) -> Any:
     """A column; an array without dimensions as the value in it."""
     return column.item() if isinstance(column, np.ndarray) and column.ndim == 0 else column
+
+
+def _most_dimensions(name: str) -> int:
+    """Dimensions of a column: lists of equal length make a second one."""
+    return 2 if FIELDS[name].kind in (Kind.SET, Kind.LIST) else 1
 
 
 def _refuse_ambiguous(columns: Mapping[str, Any], rows: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.config.base import MOST
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, check_flags, check_function, nearest
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
 from shardwise.fsdp.planner.alternatives import (
     NamedPlan,
@@ -25,6 +25,7 @@ from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Kind, ShardableModel, find_model
 from shardwise.fsdp.wrappings import parse_wrapping
+from shardwise.interop.fsdp_ilp.comm import CommTimes
 from shardwise.units import parse_quantity
 
 Progress = Callable[[str, int, int], None]
@@ -120,6 +121,10 @@ def plan_fsdp(
     InputError
         With one fault for each thing that is wrong.
     """
+    check_flags(traced=traced, pareto=pareto, what_if=what_if, verify=verify)
+    check_function("progress", progress)
+    if comm is not None and not isinstance(comm, (CommTimes, Mapping, str, Path)):
+        raise InputError(Fault.of("comm", comm, "must be latencies and bandwidths, or a file"))
     found = find_model(source, traced=traced)
     request = _request(
         found.kind,

@@ -19,7 +19,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, check_flags
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.memory_snapshot import as_pickle, memory_snapshot
 from shardwise.report.trace_events import Event, trace_events
@@ -180,6 +180,7 @@ def trace(
     >>> len(step.to_dict()["ranks"])
     2
     """
+    check_flags(operations=operations)
     is_integer = isinstance(micro_batches, int) and not isinstance(micro_batches, bool)
     if micro_batches is not None and not (is_integer and micro_batches >= 1):
         problem = "must be a whole number of at least 1"

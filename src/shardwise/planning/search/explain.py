@@ -17,6 +17,7 @@ from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
+from shardwise.errors import check_function
 from shardwise.estimator import StrategyLike, estimate
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import Evaluated
@@ -82,6 +83,7 @@ def explain(
     (True, True, True)
     """
     started = time.perf_counter()
+    check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system)
     declared = load_space(space, fixed)
     query = SearchQuery.of(

@@ -36,6 +36,7 @@ from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
 _SHOWN = 12
+_MOST_SHOWN = 1000
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
 
@@ -90,9 +91,9 @@ def largest_model(
     (True, True)
     """
     started = time.perf_counter()
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        fault = Fault(field="count", value=count, has_value=True, problem="must be at least 1")
-        raise InputError(fault)
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST_SHOWN:
+        problem = f"must be a whole number from 1 to {_MOST_SHOWN}"
+        raise InputError(Fault.of("count", count, problem))
     the_system = System.load(system)
     family = _family(shapes)
     declared = _with_scale(load_space(space, fixed), family, gpus, gbs, seq_len)
@@ -171,6 +172,8 @@ def _with_scale(
     if space.global_batch_size is None:
         batch = space.gpus if family.batch is None else family.batch
         space = space.fixed({"global_batch_size": batch}, source="largest")
+    if not space.gpus:
+        raise InputError(Fault(source="largest", field="gpus", problem="is missing: set it"))
     several = [n for n in scale if len(getattr(space, n)) != 1]
     if several:
         problem = "has several values; the largest model is found for one"

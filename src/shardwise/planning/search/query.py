@@ -1,5 +1,6 @@
 """`SearchQuery`: the request of a search, read and checked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,7 @@ class SearchQuery:
             objective=objective,
             top=top,
             front=front,
-            axes=tuple(axes),
+            axes=_names(axes),
         )
         query._check()
         return query
@@ -91,6 +92,13 @@ class SearchQuery:
             if axes.count(axis) > 1:
                 problem = "is set twice"
                 raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+
+
+def _names(axes: Sequence[str]) -> tuple[str, ...]:
+    """Fields as a list of names."""
+    if isinstance(axes, (list, tuple)) and all(isinstance(axis, str) for axis in axes):
+        return tuple(axes)
+    raise InputError(Fault.of("axes", axes, "must be a list of fields of the space"))
 
 
 def load_space(
@@ -131,6 +139,8 @@ def _size(field: str, value: float | str | None) -> float | None:
         size, problem = -1.0, str(error)
     if isinstance(value, str) and 0 < size < _LEAST_BYTES and "B" not in value:
         size, problem = -1.0, "is less than 1 MiB; is its unit missing, as in 70GiB?"
-    if size < least:
+    if not math.isfinite(size):
+        problem = "must be a finite size"
+    if not least <= size < math.inf:
         raise InputError(Fault(field=field, value=value, has_value=True, problem=problem))
     return size

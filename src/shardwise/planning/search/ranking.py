@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, check_word
 
 _HOUR_S = 3600.0
 
@@ -67,9 +67,7 @@ def second_figure(
 
 def check_objective(name: str, field: str, known: tuple[str, ...], system: System) -> None:
     """Raise an `InputError` if a name is unknown, or needs a price that the system lacks."""
-    if name not in known:
-        problem = f"allowed: {', '.join(known)}{nearest(str(name), known)}"
-        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+    check_word(field, name, known)
     if name in ("tokens_per_dollar", "cost") and system.price is None:
         problem = f"system {system.name} has no price; set price.usd_per_accelerator_hour"
         raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))

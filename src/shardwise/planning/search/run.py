@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.config.model import Model
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.planning.search.candidates import Candidates, Scale, refusals
 from shardwise.planning.search.pieces import Work
 from shardwise.planning.search.plans import (
@@ -106,6 +106,8 @@ def search(
     (True, True)
     """
     started = time.perf_counter()
+    check_flags(levels=levels, save_all=save_all)
+    check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system)
     the_space = load_space(space, fixed)
     the_run = None if run is None else TrainingRun.load(run)

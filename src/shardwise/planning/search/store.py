@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -51,6 +52,8 @@ _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"
 
 def check_file(file: str | Path) -> None:
     """Raise an `InputError` if rows cannot be written to a file, before anything is computed."""
+    if not isinstance(file, (str, PathLike)):
+        raise InputError(Fault.of("save", file, f"must be a file, ending in {', '.join(ENDINGS)}"))
     path = Path(file)
     if not path.name.lower().endswith(ENDINGS):
         raise _fault(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")

@@ -23,9 +23,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from shardwise._version import __version__
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, check_word
 
 BACKENDS = ("loky", "ray", "dask")
+# Processes of one computer or cluster; joblib counts them in C.
+_MOST_JOBS = 100_000
 _MODULES = {"loky": "joblib", "ray": "ray", "dask": "distributed"}
 _EXTRA = "pip install 'shardwise[cluster]'"
 # Items in flight per worker. They are bounded, because a result waits in memory for those before
@@ -51,12 +53,10 @@ class Workers:
         """Raise an `InputError` if there can be no such workers."""
         jobs, backend = self.jobs, self.backend
         is_integer = isinstance(jobs, int) and not isinstance(jobs, bool)
-        if jobs is not None and not (is_integer and jobs >= 1):
-            problem = "must be a whole number of at least 1"
+        if jobs is not None and not (is_integer and 1 <= jobs <= _MOST_JOBS):
+            problem = f"must be a whole number from 1 to {_MOST_JOBS}"
             raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
-        if backend not in BACKENDS:
-            problem = f"allowed: {', '.join(BACKENDS)}{nearest(str(backend), BACKENDS)}"
-            raise InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
+        check_word("backend", backend, BACKENDS)
         if find_spec(_MODULES[backend]) is None:
             problem = f"needs {_MODULES[backend]}, which is not installed: {_EXTRA}"
             raise InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))

@@ -10,7 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy, explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
@@ -88,6 +88,8 @@ def sweep(
     True
     """
     started = time.perf_counter()
+    check_flags(together=together, sensitivity=sensitivity, reoptimise=reoptimise)
+    check_function("progress", progress)
     the_model = Model.load(model)
     several: Any = system if isinstance(system, (list, tuple)) else [system]
     systems = [System.load(one) for one in several]
