@@ -106,6 +106,7 @@ def test_each_system_and_method_has_a_file_of_its_own(shardwise: Any, tmp_path: 
 
 def test_nothing_feasible_is_a_file_without_configurations(shardwise: Any, tmp_path: Path) -> None:
     """Exit code 1; no charts."""
+    pytest.importorskip("plotly")
     page = tmp_path / "a.html"
     words = [*SEARCH, "--method", "1d", "--gpus", "4,8", "--save", tmp_path / "a.npy"]
     code, _, err = shardwise(*words, "--plot", page)

@@ -230,7 +230,7 @@ class Site(ConfigBase):
     carbon_source: str = ""
     """Who printed it, for which place and year."""
     pue: Annotated[float, Field(ge=1, le=10), NO_FLAG] | None = None
-    """Power usage effectiveness: energy of the building over its computers', 3 in bad ones; None:
+    """Power usage effectiveness: energy of the building per energy of its computers; None:
     unknown."""
     pue_source: str = ""
 
