@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Column = Floats | Ints | Bools
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def combined(function: Callable[..., Any], record: T, *others: T) -> T:
     return built
 
 
-def rows_of(column: NDArray[Any], index: Any) -> NDArray[Any]:
+def rows_of(column: Column, index: Ints | slice) -> Column:
     """Take rows of an array, whose last axis is that of the rows."""
     if isinstance(index, np.ndarray) and index.dtype == np.int64:
         return column.take(index, axis=-1)  # in half the time of an index

@@ -9,9 +9,8 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardwise.arrays import ONLY_ROW, Ints, gather, rows_of
+from shardwise.arrays import ONLY_ROW, Column, Ints, gather, rows_of
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
     return Distinct(result, position)
 
 
-def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
+def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:
     """Find the distinct rows of several columns.
 
     Parameters
@@ -112,7 +111,7 @@ def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
     return firsts, inverse
 
 
-def _packed(columns: Sequence[NDArray[Any]]) -> tuple[Ints, int]:
+def _packed(columns: Sequence[Column]) -> tuple[Ints, int]:
     """Number the combinations of several columns: mixed radix over each column's range."""
     packed: Ints = np.zeros(columns[0].shape, dtype=np.int64)
     radix = 1
@@ -161,7 +160,7 @@ class _Source:
             self.columns[name] = getattr(self.record, name)
         return self.columns[name]
 
-    def keys(self, count: int) -> list[NDArray[Any]]:
+    def keys(self, count: int) -> list[Column]:
         """Columns that were read."""
         if _is_keyed(self.record):
             return list(_keys(_key_of(self.record), count, "key"))
@@ -177,11 +176,11 @@ def _is_keyed(record: object) -> bool:
     return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
 
 
-def _key_of(record: Any) -> NDArray[Any]:
+def _key_of(record: Any) -> Column:
     """Numbers that are equal only in rows that agree in the full record."""
     if isinstance(record, tuple):
         return _key_of(record[0])
-    key: NDArray[Any] = record if isinstance(record, np.ndarray) else record.key
+    key: Column = record if isinstance(record, np.ndarray) else record.key
     return key
 
 
@@ -193,7 +192,7 @@ def _grouped(sources: Sequence[_Source], count: int) -> tuple[Ints, Ints]:
     return np.zeros(min(count, 1), dtype=np.int64), np.zeros(count, dtype=np.int64)
 
 
-def _keys(value: object, count: int | None, name: str) -> Iterator[NDArray[Any]]:
+def _keys(value: object, count: int | None, name: str) -> Iterator[Column]:
     """Columns that distinguish the rows of a value that was read; none if all rows are equal.
 
     A record with a `position` has the index of each row's value in it.

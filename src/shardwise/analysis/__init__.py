@@ -31,7 +31,7 @@ class Result(BaseModel):
         return self.model_dump(mode="json")
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], *, source: str = "", field: str = "") -> Self:
+    def read(cls, data: Mapping[str, object], *, source: str = "", field: str = "") -> Self:
         """Return a saved result, what `to_dict` returned.
 
         Strategies get the defaults of fields that are newer than the result.
@@ -73,7 +73,7 @@ class Result(BaseModel):
             yield from strategy_faults(strategy)
 
 
-def strategy_faults(strategy: dict[str, Any], *, resolved: bool = True) -> list[Fault]:
+def strategy_faults(strategy: dict[str, object], *, resolved: bool = True) -> list[Fault]:
     """Faults of a saved strategy; without any, it gets the defaults of fields newer than it.
 
     Parameters
@@ -99,7 +99,7 @@ def strategy_faults(strategy: dict[str, Any], *, resolved: bool = True) -> list[
     return [replace(fault, field=_joined("strategy", fault.field)) for fault in faults]
 
 
-def part_faults(field: str, amounts: Mapping[str, Any], parts: Sequence[str]) -> Iterator[Fault]:
+def part_faults(field: str, amounts: Mapping[str, object], parts: Sequence[str]) -> Iterator[Fault]:
     """Yield a fault for each part of a saved sum that is unknown or missing."""
     for name in amounts:
         if name not in parts:
@@ -119,9 +119,9 @@ def _of_a_result(fault: Fault) -> Fault:
     return fault
 
 
-def _records(value: Any, place: str) -> Iterator[tuple[str, Result]]:
+def _records(value: object, place: str) -> Iterator[tuple[str, Result]]:
     """All records in a result, each with its place."""
-    inside: Iterator[tuple[str, Any]] = iter(())
+    inside: Iterator[tuple[str, object]] = iter(())
     if isinstance(value, Result):
         yield place, value
         inside = ((_joined(place, name), getattr(value, name)) for name in type(value).model_fields)

@@ -382,7 +382,7 @@ class Estimate(Result):
     """The training run, if its number of tokens is known."""
 
     @classmethod
-    def read(cls, data: Mapping[str, Any], *, source: str = "", field: str = "") -> Self:
+    def read(cls, data: Mapping[str, object], *, source: str = "", field: str = "") -> Self:
         """Return a saved estimate, without what the command added to it; see `Result.read`."""
         fields = {key: value for key, value in data.items() if key not in _ADDED}
         return super().read(fields, source=source, field=field)

@@ -195,7 +195,7 @@ def _write_charts(data: Mapping[str, object], file: str, output: str) -> None:
         raise InputError(Fault(source=file, problem=_NO_CHARTS))
 
 
-def _write_foreign_charts(tool: str, data: Mapping[str, Any], file: str, output: str) -> None:
+def _write_foreign_charts(tool: str, data: Mapping[str, object], file: str, output: str) -> None:
     """Draw the heat map of Calculon's search; say what has no charts."""
     if tool == "calculon" and data.get("axes") and data.get("cells"):
         from shardwise.report.charts.calculon import check, write_charts  # noqa: PLC0415 - slow

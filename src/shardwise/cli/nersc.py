@@ -125,7 +125,7 @@ def search_nersc(query: NerscQuery) -> dict[str, Any]:
     return record | {"feasible": feasible, **axes, "best": best}
 
 
-def _place(search: Mapping[str, Any]) -> dict[str, Any]:
+def _place(search: Mapping[str, object]) -> dict[str, Any]:
     results = ("candidates", "feasible", "best", "reason")
     return {name: value for name, value in search.items() if name not in results}
 
@@ -152,7 +152,7 @@ def _record(
 ) -> dict[str, Any]:
     best = []
     for found in result.best:
-        entry: dict[str, Any] = {
+        entry: dict[str, object] = {
             "throughput": found.throughput,
             "memory": found.statistics["mem"],
             "config": nersc.configuration_words(found.configuration),

@@ -117,7 +117,9 @@ def show_despite(
     return 1
 
 
-def show_comparison(case: Case, result: Estimate, answer: Mapping[str, Any], *, all_: bool) -> None:
+def show_comparison(
+    case: Case, result: Estimate, answer: Mapping[str, object], *, all_: bool
+) -> None:
     """Print the estimate next to the answer of another model."""
     tables = _tables(_NAMES[type(case)])
     if set(answer) - {"infeasible", "message"}:

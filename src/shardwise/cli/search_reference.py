@@ -280,7 +280,7 @@ def _print_calculon(record: Mapping[str, Any]) -> None:
             print_layers(entry["layers"])
 
 
-def _search_nersc(query: _Query) -> dict[str, Any]:
+def _search_nersc(query: _Query) -> dict[str, object]:
     options = query.options
     return search_nersc(
         NerscQuery(

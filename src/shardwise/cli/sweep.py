@@ -230,7 +230,7 @@ def _reference_query(
 
 
 def _gpus_as_axis(
-    flags: Mapping[str, Any], varied: dict[str, str]
+    flags: Mapping[str, object], varied: dict[str, str]
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
     """Make several numbers of GPUs an axis: the best of all of them is no answer."""
     text = str(flags.get("gpus", ""))
@@ -252,7 +252,7 @@ def _varied(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _refuse_twice(varied: Mapping[str, str], fields: Mapping[str, Any]) -> None:
+def _refuse_twice(varied: Mapping[str, str], fields: Mapping[str, object]) -> None:
     for name in varied:
         if SHORT_NAMES.get(name, name.replace("-", "_")) in fields:
             raise flag_fault("vary", f"{name}={varied[name]}", f"{name} is set twice")

@@ -7,7 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import AttentionImplementation, Dtype, Schedule, TpExchange
 from shardwise.config.model import Model
@@ -210,7 +210,7 @@ class Table:
         )
         return replace(tables[0], **columns, extent_lists=texts)
 
-    def with_choices(self, choices: Mapping[str, NDArray[Any]]) -> "Table":
+    def with_choices(self, choices: Mapping[str, Column]) -> "Table":
         """Try several values of fields of `Group.CHOICE` on every row.
 
         These columns then have shape (choices, 1), and whatever depends on them (choices, rows):

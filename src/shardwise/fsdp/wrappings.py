@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, nearest
@@ -56,7 +55,7 @@ def _fault(value: object, problem: str) -> InputError:
     return InputError(Fault(field="units", value=value, has_value=True, problem=problem))
 
 
-def _read_file(path: str | Path) -> tuple[Any, tuple[str, ...] | None]:
+def _read_file(path: str | Path) -> tuple[object, tuple[str, ...] | None]:
     """Units of a file, and its checkpointed modules; None: not specified."""
     if str(path).removesuffix(".gz").endswith(".txt"):
         lines = (line.partition("#")[0].strip() for line in files.read_text(path).splitlines())

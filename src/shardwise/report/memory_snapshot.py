@@ -24,7 +24,7 @@ _STATIC = ("weights", "gradients", "optimizer")
 _NO_POOL = (0, 0)
 
 
-def memory_snapshot(timeline: StepTimeline, *, offloaded: bool) -> dict[str, Any]:
+def memory_snapshot(timeline: StepTimeline, *, offloaded: bool) -> dict[str, object]:
     """Return the allocations of every rank in one step.
 
     Parameters
@@ -47,7 +47,7 @@ def memory_snapshot(timeline: StepTimeline, *, offloaded: bool) -> dict[str, Any
     }
 
 
-def as_pickle(snapshot: dict[str, Any]) -> bytes:
+def as_pickle(snapshot: dict[str, object]) -> bytes:
     """Return a snapshot as the viewer reads it: the protocol that PyTorch writes."""
     return pickle.dumps(snapshot, protocol=4)
 
@@ -81,7 +81,7 @@ class _Device:
             self._free("update", start + line.after_s["optimizer"])
         self.trace.insert(0, self._event("segment_alloc", _BASE, self.end - _BASE, 0.0, []))
 
-    def segment(self) -> dict[str, Any]:
+    def segment(self) -> dict[str, object]:
         """Return the segment with the blocks that are live after the step."""
         blocks = [
             _block(address, size, "active_allocated", frames)
@@ -156,7 +156,9 @@ class _Device:
         frames = _frame("resident activations", self.timeline.rank_label(self.rank))
         self._alloc("resident", size, when, frames)
 
-    def _alloc(self, key: object, size: float, when: float, frames: list[dict[str, Any]]) -> None:
+    def _alloc(
+        self, key: object, size: float, when: float, frames: list[dict[str, object]]
+    ) -> None:
         number = round(size)
         if number <= 0:
             return
@@ -184,8 +186,8 @@ class _Device:
         return free
 
     def _event(
-        self, action: str, address: int, size: int, when: float, frames: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+        self, action: str, address: int, size: int, when: float, frames: list[dict[str, object]]
+    ) -> dict[str, object]:
         return {
             "action": action,
             "addr": address,
@@ -196,7 +198,7 @@ class _Device:
         }
 
 
-def _frame(name: str, holds: str) -> list[dict[str, Any]]:
+def _frame(name: str, holds: str) -> list[dict[str, object]]:
     """What a block is, as a stack frame of the viewer."""
     return [{"filename": holds, "line": 0, "name": name}]
 

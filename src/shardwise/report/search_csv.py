@@ -45,7 +45,7 @@ def is_sweep(data: Mapping[str, object]) -> bool:
     return {"systems", "axes", "points"} <= set(data)
 
 
-def foreign_search(data: Mapping[str, Any]) -> str | None:
+def foreign_search(data: Mapping[str, object]) -> str | None:
     """Name of the other model whose search a file contains; None for shardwise's own result."""
     if _is_numbered(data):
         return "calculon"
@@ -113,7 +113,7 @@ def read_result(data: Mapping[str, Any], source: str) -> Result | None:
     return None
 
 
-def _problem(entry: Any) -> str:
+def _problem(entry: object) -> str:
     """Why an entry is no execution of another tool with its results, or an empty string."""
     if not isinstance(entry, Mapping):
         return f"is {kind_of(entry)}, not a mapping"

@@ -84,7 +84,7 @@ class Trace:
             for rank in range(line.pipeline.ranks)
         ]
 
-    def to_chrome(self) -> dict[str, Any]:
+    def to_chrome(self) -> dict[str, object]:
         """Return the step in the Trace Event Format.
 
         Raises
@@ -94,7 +94,7 @@ class Trace:
         """
         return self._around() | {"traceEvents": list(chain.from_iterable(self._events()))}
 
-    def to_snapshot(self) -> dict[str, Any]:
+    def to_snapshot(self) -> dict[str, object]:
         """Return the memory of every rank as a snapshot of PyTorch's allocator.
 
         Raises
@@ -122,7 +122,7 @@ class Trace:
         around = _json(self._around())[:-1]
         files.write_text(path, f'{around},"traceEvents":[\n{listed}\n]}}\n')
 
-    def _around(self) -> dict[str, Any]:
+    def _around(self) -> dict[str, object]:
         """The contents of the file besides events."""
         config = {"model": self.model, "system": self.system, "strategy": self.strategy}
         time = {"step_time_s": self.timeline.step_s}
@@ -150,7 +150,7 @@ class Trace:
 def trace(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: Strategy | Mapping[str, Any] | str | Path,
+    strategy: Strategy | Mapping[str, object] | str | Path,
     *,
     micro_batches: int | None = None,
     operations: bool = False,
@@ -223,7 +223,7 @@ def is_snapshot_file(path: str | Path) -> bool:
     return str(path).lower().endswith(_SNAPSHOT)
 
 
-def _json(data: Any) -> str:
+def _json(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 

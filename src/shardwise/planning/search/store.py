@@ -266,7 +266,7 @@ def _join(parts: list[Path], file: Path, name: str) -> None:
 @contextlib.contextmanager
 def streamed(
     file: str | Path, names: Sequence[str]
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+) -> Iterator[Callable[[Mapping[str, object]], None]]:
     """Yield a function that adds rows, as columns of these names, to a file.
 
     The file appears once all rows are written; only some of them are in memory at a time.

@@ -19,7 +19,7 @@ _FIGURES = ("sample_rate", "total_time", "proc_mem_tier1_cap_req")
 _Cell = Mapping[str, Mapping[str, Any]]
 
 
-def check(record: Mapping[str, Any], source: str) -> None:
+def check(record: Mapping[str, object], source: str) -> None:
     """Raise unless a saved search has what a heat map is drawn from.
 
     Raises
@@ -58,7 +58,7 @@ def _kind(cell: object, part: str, name: str) -> str:
     return "nothing" if unknown else kind_of(value)
 
 
-def heat_map(record: Mapping[str, Any], axes: Sequence[str] = ()) -> Figure:
+def heat_map(record: Mapping[str, object], axes: Sequence[str] = ()) -> Figure:
     """Draw the best sample rate of every combination of two fields' values.
 
     Parameters

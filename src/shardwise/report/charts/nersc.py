@@ -108,9 +108,9 @@ def _only(parts: Mapping[str, tuple[str, str]], known: Sequence[str]) -> dict[st
     return {name: look for name, look in parts.items() if name in known}
 
 
-def _by(rows: Sequence[Row], names: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+def _by(rows: Sequence[Row], names: Sequence[str]) -> dict[tuple[object, ...], list[Row]]:
     """Rows by their values of some columns, in order."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[n] for n in names if n in row), []).append(row)
     return groups
@@ -132,7 +132,7 @@ def _hover(row: Row, axes: Axes) -> str:
 
 def _rates(
     rows: Sequence[Row],
-    lines: Mapping[tuple[Any, ...], Sequence[Row]],
+    lines: Mapping[tuple[object, ...], Sequence[Row]],
     along: str,
     axes: Axes,
 ) -> Figure:

@@ -129,7 +129,7 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
 _OUTCOME = ("candidates", "feasible", "best", "reason")
 
 
-def _place(search: Mapping[str, Any]) -> dict[str, str]:
+def _place(search: Mapping[str, object]) -> dict[str, str]:
     """What tells a search from others, as text."""
     place = {name: value for name, value in search.items() if name not in _OUTCOME}
     return {name: v if isinstance(v, str) else f"{v:.6g}" for name, v in place.items()}

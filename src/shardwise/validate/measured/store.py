@@ -96,7 +96,7 @@ def read_runs(path: str | Path) -> tuple[Run, ...]:
     return found
 
 
-def _with_id(rows: Iterable[Any], path: str | Path) -> Iterator[Row]:
+def _with_id(rows: Iterable[object], path: str | Path) -> Iterator[Row]:
     """Yield rows until one is none."""
     for row in rows:
         if not isinstance(row, Mapping) or "id" not in row:
@@ -108,7 +108,7 @@ def _no_runs(path: str | Path) -> InputError:
     return InputError(Fault(source=str(path), problem=f"holds no measured runs; {_ALLOWED}"))
 
 
-def _documents(text: str, path: str | Path) -> Iterator[Any]:
+def _documents(text: str, path: str | Path) -> Iterator[object]:
     """The value of a JSON file, or of each line if the first line is a value."""
     lines = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if len(lines) > 1 and lines[0][1].rstrip().endswith("}"):
