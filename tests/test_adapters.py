@@ -128,7 +128,7 @@ def test_adapters_of_experts() -> None:
     }
 
 
-def test_what_is_beside_an_adapter_has_no_rank_in_it() -> None:
+def test_operations_next_to_an_adapter_have_no_rank_in_them() -> None:
     """Everything is linear in the rank: at rank 0 what is left are frozen weights and additions."""
     one, two, whole = (run(lora_rank=1), run(lora_rank=2), run())
     for part in ("weights", "activations", "gradients", "optimizer"):

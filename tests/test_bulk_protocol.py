@@ -107,7 +107,7 @@ def test_other_collectives_have_one(kind: str, changes: dict[str, Any], told: st
     assert f"collectives.{kind}.bulk: {told}" in str(error.value)
 
 
-def test_a_protocol_is_whole() -> None:
+def test_a_protocol_needs_all_its_figures() -> None:
     """Each figure is needed, and in its range."""
     fields = System.load("a100-40gb-sxm").to_dict()
     rates = fields["network"][1]["collectives"]["all_gather"]

@@ -192,7 +192,7 @@ def test_few_key_value_heads_are_copied_before_they_are_swapped() -> None:
     assert exchanges(split, "cp")[0][2] == 2 * 64 * (1 + 2 * 1) * 8 * 2
 
 
-def test_latent_keys_are_exchanged_expanded() -> None:
+def test_latent_keys_are_communicated_expanded() -> None:
     """8 heads of 12 and 8."""
     widths = {"head_dim": 12, "v_head_dim": 8, "kv_heads": 8}
     narrow = {"latent": {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}}
@@ -205,7 +205,7 @@ def test_latent_keys_are_exchanged_expanded() -> None:
 
 
 @each_row("way", [RING, GATHER, SWAP])
-def test_one_rank_has_no_one_to_exchange_with(way: int) -> None:
+def test_one_rank_has_no_collectives(way: int) -> None:
     """cp = 1 is no context parallelism."""
     one, other = operations(grouped(), cp_exchange=way), operations(grouped())
     assert exchanges(one["attention.core"]) == []
@@ -225,7 +225,7 @@ def test_nothing_else_knows_of_context_parallelism() -> None:
             assert [flops(ops[name], p) for p in Phase] == [flops(alone[name], p) for p in Phase]
 
 
-def test_relative_positions_reach_over_the_whole_sequence() -> None:
+def test_relative_positions_reach_over_the_full_sequence() -> None:
     """T5 looks up 32 x 128 pairs; Transformer-XL projects 128 distances."""
     t5 = samples.model(position="relative-bias")
     name = "attention.relative"

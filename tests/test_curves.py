@@ -181,7 +181,7 @@ def test_closed_forms_and_curves_stand_side_by_side() -> None:
         assert [part[1] for part in both] == times(closed, product, "fp16")
 
 
-def test_kernels_keep_their_own_share_beside_that_of_the_bytes() -> None:
+def test_kernels_multiply_their_own_share_with_that_of_the_bytes() -> None:
     """6 MB at half of the bandwidth, of which the product gets half and attention a fifth."""
     fields = samples.system(
         matmul={"memory_efficiency": 0.5}, attention={"memory_efficiency": 0.2}

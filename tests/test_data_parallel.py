@@ -22,7 +22,7 @@ def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
     np.testing.assert_allclose(weights, [0, 1.5 / 100, 0])
 
 
-def test_exchanges_that_do_not_happen_cost_no_latency() -> None:
+def test_absent_collectives_cost_no_latency() -> None:
     """A second for each: one without sharding, two with it, none for a single replica."""
     times = gradient_communication(
         samples.system(network=[samples.tier(latency=1)]),
@@ -34,7 +34,7 @@ def test_exchanges_that_do_not_happen_cost_no_latency() -> None:
     np.testing.assert_allclose(times, [[1, 1, 0, 0], [0, 1, 0, 0]], rtol=1e-6)
 
 
-def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
+def test_communication_hides_behind_compute_at_reduced_speed() -> None:
     """Of 10 s at half speed, a window of 8 s hides 4, but a tenth of what it hides is the tail."""
     windows = column(0, 8, 20, 1000)
     rates = {"contention": column(0.5), "tail": column(0.1)}
@@ -42,7 +42,7 @@ def test_exchange_hides_behind_compute_at_reduced_speed() -> None:
     assert times == pytest.approx([10, 10 - 3.6, 1, 1])
 
 
-def test_a_hidden_exchange_slows_the_compute_beside_it() -> None:
+def test_hidden_communication_slows_concurrent_compute() -> None:
     """A quarter is lost to it: 8 s of compute last 10.67, which hide 4.8; 20 s hide 9 of 10."""
     rates = {"contention": column(0.5), "tail": column(0.1)}
     times = exposed_communication(

@@ -76,7 +76,7 @@ def test_an_unfused_gate_keeps_its_first_product_alone() -> None:
     assert dropped(apart.values(), "every_other") == gone
 
 
-def test_products_of_experts_are_kept() -> None:
+def test_products_of_experts_are_saved() -> None:
     """Their activation runs again, and what it gives goes; so it is with the shared expert's."""
     model = EXPERTS.model_copy(update={"layers": EXPERTS.layers[1:]})
     found = operations(model)
@@ -100,7 +100,7 @@ def test_it_takes_less_time_than_all_and_more_memory(kind: str) -> None:
     assert kept[0] > kept[1] > kept[2]
 
 
-def test_exchanges_are_not_repeated() -> None:
+def test_collectives_are_not_repeated() -> None:
     """What reduce-scatters brought is kept; mlp beside it repeats its own."""
     columns = {"tp": 4, "sequence_parallel": True}
     plain = run(LLAMA, operations=True, **columns)
@@ -119,7 +119,7 @@ SETS = st.sets(st.sampled_from([p for p in RecomputePart if p not in ABSENT]))
 
 @few
 @given(st.sampled_from(sorted(KINDS)), SETS, st.sampled_from([1, 2]))
-def test_the_detail_adds_up_to_the_whole(kind: str, beside: set[str], tp: int) -> None:
+def test_the_detail_adds_up_to_the_total(kind: str, beside: set[str], tp: int) -> None:
     """Rows of operations, totals of layers and the timeline, alone and beside other parts."""
     model = KINDS[kind]
     columns = {"tp": tp, **selective("every_other", *sorted(beside))}
@@ -157,7 +157,7 @@ def told(line: StepTimeline) -> float:
         ({"fused_activation": True}, "fused_activation recomputes the activation already"),
     ],
 )
-def test_what_it_cannot_be_beside(columns: dict[str, Any], problem: str) -> None:
+def test_what_it_cannot_be_combined_with(columns: dict[str, Any], problem: str) -> None:
     """As the norms and the activation that it runs again."""
     with pytest.raises(InputError, match=problem):
         run(LLAMA, **columns, **selective("every_other"))

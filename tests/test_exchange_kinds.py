@@ -81,7 +81,7 @@ def test_inside_a_stage_it_is_an_all_reduce() -> None:
 
 
 @each_row("tp", [2, 4])
-def test_layers_exchange_whole_activations(tp: int) -> None:
+def test_layers_communicate_full_activations(tp: int) -> None:
     """Forward 2 and backward 2 all-reduces; or 4 and 4 halves of them, and 2 gathered again."""
     reduced = run(tp=tp, tp_exchange="all_reduce").layers[0]
     split = run(tp=tp, tp_exchange="rs_ag").layers[0]
@@ -93,14 +93,14 @@ def test_layers_exchange_whole_activations(tp: int) -> None:
         assert (one.time_s, two.time_s) == pytest.approx((whole * 2 * part, halves * part))
 
 
-def test_full_recompute_exchanges_forward_again() -> None:
+def test_full_recompute_communicates_forward_again() -> None:
     """2 all-reduces; with split sequences 4 halves beside the 2 that are gathered again anyway."""
     for kind, again in (("all_reduce", 2), ("rs_ag", 6)):
         layer = run(tp=2, tp_exchange=kind, recompute="full").layers[0]
         assert layer.tp_again.volume_bytes == again * SIZE
 
 
-def test_inputs_kept_whole_are_not_gathered_again() -> None:
+def test_inputs_saved_in_full_are_not_gathered_again() -> None:
     """Half an activation more for each of the 2 inputs of a layer, and 2 gathers less.
 
     The head's input is gathered again and kept too: beside the logits, on the last stage.

@@ -136,7 +136,7 @@ def spent(**columns: Any) -> float:
     return run(**columns).time_s["dp_comm"] * LINK
 
 
-def test_gradients_of_experts_are_exchanged_among_their_replicas() -> None:
+def test_gradients_of_experts_are_reduced_among_their_replicas() -> None:
     """In 4 groups of 8 ranks: dense among 8, experts among 2; 4 bytes a gradient, 2 a weight."""
     experts = EXPERTS / 4
     assert spent(ep=4, zero=0) == pytest.approx(2 * 4 * (7 / 8 * DENSE + experts / 2))
@@ -148,7 +148,7 @@ def test_gradients_of_experts_are_exchanged_among_their_replicas() -> None:
     assert spent(ep=4, zero=3) == pytest.approx(2 * (4 + 2 * 2) * (7 / 8 * DENSE + experts / 2))
 
 
-def test_tensor_ranks_are_replicas_of_whole_experts() -> None:
+def test_tensor_ranks_are_replicas_of_unsplit_experts() -> None:
     """tp 2, dp 1: nothing dense is exchanged; whole experts are on both ranks, unless split too."""
     columns = {"tp": 2, "dp": 1, "gbs": 4, "zero": 0}
     assert spent(**columns) == pytest.approx(2 * 4 * EXPERTS / 2)

@@ -147,7 +147,7 @@ def test_every_way_to_fill_a_node_is_found_once(degrees: tuple[int, ...]) -> Non
     assert {tiers[0][:-1] for tiers in found} == filled(8, degrees)
 
 
-def test_a_rack_is_filled_with_whole_nodes() -> None:
+def test_a_rack_is_filled_with_full_nodes() -> None:
     """64 of 72 accelerators where degrees are powers of two; 72 where they are not."""
     rack = cluster(72, None, node=4)
     sizes = {prod(members_per_tier(text)[0][:-1]) for text in all_extents(rack, (8, 1, 1, 64, 2))}
@@ -162,13 +162,13 @@ def test_two_tiers_are_filled_one_after_the_other() -> None:
     assert found == ["pp=2/pp=2", "pp=2/tp=2", "tp=2/pp=2"]
 
 
-def test_experts_are_seated_in_every_way() -> None:
+def test_experts_are_placed_in_every_way() -> None:
     """16 replicas with 8 groups on nodes of 8: all groups in a node, or fewer with copies."""
     found = all_extents(cluster(8, None), (1, 1, 1, 16, 1), (8, 1))
     assert found == ["dp=8", "dp=8+ep=4"]
 
 
-def test_a_search_tries_every_seating() -> None:
+def test_a_search_tries_every_placement() -> None:
     """Those of every layout, all legal; the best is at least as good as by any order of axes."""
     model, machine = MODEL, System.load("h100-sxm")
     fixed: dict[str, Any] = {"gpus": 32, "gbs": 32, "seq_len": 32, "mbs": 1, "vpp": 1}

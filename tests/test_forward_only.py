@@ -37,7 +37,7 @@ def test_only_forward_is_left_on_one_accelerator() -> None:
     assert once.time_s["forward"] == once.step_time_s == training.time_s["forward"]
 
 
-def test_exchanges_of_the_ranks_are_those_of_forward() -> None:
+def test_collectives_of_the_ranks_are_those_of_forward() -> None:
     """4 scatters and gathers of half an activation in a layer, one of embedding and head.
 
     And 3 all-reduces of the loss. Training has 6 more in a layer, 3 of embedding and head.
@@ -202,7 +202,7 @@ def test_nothing_is_recomputed(recompute: str) -> None:
     assert again.layers == plain.layers
 
 
-def test_weights_and_one_working_set_are_held() -> None:
+def test_weights_and_one_working_set_are_resident() -> None:
     """2 bytes of weights; the head's input and output beside the residual stream of 2 s b h."""
     held = run(training=False, gbs=8).memory_bytes
     assert held.weights == 2 * WHOLE

@@ -247,7 +247,7 @@ def test_odd_shapes_lose_no_flop(
     assert sum(gemm.flops for gemm in result.gemms or ()) == result.matrix_flops
 
 
-def test_nothing_is_listed_unless_asked_for() -> None:
+def test_nothing_is_listed_unless_requested() -> None:
     """The sum is always there, the list only with `gemms`."""
     plain = run()
     assert plain.gemms is None

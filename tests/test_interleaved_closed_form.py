@@ -136,7 +136,7 @@ def test_zb_v_of_unlike_chunks(case, shares):
 
 @fast
 @given(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4), three, st.floats(0, 0.1))
-def test_interleaved_messages_beside_compute(p, v, groups, times, hop):
+def test_interleaved_messages_that_overlap_compute(p, v, groups, times, hop):
     """Equal stages: 2 (p v - 1) hops, those of one micro-batch through all chunks and back."""
     case = Case(
         schedule="interleaved", runs=((p, times),), m=groups * p, v=v, hop=hop / v, hidden=True

@@ -176,7 +176,7 @@ def exposed(cost: OperationCost) -> list[float]:
     return [float(e.exposed_s[0]) for e in cost.collectives if e.time_s[0] > 0]
 
 
-def test_exchange_is_exposed_unless_behind_a_product() -> None:
+def test_a_collective_is_exposed_unless_behind_a_product() -> None:
     """64 x 64 x 2 bytes all-reduced; a product of G seconds hides G of it, tp_hidden nothing."""
     machine = samples.system(memory=[{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}])
     alone = 2 * 3 / 4 * 8192 / 100e9
@@ -194,7 +194,7 @@ def test_exchange_is_exposed_unless_behind_a_product() -> None:
     assert exposed(behind["mlp.down"]) == pytest.approx([alone])
 
 
-def test_exchange_in_pieces_hides_a_share_and_at_most_its_product() -> None:
+def test_a_split_collective_hides_a_share_and_at_most_its_product() -> None:
     """Half of 64 x 64 x 2 bytes, or the product's 2 x 64 x 64 x 64 FLOPs, whichever is less.
 
     Forward the gathered input, backward its gradient scattered and the gradient of the output

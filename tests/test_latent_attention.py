@@ -113,7 +113,7 @@ def test_rotated_parts() -> None:
 
 
 @each_row("split", [False, True])
-def test_narrow_projections_are_whole_on_every_rank(split: bool) -> None:
+def test_narrow_projections_are_unsplit_on_every_rank(split: bool) -> None:
     """4 ranks: down projections keep their weights and see a part of a split sequence."""
     ops = operations(latent(), tp=4, sequence_parallel=split)
     one = operations(latent())

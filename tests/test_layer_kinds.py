@@ -60,7 +60,7 @@ def test_unknown_kinds_are_refused() -> None:
         count_parameters(model(kind="widend"))
 
 
-def test_names_are_taken_once() -> None:
+def test_names_are_used_once() -> None:
     """The same function again is fine, another one is not; the built-in kind is reserved."""
     register_layer("widened", widened)
     assert operations_of_kind("widened") is widened

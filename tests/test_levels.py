@@ -97,7 +97,7 @@ def test_members_sit_as_the_levels_say(levels: list[tuple[int, int]], order: str
 
 @given(st.sampled_from(PLACEMENTS), st.sampled_from(["tp", "cp", "dp", "pp"]))
 @examples(30)
-def test_plain_axes_lie_whole_on_one_tier(order: str, axis: str) -> None:
+def test_plain_axes_lie_on_one_tier(order: str, axis: str) -> None:
     """Inside if they stand before the axis that is split, else across."""
     degrees = {"tp": 2, "cp": 3, "dp": 5, "pp": 7} | {axis: "2x2"}
     read = Strategy.validated(degrees | {"placement": order, "gbs": 64}).resolved(MODEL)
@@ -176,7 +176,7 @@ def test_flags_go_over_the_levels_of_a_file(
     assert "in a domain" not in out
 
 
-def test_what_is_put_over_a_strategy_without_levels_is_kept() -> None:
+def test_overrides_of_a_strategy_without_levels_stay() -> None:
     """Extents that were given as such stay."""
     assert with_levels_text({"dp": 8, "extents": "dp=2"}, {"dp": 8}) == {"dp": 8, "extents": "dp=2"}
     assert with_levels_text({"dp": 8, "extents": "dp=2"}, {"dp": "2x4"}) == {"dp": "2x4"}
@@ -301,7 +301,7 @@ def test_the_page_says_what_is_done() -> None:
         assert {a: int(n) for a, n in outside.items()} == {a: n for a, n in left.items() if n > 1}
 
 
-def test_a_sweep_lays_the_axes_anew_at_every_point(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_places_the_axes_again_at_every_point(capsys: pytest.CaptureFixture[str]) -> None:
     """Tensor parallelism that is varied lies inside, as the rule says, not where 1 did."""
     args = ["sweep", "llama3-8b", "h100-sxm", "--vary", "tp=2,4", "--fixed", "--dp", "2x4"]
     assert run([*args, "--gbs", "64", "--json"]) == 0
@@ -320,7 +320,7 @@ def test_columns_take_extents_in_place_of_levels() -> None:
             estimate_many(MODEL, "h100-sxm", {"dp": column, "gbs": 64})
 
 
-def test_levels_of_a_base_are_told_anew(
+def test_levels_of_a_base_may_be_set_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file over a file is as flags over it: extents follow from what both tell together."""

@@ -195,7 +195,7 @@ def test_kinds_that_alternate() -> None:
     assert again == FLASH + 64 * 256 * 2 * 2 - 2 * SBH + working - 2 * SBH
 
 
-def test_less_is_held_the_more_is_recomputed() -> None:
+def test_more_recompute_saves_less() -> None:
     """Full below selective below none, in activations and in all."""
     columns = {"recompute": list(Recompute), "dp": 1, "mbs": 2, "gbs": 2}
     table = estimate_many(
@@ -247,7 +247,7 @@ def test_reserved_adds_slack_and_the_runtime() -> None:
         assert estimate(samples.model(), samples.system(memory=memory), columns).fits is fits
 
 
-def test_tensor_parallelism_splits_what_is_held() -> None:
+def test_tensor_parallelism_splits_memory() -> None:
     """Weights but norms and summed biases over 8 ranks; activations whole with split sequences."""
     one, eight = run(), run(tp=8, sequence_parallel=True)
     split = 4 * (12 * 64**2 + (3 + 4) * 64) + 1000 * 64
@@ -257,7 +257,7 @@ def test_tensor_parallelism_splits_what_is_held() -> None:
     assert eight.memory_bytes.activations == one.memory_bytes.activations / 8
 
 
-def test_norms_alone_keep_whole_sequences_without_sequence_parallelism() -> None:
+def test_only_norms_save_full_sequences_without_sequence_parallelism() -> None:
     """10 s b h of a layer's 34 stay whole on 8 ranks."""
     held = run(tp=8, sequence_parallel=False).memory_bytes
     assert held.activations == 4 * ((10 + 24 / 8) * SBH + 4 * 64 * 8 / 8) + SBH
@@ -283,7 +283,7 @@ vocabularies = st.sampled_from([1, 100, 1000, 50_000])
 
 @examples(30)
 @given(st.lists(strategies, min_size=4, max_size=12), vocabularies, st.booleans(), st.booleans())
-def test_fullest_stage_is_the_fullest_of_all(
+def test_peak_memory_stage_has_the_most_memory(
     rows: list[dict[str, Any]], vocabulary: int, tied: bool, flash: bool
 ) -> None:
     """Looking at the first of each run of equal stages misses none; its parts are that stage's."""

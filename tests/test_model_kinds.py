@@ -118,7 +118,7 @@ def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: i
 
 @each_row("kind", KINDS)
 @each_row("work", [{}, {"flash": False}, {"tp": 2, "sequence_parallel": True}])
-def test_recompute_drops_no_more_than_is_kept(kind: str, work: dict[str, Any]) -> None:
+def test_recompute_drops_no_more_than_is_saved(kind: str, work: dict[str, Any]) -> None:
     """What goes was kept, and where something goes something runs again."""
     ops = named(KINDS[kind], **work)
     for part in RecomputePart:

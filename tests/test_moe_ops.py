@@ -95,7 +95,7 @@ def test_expert_tensor_parallelism_splits_experts_and_gathers_rows() -> None:
     assert held([ops["moe.down"]]) == 4 * 16 * 64
 
 
-def test_exchanges_are_mirrored() -> None:
+def test_collectives_are_mirrored() -> None:
     """Out: 128 rows swapped over ep, 256 gathered over etp; the reverse back; both in backward."""
     ops = block(mixture(), ep=2, etp=2)
     out = [(ALL_TO_ALL, 128 * ROW), (ALL_GATHER, 256 * ROW)]
@@ -151,7 +151,7 @@ def test_sequence_parallelism_routes_a_part() -> None:
     assert flops(split["moe.up"], FORWARD) == flops(whole["moe.up"], FORWARD) / 4
 
 
-def test_imbalance_loads_the_fullest_rank() -> None:
+def test_imbalance_adds_load_to_one_rank() -> None:
     """1.5 times the rows in products, kept bytes and exchanges; its own copies are the same."""
     even, uneven = block(mixture(), ep=2), block(mixture(), ep=2, imbalance=1.5)
     for name in GROUPED:

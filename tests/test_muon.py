@@ -138,7 +138,7 @@ def test_momenta_are_gathered_where_they_are_split() -> None:
     assert whole[0] == whole[1]
 
 
-def test_gathering_is_at_most_a_quarter_of_an_exchange_in_fp32() -> None:
+def test_gathering_is_at_most_a_quarter_of_communication_in_fp32() -> None:
     """4 bytes scattered and 4 gathered: 2 more (arXiv 2502.16982, section 2.3)."""
     given = {"dp": 4, "gbs": 8, "zero": 1, "dtype": "fp32", "dp_overlap": False}
     muon, adamw = (run(**given, optimizer=o).comm_s["dp"].total for o in ("muon", "adamw"))

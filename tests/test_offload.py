@@ -116,7 +116,7 @@ def test_optimizer_state_moves_behind_the_last_backward_pass() -> None:
 
 
 @each_row("recompute", ["none", "selective", "full"])
-def test_only_what_is_kept_moves(recompute: str) -> None:
+def test_only_saved_activations_move(recompute: str) -> None:
     """With full recompute the input of a layer alone."""
     result = away("activations", recompute=recompute)
     # Selective: all but the row sums of a fused core; queries, keys and values stay.

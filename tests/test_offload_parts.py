@@ -118,7 +118,7 @@ def test_experts_alone_have_no_product_of_an_mlp() -> None:
     assert away(alone, "mlp", "qkv").memory_bytes.offloaded == 3 * OF_EXPERTS["qkv"]
 
 
-def test_what_a_module_keeps_beside_its_layer_is_another_part() -> None:
+def test_activations_of_an_mtp_module_outside_its_layer_are_another_part() -> None:
     """Two norms, a projection from 2 h, final norm and head in 2 bytes, logits in 4."""
     beside = 2 * ROWS + 2 * ROWS + ROWS + ROWS + T * 1000 * 4
     one = away(samples.llama(mtp=1), "other")
@@ -210,7 +210,7 @@ def test_adapters_count_with_their_product() -> None:
     assert away(DENSE, "attention_out", **tuned).memory_bytes.offloaded == 4 * (ROWS + T * 4 * 2)
 
 
-def test_forward_only_nothing_is_kept_to_move() -> None:
+def test_forward_only_saves_nothing_to_move() -> None:
     """Neither time nor bytes."""
     once = away(DENSE, "qkv", training=False)
     assert once.comm_s["offload"].total == once.memory_bytes.offloaded == 0

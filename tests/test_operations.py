@@ -68,7 +68,7 @@ def test_operations_tell_what_happens_between_micro_batches() -> None:
     assert once["optimizer"].time_s > 0
 
 
-def test_one_replica_exchanges_only_tied_words() -> None:
+def test_one_replica_reduces_only_tied_embeddings() -> None:
     """64,000 words of 4 bytes between the first and the last stage; untied, nothing."""
     rows = run(operations=True, pp=2, gbs=4).operations or ()
     (row,) = (row for row in rows if row.part == "step" and "embed" in row.operation)

@@ -170,7 +170,7 @@ def test_matmul_moves_operands_and_result_once() -> None:
     assert moved(down, WEIGHT_GRAD, Matmul) == 2 * (64 * 256 + 64 * 64) + 8 * 256 * 64
 
 
-def test_norms_and_residuals_move_whole_activations() -> None:
+def test_norms_and_residuals_move_full_activations() -> None:
     """Norm 2 and 3 activations of 64 x 64 x 2 bytes; residual 3 and 5 with dropout and its mask."""
     ops, size = operations(samples.model()), 64 * 64 * 2
     norm, added = ops["mlp.norm"], ops["mlp.residual"]
@@ -260,7 +260,7 @@ def test_sequence_parallelism_splits_what_is_between_the_products() -> None:
         assert saved([after[name]]) == saved([before[name]]) / (4 if name in kept else 1), name
 
 
-def test_parallel_block_shares_norm_exchange_and_residual() -> None:
+def test_parallel_block_shares_norm_all_reduce_and_residual() -> None:
     """One norm, one residual, one exchange before and one after; the input is kept once."""
     layer = samples.layer(parallel=True)
     ops = operations(samples.model(layer), tp=4, sequence_parallel=True)
@@ -446,7 +446,7 @@ def test_tensor_parallelism_splits_products_and_weights() -> None:
     assert held([four["mlp.norm"]]) == 128
 
 
-def test_exchanges_without_sequence_parallelism() -> None:
+def test_collectives_without_sequence_parallelism() -> None:
     """Two all-reduces forward (after each block) and two backward (before), of 64 x 64 x 2."""
     ops, size = operations(samples.model(), tp=4), 64 * 64 * 2
     for before, after in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
@@ -454,7 +454,7 @@ def test_exchanges_without_sequence_parallelism() -> None:
         assert exchanges(ops[after]) == [(ALL_REDUCE, "forward", size)]
 
 
-def test_exchanges_with_sequence_parallelism() -> None:
+def test_collectives_with_sequence_parallelism() -> None:
     """Gather before and scatter after each block; backward the reverse, and gather the input."""
     ops, size = operations(samples.model(), tp=4, sequence_parallel=True), 64 * 64 * 2
     for before, after in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
@@ -472,7 +472,7 @@ def test_exchanges_with_sequence_parallelism() -> None:
 
 
 @each_row("split", [False, True])
-def test_one_rank_exchanges_nothing(split: bool) -> None:
+def test_one_rank_communicates_nothing(split: bool) -> None:
     """tp = 1 has no collectives anywhere, with or without sequence parallelism."""
     model, work = samples.model(), {"tp": 1, "sequence_parallel": split}
     everything = [*operations(model, **work).values(), embedding(model, **work)]

@@ -77,7 +77,7 @@ def test_fp32_weights_are_written_once() -> None:
     assert seconds() - seconds(dtype="fp32") == pytest.approx(2 * WEIGHTS / 4 / 1e12)
 
 
-def test_whole_state_is_updated_whole() -> None:
+def test_unsharded_state_is_updated_in_full() -> None:
     """Without ZeRO, four times the update and the same sweeps."""
     update = 30 * WEIGHTS / 1e12
     assert seconds(zero=0) - seconds() == pytest.approx(update * 3 / 4)

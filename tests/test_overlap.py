@@ -67,7 +67,9 @@ def test_pieces_of_a_group_of_one_or_of_many() -> None:
 
 
 @each_row(("share", "ring", "pipe"), [(0, 0, 1 / 2), (0.25, 1 / 4, 5 / 8)])
-def test_a_short_exchange_hides_behind_its_product(share: float, ring: float, pipe: float) -> None:
+def test_a_short_collective_hides_behind_its_product(
+    share: float, ring: float, pipe: float
+) -> None:
     """A ring exposes nothing, a pipe one of 2 pieces; a quarter of what hides slows the product."""
     alone = SIZE / 2 / FAST
     assert alone < PRODUCT / 2
@@ -79,7 +81,7 @@ def test_a_short_exchange_hides_behind_its_product(share: float, ring: float, pi
 
 @each_row("share", [0, 0.25])
 @each_row("overlap", ["ring", "pipe"])
-def test_a_long_exchange_hides_half_of_its_product(overlap: str, share: float) -> None:
+def test_a_long_collective_hides_half_of_its_product(overlap: str, share: float) -> None:
     """One of 2 pieces of the product has an exchange beside it.
 
     Slowed to 3/4 it lasts 4/3 as long, and loses as much to the exchange as hides in addition.
@@ -229,7 +231,7 @@ def test_windows_are_never_negative_and_need_replicas() -> None:
 
 
 @each_row(("cp_tier", "window"), [(0, 6), (1, 3)])
-def test_exchanges_of_every_axis_narrow_the_window_on_their_tier(
+def test_collectives_of_every_axis_narrow_the_window_on_their_tier(
     cp_tier: int, window: float
 ) -> None:
     """2 s of tensor parallelism across nodes, and 3 s of context parallelism inside or across."""
@@ -305,7 +307,7 @@ def test_interleaved_replicas_by_hand() -> None:
     assert quick.time_s["dp_comm"] == pytest.approx(0.2 * last * 4 / 1e15)
 
 
-def test_only_transfers_beside_the_compute_narrow_the_window() -> None:
+def test_only_transfers_that_overlap_compute_narrow_the_window() -> None:
     """Stages hand over on the tier of the replicas: exposed, passes are free; hidden, they are not.
 
     Untied, so that replicas exchange nothing else.

@@ -212,7 +212,7 @@ def test_stages_of_every_pair_hold_all_layers(kind: str) -> None:
 
 
 @each_row("kind", MODELS)
-def test_every_refusal_is_told(kind: str) -> None:
+def test_every_refusal_is_reported(kind: str) -> None:
     """The first row that breaks a rule, for each rule: alone it raises and names the field."""
     architecture, result = MODELS[kind], estimated(kind)
     found = np.unique(result.refused[result.refused >= 0])

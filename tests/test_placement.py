@@ -102,7 +102,7 @@ def test_powers_of_two_use_64_of_a_rack_of_72(
     assert extents(cluster(72, None, node=node), **degrees)[0] == inside
 
 
-def test_racks_are_filled_with_whole_nodes() -> None:
+def test_racks_are_filled_with_full_nodes() -> None:
     """Nodes of 4 hold 2 x 2 of tp 6 and dp 24, a rack 18 nodes: 3 x 6 more, which is all of it."""
     assert extents(cluster(72, None, node=4), tp=6, dp=24)[0] == {"tp": 6, "dp": 12}
     # tp 5 shares nothing with a node of 4, which 4 replicas fill; a rack has 18 nodes for 5 x 2.

@@ -69,7 +69,7 @@ def test_forward_only_casts_one_orientation() -> None:
     assert moved(ops["mlp.down"], FORWARD) == 64 * 192 * (2 + SIZE[BLOCK])
 
 
-def test_inputs_are_kept_quantised() -> None:
+def test_inputs_are_saved_quantized() -> None:
     """But the output of flash attention; a fused activation keeps none and casts again."""
     for quantization, size in SIZE.items():
         ops = operations(samples.llama(), quantization=quantization)
@@ -219,7 +219,7 @@ WORK: dict[str, Any] = {
     quantization=st.sampled_from(list(SIZE)),
     model=st.sampled_from([samples.model(), samples.llama(), mixture(shared_ffn=32)]),
 )
-def test_quantised_layers_never_keep_or_exchange_more(
+def test_quantized_layers_never_save_or_communicate_more(
     work: dict[str, Any], quantization: int, model: Model
 ) -> None:
     """Work, weights and the order of operations stay; gathers of gradients may grow by scales."""

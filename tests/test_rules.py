@@ -81,7 +81,7 @@ def test_bounds_are_legal() -> None:
     assert legal(dp=1, pp=2, vpp=2, gbs=2)
 
 
-def test_all_broken_rules_are_told_at_once() -> None:
+def test_all_broken_rules_are_reported_at_once() -> None:
     """Three faults, three lines; a legal strategy passes."""
     table = Table.of(MODEL, {"tp": 16, "dp": 1, "gbs": 1, "zero": 4, "ep": 2})
     with pytest.raises(InputError) as error:

@@ -86,7 +86,7 @@ def test_1f1b_with_about_as_many_micro_batches_as_stages(p, more):
 
 @fast
 @given(st.integers(1, 6), st.integers(0, 12), three, st.floats(0, 0.2))
-def test_dualpipe_messages_beside_compute(half, more, times, hop):
+def test_dualpipe_messages_that_overlap_compute(half, more, times, hop):
     """Equal stages: within p / 2 hops; two ranks with four micro-batches meet three."""
     p = 2 * half
     case = Case(schedule="dualpipe", runs=((p, times),), m=2 * p + 2 * more, hop=hop, hidden=True)

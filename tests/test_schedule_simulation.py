@@ -59,7 +59,7 @@ def test_gpipe_and_zb_h1_of_two_ranks():
     assert step.peak_chunks.tolist() == [2, 2]
 
 
-def test_hops_beside_compute_and_on_it():
+def test_hops_that_overlap_compute_or_block_it():
     """A second per message: both delay the first backward by two, one lengthens ranks' work."""
     beside = equal("1f1b", 2, 2, hop_s=1.0)
     assert drawn(beside) == ["Ff....BB.bb", "..FBBfbb..."]

@@ -86,7 +86,7 @@ def test_a_shape_far_from_all_in_any_size_misses() -> None:
     assert look_up(table, shapes) == ([0.5, 0.1, 0.1, 0.1], [False, True, True, True])
 
 
-def test_what_is_out_of_reach_does_not_count_beside_what_is_near() -> None:
+def test_distant_shapes_do_not_count_where_there_are_near_ones() -> None:
     """3.9 is near 3 only, as though there were no 16; 80 is near neither."""
     assert at_m(by_m((3, 0.5), (16, 0.8)), 80, 3.9) == pytest.approx([0.1, 0.5])
 
@@ -97,7 +97,7 @@ def test_no_kernel_misses_nothing() -> None:
     assert look_up(table, [[0, 1000, 1000, 1000], [1, 0, 9, 9]]) == ([0.1, 0.1], [False, False])
 
 
-def test_phases_are_kept_apart() -> None:
+def test_phases_are_separate() -> None:
     """Backward does not see forward's rows; all see those of any phase."""
     rows = {"forward": [[*THOUSAND, 0.5]], "weight_grad": [[*THOUSAND, 0.4]]}
     table = shape_table_of(rows | {"any": [[2, 1000, 1000, 1000, 0.8]]})

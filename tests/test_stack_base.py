@@ -24,7 +24,7 @@ def figures(stack: Stack) -> dict[str, Any]:
     return {name: told[name] for name in told if name not in ("name", "description", "sources")}
 
 
-def test_what_is_not_told_is_that_of_the_base(written: Written) -> None:
+def test_absent_fields_are_those_of_the_base(written: Written) -> None:
     """With units, and without the base's name or description."""
     mine = Stack.load(written("mine.yaml", name="mine", base=BASE, host_launch="3 us", pp_hidden=0))
     assert (mine.name, mine.description) == ("mine", "")
@@ -39,7 +39,7 @@ def test_a_base_may_have_a_base(written: Written) -> None:
     assert Stack.load({"name": "as mapping", "base": "low.json"}).dp_tail == 0.5
 
 
-def test_a_source_of_the_base_does_not_stand_for_what_is_told_again(written: Written) -> None:
+def test_a_source_of_the_base_does_not_cover_fields_set_again(written: Written) -> None:
     """That is the stack's own for the field, its own for all, or none."""
     base = Stack.load(BASE)
     told = {"tp_hidden": 0.5, "host_launch": "9 us", "dp_tail": 0}
@@ -57,7 +57,7 @@ def test_a_source_of_the_base_does_not_stand_for_what_is_told_again(written: Wri
     assert {of_all.source_of(f).text for f in told} == {"timed by me"}  # type: ignore[union-attr]
 
 
-def test_the_source_of_what_is_not_told_stays(written: Written) -> None:
+def test_the_source_of_absent_fields_stays(written: Written) -> None:
     """One for all that the stack tells is not one for what its base has."""
     base = Stack.load(BASE)
     own = {"kind": "measured", "text": "timed by me"}
@@ -130,7 +130,7 @@ def test_a_strategy_runs_on_a_stack_with_a_base(written: Written) -> None:
     assert steps[0] == steps[1] == steps[2] > 2
 
 
-def test_a_stack_with_a_base_is_shown_whole(shardwise: Any, written: Written) -> None:
+def test_a_stack_with_a_base_is_shown_in_full(shardwise: Any, written: Written) -> None:
     """In the table, in JSON, and in the file that `stacks --output` writes."""
     mine = written("mine.yaml", name="mine", base=BASE, tp_hidden=0.125)
     code, shown, _ = shardwise("stacks", mine)

@@ -280,7 +280,7 @@ def test_sorting_moves_so_many_more_bytes() -> None:
     assert sorting > 0
 
 
-def test_waits_of_an_operation_are_told_by_dispatch_alone() -> None:
+def test_only_dispatch_reports_waits_of_an_operation() -> None:
     """One in each direction, none where tokens beyond a capacity are dropped."""
     for capacity, waits in ((0, 1), (1.25, 0)):
         work = samples.rank_work(capacity=capacity)

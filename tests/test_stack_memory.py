@@ -33,21 +33,21 @@ def run(
 
 
 @each_row(("dtype", "each"), [("fp32", 6), ("compute", 2)])
-def test_gradients_beside_those_in_fp32(dtype: str, each: int) -> None:
+def test_gradients_in_addition_to_those_in_fp32(dtype: str, each: int) -> None:
     """2 bytes more for each weight; nothing more where gradients accumulate in 2 bytes."""
     software = {"plain_gradients": True, "gradient_dtype": dtype}
     assert run(software, zero=1).memory_bytes.gradients == each * WHOLE
     assert run(software, zero=2).memory_bytes.gradients == pytest.approx(each * WHOLE / 8)
 
 
-def test_gradients_beside_leave_the_update_alone() -> None:
+def test_additional_gradients_leave_the_update_alone() -> None:
     """Its temporaries are of weights, not of what their gradients take."""
     large = {"update_bytes": 1000}
     bare, beside = run(large, zero=1), run(large | {"plain_gradients": True}, zero=1)
     assert beside.memory_bytes.buffers == bare.memory_bytes.buffers
 
 
-def test_pipelines_that_split_gradients_last_hold_them_whole() -> None:
+def test_pipelines_that_shard_gradients_last_store_them_unsharded() -> None:
     """4 bytes of all weights of a stage, and none whole for one layer besides."""
     software = {"whole_gradients": True}
     for zero in (2, 3):
@@ -62,7 +62,7 @@ def test_pipelines_that_split_gradients_last_hold_them_whole() -> None:
 
 
 @each_row(("zero", "reshard", "times"), [(3, False, 1), (2, True, 1), (3, True, 2)])
-def test_they_exchange_them_once_a_step(zero: int, reshard: bool, times: int) -> None:
+def test_they_reduce_them_once_per_step(zero: int, reshard: bool, times: int) -> None:
     """Rather than with each of two micro-batches, unless weights are released in between."""
     columns = {"zero": zero, "fsdp_reshard": reshard, "pp": 2, "dp": 4, "gbs": 16}
     every = run(**columns).comm_s["dp"].total
@@ -163,7 +163,7 @@ def test_zero_3_of_deepspeed_stores_what_its_own_estimate_counts() -> None:
         ({"fused_norm": False, "fused_swiglu": False}, 64 + 64 + 16 + 64 + 192),
     ],
 )
-def test_every_other_product_is_kept(software: dict[str, Any], each: int) -> None:
+def test_every_other_product_is_saved(software: dict[str, Any], each: int) -> None:
     """Elements of a token in 2 bytes, and 4 bytes of statistics for each of 8 heads."""
     layers = {"recompute": "selective", "recompute_parts": ["every_other"]}
     found = run(software, samples.llama(vocab=10), **layers)

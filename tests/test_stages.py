@@ -82,7 +82,7 @@ def test_one_stage_holds_all_layers() -> None:
     assert sizes(10, embedding_as_layer=True, loss_as_layer=True) == [10]
 
 
-def test_counts_that_leave_too_few_are_told_apart() -> None:
+def test_counts_that_leave_too_few_are_distinguished() -> None:
     """-1 on every rank: first and last have more than all, or less and there is no other."""
     for given_counts in ((6, 5), (4, 5), (11, None)):
         first, last = given_counts

@@ -72,7 +72,7 @@ def test_a_stage_in_the_middle_meets_two_messages() -> None:
     assert result.time_s["pp_comm"] == pytest.approx(2 * 8 * HOP)
 
 
-def test_the_slowest_stage_counts_its_own_messages() -> None:
+def test_the_critical_stage_counts_its_own_messages() -> None:
     """The first of 4 stages has most to do by less than a message; those in the middle meet two.
 
     So the pace is the middle's, t + 2 hops, and one way of the longest ones leads over the third
@@ -229,7 +229,7 @@ def test_scatter_gather_hands_over_a_part() -> None:
 
 
 @each_row(("zero", "passed"), [(0, 2 * 4), (1, 4 + 2)])
-def test_replicas_exchange_gradients(zero: int, passed: float) -> None:
+def test_replicas_reduce_gradients(zero: int, passed: float) -> None:
     """3/4 of an all-reduce of 4-byte gradients; of a scatter of them and a gather of weights."""
     result = run(dp=4, gbs=8, zero=zero, dp_overlap=False)
     assert result.time_s["dp_comm"] == pytest.approx(0.75 * passed * WHOLE / 100e9)
@@ -243,7 +243,7 @@ def test_replicas_of_two_nodes_share_their_links() -> None:
 
 
 @each_row("zero", [0, 1])
-def test_overlapped_exchange_hides_behind_one_micro_batch(zero: int) -> None:
+def test_overlapped_communication_hides_behind_one_micro_batch(zero: int) -> None:
     """Half of the speed behind compute, a fifth of it the tail: hidden 0.8 x 0.5 of the window.
 
     Gradients hide behind the backward pass; gathered weights, if there are any, behind forward.
@@ -265,7 +265,7 @@ def test_overlapped_exchange_hides_behind_one_micro_batch(zero: int) -> None:
     assert tail.time_s["dp_comm"] == pytest.approx(0.2 * alone / 1e6)
 
 
-def test_interleaved_stages_hide_more_of_the_exchange() -> None:
+def test_interleaved_stages_hide_more_communication() -> None:
     """2 stages of 2 chunks: 2 x 1/2 + 1/2 backward passes instead of one."""
     software = {"dp_contention": 1, "dp_tail": 0}
     slow = samples.system(network=[samples.tier(bandwidth=1e7)])

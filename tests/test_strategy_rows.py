@@ -107,7 +107,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 @each_row("field", [*ONE_FIELD, *GIVEN])
-def test_rows_that_differ_in_one_field_are_told_apart(field: str) -> None:
+def test_rows_that_differ_in_one_field_are_distinguished(field: str) -> None:
     """What is evaluated once for equal rows is not shared by these."""
     given = {"tp": 2, "pp": 2, "dp": 2, "gbs": 8, "seq_len": 512, "dtype": "fp16"}
     given |= GIVEN.get(field, {})

@@ -45,7 +45,7 @@ def by_hand(kernel_s: float, panel_s: float, panels: int) -> float:
 
 @each_row("panels", [4, 16, 64])
 @each_row("bandwidth", [5 * GB, 100 * GB, 20_000 * GB])
-def test_all_panels_but_one_run_beside_the_product(panels, bandwidth):
+def test_all_panels_but_one_overlap_the_product(panels, bandwidth):
     """The exposed part of what a product exchanges, from the times of its kernels."""
     machine = system(network=[tier(bandwidth=bandwidth, latency=1e-7)])
     result = run(machine=machine, operations=True, summa_panels=panels, **SUMMA)
@@ -245,7 +245,7 @@ def test_more_bandwidth_is_never_slower(fields, faster):
         assert times[0] <= times[1] * (1 + 1e-12)
 
 
-def test_all_exchanges_of_both_axes_are_told_together():
+def test_collectives_of_both_axes_are_reported_together():
     """As tensor-parallel; its parts sum to it; nothing is left for another axis."""
     result = run(operations=True, **SUMMA)
     rows = [r for r in result.operations or () if r.bound == "network" and r.part != "step"]
@@ -297,7 +297,7 @@ def test_copies_of_words_are_a_rank_s_part():
 
 
 @each_row(("order", "left"), [("tp-cp-dp-pp", 10), ("dp-tp-cp-pp", 6)])
-def test_exchanges_of_replicas_wait_for_the_links_of_both_axes(order, left):
+def test_gradient_communication_waits_for_the_links_of_both_axes(order, left):
     """Where tp2 and the replicas span the outer tier, theirs has 4 s less of a pass of 10 s."""
     fields = {"dp": 4, "tp": 1, "tp2": 4, "tp_exchange": "summa", "placement": order}
     table = Table.of(samples.model(), fields | {"gbs": 8, "mbs": 1})
@@ -352,7 +352,7 @@ def test_frozen_weights_need_no_panels_of_their_gradients():
     assert part.layers[0].gradient_bytes < run(**SUMMA).layers[0].gradient_bytes
 
 
-def test_forward_only_has_no_backward_exchanges():
+def test_forward_only_has_no_backward_collectives():
     """Prefill: broadcasts of the forward pass alone."""
     result = run(training=False, operations=True, **SUMMA)
     assert {r.phase for r in result.operations or ()} == {"forward"}

@@ -148,7 +148,7 @@ def test_what_stands_between_products_has_half_the_width():
     assert exchanges(residual) == exchanges(activation) == []
 
 
-def test_keys_of_the_whole_sequence_are_gathered():
+def test_keys_of_the_full_sequence_are_gathered():
     """4 heads of 8 tokens' queries meet 32 keys; keys and values gathered twice, and scattered."""
     core = products(samples.model())["attention.core"]
     kernel = core.kernels[0]
@@ -217,7 +217,7 @@ def test_what_tp_regather_says_has_no_effect():
         assert kept[0] == kept[1]
 
 
-def test_rows_with_other_exchanges_are_untouched():
+def test_rows_with_another_tp_exchange_are_untouched():
     """In one table: what a row says of itself alone."""
     rows: list[dict[str, Any]] = [
         GRID,
@@ -305,7 +305,7 @@ def test_products_are_those_of_nersc(nersc, name):
     assert both == pytest.approx(traffic(2 * tflop * 1e12, backward), rel=1e-3)
 
 
-def test_the_rest_of_the_layer_beside_nersc(nersc):
+def test_the_rest_of_the_layer_against_nersc(nersc):
     """Keys and values, activations and masks are equal.
 
     A norm there has the width 2048 / 8, the sequence for the model, where it is 25600 / 8; its sums

@@ -62,7 +62,7 @@ def test_what_is_laid_on_a_tier_takes_its_room_there(
     assert extents(cluster(8, 32, None), tp=8, dp=4, pp=2, **tiers) == expected
 
 
-def test_one_tier_takes_all_exchanges_of_its_axis() -> None:
+def test_one_tier_carries_all_collectives_of_its_axis() -> None:
     """2 ranks beside each other in a node that meet over 10 or 1 GB/s instead of 100."""
     machine = cluster(8, 32, None)
     near = run(machine=machine, tp=2, pp=2, dp=2, gbs=4, zero=0, dp_overlap=False)

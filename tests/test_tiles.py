@@ -52,7 +52,7 @@ def blocks(**given):
     return MatmulBlocks.validated(figures | given)
 
 
-def test_waves_are_whole_as_far_as_the_share_says():
+def test_waves_round_up_as_far_as_the_share_says():
     """2.5 tiles on each take 3 waves, 2.5 as a fluid; less than one takes one."""
     assert by_waves(column(2.5), 1.0) == pytest.approx(3)
     assert by_waves(column(2.5), 0.0) == pytest.approx(2.5)
@@ -66,7 +66,7 @@ def test_small_tiles_load_more_per_flop():
     assert tile_speed(64, 64, 64) == pytest.approx(1.75 / 3)
 
 
-def test_the_fastest_tile_is_taken():
+def test_the_fastest_tile_is_chosen():
     """100 large tiles are one wave; of 101, small tiles lose less: nine waves."""
     assert tiled(12_800, 256) == pytest.approx(8 * WAVE)
     assert tiled(12_928, 256) == pytest.approx(9 * WAVE)

@@ -108,7 +108,7 @@ def test_messages_slower_than_passes_are_drawn_apart(schedule: str) -> None:
     trace_format.check(found.to_chrome())
 
 
-def test_messages_travel_beside_compute_in_part() -> None:
+def test_messages_overlap_compute_in_part() -> None:
     """Three quarters of them do: times are those of both ways by their shares, waits a quarter."""
     columns: dict[str, Any] = {"pp": 2, "vpp": 2, "gbs": 8}
     lines = [
@@ -256,7 +256,7 @@ def test_offloaded_activations_leave_two_layers_here() -> None:
     assert rank_totals(line).peak_bytes == pytest.approx(peaks, rel=1e-9)
 
 
-def test_the_transient_of_a_direction_is_the_fullest_moment_of_it() -> None:
+def test_the_transient_of_a_direction_is_its_peak() -> None:
     """Of both directions the larger one is the estimate's buffer; forward needs less here."""
     found, result = both(samples.llama(vocab=64), gbs=4)
     line = found.timeline

@@ -84,7 +84,7 @@ def test_biases_of_frozen_products_have_no_gradient() -> None:
     assert moved(layer(subset("mlp"), gpt)["mlp.up"], WEIGHT_GRAD) == 0
 
 
-def test_an_input_is_kept_as_long_as_one_of_its_readers_is_trained() -> None:
+def test_an_input_is_saved_while_one_of_its_readers_is_trained() -> None:
     """Parallel blocks: the attention keeps it for the MLP. Experts: the router for shared ones."""
     parallel = samples.llama(layers=[samples.layer(attention={"bias": "none"}, parallel=True)])
     for frozen, size in ((("attention",), 2 * T * 64), (("attention", "mlp"), 0)):
@@ -102,7 +102,7 @@ def test_an_input_is_kept_as_long_as_one_of_its_readers_is_trained() -> None:
     )
 
 
-def test_exchanges_of_frozen_products() -> None:
+def test_collectives_of_frozen_products() -> None:
     """The input is not gathered a second time; the rest of a layer's exchanges is as before."""
     work = {"tp": 2, "sequence_parallel": True}
     whole = exchanges(samples.operations(samples.llama(), **work)["attention.qkv"])
@@ -157,7 +157,7 @@ def test_a_frozen_embedding_changes_nothing_for_layers() -> None:
     assert less == pytest.approx(2 * T * 64 / 2 / 100e9)  # the gradient is not gathered
 
 
-def test_replicas_exchange_what_is_trained() -> None:
+def test_replicas_communicate_trained_weights_only() -> None:
     """Ten bytes a link-second: whole gradients and, sharded, weights; with ZeRO 3 all weights."""
     given = {"dp": 4, "gbs": 8, "dp_overlap": False, "frozen": ("attention", "embedding")}
     trained = sum(SIZES.values()) - SIZES["attention"] - SIZES["embedding"]
@@ -198,7 +198,7 @@ def test_frozen_products_need_no_buffer_for_their_gradient() -> None:
         assert buffered - plain == 2 * (shapes + WORDS)
 
 
-def test_tied_copies_exchange_nothing_when_frozen() -> None:
+def test_tied_copies_communicate_nothing_when_frozen() -> None:
     """On two stages of one replica there is nothing else to exchange."""
     gpt, given = samples.model(), {"pp": 2, "gbs": 4}
     assert run(gpt, **given).comm_s["dp"].total > 0

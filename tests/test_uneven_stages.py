@@ -60,7 +60,7 @@ def test_ten_layers_on_four_stages() -> None:
     assert [stage.activations for stage in stages] == kept
 
 
-def test_the_longest_stage_decides_update_and_exchange() -> None:
+def test_the_longest_stage_decides_update_and_gradient_communication() -> None:
     """Without positions and final norm, both ends have the words: the first has a layer more."""
     model = deep(5, position="alibi", final_norm=False)
     result = run(model, pp=2, dp=2, gbs=8, zero=0, dp_overlap=False)
@@ -75,7 +75,7 @@ def parts(result: Estimate) -> float:
     return sum(result.time_s[part] for part in ("forward", "backward", "recompute", "tp_comm"))
 
 
-def test_a_longer_first_stage_is_the_slowest() -> None:
+def test_a_longer_first_stage_is_the_critical_one() -> None:
     """With one word: 8 micro-batches of its 3 layers, while the others of 2 wait.
 
     Before its first backward its first micro-batch passes both others, where 2 activations and a

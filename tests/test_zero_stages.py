@@ -52,14 +52,14 @@ def test_each_stage_splits_one_thing_more() -> None:
         assert found.activations == held(zero=0).activations
 
 
-def test_shards_beside_the_fp32_copy() -> None:
+def test_shards_with_the_fp32_copy() -> None:
     """DeepSpeed keeps 16-bit shards too; with fp32 weights there is no other copy."""
     assert held({"gathers_master": False}, zero=3).weights == pytest.approx(2 * WHOLE / 8)
     assert held(zero=3, dtype="fp32").weights == pytest.approx(4 * WHOLE / 8)
     assert held(zero=3, training=False).weights == pytest.approx(2 * WHOLE / 8)
 
 
-def test_weights_that_are_not_released_are_whole() -> None:
+def test_weights_that_are_not_released_stay_unsharded() -> None:
     """All 2 bytes from forward to backward, and no layer beside; shards beside, if any."""
     kept = held(zero=3, fsdp_reshard=False)
     assert kept.weights == 2 * WHOLE
@@ -69,7 +69,7 @@ def test_weights_that_are_not_released_are_whole() -> None:
 
 
 @each_row("tied", [True, False])
-def test_head_and_its_gradient_are_whole_while_it_works(tied: bool) -> None:
+def test_head_and_its_gradient_are_unsharded_while_it_works(tied: bool) -> None:
     """At the fullest moment, in the loss: a layer is gathered ahead of it, no other is whole.
 
     On one stage a tied head works with the embedding's table, positions included.
@@ -84,7 +84,7 @@ def test_head_and_its_gradient_are_whole_while_it_works(tied: bool) -> None:
     }
 
 
-def test_the_embedding_is_whole_while_it_is_looked_up() -> None:
+def test_the_embedding_is_unsharded_while_it_is_looked_up() -> None:
     """On the first of two stages, where little else is needed."""
     words = samples.model(samples.layer(count=2), vocab=200_000, tied_embeddings=False)
     bare, weights = (run(architecture=words, zero=zero, pp=2).stages[0] for zero in (1, 3))
@@ -96,7 +96,7 @@ def test_the_embedding_is_whole_while_it_is_looked_up() -> None:
 
 
 @each_row("prefetch", [0, 1, 3])
-def test_layers_gathered_ahead_are_whole(prefetch: int) -> None:
+def test_prefetched_layers_are_unsharded(prefetch: int) -> None:
     """So many and the one that computes; the wider kind where there are two."""
     ahead = 4 + 2 * (1 + prefetch)
     assert held(zero=3, fsdp_prefetch=prefetch).buffers == WORKING + ahead * LAYER
@@ -160,7 +160,7 @@ def test_hybrid_sharding_adds_up_among_groups_once() -> None:
     assert spent(zero=3, dp_shard=1) == pytest.approx(2 * 7 / 8 * 4 * WHOLE)
 
 
-def test_layers_are_exchanged_one_by_one() -> None:
+def test_layers_communicate_one_by_one() -> None:
     """A second for each: 4 layers, embedding and head; 3 exchanges of each in a micro-batch."""
     machine = samples.system(network=[samples.tier(bandwidth=1e30, latency=1)])
     columns = {"dp": 8, "gbs": 32, "dp_overlap": False}
@@ -209,7 +209,7 @@ def test_only_a_part_of_the_pass_hides() -> None:
     assert result.time_s["dp_comm"] == pytest.approx(alone - 0.9 * 0.5 * passes)
 
 
-def test_stages_exchange_what_the_largest_holds() -> None:
+def test_stages_communicate_as_much_as_the_largest() -> None:
     """2 stages of 2 layers, untied with 1000 words: the last holds the final norm, no positions.
 
     Both hold words; the first has 32 x 64 positions, more than the norm's 2 x 64.
