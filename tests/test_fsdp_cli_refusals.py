@@ -35,7 +35,7 @@ REFUSED = {
     "no file": (("nothing.json", "--gpus", 8), "no such file"),
     "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "seq_len: is missing"),
     "no config": (("{folder}", "--gpus", 8), "the folder has no config.json"),
-    "node": (("llama3-8b", "--gpus", 8, "--gpus-per-node", 4), "has no effect beside a system"),
+    "node": (("llama3-8b", "--gpus", 8, "--gpus-per-node", 4), "has no effect with a system"),
     "seconds": (("llama3-8b", "--gpus", 8, "--seconds", 0), "must be a number above 0"),
     "group": (("llama3-8b", "--gpus", 8, "--group", 99), "group: 99: must be"),
     "solver alone": (("{tiny}", "--gpus", 8, "--solver", "highs"), "needs --reference fsdp-ilp"),
