@@ -155,3 +155,18 @@ def test_the_error_names_the_argument(call, problem):
     with pytest.raises(InputError) as error:
         call()
     assert str(error.value).startswith(problem)
+
+
+@pytest.mark.parametrize("strategies", [[], (), {"gpus": [], "gbs": 8}])
+def test_a_table_without_rows_is_refused(strategies) -> None:
+    """By the name of the argument."""
+    with pytest.raises(InputError, match="strategies: has no rows"):
+        estimate_many("llama3-8b", "h100-sxm", strategies)
+
+
+def test_a_name_has_printable_characters() -> None:
+    """A terminal would act on the others."""
+    named = Model.load("llama3-8b").to_dict() | {"name": "a\x1b[31mb"}
+    with pytest.raises(InputError, match=r"name: 'a\\x1b\[31mb': .*printable") as refused:
+        Model.validated(named)
+    assert "\x1b" not in str(refused.value)
