@@ -183,3 +183,11 @@ def test_refusals(shardwise: Any, words: list[str], told: str) -> None:
     code, out, err = shardwise("export", *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert told in err
+
+
+def test_text_is_not_written_as_another_format(shardwise, tmp_path):
+    """DeepFlow's lines are no JSON."""
+    page = tmp_path / "x.json"
+    code, _, err = shardwise("export", "deepflow", *WORDS, "-o", page)
+    assert (code, page.exists()) == (2, False)
+    assert err == f"error: {page}: cannot be written; DeepFlow's shapes are text, as in .txt\n"

@@ -190,10 +190,10 @@ def estimate_many(
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     the_model = Model.load(model)
-    table = Table.of(the_model, strategies)
-    if len(table) == 0:
-        problem = "has no rows; provide at least one strategy"
+    if isinstance(strategies, Sequence) and not strategies:
+        problem = "an empty list; provide at least one strategy"
         raise InputError(Fault(field="strategies", problem=problem))
+    table = Table.of(the_model, strategies)
     if isinstance(system, Sequence) and not isinstance(system, str):
         table, groups = _on_systems(table, [System.load(one) for one in system])
     else:

@@ -35,6 +35,7 @@ from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 _THINGS = ("gemms", "graph", "deepflow")
 _CSV = (".csv", ".csv.gz")
 _JSON = (".json", ".json.gz")
+_NOT_TEXT = (*_CSV, *_JSON, ".yaml", ".yml", ".toml", ".parquet")
 _GEMM_FIELDS = ("model", "system", "strategy", "matrix_flops", "gemms")
 _NO_REFERENCE = "is for `export deepflow`: the shapes that AMPeD writes for it"
 _OUR_SHAPES = "has no effect with --reference: it writes the shapes of shardwise"
@@ -71,8 +72,8 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: any name. Standard "
-            "output if omitted, or for -: CSV, JSON, text.",
+            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: text, as in .txt. "
+            "Standard output if omitted, or for -: CSV, JSON, text.",
         ),
     ] = None,
     flags: Mapping[str, object],
@@ -92,7 +93,7 @@ def command(
     if reference is not None:
         known_reference(reference, "reference", ("amped",))
         refuse_options(_OUR_SHAPES, csv=csv)
-        _check(output, ())
+        _check_text(output)
         case = case_of("amped", inputs)
         assert isinstance(case, AmpedCase)  # noqa: S101 - of that name
         _write(shapes_text(case.shapes()), output)
@@ -106,8 +107,8 @@ def command(
         _write_gemms(estimate(the_model, the_system, the_strategy, gemms=True), output)
     else:
         _check(csv, _CSV)
-        _check(output, ())
         check_different_files(output=output, csv=csv)
+        _check_text(output)
         result = estimate(the_model, the_system, the_strategy, gemms=True)
         _write(deepflow_text(the_model, the_strategy), output)
         if csv is not None:
@@ -115,11 +116,21 @@ def command(
     return 0
 
 
+def _check_text(path: str | None) -> None:
+    """Refuse the ending of another format for DeepFlow's lines of text."""
+    if path is None:
+        return
+    if path.lower().endswith(_NOT_TEXT):
+        problem = "cannot be written; DeepFlow's shapes are text, as in .txt"
+        raise InputError(Fault(source=path, problem=problem))
+    files.check_output_path(path)
+
+
 def _check(path: str | None, endings: tuple[str, ...]) -> None:
     """Refuse a file that cannot be written, before anything is computed."""
     if path is None:
         return
-    if endings and not path.lower().endswith(endings):
+    if not path.lower().endswith(endings):
         problem = f"cannot be written; allowed endings: {', '.join(endings)}"
         raise InputError(Fault(source=path, problem=problem))
     files.check_output_path(path)

@@ -36,7 +36,8 @@ from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
 
 _SHOWN = 12
-_MOST_SHOWN = 1000
+_MOST_SHOWN = 50
+"""Each model that is listed has a search of its own."""
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
 
