@@ -202,7 +202,7 @@ def test_dropout_is_that_of_the_software():
         ({"hidden": 1021, "heads": None, "said": {"parallelism": {"tp": 4}}},
          "model.heads is not stated"),
         (EXPERTS | {"dense_layers": 2, "attention": "gqa; 5:1 local(1024):global"},
-         ""),
+         "leading dense layers with alternating windows are not modelled"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_model_is_refused(said, problem):
