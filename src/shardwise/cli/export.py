@@ -120,10 +120,10 @@ def _check_text(path: str | None) -> None:
     """Refuse the ending of another format for DeepFlow's lines of text."""
     if path is None:
         return
+    files.check_output_path(path)
     if path.lower().endswith(_NOT_TEXT):
         problem = "cannot be written; DeepFlow's shapes are text, as in .txt"
         raise InputError(Fault(source=path, problem=problem))
-    files.check_output_path(path)
 
 
 def _check(path: str | None, endings: tuple[str, ...]) -> None:
