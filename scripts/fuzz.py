@@ -198,10 +198,10 @@ def _report(records: list[dict[str, Any]]) -> int:
     for kind, some in sorted(by_kind.items()):
         codes = collections.Counter(str(record["code"]) for record in some)
         legal = sum(record["code"] in (0, 1) for record in some)
-        told = ", ".join(f"{code}: {number:,}" for code, number in sorted(codes.items()))
+        counts = ", ".join(f"{code}: {number:,}" for code, number in sorted(codes.items()))
         longest = max(record["cpu_s"] for record in some)
         total = sum(record["cpu_s"] for record in some)
-        print(f"{kind}: {len(some):,} cases, {legal:,} legal; exit codes {told}; ", end="")
+        print(f"{kind}: {len(some):,} cases, {legal:,} legal; exit codes {counts}; ", end="")
         print(f"CPU {total:.0f} s, slowest {longest:.2f} s")
     bad = [one for one in records if one["faults"] or one["cpu_s"] > _LIMIT_S]
     groups: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)

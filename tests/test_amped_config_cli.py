@@ -165,11 +165,11 @@ def test_ampeds_own_answer_is_that_of_its_parameters(shardwise):
     code, out, err = shardwise("estimate", CONFIG, "--reference", "amped", "--json")
     assert (code, err) == (0, "")
     record = json.loads(out)
-    told = amped_case_of_parameters(read_config(whole(), str(CONFIG)).read_values()).answer()
-    assert record == told
+    expected = amped_case_of_parameters(read_config(whole(), str(CONFIG)).read_values()).answer()
+    assert record == expected
     assert record["number_of_batches"] == pytest.approx(450e9 / 2048 / 2304)
     code, out, _ = shardwise("estimate", CONFIG, "--also", "amped", "--json")
-    assert json.loads(out)["also"]["amped"] == told
+    assert json.loads(out)["also"]["amped"] == expected
 
 
 def test_flags_change_what_they_say_of_ampeds_own_answer(shardwise, config):

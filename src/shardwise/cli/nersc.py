@@ -68,7 +68,7 @@ class _Point:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What tells it from other searches."""
+        """Fields that identify the search."""
         domain = self.system.nvlink_size
         place = {"system": self.name, "method": self.method, "domain": domain, "gpus": self.gpus}
         return place | dict(self.values)

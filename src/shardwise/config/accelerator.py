@@ -3,7 +3,7 @@
 What estimates use are the figures of training, at sustained clocks (`MatmulKernel`,
 `AttentionKernel`, `MemoryKernel`). `Benchmarked` holds figures of single kernels as
 micro-benchmarks time them: short bursts at boost clocks, with the casts and copies that the
-benchmark's framework does beside them. Predictions of benchmarks use those; no estimate does.
+benchmark's framework adds. Predictions of benchmarks use those; no estimate does.
 """
 
 from typing import Literal

@@ -162,7 +162,7 @@ class ConfigBase(BaseModel):
     def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         """Return a mapping in which the files that it names are found from where we are.
 
-        Nouns that name files find those beside the file `source` here.
+        Configs that name files find them in the folder of the file `source`.
         """
         del source
         return data

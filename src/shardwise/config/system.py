@@ -101,7 +101,7 @@ class Memory(ConfigBase):
     """Peak rate per accelerator; for a tier behind a link, of that link in one direction."""
     efficiency: EfficiencyCurve | None = None
     """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
-    of their own beside it."""
+    of their own in addition."""
 
 
 class Accelerator(ConfigBase):

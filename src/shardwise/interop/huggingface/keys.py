@@ -48,14 +48,14 @@ OF_EXPERTS = frozenset(
         *("num_experts_per_token", "topk_group"),
     }
 )
-"""What else is told of experts, and means that there are some."""
+"""Other keys of experts; a file that has one describes a mixture of experts."""
 
 _WITHOUT_EFFECT = frozenset(
     {
         # what the file is, and by what it was written
         *("architectures", "auto_map", "dtype", "for_llm_compression", "model_type"),
         *("name_or_path", "torch_dtype", "transformers_version"),
-        # language models beside towers, and the towers, which `left_out` names
+        # language models next to vision or audio towers, and the towers, which `left_out` names
         *("audio_config", "mm_tokens_per_image", "text_config", "vision_config"),
         # words, labels, heads of other tasks, generation
         *("cache_implementation", "cross_attention_hidden_size", "finetuning_task", "id2label"),

@@ -51,7 +51,7 @@ def looks_like(data: Mapping[str, Any]) -> bool:
     """Whether a mapping has the keys by which Hugging Face's files say what they describe."""
     if "architectures" in data or "_diffusers_version" in data:
         return True
-    # SimuMax's files have a `model_type` too, beside words that no config.json has.
+    # SimuMax's files have a `model_type` too, next to keys that no config.json has.
     return isinstance(data.get("model_type"), str) and "head_num" not in data
 
 
@@ -203,9 +203,9 @@ def _architecture(data: Mapping[str, Any], source: str, prefix: str = "") -> tup
 
 
 def _implied(kind: str | None, named: str) -> str:
-    """The architecture that a `model_type` stands for beside a name that is known, or that name.
+    """The architecture that a `model_type` means, given the architecture that the file names.
 
-    A language model alone may keep the type of the whole that it was taken from.
+    A language model may keep the type of the multimodal model that it was part of.
     """
     if named in READERS and kind in FAMILIES[named].kinds:
         return named  # one of several classes of the type

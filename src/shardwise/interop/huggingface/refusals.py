@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "experts of the attention are not modelled": ("jetmoe",),
     "relative positions between layers' segments are not modelled": ("cpmant", "inkling"),
     "experts in parallel layers are not modelled": ("cohere2moe",),
-    "an MLP beside the experts is not modelled": ("arctic", "snowflake"),
+    "a dense MLP in parallel with the experts is not modelled": ("arctic", "snowflake"),
     "two attentions in a layer, and experts that do nothing, are not modelled": ("longcatflash",),
     "a norm of the experts' output is not modelled": ("axk1",),
     "norms inside the blocks are not modelled": ("bitnet",),

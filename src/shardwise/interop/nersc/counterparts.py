@@ -222,9 +222,9 @@ class ComparedRun:
         memory = self.result.memory_bytes
         if memory.buffers > 0:
             yield f"working sets and buffers have {readable(memory.buffers, 'bytes')} here"
-        fullest = max(self.result.stages, key=lambda stage: stage.total)
-        if fullest.parameters > self._layer.parameters * fullest.layers * (1 + _ROUNDING):
-            yield f"the fullest stage here, {fullest.stage}, has an end of the model"
+        peak = max(self.result.stages, key=lambda stage: stage.total)
+        if peak.parameters > self._layer.parameters * peak.layers * (1 + _ROUNDING):
+            yield f"the peak-memory stage here, {peak.stage}, has the embedding or the head"
 
 
 def _seconds(time_s: float) -> str:

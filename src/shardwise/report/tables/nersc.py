@@ -130,7 +130,7 @@ _OUTCOME = ("candidates", "feasible", "best", "reason")
 
 
 def _place(search: Mapping[str, object]) -> dict[str, str]:
-    """What tells a search from others, as text."""
+    """Fields of a search that identify it, as text."""
     place = {name: value for name, value in search.items() if name not in _OUTCOME}
     return {name: v if isinstance(v, str) else f"{v:.6g}" for name, v in place.items()}
 
