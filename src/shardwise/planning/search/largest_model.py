@@ -21,7 +21,7 @@ from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
 from shardwise.engine.evaluate import peak_memory
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, check_word
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
 from shardwise.ops.quantization import RECIPES
@@ -368,9 +368,7 @@ _FAMILIES = {
 
 
 def _family(name: str) -> _Family:
-    if name not in tuple(_FAMILIES):  # whatever its type
-        problem = f"allowed: {', '.join(_FAMILIES)}{nearest(str(name), _FAMILIES)}"
-        raise InputError(Fault.of("shapes", name, problem))
+    check_word("shapes", name, tuple(_FAMILIES))
     return _FAMILIES[name]
 
 

@@ -131,6 +131,10 @@ class SmallestGpus(Result):
     elapsed_s: float
 
 
+_TITLED = ("gpus", "global_batch_size", "seq_len")
+"""Fields of a space that the titles of tables and charts show."""
+
+
 class SearchResult(Result):
     """What a search found, and why it did not find more."""
 
@@ -177,6 +181,13 @@ class SearchResult(Result):
 
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved search that does not fit the others."""
+        for name in _TITLED:
+            values = self.space.get(name, ())
+            is_list = isinstance(values, (list, tuple))
+            are_numbers = is_list and all(isinstance(value, int) for value in values)
+            if values is None or isinstance(values, str) or are_numbers:
+                continue
+            yield Fault.of(f"space.{name}", values, "must be a list of integers, or text")
         if len({tuple(cell.values) for cell in self.cells}) > 1:
             yield Fault(field="cells", problem="must all be of the same axes")
         runs = self.runs
