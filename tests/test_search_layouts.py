@@ -69,6 +69,7 @@ OTHER: dict[str, Any] = {
     "offload_parts": ("qkv",),
     "training": False,
     "stack": "calculon",
+    "any_software": True,
     "recompute_parts": ("activation",),
     "recompute_layers": 1,
     "summa_panels": 2,

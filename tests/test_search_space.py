@@ -110,6 +110,7 @@ def test_what_is_tried_where_nothing_is_said(system):
     """All of what changes how a run is done, nothing of what makes it another run."""
     offload = (False, True) if system is HOSTED else (False,)
     expected = {**USUAL, **dict.fromkeys(OFFLOADS, offload), "tp_overlap": USUAL["tp_overlap"]}
+    expected["stack"] = (system.stack,)
     for field, values in expected.items():
         assert Space().values(field, system) == tuple(values), field
     by_layout = ("gpus", "tp", "pp", "dp", "vpp", "micro_batch_size", "global_batch_size")

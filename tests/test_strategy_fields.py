@@ -93,9 +93,9 @@ OF_ANOTHER_FIELD = {
 }
 """They do nothing without the other field, which is said or refused."""
 NOT_MODELLED = {
-    "calculon": {"stack"},
-    "nersc": {"stack"},
-    "amped": {"stack", "zero", "dp_overlap"},
+    "calculon": {"stack", "any_software"},
+    "nersc": {"stack", "any_software"},
+    "amped": {"stack", "any_software", "zero", "dp_overlap"},
 }
 """They have a formula of their own for these, which no file changes."""
 

@@ -23,7 +23,7 @@ from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
+from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -98,7 +98,7 @@ def estimate(
     check_flags(operations=operations, gemms=gemms)
     the_model, the_system = Model.load(model), System.load(system)
     requested = Strategy.load(strategy)
-    resolved = requested.resolved(the_model)
+    resolved = requested.resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     parts = operation_costs(the_model, the_system, table, place(the_system, table))
@@ -193,11 +193,12 @@ def estimate_many(
     if isinstance(strategies, Sequence) and not strategies:
         problem = "an empty list; provide at least one strategy"
         raise InputError(Fault(field="strategies", problem=problem))
-    table = Table.of(the_model, strategies)
     if isinstance(system, Sequence) and not isinstance(system, str):
-        table, groups = _on_systems(table, [System.load(one) for one in system])
+        table, groups = _on_systems(the_model, strategies, [System.load(one) for one in system])
     else:
-        groups = [(np.arange(len(table)), System.load(system), None)]
+        the_system = System.load(system)
+        table = Table.of(the_model, strategies, the_system.stack)
+        groups = [(np.arange(len(table)), the_system, None)]
     refused = np.empty(len(table), dtype=np.int64)
     columns: dict[str, Floats] = {}
     for rows, base, system_columns in groups:
@@ -233,14 +234,21 @@ def estimate_many(
 
 
 def _on_systems(
-    table: Table, systems: Sequence[System]
+    model: Model, strategies: Any, systems: Sequence[System]
 ) -> tuple[Table, list[tuple[Ints, System, SystemColumns | None]]]:
     """Pair rows with systems; return groups of rows whose systems have the same structure."""
+    names = list(dict.fromkeys(system.stack for system in systems)) or [DEFAULT_STACK]
+    tables = [Table.of(model, strategies, name) for name in names]
+    table = tables[0]
     if len(table) == 1:
         table = table.take(np.zeros(len(systems), dtype=np.int64))
     if len(systems) != len(table):
         problem = f"{len(systems)} systems for {len(table)} strategies; provide one for each"
         raise InputError(Fault(source="system", problem=problem))
+    if len(names) > 1:
+        which = np.array([names.index(system.stack) for system in systems])
+        rows = np.broadcast_to(np.arange(len(tables[0])), which.shape)
+        table = Table.by_row([one.take(rows) for one in tables], which)
     return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]
 
 

@@ -18,7 +18,6 @@ from shardwise import catalog
 from shardwise.analysis.results import Interval
 from shardwise.arrays import Floats
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters, count_parameters
@@ -141,8 +140,7 @@ def run_features(
     counted
         Parameters of the model, if already counted.
     """
-    stack = strategy.stack.name if isinstance(strategy.stack, Stack) else strategy.stack
-    framework = stack.split("-")[0]
+    framework = strategy.loaded_stack(system.stack).name.split("-")[0]
     return RunFeatures(
         experts=model.has_experts,
         accelerator=system.name,

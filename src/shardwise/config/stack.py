@@ -16,6 +16,9 @@ from shardwise.config.enums import (
 from shardwise.errors import Fault, InputError
 from shardwise.units import Bytes, Duration, Latency
 
+DEFAULT_STACK = "megatron-core-2025"
+"""Stack of a system that names none."""
+
 
 def _accept_base(schema: dict[str, Any]) -> None:
     """Let the JSON Schema accept what `load` accepts: a base and what differs."""

@@ -59,7 +59,7 @@ from shardwise.config.roles import (
     Role,
     Tries,
 )
-from shardwise.config.stack import Stack
+from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.errors import Fault, InputError
 
 # Of fields that are sets: their words, and what stands in place of none of them.
@@ -123,7 +123,8 @@ class Strategy(ConfigBase):
     """Degrees, batch, precision, recompute, sharding, schedule, placement and software.
 
     What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
-    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`. A tier
+    from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`, `stack`
+    from the system. A tier
     that stays None is the one that `placement` gives.
     """
 
@@ -292,9 +293,12 @@ class Strategy(ConfigBase):
     """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
-    stack: Annotated[str | Stack, Role(ALL_TIME)] = "megatron-core-2025"
-    """Software stack: catalog name or file. In a strategy file also `base` and the fields that
-    differ."""
+    stack: Annotated[str | Stack | None, Role(ALL_TIME, implied=True)] = None
+    """Software stack: catalog name or file; None: that of the system. In a strategy file also
+    `base` and the fields that differ."""
+    any_software: Annotated[bool, Role(())] = False
+    """Whether the strategy may need software that the stack is not: rules of what its release can
+    run do not apply."""
 
     @classmethod
     def located(cls, data: Mapping[str, object], source: str) -> Mapping[str, object]:
@@ -335,7 +339,7 @@ class Strategy(ConfigBase):
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
-        if isinstance(value, (str, Stack)):
+        if value is None or isinstance(value, (str, Stack)):
             return value
         if not isinstance(value, Mapping):
             raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
@@ -352,8 +356,8 @@ class Strategy(ConfigBase):
             ) from None
 
     @field_serializer("stack")
-    def _stack_name_or_fields(self, value: str | Stack) -> object:
-        if isinstance(value, str):
+    def _stack_name_or_fields(self, value: str | Stack | None) -> object:
+        if value is None or isinstance(value, str):
             return value
         fields = value.to_dict()
         if catalog.find("stacks", value.name) is None:
@@ -373,8 +377,15 @@ class Strategy(ConfigBase):
             raise InputError(Fault(**place, value=split, has_value=True))
         return self
 
-    def resolved(self, model: Model) -> "Strategy":
+    def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None.
+
+        Parameters
+        ----------
+        model
+            Model that is trained.
+        default_stack
+            Stack of the system.
 
         Raises
         ------
@@ -407,9 +418,13 @@ class Strategy(ConfigBase):
                 "tp_exchange": exchange,
                 "sequence_parallel": exchange == TpExchange.RS_AG,
                 "schedule": schedule,
-                "stack": Stack.load(self.stack),
+                "stack": self.loaded_stack(default_stack),
             }
         )
+
+    def loaded_stack(self, default_stack: str = DEFAULT_STACK) -> Stack:
+        """Return the stack, or the default one of the system where the strategy names none."""
+        return Stack.load(default_stack if self.stack is None else self.stack)
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

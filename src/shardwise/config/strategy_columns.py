@@ -11,7 +11,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
 from shardwise.config.enums import Schedule, TpExchange
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
+from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
 from shardwise.errors import Fault, InputError, nearest, refuse
@@ -23,8 +23,12 @@ LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_li
 _DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
 
-def columns_of(model: Model, columns: Mapping[str, Any]) -> dict[str, Any]:
+def columns_of(
+    model: Model, columns: Mapping[str, Any], default_stack: str = DEFAULT_STACK
+) -> dict[str, Any]:
     """Columns of a `Table` from columns or single values by field of `Strategy`.
+
+    Rows without a stack have `default_stack`.
 
     Raises
     ------
@@ -32,6 +36,7 @@ def columns_of(model: Model, columns: Mapping[str, Any]) -> dict[str, Any]:
         If a column is unknown, of the wrong type, or of another length than the others.
     """
     columns = _with_defaults(columns)
+    columns["stack"] = _with_default_stack(columns["stack"], default_stack)
     length = _common_length(columns)
     _refuse_ambiguous(columns, length)
     found: dict[str, Any] = {}
@@ -341,7 +346,16 @@ def _stacks(column: object, length: int) -> tuple[Ints, tuple[Stack, ...]]:
                 stacks.append(stack)
             by_item[key] = stacks.index(stack)
         codes[row] = by_item[key]
-    return codes, tuple(stacks) or (_stack(_DEFAULTS["stack"]),)
+    return codes, tuple(stacks) or (_stack(DEFAULT_STACK),)
+
+
+def _with_default_stack(column: Any, default_stack: str) -> Any:
+    """A stack, or a column of them, with the default in place of None."""
+    if column is None:
+        return default_stack
+    if isinstance(column, (str, Mapping, Stack)):
+        return column
+    return [default_stack if item is None else item for item in column]
 
 
 def _stack(item: Any) -> Stack:

@@ -11,7 +11,7 @@ from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import AttentionImplementation, Dtype, Schedule, TpExchange
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
+from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import LISTS, columns_of
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind, StrategyField
@@ -57,6 +57,7 @@ class Table:
     fsdp_reshard: Bools
     embedding_as_layer: Bools
     loss_as_layer: Bools
+    any_software: Bools
     expert_overlap: Bools
     tp_regather: Bools
     dp_overlap: Bools
@@ -210,6 +211,21 @@ class Table:
         )
         return replace(tables[0], **columns, extent_lists=texts)
 
+    @staticmethod
+    def by_row(tables: "Sequence[Table]", which: Ints) -> "Table":
+        """Take each row from one of several tables of as many rows, which may differ in stacks."""
+        every = [stack for table in tables for stack in table.stacks]
+        stacks = tuple(stack for i, stack in enumerate(every) if stack not in every[:i])
+        same = [table.changed(stacks=stacks, stack=table.stack_codes(stacks)) for table in tables]
+        rows = np.arange(len(which))
+        return same[0].changed(
+            **{name: np.stack([getattr(t, name) for t in same])[which, rows] for name in COLUMNS}
+        )
+
+    def stack_codes(self, stacks: "Sequence[Stack]") -> Ints:
+        """Position of the stack of each row among other stacks."""
+        return np.array([stacks.index(stack) for stack in self.stacks])[self.stack]
+
     def with_choices(self, choices: Mapping[str, Column]) -> "Table":
         """Try several values of fields of `Group.CHOICE` on every row.
 
@@ -264,11 +280,16 @@ class Table:
         return np.where(column == 0, np.nan, column) if field.optional else column
 
     @classmethod
-    def of(cls, model: Model, rows: "Mapping[str, Any] | Sequence[Strategy] | Any") -> "Table":
+    def of(
+        cls,
+        model: Model,
+        rows: "Mapping[str, Any] | Sequence[Strategy] | Any",
+        default_stack: str = DEFAULT_STACK,
+    ) -> "Table":
         """Build a table from strategies, a mapping of columns, or a data frame.
 
         Missing columns have the defaults of `Strategy`; a single value holds for all
-        rows.
+        rows. A row without a stack has `default_stack`, that of the system.
 
         Raises
         ------
@@ -279,20 +300,21 @@ class Table:
             return rows
         if isinstance(rows, Mapping):
             refuse_levels(rows)
-            return cls(**columns_of(model, rows))
+            return cls(**columns_of(model, rows, default_stack))
         if isinstance(rows, Strategy):
             rows = [rows]
         if isinstance(rows, Sequence) and not isinstance(rows, str):
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
-                resolved = [Strategy.load(row).resolved(model) for row in rows]
+                resolved = [Strategy.load(row).resolved(model, default_stack) for row in rows]
                 if len(resolved) == 1:  # single values are looked at faster than lists
-                    return cls(**columns_of(model, dict(resolved[0])))
+                    return cls(**columns_of(model, dict(resolved[0]), default_stack))
                 listed = {
                     name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
                 }
-                return cls(**columns_of(model, listed))
+                return cls(**columns_of(model, listed, default_stack))
         elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
-            return cls(**columns_of(model, {name: rows[name].to_numpy() for name in rows.columns}))
+            named = {name: rows[name].to_numpy() for name in rows.columns}
+            return cls(**columns_of(model, named, default_stack))
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 

@@ -16,6 +16,7 @@ from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, ShapeFigure, Size
 from shardwise.config.enums import Processing
 from shardwise.config.network import Tier
+from shardwise.config.stack import DEFAULT_STACK
 from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, FlopRate, Latency, Power
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
@@ -246,6 +247,8 @@ class System(Sourced):
     node: Node
     network: tuple[Tier, ...] = Field(min_length=1)
     """Tiers inside out; the domains grow and divide one another."""
+    stack: str = DEFAULT_STACK
+    """Software stack of strategies that name none: catalog name or file."""
     price: Price | None = None
     board_power: Power | None = None
     """Power limit of one accelerator."""

@@ -187,7 +187,7 @@ def trace(
         place = {"field": "micro_batches", "problem": problem}
         raise InputError(Fault(**place, value=micro_batches, has_value=True))
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(the_model)
+    resolved = Strategy.load(strategy).resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     passes = passes_in_step(table)

@@ -81,7 +81,7 @@ def graph_of(
     ['embedding', 'layer 0', 'head']
     """
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(the_model)
+    resolved = Strategy.load(strategy).resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     costs = operation_costs(the_model, the_system, table, place(the_system, table))

@@ -208,7 +208,7 @@ def amped_case(
         If it has no word for something, or something is wrong.
     """
     loaded, machine = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(loaded)
+    resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
     in_words = loaded.with_attention(resolved.attention)
     parameters = model_for_amped(in_words, seq_len=resolved.seq_len, dtype=resolved.dtype)
     parameters |= system_for_amped(machine, dtype=resolved.dtype)

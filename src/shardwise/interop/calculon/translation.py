@@ -89,9 +89,10 @@ def calculon_case(
         the_model = model_for_calculon(model)
     else:
         loaded = Model.load(model)
-        resolved = Strategy.load(strategy).resolved(loaded)
+        machine = System.load(system)
+        resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
         the_model = model_for_calculon(model, seq_len=resolved.seq_len)
-        execution = _execution(loaded, System.load(system), resolved, named)
+        execution = _execution(loaded, machine, resolved, named)
     check_together(the_model, the_system, execution, source=named)
     return CalculonCase(model=the_model, system=the_system, execution=execution)
 

@@ -85,7 +85,7 @@ def nersc_case(
         If its model cannot express something, or something is wrong.
     """
     loaded, machine = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(loaded)
+    resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
     described = loaded.with_attention(resolved.attention)
     case = NerscCase(
         described=described,

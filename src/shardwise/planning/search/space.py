@@ -222,7 +222,7 @@ class Space(_Values):
             tries = Tries.ALL
         if field in self.selected or tries is Tries.DIVISORS:
             return None
-        default = COLUMNS[field].default
+        default = system.stack if field == "stack" else COLUMNS[field].default
         if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
             return (default,)
         if COLUMNS[field].kind is Kind.TIER:

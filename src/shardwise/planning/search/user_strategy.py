@@ -81,7 +81,8 @@ class UserStrategy:
         own = _set_fields(strategy)
         fields = _single_values(system, space, own) | own
         degrees = _fault_of_degrees(model, fields)
-        row = Table.of(model, {name: value for name, value in fields.items() if value is not None})
+        named = {name: value for name, value in fields.items() if value is not None}
+        row = Table.of(model, named, system.stack)
         if space.batch == "largest" and "global_batch_size" not in own:
             most, dp = int(row.global_batch_size[0]), int(row.dp[0])
             row = replace(row, global_batch_size=np.array([most // dp * dp or most]))

@@ -148,7 +148,7 @@ class MovedFigures:
 
 
 def _stack(strategy: Strategy) -> Stack:
-    return Stack.load(strategy.stack)
+    return strategy.loaded_stack()
 
 
 # Errors of log time above this weigh like lines, not squares: rows with faults of their own.

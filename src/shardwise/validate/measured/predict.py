@@ -17,7 +17,6 @@ from shardwise.analysis.prediction_interval import (
 )
 from shardwise.analysis.results import EstimateTable
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError
@@ -261,7 +260,7 @@ def _memory_gib(run: Run, translation: Translation, table: EstimateTable, row: i
     if on_last_rank(run) and table.table.pp[row] > 1:
         last = estimate(translation.model, translation.system, translation.strategy).stages[-1]
         allocated, device = last.total, last.reserved
-    runtime = Stack.load(translation.strategy.stack).runtime_memory
+    runtime = translation.strategy.loaded_stack(translation.system.stack).runtime_memory
     return memory_gib(run, allocated_bytes=allocated, device_bytes=device, runtime_bytes=runtime)
 
 

@@ -1,0 +1,34 @@
+"""The software stack of a strategy that names none."""
+
+import pytest
+
+from shardwise import System, estimate, estimate_many, search
+from shardwise.config.stack import DEFAULT_STACK
+
+H100 = System.load("h100-sxm")
+OTHER = H100.model_copy(update={"stack": "torchtitan-2025"})
+ROW = {"gpus": 8, "tp": 8, "gbs": 8}
+
+
+def test_a_strategy_without_a_stack_uses_that_of_the_system() -> None:
+    """Estimates, tables and searches agree with the stack named in full."""
+    named = estimate("llama3-8b", H100, {**ROW, "stack": "torchtitan-2025"})
+    implied = estimate("llama3-8b", OTHER, ROW)
+    assert implied.strategy["stack"] == "torchtitan-2025"
+    assert implied.step_time_s == named.step_time_s
+    found = search("llama3-8b", OTHER, gpus=8, gbs=8, tp=8, recompute="none", zero=1, top=1)
+    assert found.best[0].strategy["stack"] == "torchtitan-2025"
+
+
+def test_each_system_of_a_table_has_its_own_stack() -> None:
+    """Rows on several systems equal those on each alone."""
+    table = estimate_many("llama3-8b", [H100, OTHER, H100], [ROW])
+    alone = [float(estimate_many("llama3-8b", one, [ROW]).step_time_s[0]) for one in (H100, OTHER)]
+    assert table.step_time_s.tolist() == pytest.approx([alone[0], alone[1], alone[0]], rel=1e-12)
+    assert alone[0] != alone[1]
+
+
+def test_systems_without_a_stack_have_the_default() -> None:
+    """A system file need not name software."""
+    fields = {name: value for name, value in H100.to_dict().items() if name != "stack"}
+    assert System.load(fields).stack == DEFAULT_STACK
