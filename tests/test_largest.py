@@ -232,12 +232,71 @@ def test_the_verb_prints_the_ladder_and_writes_the_model(shardwise, tmp_path):
     code, out, err = shardwise(*words)
     assert (code, err) == (0, "")
     found = largest_model("h100-sxm", gpus=2, count=3)
-    assert all(shape.name in out for shape in found.ladder)
-    assert f"MFU {100 * found.best.mfu:.1f} %" in out
+    for fit in (found, found.practical):
+        assert all(shape.name in out for shape in fit.ladder)
+        assert f"MFU {100 * fit.best.mfu:.1f} %" in out
     _, out, _ = shardwise(*words, "--json", "--output", path)
     record = json.loads(out)
     assert record | {"elapsed_s": 0} == found.to_dict() | {"elapsed_s": 0}
-    assert count_parameters(Model.load(path)).total == found.largest.parameters
+    assert count_parameters(Model.load(path)).total == found.practical.largest.parameters
+
+
+def test_the_practical_answer_is_that_of_its_own_space():
+    """TP within the domain, nothing offloaded, options at defaults: all smaller than the limit."""
+    few = {"vpp": 1, "mbs": 1}
+    found = largest_model("h100-sxm", gpus=16, seq_len=1024, count=3, space=few)
+    own = {
+        "tp": [1, 2, 4, 8],
+        "tp_exchange": ["all_reduce", "rs_ag"],
+        "tp_overlap": "stack",
+        "tp_regather": True,
+        "dp_overlap": True,
+        "fused_activation": False,
+        "placement": "tp-cp-dp-pp",
+    }
+    alone = largest_model("h100-sxm", gpus=16, seq_len=1024, count=3, space=HERE | own | few)
+    practical = found.practical
+    assert practical.ladder == alone.ladder
+    assert practical.largest == alone.largest
+    assert practical.best.strategy == alone.best.strategy
+    assert practical.best.fits
+    assert practical.largest.parameters < found.largest.parameters
+    beyond = practical.ladder[practical.ladder.index(practical.largest) + 1 :]
+    assert beyond
+    assert not any(shape.fits for shape in beyond)
+    assert found.best.strategy["offload_weights"]
+
+
+def test_what_the_space_sets_is_the_same_for_both_answers():
+    """A practical answer offloads where it is asked to, and a fixed tp may cross domains."""
+    asked = {"offload_optimizer": True, "tp": 16}
+    found = largest_model("h100-sxm", gpus=16, space=FEW | asked, count=1)
+    for fit in (found, found.practical):
+        assert fit.best.strategy["offload_optimizer"]
+        assert fit.best.strategy["tp"] == 16
+    assert not found.practical.best.strategy["offload_weights"]
+    only = HERE | FEW | {"tp": 1, "pp": 1, "tp_exchange": "rs_ag", "tp_regather": True}
+    found = largest_model("h100-sxm", gpus=2, space=only, count=1)
+    assert found.practical.largest == found.largest
+    assert found.practical.best.strategy == found.best.strategy
+
+
+def test_nothing_practical_fits_is_said_next_to_the_limit(shardwise, tmp_path):
+    """The limit stands, the model of the limit is written, and the exit code is 0."""
+    path = tmp_path / "largest.yaml"
+    space = tmp_path / "space.yaml"
+    space.write_text("tp: 64\nvpp: 1\nmbs: 1\ntp_overlap: stack\nplacement: tp-cp-dp-pp\n")
+    scale = ("--gpus", 64, "--gbs", 64, "--seq-len", 2048, "--count", 1)
+    words = ("models", "--largest-for", "h100-sxm", "--shapes", "calculon", *scale)
+    words = (*words, "--space", space)
+    code, out, _ = shardwise(*words)
+    assert code == 0
+    assert "practical: none of these shapes fits" in out
+    assert "limit:     gpt-24576x128" in out
+    code, _, err = shardwise(*words, "--output", path)
+    assert code == 0
+    assert "fits the limit only, not in practice" in err
+    assert path.exists()
 
 
 def test_no_model_fits_is_an_answer(shardwise):

@@ -93,8 +93,8 @@ def command(
     With a folder, list every model file in it; a file that is not a model gets an error line, and
     the exit code is 2. With --output, write the model to a file, as a template for your own.
 
-    With --largest-for, find the largest dense GPT that fits; exit code 1 if none does. --output
-    writes that model.
+    With --largest-for, find the largest dense GPT that fits: in practice, and as a limit with
+    everything allowed; exit code 1 if none does. --output writes the practical model.
     """
     if largest_for is not None:
         refuse_options(_NO_NAME, name=name, explain=explain)
@@ -128,11 +128,14 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
     if options.gpus is None:
         raise missing_flag("gpus")
     found = largest_model(system, **values)
-    if output is not None and found.model is not None:
-        Model.validated(found.model).to_file(output)
+    model = found.practical.model or found.model
+    if output is not None and model is not None:
+        Model.validated(model).to_file(output)
+        if found.practical.model is None:
+            note(f"{output}: fits the limit only, not in practice")
     if json:
         emit_json(found.to_dict())
-    elif output is None or found.model is None:
+    elif output is None or model is None:
         from shardwise.report.tables.largest_model import print_largest  # noqa: PLC0415
 
         print_largest(found)

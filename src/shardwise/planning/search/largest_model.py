@@ -1,8 +1,10 @@
 """`largest_model`: the largest dense GPT that some strategy fits onto a number of accelerators.
 
+Once with every strategy of the space, once with those that people run.
 The models form a ladder of sizes, in the proportions of published ones.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
-from shardwise.config.strategy_fields import OFFLOADS
+from shardwise.config.roles import Tries
+from shardwise.config.strategy_fields import COLUMNS, OFFLOADS
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
@@ -30,7 +33,7 @@ from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import broken_options, excess_bytes
 from shardwise.planning.search.placements import divisors
 from shardwise.planning.search.query import load_space, usable_bytes
-from shardwise.planning.search.results import LargestModel, Shape
+from shardwise.planning.search.results import LargestFit, LargestModel, Shape
 from shardwise.planning.search.run import search
 from shardwise.planning.search.smallest_gpus import least_memory_space
 from shardwise.planning.search.space import Space
@@ -40,6 +43,9 @@ _MOST_SHOWN = 50
 """Each model that is listed has a search of its own."""
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
+# The practical answer tries all values of these, and the exchanges of released trainers.
+_STILL_TRIED = ("recompute",)
+_USUAL_EXCHANGES = ("all_reduce", "rs_ag")
 
 
 def largest_model(
@@ -61,6 +67,11 @@ def largest_model(
     could fit; the first that fits is the answer. (Not by bisection: a larger model may fit where a
     smaller one does not, if its heads and layers have better divisors.) Memory alone decides
     whether a shape fits; times are computed for the strategies of the largest one only.
+
+    There are two answers: the limit, with every strategy of the space, and `practical`, with those
+    that people run: tensor parallelism inside the innermost domain of the network, no offload, and
+    options at their defaults, except the schedule, ZeRO and recompute. Fields that `space` or
+    `fixed` set are the same for both.
 
     Parameters
     ----------
@@ -90,6 +101,10 @@ def largest_model(
     >>> found = largest_model("h100-sxm", gpus=8)
     >>> found.largest.fits, found.best.fits
     (True, True)
+    >>> found.practical.largest.parameters < found.largest.parameters
+    True
+    >>> found.practical.best.strategy["offload_weights"]
+    False
     """
     started = time.perf_counter()
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST_SHOWN:
@@ -99,16 +114,55 @@ def largest_model(
     family = _family(shapes)
     declared = _with_scale(load_space(space, fixed), family, gpus, gbs, seq_len)
     declared, note = _with_dtype(declared, the_system)
-    length = _single(declared, "seq_len")
-    case = _Case(
-        system=the_system,
-        space=_with_divisors(declared),
-        capacity_bytes=usable_bytes(the_system, max_memory, reserve),
+    usable = usable_bytes(the_system, max_memory, reserve)
+
+    def fit(space: Space, within: float) -> LargestFit:
+        case = _Case(
+            system=the_system,
+            space=_with_divisors(space),
+            declared=space,
+            capacity_bytes=usable,
+            memory={"max_memory": max_memory, "reserve": reserve},
+        )
+        return _fit(case, family, count=count, within=within)
+
+    limit = fit(_everything(declared), math.inf)
+    within = 0.0 if limit.largest is None else limit.largest.parameters
+    practical = fit(_practical(declared, the_system), within)
+    return LargestModel(
+        **{name: getattr(limit, name) for name in LargestFit.model_fields},
+        system=the_system.name,
+        gpus=_single(declared, "gpus"),
+        global_batch_size=_single(declared, "global_batch_size"),
+        seq_len=_single(declared, "seq_len"),
+        capacity_bytes=usable,
+        second_capacity_bytes=sum(tier.capacity for tier in the_system.accelerator.memory[1:]),
+        practical=practical,
+        notes=() if note is None else (note,),
+        elapsed_s=time.perf_counter() - started,
     )
+
+
+def _fit(case: "_Case", family: "_Family", *, count: int, within: float) -> LargestFit:
+    """Find the largest shape that fits with some strategy of a space.
+
+    Parameters
+    ----------
+    within
+        Parameters of the largest shape to try: of one that a larger space fits.
+
+    Raises
+    ------
+    InputError
+        If no strategy is legal with any shape; only without `within`.
+    """
+    length = _single(case.space, "seq_len")
     models, possible = family.ladder(_most_parameters(case), beyond=count, seq_len=length)
     evaluated: dict[int, Shape] = {}
     limit: int | None = None
     for position in reversed(range(possible)):
+        if count_parameters(models[position]).total > within:
+            continue
         evaluated[position] = _shape(case, models[position])
         if evaluated[position].fits:
             limit = position
@@ -116,31 +170,52 @@ def largest_model(
     first = 0 if limit is None else max(0, limit + 1 - (count - count // 2))
     shown = range(first, min(first + count, len(models)))
     evaluated |= {i: _shape(case, models[i]) for i in shown if i not in evaluated}
-    if all(shape.spare_bytes is None for shape in evaluated.values()):
+    if within == math.inf and all(shape.spare_bytes is None for shape in evaluated.values()):
         _refuse_all(case, models[0])
     found: dict[str, object] = {"largest": None, "model": None, "best": None, "candidates": 0}
     if limit is not None:
         found = {"largest": evaluated[limit], "model": models[limit].to_dict()}
-        narrowed = declared.fixed(_fitting_degrees(case, models[limit]), source="space")
-        result = search(
-            models[limit], the_system, narrowed, top=1, max_memory=max_memory, reserve=reserve
-        )
+        degrees = _fitting_degrees(case, models[limit])
+        narrowed = case.declared.fixed(degrees, source="space")
+        result = search(models[limit], case.system, narrowed, top=1, **case.memory)
         found["best"] = next(iter(result.best), None) if result.complete else None
         found["candidates"] = result.candidates
-    return LargestModel(
-        system=the_system.name,
-        gpus=_single(declared, "gpus"),
-        global_batch_size=_single(declared, "global_batch_size"),
-        seq_len=length,
-        space=declared.model_dump(mode="json", exclude_unset=True),
-        capacity_bytes=case.capacity_bytes,
-        second_capacity_bytes=sum(tier.capacity for tier in the_system.accelerator.memory[1:]),
+    return LargestFit(
+        space=case.declared.model_dump(mode="json", exclude_unset=True),
         ladder=tuple(evaluated[i] for i in shown),
         judged=len(evaluated),
-        notes=() if note is None else (note,),
-        elapsed_s=time.perf_counter() - started,
         **found,
     )
+
+
+def _everything(space: Space) -> Space:
+    """The space with all values of the options that it leaves open."""
+    every = {name: "all" for name, field in COLUMNS.items() if field.role.tries is Tries.ALL}
+    return _where_open(space, every)
+
+
+def _practical(space: Space, system: System) -> Space:
+    """The part of a space that people run: what it leaves open is narrowed.
+
+    Tensor parallelism stays inside the innermost domain of the network, nothing is offloaded, and
+    every option has its default, except the degrees, the schedule, ZeRO and recompute. What the
+    space sets stays as it is.
+    """
+    fields: dict[str, object] = {
+        name: COLUMNS[name].default
+        for name in COLUMNS
+        if COLUMNS[name].role.tries is Tries.ALL and name not in _STILL_TRIED
+    }
+    domain = system.network[0].domain
+    fields["tp"] = [n for n in divisors(_single(space, "gpus")) if domain is None or n <= domain]
+    fields["tp_exchange"] = _USUAL_EXCHANGES
+    return _where_open(space, fields)
+
+
+def _where_open(space: Space, fields: Mapping[str, object]) -> Space:
+    """The space with values for those of some fields that it does not set."""
+    unset = {name: value for name, value in fields.items() if getattr(space, name) is None}
+    return space.fixed(unset, source="space") if unset else space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +224,12 @@ class _Case:
 
     system: System
     space: Space
+    """With every tp degree written out."""
+    declared: Space
     capacity_bytes: float
     """Usable part of the first memory tier."""
+    memory: Mapping[str, Any]
+    """The same as arguments of a search."""
 
     def candidates(self, model: Model) -> Candidates:
         """The strategies that decide whether a model fits."""

@@ -325,19 +325,11 @@ class Shape(Result):
     """That strategy."""
 
 
-class LargestModel(Result):
-    """The largest model that fits, and its neighbors on the ladder."""
+class LargestFit(Result):
+    """The largest model that some strategy of a space fits, and its neighbors on the ladder."""
 
-    system: str
-    gpus: int
-    global_batch_size: int
-    seq_len: int
     space: dict[str, Any]
     """The space as declared."""
-    capacity_bytes: float
-    """Usable memory of an accelerator."""
-    second_capacity_bytes: float
-    """Capacity of the second memory tier for each accelerator; 0 without one."""
     ladder: tuple[Shape, ...]
     """Shapes around the limit, smallest first."""
     judged: int
@@ -350,6 +342,22 @@ class LargestModel(Result):
     """Its fastest strategy; None if interrupted."""
     candidates: int
     """Strategies that the fastest was selected from."""
+
+
+class LargestModel(LargestFit):
+    """The largest model that fits: the limit, and the practical answer."""
+
+    system: str
+    gpus: int
+    global_batch_size: int
+    seq_len: int
+    capacity_bytes: float
+    """Usable memory of an accelerator."""
+    second_capacity_bytes: float
+    """Capacity of the second memory tier for each accelerator; 0 without one."""
+    practical: LargestFit
+    """With tensor parallelism inside the innermost domain, no offload, and options at their
+    defaults, except the schedule, ZeRO, recompute and what the space sets."""
     notes: tuple[str, ...]
     """What was chosen by the system."""
     elapsed_s: float

@@ -1,20 +1,32 @@
-"""The largest model that fits, and the shapes around it, as tables."""
+"""The largest model that fits: the practical answer and the limit, as tables."""
 
 from collections.abc import Mapping
 
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.results import LargestModel, Shape
+from shardwise.planning.search.results import LargestFit, LargestModel, Shape
 from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
 
 _OFFLOADED = ("weights", "activations", "optimizer")
 
 
+_PRACTICAL = (
+    "tensor parallelism inside the innermost domain, no offload, options at their defaults, "
+    "recompute as needed"
+)
+_LIMIT = "everything allowed"
+
+
 def print_largest(found: LargestModel) -> None:
-    """Print the largest model, the shapes around it, and its fastest strategy."""
-    show(_headline(found), _ladder(found), *_fastest(found))
+    """Print the practical answer, then the limit: the shapes around it and its fastest strategy."""
+    show(_headline(found))
+    for name, allowed, fit in (
+        ("practical", _PRACTICAL, found.practical),
+        ("limit", _LIMIT, found),
+    ):
+        show(_answer(name, allowed), _ladder(fit), *_fastest(fit))
 
 
 def _headline(found: LargestModel) -> Text:
@@ -23,19 +35,34 @@ def _headline(found: LargestModel) -> Text:
     if found.largest is None:
         text.append(f"none of these shapes fits on {where}", style="bold")
     else:
-        largest = f"{found.largest.name} with {count(found.largest.parameters)} parameters"
-        text.append(f"largest dense GPT that fits on {where}: {largest}", style="bold")
+        text.append(f"largest dense GPT that fits on {where}", style="bold")
+        text.append(f"\n  practical: {_size(found.practical)}", style="bold")
+        text.append(f"\n  limit:     {_size(found)}", style="bold")
     room = f"{gib(found.capacity_bytes)} GiB of each accelerator"
     if found.second_capacity_bytes:
         room += f" and {gib(found.second_capacity_bytes)} GiB of host memory"
     batch = f"global batch {found.global_batch_size} x {found.seq_len} tokens"
-    text.append(f"\n{batch}; {room} usable\n")
+    text.append(f"\n{batch}; {room} usable")
     for note in found.notes:
-        text.append(f"{note}\n")
+        text.append(f"\n{note}")
     return text
 
 
-def _ladder(found: LargestModel) -> Table:
+def _size(fit: LargestFit) -> str:
+    """The largest shape of one answer and its parameters."""
+    if fit.largest is None:
+        return "none of these shapes fits"
+    return f"{fit.largest.name} with {count(fit.largest.parameters)} parameters"
+
+
+def _answer(name: str, allowed: str) -> Text:
+    text = Text("\n")
+    text.append(name, style="bold")
+    text.append(f": {allowed}", style="dim")
+    return text
+
+
+def _ladder(found: LargestFit) -> Table:
     heads = (
         "hidden",
         "layers",
@@ -85,7 +112,7 @@ def _brief(strategy: Mapping[str, object]) -> str:
     return ", ".join(words)
 
 
-def _fastest(found: LargestModel) -> list[Text]:
+def _fastest(found: LargestFit) -> list[Text]:
     best = found.best
     if best is None:
         return []
