@@ -107,6 +107,7 @@ VALUES: dict[str, list[Any]] = {
     "cp_tier": [-1, -1, -1, 0, 1],
     "dp_tier": [-1, -1, -1, 0, 1],
     "pp_tier": [-1, -1, -1, 0, 1],
+    "any_software": [False, True],
     "stack": STACKS,
 }
 

@@ -205,7 +205,7 @@ FLAGS = {
     "--recompute-parts PART,...": "Default: core_attention.",
     "--frozen PART,...": "norms, head. Default: none.",
     "--lora-parts PART,...": "Of: attention, mlp, experts. Default: attention,mlp.",
-    "--stack NAME": "Default: megatron-core-2025.",
+    "--stack NAME": "if not set: that of the system.",
     "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
     "--zero N": "Default: 1.",
 }

@@ -94,6 +94,7 @@ VALUES: dict[str, list[Any]] = {
     "cp_tier": [None, 1],
     "dp_tier": [None, 1, 2],
     "pp_tier": [None, 0],
+    "any_software": [False],
     "stack": [samples.stack(), "megatron-lm-2022", samples.stack(attention="unfused")],
 }
 DERIVED = {"gpus"}  # degrees say how many there are
