@@ -21,11 +21,13 @@ from shardwise import (
     compare,
     estimate,
     estimate_many,
+    estimate_recipe,
     estimate_training_time,
     explain,
     graph_of,
     largest_model,
     plan_fsdp,
+    recipes,
     search,
     sweep,
     trace,
@@ -50,6 +52,7 @@ ARGUMENTS = {
     estimate: {"model": MODEL, "system": SYSTEM, "strategy": RUN},
     estimate_many: {"model": MODEL, "system": SYSTEM, "strategies": RUN},
     estimate_training_time: {"model": MODEL, "system": SYSTEM, "strategy": RUN, "tokens": "1B"},
+    estimate_recipe: {"recipe": "llama3-8b-h100-8-bf16"},
     trace: {"model": MODEL, "system": SYSTEM, "strategy": RUN},
     graph_of: {"model": MODEL, "system": SYSTEM, "strategy": RUN},
     search: {"model": MODEL, "system": SYSTEM, "space": SPACE},
@@ -91,7 +94,7 @@ def test_every_public_function_is_here():
     """Classes have tests of their own."""
     public = [getattr(shardwise, name) for name in shardwise.__all__]
     functions = {one for one in public if inspect.isfunction(one)}
-    assert functions == {*ARGUMENTS, compare, plan_fsdp}
+    assert functions == {*ARGUMENTS, compare, plan_fsdp, recipes}
 
 
 @pytest.mark.parametrize(

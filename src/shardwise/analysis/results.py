@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Parts of the time are sums of float64; they add up to the step within this share.
 _ROUNDING = 1e-9
 # What the command adds to an estimate: results of other models, and notes on an imported file.
-_ADDED = ("also", "imported")
+_ADDED = ("also", "imported", "recipe")
 
 
 class Peak(Result):

@@ -38,6 +38,7 @@ VERBS = {
     "models": "Models of the catalog or a folder, or one model in detail.",
     "systems": "Systems of the catalog, or one system with sources.",
     "stacks": "Software stacks of the catalog, or one stack.",
+    "recipes": "Published recipes next to what was measured with them.",
     "convert": "Convert files of other tools; write results as tables.",
     "export": "Matrix products, compute graph or DeepFlow shapes, as files.",
     "schema": "JSON Schema of a config file, such as model or strategy.",

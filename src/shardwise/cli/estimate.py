@@ -13,7 +13,7 @@ from shardwise.cli.amped import Inputs, read_inputs
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
-    ModelArgument,
+    ModelOrNone,
     OutputOption,
     PlotOption,
     StrategyOption,
@@ -23,6 +23,7 @@ from shardwise.cli.options import (
     with_options,
 )
 from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log, note
+from shardwise.cli.recipes import Chosen, RecipeOption
 from shardwise.config import files
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
@@ -186,8 +187,9 @@ def _write_folder(folder: str, answer: Answer) -> None:
 @with_options
 def command(
     *,
-    model: ModelArgument,
+    model: ModelOrNone = None,
     system: SystemOrNone = None,
+    recipe: RecipeOption = None,
     strategy: StrategyOption = None,
     tables: TablesOption = None,
     ops: Annotated[
@@ -230,7 +232,15 @@ def command(
     Degrees default to 1; dp is the number of GPUs over the other degrees. Exit code 1 if the model
     does not fit in memory. An AMPeD configuration as MODEL also sets system, strategy and tokens.
     """
-    inputs = read_inputs(model, system, strategy=strategy, flags=flags, run=run, tables=tables)
+    chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy)
+    inputs = read_inputs(
+        chosen.model,
+        chosen.system,
+        strategy=strategy,
+        flags=chosen.fields(flags),
+        run=run,
+        tables=tables,
+    )
     if reference is not None:
         useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
         useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
@@ -270,7 +280,7 @@ def command(
         system=the_system,
         strategy=the_strategy,
         result=result,
-        record=inputs.record(result),
+        record=inputs.record(result) | chosen.record(result, flags),
         texts={},
     )
     if other is not None:
@@ -284,6 +294,7 @@ def command(
         if other is not None:
             other_models.show_comparison(case, result, answer.record["also"][other], all_=ops)
         inputs.show_imported()
+        chosen.show(answer.record)
     elif not result.fits:
         from shardwise.report.tables.estimate import verdict  # noqa: PLC0415 - slow to import
 

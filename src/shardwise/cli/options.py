@@ -23,12 +23,20 @@ ModelArgument = Annotated[
         "or owner/name on the Hugging Face hub.",
     ),
 ]
+ModelOrNone = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; "
+        "or owner/name on the Hugging Face hub. Optional with --recipe.",
+    ),
+]
 SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEM_FILES)]
 SystemOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="SYSTEM",
-        help=f"{_SYSTEM_FILES} Optional if MODEL is an AMPeD configuration.",
+        help=f"{_SYSTEM_FILES} Optional with --recipe, or if MODEL is an AMPeD configuration.",
     ),
 ]
 TablesOption = Annotated[

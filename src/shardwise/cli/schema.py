@@ -9,6 +9,7 @@ from shardwise.cli.options import COMMAND_LINE
 from shardwise.cli.output import emit_json
 from shardwise.config.expressions.schema import with_figures
 from shardwise.config.model import Model
+from shardwise.config.recipe import Recipe
 from shardwise.config.reliability import Reliability
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -24,6 +25,7 @@ SCHEMAS: dict[str, Any] = {
     "stack": Stack,
     "space": Space,
     "reliability": Reliability,
+    "recipe": Recipe,
     "scenario": Scenario,
     "estimate": Estimate,
 }

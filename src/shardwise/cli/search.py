@@ -10,7 +10,7 @@ from shardwise.cli.amped import system_or_config
 from shardwise.cli.flags import training_run, with_run_flags
 from shardwise.cli.options import (
     JsonFlag,
-    ModelArgument,
+    ModelOrNone,
     OutputOption,
     SystemOrNone,
     flag_fault,
@@ -22,6 +22,7 @@ from shardwise.cli.options import (
     with_options,
 )
 from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, note, progress_bar, show
+from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.space import (
     AllowOption,
     FixOption,
@@ -83,8 +84,8 @@ class SpaceOptions:
         str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
     ] = None
 
-    def read(self) -> Space:
-        """Read the space."""
+    def read(self, work: Mapping[str, object]) -> Space:
+        """Read the space; fields of `work` are those of a recipe, which all others override."""
         fields = merge_fields(
             {
                 "gpus": self.gpus,
@@ -96,7 +97,7 @@ class SpaceOptions:
             fix=field_pairs("fix", self.fix, values="one"),
             allow=field_pairs("allow", self.allow, values="several"),
         )
-        return read_space(self.space, fields)
+        return read_space(self.space, fields, work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +212,9 @@ class SearchOptions:
 @with_options
 def command(
     *,
-    model: ModelArgument,
+    model: ModelOrNone = None,
     system: SystemOrNone = None,
+    recipe: SearchRecipeOption = None,
     of: SpaceOptions,
     wanted: SearchOptions,
     count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
@@ -237,12 +239,15 @@ def command(
     fields have one value by default: recompute_layers=fit, micro_batch_size=largest,
     stage_layers=balanced. Exit code 1 if none is feasible.
     """
-    system = system_or_config(model, system)
+    chosen = Chosen.of(recipe, model=model, system=system)
+    model = chosen.model
+    system = system_or_config(model, chosen.system)
     if output is not None:
         files.check_writable_ending(output)
     if reference is not None:
         from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
 
+        refuse_options(_NO_EFFECT, recipe=recipe)
         useless = used(of, "batch", "space", "fix", "allow", "seq_len") | asdict(wanted) | dict(run)
         theirs_too = ("top", "save", "axes", "plot")
         refuse_options(_NO_EFFECT, **{n: v for n, v in useless.items() if n not in theirs_too})
@@ -265,7 +270,7 @@ def command(
     for options in theirs.entered().values():
         refuse_options(_NEEDS_REFERENCE, **options)
     refuse_options(_NEEDS_REFERENCE, layers=theirs.layers)
-    space = of.read()
+    space = of.read(chosen.question())
     if count:
         refuse_options(_NEEDS_SEARCH, **asdict(wanted), ok_if_none=ok_if_none, **run)
         return _count(model, system, space, json=json, output=output)

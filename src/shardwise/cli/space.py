@@ -123,9 +123,23 @@ class ReferenceOptions:
         }
 
 
-def read_space(path: str | None, fields: Mapping[str, object]) -> Space:
-    """Read the file of a space, if any; fields of flags override it."""
+def read_space(
+    path: str | None, fields: Mapping[str, object], work: Mapping[str, object] | None = None
+) -> Space:
+    """Read the file of a space, if any; fields of flags override it, and it those of a recipe.
+
+    Parameters
+    ----------
+    path
+        The file; None: the default space.
+    fields
+        Fields that flags set.
+    work
+        Fields that a recipe sets.
+    """
     space = load_space(path, {})
+    rest = {n: value for n, value in (work or {}).items() if n not in space.model_fields_set}
+    fields = rest | dict(fields)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
 
 

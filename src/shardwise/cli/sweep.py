@@ -9,8 +9,9 @@ import typer
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
+    COMMAND_LINE,
     JsonFlag,
-    ModelArgument,
+    ModelOrNone,
     OutputOption,
     PlotOption,
     StrategyOption,
@@ -22,6 +23,7 @@ from shardwise.cli.options import (
     with_options,
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.space import (
     AllowOption,
     DomainOption,
@@ -40,6 +42,7 @@ from shardwise.config import files
 from shardwise.config.strategy import explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
 from shardwise.interop.translation import known_reference
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
@@ -92,11 +95,15 @@ class ReferenceOptions:
 @with_options
 def command(
     *,
-    model: ModelArgument,
+    model: ModelOrNone = None,
     system: Annotated[
-        str,
-        typer.Argument(metavar="SYSTEM[,SYSTEM...]", help="One or more catalog names or files."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="SYSTEM[,SYSTEM...]",
+            help="One or more catalog names or files. Optional with --recipe.",
+        ),
+    ] = None,
+    recipe: SearchRecipeOption = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,13 +156,15 @@ def command(
     """
     if output is not None:
         files.check_writable_ending(output)
-    listed = ",".join(part for part in (system, more) if part)
-    names = [name.strip() for name in listed.split(",") if name.strip()]
+    chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy)
+    names = _systems(chosen.system, more)
     if theirs.reference is not None:
         others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures, "tokens": tokens}
-        others |= asdict(options) | {"strategy": strategy, "fix": fix}
+        others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        query = _reference_query(theirs, flags, model=model, system=listed, top=options.top)
+        query = _reference_query(
+            theirs, flags, model=chosen.model, system=",".join(names), top=options.top
+        )
         query = replace(query, vary=_varied(vary or ()), together=together, plot=plot)
         answer = sweep_nersc(query, json=json, output=output)
         return 0 if answer["best"] or ok_if_none else 1
@@ -170,6 +179,7 @@ def command(
     if strategy is not None or fixed:
         refuse_options(_NEEDS_SEARCH, **asdict(options))
         fields = merge_fields(flags, fix=fixed_fields)
+        fields = _not_varied(chosen.fields(fields), varied) | fields
         strategy_of(strategy, fields)  # validates; faults name the command line or the file
         explicit = {} if strategy is None else explicit_fields(strategy)
         arguments = {"strategy": explicit | fields}
@@ -179,12 +189,13 @@ def command(
         allowed = field_pairs("allow", options.allow, values="several")
         fields = merge_fields(flags, fix=fixed_fields, allow=allowed)
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
-        arguments["space"] = read_space(options.space, fields)
+        work = _not_varied(chosen.question(), varied)
+        arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1
     _refuse_twice(varied, fields)
     with progress_bar("points", counted=False) as bar:
         result = sweep(
-            model,
+            chosen.model,
             names,
             vary=varied,
             together=together,
@@ -208,6 +219,20 @@ def command(
     if not result.complete:
         return INTERRUPTED
     return 0 if found or ok_if_none else 1
+
+
+def _systems(system: str | None, more: str | None) -> list[str]:
+    """Names of SYSTEM, which has to be there, and of --system."""
+    if system is None:
+        problem = "Missing argument 'SYSTEM[,SYSTEM...]'; it is optional with --recipe"
+        raise InputError(Fault(source=COMMAND_LINE, problem=problem))
+    return [name.strip() for name in f"{system},{more or ''}".split(",") if name.strip()]
+
+
+def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict[str, object]:
+    """Fields without those that are an axis of the sweep."""
+    names = {SHORT_NAMES.get(name, name.replace("-", "_")) for name in varied}
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _reference_query(

@@ -235,7 +235,7 @@ class Source(ConfigBase):
     """Who printed or measured it, where and when; for `fitted`, on what and how well."""
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """Names stand in tables: terminals act on characters that do not print."""
     if not name.isprintable():
         raise ValueError("must have printable characters only")
@@ -245,7 +245,7 @@ def _printable(name: str) -> str:
 class Sourced(ConfigBase):
     """A named config whose figures say where they come from."""
 
-    name: Annotated[str, AfterValidator(_printable)] = Field(min_length=1)
+    name: Annotated[str, AfterValidator(printable)] = Field(min_length=1)
     description: str = ""
     sources: dict[str, Source] = Field(default_factory=dict)
     """Origin of the figures by dotted field prefix (items of lists by position); the longest

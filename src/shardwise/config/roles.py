@@ -53,3 +53,6 @@ class Role:
     """What `all` stands for in a search, where the type of the field does not say it."""
     implied: bool = False
     """Whether `Strategy.resolved` fills it in where it is None."""
+    work: bool = False
+    """Whether it says what is trained, in which types and with which software, not how: a search of
+    a better way to do the same leaves it as it is."""

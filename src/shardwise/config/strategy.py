@@ -135,7 +135,7 @@ class Strategy(ConfigBase):
     KIND: ClassVar[readers.Kind | None] = "strategy"
     FIGURES: ClassVar[bool] = True
 
-    gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True)] = None
+    gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = None
     """Number of accelerators: tp x tp2 x cp x dp x pp."""
     tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT)] = 1
     """Tensor-parallel degree."""
@@ -158,26 +158,28 @@ class Strategy(ConfigBase):
         Count, Role((*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"), DIVISORS, LAYOUT)
     ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
-    global_batch_size: Annotated[Count | None, Role((), (), LAYOUT, implied=True)] = Field(
-        default=None, validation_alias=AliasChoices("global_batch_size", "gbs")
+    global_batch_size: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = (
+        Field(default=None, validation_alias=AliasChoices("global_batch_size", "gbs"))
     )
     """Sequences per step, over all replicas."""
-    seq_len: Annotated[Count | None, Role((*COMPUTE, *COMMUNICATION, "offload"), implied=True)] = (
-        None
-    )
+    seq_len: Annotated[
+        Count | None, Role((*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
+    ] = None
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES), Role(LAYERS)] = Dtype.BF16
+    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES), Role(LAYERS, work=True)] = (
+        Dtype.BF16
+    )
     """Type of weights, activations and matrix products."""
-    quantization: Annotated[Quantization, Role(LAYERS)] = Quantization.NONE
+    quantization: Annotated[Quantization, Role(LAYERS, work=True)] = Quantization.NONE
     """Low-precision recipe for the GEMMs of layers: fp8 scaled by tensor or by block (1 x 128,
     weights 128 x 128), mxfp8 or nvfp4. The rest stays in `dtype`."""
-    quantized_weights: Annotated[bool, Role(ONCE_PER_STEP)] = False
+    quantized_weights: Annotated[bool, Role(ONCE_PER_STEP, work=True)] = False
     """Whether these weights are stored and gathered in the low-precision type only, without a
     16-bit copy."""
-    document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"))] = None
+    document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"), work=True)] = None
     """Tokens of the documents packed into a sequence; attention stays inside a document (for
     several lengths l: sum l^2 / sum l); None: one document per sequence."""
-    attention: Annotated[AttentionKind, Role(LAYERS)] = AttentionKind.MODEL
+    attention: Annotated[AttentionKind, Role(LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
     recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL)] = Recompute.NONE
     """What backward recomputes: nothing, some parts of a layer, or full layers."""
@@ -198,16 +200,20 @@ class Strategy(ConfigBase):
     backward."""
     fsdp_prefetch: Annotated[Whole, Role(("dp_comm",), group=CHOICE)] = 1
     """Layers whose weights are prefetched before the layer that computes."""
-    optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP)] = Optimizer.ADAMW
+    optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[
-        tuple[FrozenPart, ...], Role(("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"))
+        tuple[FrozenPart, ...],
+        Role(("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"), work=True),
     ] = ()
     """Parts of the model whose weights are not trained. Shared experts count as mlp."""
-    lora_rank: Annotated[Count | None, Role(LAYERS)] = None
+    lora_rank: Annotated[Count | None, Role(LAYERS, work=True)] = None
     """Rank of LoRA adapters, which are trained instead of the weights of the model; None: no
     adapters."""
-    lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS)] = (LoraPart.ATTENTION, LoraPart.MLP)
+    lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS, work=True)] = (
+        LoraPart.ATTENTION,
+        LoraPart.MLP,
+    )
     """Parts of a layer whose GEMMs have adapters."""
     schedule: Annotated[
         Schedule | None,
@@ -230,7 +236,7 @@ class Strategy(ConfigBase):
     """Whether the embedding counts as a layer when layers are assigned to stages."""
     loss_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
     """Whether head and loss count as a layer when layers are assigned to stages."""
-    training: Annotated[bool, Role(ALL_TIME)] = True
+    training: Annotated[bool, Role(ALL_TIME, work=True)] = True
     """Whether a step includes backward and the optimizer; if not, it is forward only."""
     sequence_parallel: Annotated[bool | None, Role((), implied=True)] = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
@@ -255,15 +261,16 @@ class Strategy(ConfigBase):
     """Context-parallel communication: keys and values sent around a ring during attention,
     all-gathered, or an all-to-all that swaps sequence for heads (Ulysses)."""
     expert_capacity: Annotated[
-        Annotated[float, Field(ge=0.01, le=1e4), NO_FLAG] | None, Role((*COMPUTE, "ep_comm"))
+        Annotated[float, Field(ge=0.01, le=1e4), NO_FLAG] | None,
+        Role((*COMPUTE, "ep_comm"), work=True),
     ] = None
     """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
     unused room is padded; None: dropless."""
-    expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"))] = 1.0
+    expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"), work=True)] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
-    dispatch_dtype: Annotated[DispatchDtype, Role(("forward", "recompute", "ep_comm"))] = (
-        DispatchDtype.DTYPE
-    )
+    dispatch_dtype: Annotated[
+        DispatchDtype, Role(("forward", "recompute", "ep_comm"), work=True)
+    ] = DispatchDtype.DTYPE
     """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
     expert_overlap: Annotated[bool, Role(("ep_comm",))] = False
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
@@ -293,10 +300,10 @@ class Strategy(ConfigBase):
     """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
-    stack: Annotated[str | Stack | None, Role(ALL_TIME, implied=True)] = None
+    stack: Annotated[str | Stack | None, Role(ALL_TIME, implied=True, work=True)] = None
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
-    any_software: Annotated[bool, Role(())] = False
+    any_software: Annotated[bool, Role((), work=True)] = False
     """Whether the strategy may need software that the stack is not: rules of what its release can
     run do not apply."""
 
