@@ -254,6 +254,9 @@ def _megatron_degrees(plan: Plan) -> Iterator[str]:
     etp = plan["etp"] if plan.experts else tp  # A: expert_tensor_parallel_size defaults to tp
     if plan["gpus"] % (etp * plan["ep"] * pp):  # P:875
         yield "ep: etp x ep x pp must divide gpus"
+    splits_sequence = tp > 1 and plan["tp_exchange"] == "rs_ag"
+    if splits_sequence and plan["seq_len"] % (tp * cp):  # tensor_parallel/mappings.py:173
+        yield f"seq_len {plan['seq_len']}: must be a multiple of tp x cp"
     if cp > 1 and plan["seq_len"] % (2 * cp):  # A:1336
         yield f"seq_len {plan['seq_len']}: must be a multiple of 2 x cp"
     if any(moe.bias for moe in plan.experts) and plan["etp"] > 1:  # T:2612
@@ -363,15 +366,23 @@ def _megatron_modules(plan: Plan) -> Iterator[str]:
         yield "recompute_parts mlp: of dense layers only"
 
 
+def _megatron_shards(plan: Plan) -> Iterator[str]:
+    zero, dp, shard = plan["zero"], plan["dp"], plan["dp_shard"]
+    if zero == 0 or not plan.is_sharded or shard in (None, dp):
+        return
+    if dp % shard:
+        yield f"dp_shard {shard}: must divide dp {dp}"
+    ranks_of_expert = plan["gpus"] // (plan["etp"] * plan["ep"] * plan["pp"])
+    if plan.experts and ranks_of_expert % max(1, dp // shard):  # 0.16.1, P:1263
+        yield f"dp_shard {shard}: replicas must divide those of an expert"
+    if plan.release < ((0, 14) if zero > 1 else (0, 10)):
+        yield "dp_shard: not in this release"
+
+
 def _megatron_sharding(plan: Plan) -> Iterator[str]:
-    zero, dp_shard = plan["zero"], plan["dp_shard"]
+    zero = plan["zero"]
     if not plan.is_sharded:
         return
-    if dp_shard is not None and dp_shard != plan["dp"]:
-        if zero and plan["dp"] % dp_shard:
-            yield f"dp_shard {dp_shard}: must divide dp {plan['dp']}"
-        if zero and plan.release < ((0, 14) if zero > 1 else (0, 10)):
-            yield "dp_shard: not in this release"
     if zero > 1 and plan["optimizer"] == "muon":
         yield "zero 2, 3: not with muon"
     if zero > 1 and not plan.orders_as("tp-cp-dp-pp"):  # Bridge: not with Megatron-FSDP
@@ -391,6 +402,9 @@ def _megatron_precision(plan: Plan) -> Iterator[str]:
             yield "quantized_weights: needs zero 1 or more"
     if plan["offload_optimizer"] and not plan["optimizer"].startswith("adamw"):  # A:1884
         yield f"offload_optimizer: not with {plan['optimizer']}"
+    is_aware = plan["offload_optimizer"] or plan["optimizer"] in ("adamw-bf16", "adamw-8bit")
+    if is_aware and not plan["zero"]:  # megatron-core 0.16.1, optimizer_config.py:379
+        yield "optimizer, offload_optimizer: types of its state need zero 1 or more"
     if plan.model.mtp and plan.model.position not in ("rope", "learned"):  # A:1942
         yield f"mtp: not with {plan.model.position} positions"
 
@@ -499,6 +513,7 @@ _MEGATRON_RULES: tuple[Rule, ...] = (
     _megatron_interleaving,
     _megatron_recompute,
     _megatron_modules,
+    _megatron_shards,
     _megatron_sharding,
     _megatron_precision,
     _megatron_expert_overlap,
@@ -598,6 +613,9 @@ def _titan_stages(plan: Plan, compiled: bool) -> Iterator[str]:
         yield f"vpp: {schedule} has one stage per rank"
     if schedule == "interleaved" and (vpp == 1 or pp == 1):
         yield "schedule interleaved: needs pp > 1 and vpp > 1"
+    rounds = max(1, plan.micro_batches // pp)
+    if schedule == "interleaved" and plan.micro_batches % rounds:  # PyTorch's schedules.py
+        yield f"vpp: {plan.micro_batches} micro-batches are not {rounds} equal rounds"
     if schedule == "zb-v" and compiled:
         yield "schedule zb-v: not with torch.compile"
     if pp > 1 and plan.model.tied_embeddings:

@@ -76,7 +76,10 @@ MEGATRON: dict[str, list[tuple[Any, ...]]] = {
         (DENSE, CP | {"cp_exchange": "all_to_all"}, {"tp": 4}, {"tp": 2}),
         (DENSE, TP | {"cp": 2}, {"cp_exchange": "all_to_all"}, {"cp_exchange": "ring"}),
     ],
-    "seq_len": [(DENSE, CP, {"seq_len": 8196}, {"seq_len": 8200})],
+    "seq_len": [
+        (DENSE, CP, {"seq_len": 8196}, {"seq_len": 8200}),
+        (DENSE, CP | {"tp": 8}, {"seq_len": 8200}, {"seq_len": 8224}),
+    ],
     "etp": [(BIASED, {"ep": 4}, {"etp": 2, "tp": 2}, {"etp": 1, "tp": 2})],
     "placement": [
         (DENSE, PP | {"tp": 2}, {"placement": "dp-tp-cp-pp"}, {"placement": "tp-cp-pp-dp"}),
@@ -178,6 +181,7 @@ MEGATRON: dict[str, list[tuple[Any, ...]]] = {
     ],
     "dp_shard": [
         (DENSE, {}, {"dp_shard": 24}, {"dp_shard": 16}),
+        (GROUPED, {"dp_shard": 8}, {"ep": 16}, {"ep": 8}),
         (DENSE, {}, fsdp(dp_shard=16), {"dp_shard": 16}, {"release": "0.13"}),
     ],
     "fsdp_reshard": [
@@ -206,7 +210,11 @@ MEGATRON: dict[str, list[tuple[Any, ...]]] = {
             {"machine": "b200-sxm"},
         ),
     ],
-    "optimizer": [(DENSE, {}, {"optimizer": "adafactor"}, {"optimizer": "adamw-bf16"})],
+    "optimizer": [
+        (DENSE, {}, {"optimizer": "adafactor"}, {"optimizer": "adamw-bf16"}),
+        (DENSE, {"optimizer": "adamw-8bit"}, {"zero": 0}, {"zero": 1}),
+        (DENSE, {"offload_optimizer": True}, {"zero": 0}, {"zero": 1}),
+    ],
     "offload_optimizer": [
         (DENSE, {"offload_optimizer": True}, {"optimizer": "sgd"}, {"optimizer": "adamw"}),
     ],
@@ -327,7 +335,10 @@ TITAN: dict[str, list[tuple[Any, ...]]] = {
         (DENSE, FULLY | PP, {"schedule": "zb-v"}, {"schedule": "1f1b"}),
         (DENSE, FULLY | PP, {"schedule": "interleaved"}, {"schedule": "1f1b"}),
     ],
-    "vpp": [(DENSE, FULLY | VPP, {"schedule": "1f1b"}, {"schedule": "interleaved"})],
+    "vpp": [
+        (DENSE, FULLY | VPP, {"schedule": "1f1b"}, {"schedule": "interleaved"}),
+        (DENSE, FULLY | VPP | {"dp": 16}, {"gbs": 176}, {"gbs": 160}),
+    ],
     "pp": [(TIED, FULLY, {"pp": 2}, {"pp": 1})],
     "stage_layers": [
         (DENSE, FULLY | PP, {"stage_layers": [19, 21, 21, 19]}, {}, {"release": "0.1"}),
