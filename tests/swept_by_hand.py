@@ -69,9 +69,12 @@ def axis(name: str, labels: Any, *, kind: Any = "system", unit: str | None = Non
 
 
 def influence(figure: str, elasticity: float, saved: float, **words: Any) -> Influence:
-    """What doubling a figure saves."""
+    """What doubling a figure of the hardware saves; half of it costs as much unless said."""
     fields = {"unit": None, "value": None, "factor": 2.0, "step_time_s": 1 - saved}
+    fields |= {"kind": "hardware", "worse_factor": 1 / words.get("factor", 2.0), "lost": saved}
+    fields |= {"worse_step_time_s": 1 + saved, "worse_fits": True}
     again = {"best_step_time_s": None, "best_saved": None}
+    again |= {"best_worse_step_time_s": None, "best_lost": None}
     return Influence(figure=figure, elasticity=elasticity, saved=saved, **(fields | again | words))
 
 

@@ -355,8 +355,14 @@ def test_elasticities_are_shares_of_the_step_where_nothing_overlaps():
         assert found[name].saved == pytest.approx(-found[name].elasticity / 2, abs=1e-7)
         assert found[name].step_time_s == pytest.approx(now * (1 - found[name].saved))
         assert found[name].factor == 2
-    sizes = [abs(influence.elasticity) for influence in point.sensitivity]
-    assert sizes == sorted(sizes, reverse=True)
+        assert found[name].lost == pytest.approx(-found[name].elasticity, abs=1e-7)  # s to 2 s
+        assert found[name].worse_factor == 0.5
+    kinds = [influence.kind for influence in point.sensitivity]
+    assert kinds == sorted(kinds, reverse=True)  # hardware, then fitted
+    for kind in ("hardware", "constant"):
+        own = [i for i in point.sensitivity if i.kind == kind]
+        sizes = [abs(influence.elasticity) for influence in own]
+        assert sizes == sorted(sizes, reverse=True)
     assert found["hbm.capacity"].elasticity == 0
     assert found["inside.bandwidth"].elasticity == 0
 
@@ -379,20 +385,78 @@ def test_a_world_twice_as_fast_takes_half_the_time(base):
     }
 
 
-def test_what_a_figure_saves_is_what_a_sweep_of_it_finds():
+def test_what_a_figure_saves_and_costs_is_what_a_sweep_of_it_finds():
+    """The best plan for changed hardware is searched again; constants keep the plan."""
     base, model = system(), samples.model()
-    found = sweep(model, base, sensitivity=True, reoptimise=True, **TINY)
+    found = sweep(model, base, sensitivity=True, **TINY)
+    assert found.reoptimised
     point = found.points[0]
     now = point.best[0].step_time_s
-    assert all(i.best_saved is not None for i in point.sensitivity if i.elasticity)
-    some = ("matrix.bf16", "hbm.capacity", "between.bandwidth", "host.bandwidth")
     for influence in point.sensitivity:
-        if influence.figure not in some or influence.best_step_time_s is None:
-            continue
-        vary = {influence.figure: f"{influence.factor!r}x"}
-        again = sweep(model, base, vary=vary, **TINY).points[0].best[0].step_time_s
-        held = sweep(model, base, strategy=point.best[0].strategy, vary=vary).points[0].best[0]
-        assert influence.best_step_time_s == pytest.approx(again, rel=1e-12)
-        assert influence.best_saved == pytest.approx(1 - again / now, rel=1e-9)
-        assert influence.step_time_s == pytest.approx(held.step_time_s, rel=1e-12)
-        assert influence.best_step_time_s <= influence.step_time_s * (1 + 1e-12)
+        assert (influence.best_saved is not None) == (influence.kind == "hardware")
+    some = ("matrix.bf16", "hbm.capacity", "between.bandwidth", "host.bandwidth", "inside.latency")
+    seen = [influence for influence in point.sensitivity if influence.figure in some]
+    assert {influence.figure for influence in seen} == set(some)
+    for one in seen:
+        for factor, same_s, best_s, share in (
+            (one.factor, one.step_time_s, one.best_step_time_s, one.best_saved),
+            (one.worse_factor, one.worse_step_time_s, one.best_worse_step_time_s, one.best_lost),
+        ):
+            vary = {one.figure: f"{factor!r}x"}
+            again = sweep(model, base, vary=vary, **TINY).points[0].best
+            held = sweep(model, base, strategy=point.best[0].strategy, vary=vary).points[0].best[0]
+            assert same_s == pytest.approx(held.step_time_s, rel=1e-12)
+            if not again:
+                assert (best_s, share) == (None, None)
+                continue
+            assert best_s == pytest.approx(again[0].step_time_s, rel=1e-12)
+            assert abs(share) == pytest.approx(abs(1 - again[0].step_time_s / now), rel=1e-9)
+            assert best_s <= same_s * (1 + 1e-12) or not held.fits
+            if factor == one.worse_factor:
+                assert one.worse_fits == held.fits
+
+
+def test_a_fixed_plan_is_not_searched_again():
+    """With the same effects on the plan itself; a fixed strategy has no search."""
+    base, model = system(), samples.model()
+    again = sweep(model, base, sensitivity=True, **TINY)
+    same = sweep(model, base, sensitivity=True, reoptimise=False, **TINY)
+    assert not same.reoptimised
+    for one, other in zip(again.points[0].sensitivity, same.points[0].sensitivity, strict=True):
+        assert (other.best_saved, other.best_lost) == (None, None)
+        assert (one.saved, one.lost) == (other.saved, other.lost)
+    strategy = same.points[0].best[0].strategy
+    fixed = sweep(model, base, strategy=strategy, sensitivity=True)
+    assert not fixed.reoptimised
+    assert fixed.points[0].sensitivity == same.points[0].sensitivity
+    with pytest.raises(InputError, match="reoptimise: needs sensitivity"):
+        sweep(model, base, reoptimise=True, **TINY)
+
+
+@each_row("share", [0.0, 0.6])
+def test_half_the_memory_may_leave_nothing_that_fits(share):
+    """Neither the plan nor another fits; or half of it is less than is to stay free."""
+    model, described = samples.model(), system().to_dict()
+    tiny = TINY | {"tp": 2, "recompute": "full", "zero": 1, "offload_weights": False}
+    tiny |= {"offload_activations": False, "offload_optimizer": False, "mbs": 1, "vpp": 1}
+    plan = sweep(model, system(), **tiny).points[0].best[0]
+    size = 1.01 * plan.memory_reserved_bytes / (1 - share)
+    described["accelerator"]["memory"][0]["capacity"] = size
+    small = System.validated(described)
+    found = sweep(model, small, sensitivity=True, reserve=share * size, **tiny)
+    halved = next(i for i in found.points[0].sensitivity if i.figure == "hbm.capacity")
+    assert not halved.worse_fits
+    assert (halved.best_lost, halved.best_worse_step_time_s) == (None, None)
+    assert halved.best_saved is not None
+
+
+@each_row("name", ["h100-sxm", "tpu-v5p", "gb200-nvl72"])
+def test_figures_are_hardware_or_constants(name):
+    """Bandwidths, latencies, capacities, rates and links are bought; the rest are constants."""
+    figures = {figure.name: figure for figure in influencing_figures(System.load(name))}
+    hardware = {name for name, figure in figures.items() if figure.is_hardware}
+    ends = ("bandwidth", "capacity", "latency", "links")
+    for figure in figures:
+        bought = figure.endswith(ends) or figure.startswith(("matrix.", "vector."))
+        bought &= not figure.startswith(("attention", "memory_bound", "matmul", "compute"))
+        assert (figure in hardware) == bought, figure

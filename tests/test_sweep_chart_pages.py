@@ -63,11 +63,13 @@ def answered():
     """One point that says what would help, once with another search."""
     found = swept([], lambda *_: plan(1))
     influences = (
-        influence("matrix", -0.8, 0.4, best_step_time_s=0.5, best_saved=0.5),
+        influence("matrix", -0.8, 0.4, best_step_time_s=0.5, best_saved=0.5, best_lost=0.6),
         influence("nvlink.bandwidth", -0.1, 0.05),
-        influence("launch", 0.2, 0.1, factor=0.5),
+        influence("launch", 0.9, 0.1, factor=0.5, kind="constant"),
         influence("nothing", 0.0, 0.0),
-        influence("capacity", 0.0, 0.0, best_step_time_s=0.9, best_saved=0.1),
+        influence(
+            "capacity", 0.0, 0.0, best_step_time_s=0.9, best_saved=0.1, worse_fits=False, lost=0.0
+        ),
     )
     point = found.points[0].model_copy(update={"sensitivity": influences})
     return found.model_copy(update={"points": (point,)})
@@ -183,19 +185,30 @@ def test_a_front_needs_something_to_stand_against(scaled, ranked):
 
 
 def test_sensitivities_stand_by_their_size(answered):
-    """Elasticities at the left, savings at the right; figures without influence are left out."""
+    """Elasticities at the left, gains and losses at the right; the hardware before constants."""
     figure = tornado(answered)
-    names = ["matrix", "launch", "nvlink.bandwidth", "capacity"]
+    names = ["matrix", "nvlink.bandwidth", "capacity", "launch"]
     assert list(figure.layout.yaxis.categoryarray) == names
     left, right = [each for each in figure.data if each.name == "old"]
     assert list(left.y) == names
-    assert list(left.x) == [-0.8, 0.2, -0.1, 0]
-    assert list(right.x) == [40, 10, 5, 0]
-    assert list(right.text) == ["2x: 40.0 %", "0.5x: 10.0 %", "2x: 5.0 %", "2x: 0.0 %"]
+    assert list(left.x) == [-0.8, -0.1, 0, 0.9]
+    assert list(right.x) == [40, 5, 0, 10]
+    assert list(right.text) == ["2x: 40.0 %", "2x: 5.0 %", "2x: 0.0 %", "0.5x: 10.0 %"]
     assert figure.layout.xaxis2.range[1] > 50
-    again = trace(figure, "with the best strategy then")
-    assert (list(again.x), list(again.y)) == ([50, 10], ["matrix", "capacity"])
-    assert "2x saves 40.0 %, 50.0 % with the best strategy then" in left.customdata[0]
+    assert figure.layout.xaxis2.range[0] < -60
+    (costs,) = [each for each in figure.data if each.name == "old: costs"]
+    assert list(costs.x) == [-40, -5, 0, -10]
+    assert list(costs.text) == ["0.5x: 40.0 %", "0.5x: 5.0 %", "0.5x: does not fit", "2x: 10.0 %"]
+    gains, losses = [each for each in figure.data if each.name == "with the best strategy then"]
+    assert (list(gains.x), list(gains.y)) == ([50, 10], ["matrix", "capacity"])
+    assert (list(losses.x), list(losses.y)) == ([-60, 0], ["matrix", "capacity"])
+    assert (
+        "2x saves 40.0 %, 50.0 % with the best strategy then; 0.5x costs 40.0 %, 60.0 % with"
+        in left.customdata[0]
+    )
+    assert "0.5x costs 0.0 % and does not fit, nothing fits then" in left.customdata[2]
+    words = [note.text for note in figure.layout.annotations]
+    assert words == ["<i>hardware</i>", "<i>constants of the model</i>"]
 
 
 def test_sensitivities_of_several_points_stand_side_by_side(answered, scaled):
@@ -208,7 +221,8 @@ def test_sensitivities_of_several_points_stand_side_by_side(answered, scaled):
             ),
         }
     )
-    assert [each.name for each in tornado(two).data] == ["old", "old", "new", "new"]
+    names = [name for each in ("old", "new") for name in (each, each, f"{each}: costs")]
+    assert [each.name for each in tornado(two).data] == names
     many = answered.model_copy(update={"points": answered.points * 7})
     part = "only(result, systems=..., at={axis: label})"
     for given, told in (

@@ -64,12 +64,23 @@ def test_a_strategy_file_is_held_fixed_and_broken_down(shardwise, tmp_path):
 
 
 def test_what_would_help_most_is_said_in_words(shardwise):
-    code, out, _ = shardwise(*NARROW, "--tp", 2, "--mbs", 2, "--sensitivity", "--reoptimise")
+    words = (*NARROW, "--tp", 2, "--mbs", 2, "--sensitivity")
+    code, out, _ = shardwise(*words)
     assert code == 0
-    assert "What would help most on h100-sxm" in out
+    assert "What the hardware would gain and lose on h100-sxm" in out
     assert "2x matrix.bf16 would save" in out
-    assert "with the strategy that is best then" in out
-    assert "other figures do next to nothing" in out
+    assert "Constants of the model, with the same plan" in out
+    assert "same plan  worse" in out
+    assert "other constants change next to nothing" in out
+    hardware, fitted = out.split("Constants of the model")
+    assert "matmul.bf16.efficiency" in fitted
+    assert "matmul.bf16.efficiency" not in hardware
+    code, again, _ = shardwise(*words, "--reoptimise")
+    assert again == out
+    code, out, _ = shardwise(*words, "--fixed-plan")
+    assert code == 0
+    assert "same plan  worse" not in out
+    assert "would save" in out
 
 
 def test_figures_are_listed(shardwise):
@@ -110,6 +121,7 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
             ),
         ),
         (("--reoptimise",), "command line: reoptimise: needs --sensitivity"),
+        (("--fixed-plan",), "command line: fixed_plan: needs --sensitivity"),
         (
             ("--fixed", "--top", 2),
             (

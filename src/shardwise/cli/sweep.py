@@ -66,11 +66,13 @@ class SearchOptions:
         typer.Option("--top", metavar="K", help="Plans to list per point. Default: 1."),
     ] = None
     reoptimise: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--reoptimise", help="With --sensitivity: search again for every change of a parameter."
+            "--reoptimise/--fixed-plan",
+            help="With --sensitivity: search the best plan again for every change of the hardware "
+            "(default), or keep the plan.",
         ),
-    ] = False
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,11 @@ def command(
     options: SearchOptions,
     sensitivity: Annotated[
         bool,
-        typer.Option("--sensitivity", help="Rank the system parameters that would help most."),
+        typer.Option(
+            "--sensitivity",
+            help="Rank the figures of the hardware by what twice or half of each gains and loses, "
+            "and the constants of the model.",
+        ),
     ] = False,
     figures: Annotated[
         bool, typer.Option("--figures", help="List the system parameters that can vary, and stop.")
@@ -185,7 +191,9 @@ def command(
         arguments = {"strategy": explicit | fields}
     else:
         if not sensitivity:
-            refuse_options("needs --sensitivity", reoptimise=options.reoptimise)
+            problem = "needs --sensitivity"
+            refuse_options(problem, reoptimise=options.reoptimise)
+            refuse_options(problem, fixed_plan=options.reoptimise is False)
         allowed = field_pairs("allow", options.allow, values="several")
         fields = merge_fields(flags, fix=fixed_fields, allow=allowed)
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")

@@ -34,6 +34,9 @@ _LOWER_IS_BETTER = frozenset(
 
 At the same peak, fewer multiprocessors fill sooner.
 """
+_HARDWARE = frozenset({"bandwidth", "capacity", "latency", "latency_per_member", "links_per_node"})
+"""Figures of the hardware by the last word of their path, in addition to rates of matrix and
+vector units; all others are constants of the model that are fitted to measurements."""
 _UNITS = {
     "bandwidth": "byte/s",
     "capacity": "bytes",
@@ -64,6 +67,21 @@ class Figure:
     def lower_is_better(self) -> bool:
         """Whether a lower value is better."""
         return self.paths[0][-1] in _LOWER_IS_BETTER
+
+    @property
+    def is_hardware(self) -> bool:
+        """Whether a buyer can change it: a bandwidth, latency, capacity, rate or number of links.
+
+        The others are constants of the model: efficiencies, launches, shapes of curves, and the
+        multiprocessors that share a peak.
+        """
+        path = self.paths[0]
+        return self.is_rate or (path[-1] in _HARDWARE and "bulk" not in path)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether it is a rate of the matrix or vector units, for one type or all."""
+        return self.paths[0][1] in _RATES
 
 
 def figure_names(system: System) -> Mapping[str, Figure]:

@@ -54,6 +54,9 @@ class Influence(Result):
 
     figure: str
     """Its name, as in --vary."""
+    kind: Literal["hardware", "constant"]
+    """A lever that a buyer can change (bandwidths, latencies, capacities, rates, links), or a
+    constant of the model (efficiencies, launches, curves), most of them fitted to measurements."""
     unit: str | None
     value: float | None
     """Its current value; None where the name refers to several figures."""
@@ -68,7 +71,19 @@ class Influence(Result):
     best_step_time_s: float | None
     """Of the best strategy with that figure; None without a new search."""
     best_saved: float | None
-    """Share of the step time that this saves."""
+    """Share of the step time that this saves; of the score, if another objective was requested."""
+    worse_factor: float
+    """The opposite change: 0.5 where higher is better, 2 where lower is."""
+    worse_step_time_s: float
+    """Of the same strategy with the figure times `worse_factor`."""
+    lost: float
+    """Share of the step time that this adds."""
+    worse_fits: bool
+    """Whether the same strategy still fits."""
+    best_worse_step_time_s: float | None
+    """Of the best strategy with that figure; None without a new search, and where nothing fits."""
+    best_lost: float | None
+    """Share of the step time that this adds, as `best_saved`."""
 
 
 class SweepPoint(Result):
@@ -86,7 +101,8 @@ class SweepPoint(Result):
     problem: str | None
     """Why there is no strategy; None where there is one."""
     sensitivity: tuple[Influence, ...] = ()
-    """By absolute elasticity, largest first; empty unless requested."""
+    """Hardware, then constants; each by absolute elasticity, largest first. Empty unless
+    requested."""
 
 
 class SweepResult(Result):
@@ -102,6 +118,8 @@ class SweepResult(Result):
     space: dict[str, Any] | None
     """The space that was searched, as declared."""
     objective: str
+    reoptimised: bool = False
+    """Whether the best strategy was searched again for every change of the hardware."""
     points: tuple[SweepPoint, ...]
     """By system, then by axis, the last one changing first."""
     assumed: tuple[str, ...]

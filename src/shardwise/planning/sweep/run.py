@@ -39,7 +39,7 @@ def sweep(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     sensitivity: bool = False,
-    reoptimise: bool = False,
+    reoptimise: bool | None = None,
     progress: Progress | None = None,
     **fixed: Any,
 ) -> SweepResult:
@@ -65,7 +65,8 @@ def sweep(
         Whether to compute how the step time of the best strategy depends on every figure of the
         system.
     reoptimise
-        Whether to search again with every figure changed that matters.
+        With `sensitivity`: whether to search the best strategy again for every change of the
+        hardware; by default wherever there is a search. If not, the plan is fixed.
     progress
         See `Progress`.
     **fixed
@@ -88,7 +89,12 @@ def sweep(
     True
     """
     started = time.perf_counter()
-    check_flags(together=together, sensitivity=sensitivity, reoptimise=reoptimise)
+    check_flags(together=together, sensitivity=sensitivity)
+    if reoptimise is not None:
+        check_flags(reoptimise=reoptimise)
+        if not sensitivity:
+            raise InputError(Fault(source="sweep", field="reoptimise", problem="needs sensitivity"))
+    again = bool(sensitivity and strategy is None and (reoptimise is None or reoptimise))
     check_function("progress", progress)
     the_model = Model.load(model)
     several: Any = system if isinstance(system, (list, tuple)) else [system]
@@ -106,7 +112,7 @@ def sweep(
         query = SweepQuery(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
-        work = SearchWork(query, sensitivity=sensitivity, reoptimise=reoptimise)
+        work = SearchWork(query, sensitivity=sensitivity, reoptimise=again)
     else:
         _refuse_search_options(space=space, objective=objective, reoptimise=reoptimise or None)
         fields = {
@@ -124,6 +130,7 @@ def sweep(
         strategy=fields,
         space=None if declared is None else declared.model_dump(mode="json", exclude_unset=True),
         objective=work.objective,
+        reoptimised=again,
         points=tuple(
             SweepPoint(
                 system=point.name,

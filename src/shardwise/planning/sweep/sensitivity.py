@@ -20,6 +20,9 @@ _STEP = 1e-4
 _MOST_FACTOR = 2.0
 _AT_MOST_ONE = ("efficiency", "join_exponent")
 """Shares, which are at most 1."""
+_PROCESSOR_SHARE, _MOST_SHARE = "processor_share", 0.9
+# None, both ends of the difference, the better value and the worse one.
+_CHANGES = 5
 # Points to change at a time: each makes a hundred rows and a hundred columns.
 _POINTS = 64
 
@@ -64,45 +67,58 @@ def _influences(
 ) -> list[tuple[Influence, ...]]:
     here = [_values(systems, int(place)) for place in on]
     helpful = [[helpful_factor(figure, values) for figure in figures] for values in here]
+    harmful = [[harmful_factor(figure, values) for figure in figures] for values in here]
     changes = [
         _Change(point=row, figure=figure, factor=factor)
         for row in range(len(table))
-        for figure, better in zip(figures, helpful[row], strict=True)
-        for factor in (1.0, 1 + _STEP, 1 - _STEP, better)
+        for figure, better, worse in zip(figures, helpful[row], harmful[row], strict=True)
+        for factor in (1.0, 1 + _STEP, 1 - _STEP, better, worse)
     ]
     points = np.array([change.point for change in changes])
     changed = changed_systems(
         systems, on[points], [(change.figure, change.factor) for change in changes]
     )
     each = np.arange(len(changes))
-    times = times_on(model, base, changed, table.take(points), each)["step_time_s"]
-    shaped = times.reshape(len(table), len(figures), 4)
-    return [_ranked(figures, helpful[row], here[row], shaped[row]) for row in range(len(table))]
+    columns = times_on(model, base, changed, table.take(points), each)
+    shape = len(table), len(figures), _CHANGES
+    times, fits = (columns[name].reshape(shape) for name in ("step_time_s", "fits"))
+    return [
+        _ranked(figures, (helpful[row], harmful[row]), here[row], times[row], fits[row])
+        for row in range(len(table))
+    ]
 
 
 def _ranked(
     figures: Sequence[Figure],
-    factors: Sequence[float],
+    factors: tuple[Sequence[float], Sequence[float]],
     values: Mapping[FigurePath, float],
     times: Floats,
+    fits: Floats,
 ) -> tuple[Influence, ...]:
     span = np.log1p(_STEP) - np.log1p(-_STEP)
     elasticity = (np.log(times[:, 1]) - np.log(times[:, 2])) / span
     found = [
         Influence(
             figure=figure.name,
+            kind="hardware" if figure.is_hardware else "constant",
             unit=figure.unit,
             value=values[figure.paths[0]] if len(figure.paths) == 1 else None,
             elasticity=float(elasticity[place]),
-            factor=factors[place],
+            factor=factors[0][place],
             step_time_s=float(times[place, 3]),
             saved=float(1 - times[place, 3] / times[place, 0]),
             best_step_time_s=None,
             best_saved=None,
+            worse_factor=factors[1][place],
+            worse_step_time_s=float(times[place, 4]),
+            lost=float(times[place, 4] / times[place, 0] - 1),
+            worse_fits=bool(fits[place, 4] == 1.0),
+            best_worse_step_time_s=None,
+            best_lost=None,
         )
         for place, figure in enumerate(figures)
     ]
-    return tuple(sorted(found, key=lambda one: -abs(one.elasticity)))
+    return tuple(sorted(found, key=lambda one: (one.kind != "hardware", -abs(one.elasticity))))
 
 
 def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
@@ -115,6 +131,19 @@ def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
     if any(word in _AT_MOST_ONE for path in figure.paths for word in path):
         most = max(values[path] for path in figure.paths)
         return max(1.0, min(_MOST_FACTOR, 1 / most))
+    return _MOST_FACTOR
+
+
+def harmful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
+    """Return the factor that worsens a figure: 2 where lower is better, else 1/2.
+
+    Shares of the processors that communication takes increase to 0.9 at most.
+    """
+    if not figure.lower_is_better:
+        return 1 / _MOST_FACTOR
+    if any(_PROCESSOR_SHARE in path for path in figure.paths):
+        most = max(values[path] for path in figure.paths)
+        return _MOST_FACTOR if not most else max(1.0, min(_MOST_FACTOR, _MOST_SHARE / most))
     return _MOST_FACTOR
 
 

@@ -1,7 +1,7 @@
 """Find the strategies of a group of points: by a search, or by estimating a fixed strategy."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import Space
-from shardwise.planning.sweep.figures import influencing_figures
+from shardwise.planning.sweep.figures import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
 from shardwise.planning.sweep.plans import plans_on
 from shardwise.planning.sweep.points import Group
@@ -109,8 +109,11 @@ class SearchWork:
                 firsts = ends[:-1][np.array(counts) > 0]
                 table, on = found.table.take(firsts), found.on[firsts]
                 answers = influences(group.model, group.base, group.systems, table, on)
+                reserved = [plans[end].memory_reserved_bytes for end in firsts.tolist()]
+                answers = _within_limits(group, query, on, answers, reserved)
                 if self._reoptimise:
-                    answers = _reoptimised(group, query, on, answers, progress)
+                    now = np.array([found.best[position].score[0] for position in on.tolist()])
+                    answers = _reoptimised(group, query, on, answers, now, progress)
                 sensitivity = dict(zip(on.tolist(), answers, strict=True))
         return [
             Outcome(
@@ -129,45 +132,140 @@ def _why_none(reasons: Counter[str]) -> str:
     return f"none of {sum(reasons.values()):,} strategies is feasible: {shown}"
 
 
+def _within_limits(
+    group: Group,
+    query: SweepQuery,
+    on: Ints,
+    answers: Sequence[tuple[Influence, ...]],
+    reserved_bytes: Sequence[float],
+) -> list[tuple[Influence, ...]]:
+    """Whether strategies still fit where less memory is usable than the accelerator has."""
+    first = ("accelerator", "memory", 0, "capacity")
+    figure = next(one for one in influencing_figures(group.base) if first in one.paths)
+
+    def limited(row: int, one: Influence) -> Influence:
+        if one.figure != figure.name:
+            return one
+        changed = changed_systems(group.systems, on[[row]], [(figure, one.worse_factor)])
+        usable = _usable_bytes(group.model, query, changed, 0)
+        fits = one.worse_fits and reserved_bytes[row] <= usable
+        return one.model_copy(update={"worse_fits": fits})
+
+    return [
+        tuple(limited(row, influence) for influence in several)
+        for row, several in enumerate(answers)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changed:
+    """A figure of the hardware of one row, better or worse."""
+
+    row: int
+    figure: str
+    better: bool
+    factor: float
+
+
 def _reoptimised(
     group: Group,
     query: SweepQuery,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
+    now: Floats,
     progress: Progress,
 ) -> list[tuple[Influence, ...]]:
-    """Search again with every changed figure that times or memory depend on."""
+    """Search again with every changed figure of the hardware that the answer may depend on.
+
+    Parameters
+    ----------
+    on
+        Position of the system of each row.
+    now
+        Score of the best strategy of each row [s, or the unit of the objective].
+    """
     figures = {figure.name: figure for figure in influencing_figures(group.base)}
-    searched = [
-        (row, influence)
-        for row, several in enumerate(answers)
-        for influence in several
-        if influence.elasticity or influence.figure.endswith(".capacity")
-    ]
+    searched = list(_changes(answers, figures, _has_several_types(query, group.base)))
     changed = changed_systems(
         group.systems,
-        on[[row for row, _ in searched]],
-        [(figures[influence.figure], influence.factor) for _, influence in searched],
+        on[[one.row for one in searched]],
+        [(figures[one.figure], one.factor) for one in searched],
     )
     query = replace(query, top=1)
-    found = _search_on_each(group.model, group.base, changed, query, progress)
-    best_s = {
-        (row, influence.figure): float(ranked.step_time_s[0])
-        for (row, influence), ranked in zip(searched, found.best, strict=True)
-        if len(ranked)
-    }
+    memory = [_usable_bytes(group.model, query, changed, n) for n in range(len(changed))]
+    usable = np.array(memory) > 0
+    best: dict[tuple[int, str, bool], tuple[float, float]] = {}
+    if usable.any():
+        systems = changed.take(np.flatnonzero(usable))
+        found = _search_on_each(group.model, group.base, systems, query, progress)
+        asked = [one for one, is_usable in zip(searched, usable, strict=True) if is_usable]
+        for one, ranked in zip(asked, found.best, strict=True):
+            if len(ranked):
+                ratio = float(ranked.score[0] / now[one.row])
+                best[one.row, one.figure, one.better] = float(ranked.step_time_s[0]), ratio
+    known = {(one.row, one.figure, one.better) for one in searched}
 
-    def with_best(influence: Influence, step_s: float | None) -> Influence:
-        if step_s is None:
-            return influence
-        now_s = influence.step_time_s / (1 - influence.saved)
-        update = {"best_step_time_s": step_s, "best_saved": 1 - step_s / now_s}
-        return influence.model_copy(update=update)
+    def with_best(row: int, one: Influence) -> Influence:
+        if one.kind != "hardware":
+            return one
+        update: dict[str, float | None] = {
+            "best_step_time_s": one.step_time_s,
+            "best_saved": one.saved,
+            "best_worse_step_time_s": one.worse_step_time_s,
+            "best_lost": one.lost,
+        }
+        if better := best.get((row, one.figure, True)):
+            update |= {"best_step_time_s": better[0], "best_saved": 1 - better[1]}
+        if worse := best.get((row, one.figure, False)):
+            update |= {"best_worse_step_time_s": worse[0], "best_lost": worse[1] - 1}
+        elif (row, one.figure, False) in known:
+            update |= {"best_worse_step_time_s": None, "best_lost": None}
+        return one.model_copy(update=update)
 
     return [
-        tuple(with_best(influence, best_s.get((row, influence.figure))) for influence in several)
+        tuple(with_best(row, influence) for influence in several)
         for row, several in enumerate(answers)
     ]
+
+
+def _changes(
+    answers: Sequence[tuple[Influence, ...]], figures: Mapping[str, Figure], several_types: bool
+) -> Iterator[_Changed]:
+    """Yield the changes of the hardware that may change the best strategy or its time.
+
+    A better figure may make another strategy the best even if this one does not use it: more
+    bandwidth of the host, where nothing is offloaded. A worse one that this strategy does not use
+    leaves it the best. Rates of types that no strategy of the space has change nothing.
+    """
+    for row, several in enumerate(answers):
+        for one in several:
+            if one.kind != "hardware":
+                continue
+            used = bool(one.elasticity)
+            if used or several_types or not figures[one.figure].is_rate:
+                yield _Changed(row=row, figure=one.figure, better=True, factor=one.factor)
+            if used or one.lost or one.figure.endswith(".capacity"):
+                yield _Changed(row=row, figure=one.figure, better=False, factor=one.worse_factor)
+
+
+def _has_several_types(query: SweepQuery, system: System) -> bool:
+    """Whether the space has several types of numbers."""
+    return any(
+        len(query.space.values(field, system) or ()) > 1 for field in ("dtype", "quantization")
+    )
+
+
+def _usable_bytes(model: Model, query: SweepQuery, systems: SystemColumns, position: int) -> float:
+    """Usable memory of a system [byte]; 0 where it has less than is to stay free."""
+    try:
+        return query.on(model, _system_at(systems, position)).capacity_bytes
+    except InputError:
+        return 0.0
+
+
+def _system_at(systems: SystemColumns, position: int) -> System:
+    figures = {path: column[position].item() for path, column in systems.figures.items()}
+    return with_figures(systems.base, figures)
 
 
 class FixedWork:
@@ -227,10 +325,7 @@ def _search_on_each(
     model: Model, base: System, systems: SystemColumns, query: SweepQuery, progress: Progress
 ) -> _SearchedSystems:
     """Find the best strategies of a space on each of several systems of the structure of `base`."""
-    queries = []
-    for position in range(len(systems)):
-        figures = {path: column[position].item() for path, column in systems.figures.items()}
-        queries.append(query.on(model, with_figures(systems.base, figures)))
+    queries = [query.on(model, _system_at(systems, n)) for n in range(len(systems))]
     candidates = Candidates.of(model, base, query.space)
     if query.space.selected:
         best, rejected = _one_by_one(queries, candidates, progress)

@@ -273,9 +273,10 @@ def _with_legend(figure: Figure) -> Figure:
 def tornado(result: SweepResult) -> Figure:
     """Draw how the step time answers to each figure of the system, the most influential on top.
 
-    A bar of -0.4 says: one per cent more makes the step 0.4 % shorter. Next to it is what
-    doubling (or halving what is better less) saves, and with the strategy that is best then.
-    Several points are drawn side by side.
+    The hardware comes first, then the constants of the model. A bar of -0.4 says: one per
+    cent more makes the step 0.4 % shorter. Next to it is what doubling (or halving what is better
+    less) saves, to the right, and what the opposite costs, to the left, and what the best strategy
+    with that figure saves and costs. Several points are drawn side by side.
     """
     points = [point for point in result.points if point.sensitivity]
     if not points:
@@ -296,10 +297,13 @@ def tornado(result: SweepResult) -> Figure:
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
     figure.update_xaxes(title="% of step time for 1 % more", row=1, col=1)
-    figure.update_xaxes(title="saved by twice as much, or half [%]", row=1, col=2)
+    figure.update_xaxes(title="costs (left) and saves (right) of the step [%]", row=1, col=2)
     known = list(chain.from_iterable(point.sensitivity for point in points))
     most = max(max(one.saved, one.best_saved or 0.0) for one in known)
-    figure.update_xaxes(range=[0, _ROOM * _PERCENT * max(most, _LEAST_ELASTICITY)], row=1, col=2)
+    least = max(max(one.lost, one.best_lost or 0.0) for one in known if one.figure in names)
+    ends = [-_ROOM * _PERCENT * least, _ROOM * _PERCENT * max(most, _LEAST_ELASTICITY)]
+    figure.update_xaxes(range=ends, row=1, col=2)
+    _divide(figure, known, names)
     figure.add_vline(x=0, line={"color": "#57606a", "width": 1})
     again = any(one.best_saved is not None for one in known)
     legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
@@ -308,15 +312,40 @@ def tornado(result: SweepResult) -> Figure:
 
 
 def _ranked(points: Sequence[SweepPoint]) -> list[str]:
-    """Figures by the size of their elasticity, those that matter also after another search."""
+    """Figures by kind and the size of their elasticity, those that matter also after a search."""
     sizes: dict[str, tuple[float, float]] = {}
+    hardware: set[str] = set()
     for one in chain.from_iterable(point.sensitivity for point in points):
         before, again = sizes.get(one.figure, (0.0, 0.0))
-        now = (max(before, abs(one.elasticity)), max(again, one.best_saved or 0.0))
-        sizes[one.figure] = now
+        other = max(one.best_saved or 0.0, one.best_lost or 0.0)
+        sizes[one.figure] = (max(before, abs(one.elasticity)), max(again, other))
+        if one.kind == "hardware":
+            hardware.add(one.figure)
     most = sorted(sizes, key=lambda name: -max(sizes[name]))[:_MOST_FIGURES]
     matter = [name for name in most if max(sizes[name]) >= _LEAST_ELASTICITY]
-    return sorted(matter, key=lambda name: (-sizes[name][0], -sizes[name][1]))
+    return sorted(matter, key=lambda name: (name not in hardware, -sizes[name][0], -sizes[name][1]))
+
+
+def _divide(figure: Figure, known: Sequence[Influence], names: Sequence[str]) -> None:
+    """Draw a line between the hardware and the constants, with the names of both."""
+    hardware = {one.figure for one in known if one.kind == "hardware"}
+    count = sum(name in hardware for name in names)
+    words = ((0, "hardware", count), (count, "constants of the model", len(names) - count))
+    for first, text, size in words:
+        if size:
+            figure.add_annotation(
+                text=f"<i>{text}</i>",
+                x=1,
+                xref="x2 domain",
+                xanchor="right",
+                y=first + size - 0.5,
+                yref="y2",
+                yanchor="bottom",
+                showarrow=False,
+                font={"color": "#57606a"},
+            )
+    if 0 < count < len(names):
+        figure.add_hline(y=count - 0.5, line={"color": "#57606a", "width": 1, "dash": "dot"})
 
 
 def _add_bars(
@@ -340,7 +369,7 @@ def _add_bars(
     }
     bar = plotly().Bar
     name = point_name(result, point)
-    look = {"marker": {"color": color}, "legendgroup": name, "name": name}
+    look = {"marker": {"color": color}, "legendgroup": name, "name": name, "offsetgroup": name}
     figure.add_trace(bar(x=[one.elasticity for one in own], **words, **look), row=1, col=1)
     texts = {"textposition": "outside", "cliponaxis": False} if alone else {"textposition": "none"}
     figure.add_trace(
@@ -355,24 +384,66 @@ def _add_bars(
         row=1,
         col=2,
     )
+    figure.add_trace(
+        bar(
+            x=[-_PERCENT * one.lost for one in own],
+            text=[_cost(one) for one in own],
+            **texts,
+            **words,
+            marker={"color": color, "opacity": 0.55},
+            legendgroup=name,
+            offsetgroup=name,
+            name=f"{name}: costs",
+            showlegend=False,
+        ),
+        row=1,
+        col=2,
+    )
     again = [one for one in own if one.best_saved is not None]
     if alone and again:
-        figure.add_trace(
-            bar(
-                x=[_PERCENT * (one.best_saved or 0.0) for one in again],
-                **{**words, "y": [one.figure for one in again]},
-                text=[f"{_PERCENT * (one.best_saved or 0.0):.1f} %" for one in again],
-                **texts,
-                marker={"color": LINES[1]},
-                name="with the best strategy then",
-            ),
-            row=1,
-            col=2,
-        )
+        look = {"marker": {"color": LINES[1]}, "name": "with the best strategy then"}
+        for number, values in enumerate(
+            (
+                [one.best_saved or 0.0 for one in again],
+                [-one.best_lost if one.best_lost is not None else 0.0 for one in again],
+            )
+        ):
+            figure.add_trace(
+                bar(
+                    x=[_PERCENT * value for value in values],
+                    **{**words, "y": [one.figure for one in again]},
+                    text=[
+                        "nothing fits"
+                        if number and one.best_lost is None
+                        else f"{abs(_PERCENT * value):.1f} %"
+                        for one, value in zip(again, values, strict=True)
+                    ],
+                    **texts,
+                    **look,
+                    legendgroup="again",
+                    offsetgroup="again",
+                    showlegend=number == 0,
+                ),
+                row=1,
+                col=2,
+            )
+
+
+def _cost(one: Influence) -> str:
+    """What the worse figure costs the same strategy."""
+    if not one.worse_fits:
+        return f"{one.worse_factor:.3g}x: does not fit"
+    return f"{one.worse_factor:.3g}x: {_PERCENT * one.lost:.1f} %"
 
 
 def _saving(one: Influence) -> str:
     text = f"{one.factor:.3g}x saves {_PERCENT * one.saved:.1f} %"
+    if one.best_saved is not None:
+        text += f", {_PERCENT * one.best_saved:.1f} % with the best strategy then"
+    text += f"; {one.worse_factor:.3g}x costs {_PERCENT * one.lost:.1f} %"
+    text += "" if one.worse_fits else " and does not fit"
     if one.best_saved is None:
         return text
-    return f"{text}, {_PERCENT * one.best_saved:.1f} % with the best strategy then"
+    if one.best_lost is None:
+        return f"{text}, nothing fits then"
+    return f"{text}, {_PERCENT * one.best_lost:.1f} % with the best strategy then"

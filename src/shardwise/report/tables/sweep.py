@@ -28,7 +28,8 @@ def print_sweep(result: SweepResult) -> None:
         show(Text("\n".join(_below(result)), style="dim"))
     sensitive = [point for point in result.points if point.sensitivity]
     for point in sensitive[:_MOST_SENSITIVITIES]:
-        show(_sensitivity(result, point), Text("\n".join(_in_words(point))))
+        show(_hardware(result, point), Text("\n".join(_in_words(result, point))))
+        show(Text(), _fitted(point), Text(_rest(point, "constant")))
     if len(sensitive) > _MOST_SENSITIVITIES:
         rest = len(sensitive) - _MOST_SENSITIVITIES
         show(Text(f"\nsensitivities of {rest} more points: see --json", style="dim"))
@@ -144,48 +145,92 @@ def _below(result: SweepResult) -> list[str]:
     return [*lines, *(f"assumed: {line}" for line in result.assumed)]
 
 
-def _sensitivity(result: SweepResult, point: SweepPoint) -> Table:
-    """How the step time answers to every figure of a point's system."""
+def _hardware(result: SweepResult, point: SweepPoint) -> Table:
+    """What a better or worse figure of the hardware would gain or lose at a point."""
     place = ", ".join([point.system, *_place(result, point)[len(result.systems) > 1 :]])
-    title = f"What would help most on {place}: {seconds(point.best[0].step_time_s)}"
-    replanned = any(one.best_saved is not None for one in point.sensitivity)
-    heads = ("figure", "now", "elasticity", "change", "saves")
-    more = ("best then",) if replanned else ()
-    table = plain_table(*heads, *more, title=title, optional=("now",))
-    for one in point.sensitivity:
-        if not _matters(one):
-            continue
-        best = ["-" if one.best_saved is None else percent(one.best_saved)] if replanned else []
+    title = (
+        f"What the hardware would gain and lose on {place}: {seconds(point.best[0].step_time_s)}"
+    )
+    again = result.reoptimised
+    heads = ["figure", "now", "elasticity"]
+    for side in ("better", "worse"):
+        heads += [side, "saves" if side == "better" else "costs"]
+        heads += ["same plan"] if again else []
+    table = plain_table(*heads, title=title, optional=("now", "elasticity"))
+    for one in _ranked(point, "hardware"):
+        better = [f"{one.factor:.3g}x", percent(_saved(one))]
+        worse = [f"{one.worse_factor:.3g}x", _lost(one, again=again)]
+        if again:
+            better.append(percent(one.saved))
+            worse.append(_lost(one, again=False))
+        table.add_row(*_figure(one), *better, *worse)
+    return table
+
+
+def _fitted(point: SweepPoint) -> Table:
+    """How much the answer depends on the constants of the model."""
+    title = "Constants of the model, with the same plan"
+    heads = ("figure", "now", "elasticity", "better", "saves", "worse", "costs")
+    table = plain_table(*heads, title=title, optional=("now",))
+    for one in _ranked(point, "constant"):
         table.add_row(
-            one.figure,
-            "several" if one.value is None else _shown(one.value, one.unit),
-            f"{one.elasticity:+.3f}",
+            *_figure(one),
             f"{one.factor:.3g}x",
             percent(one.saved),
-            *best,
+            f"{one.worse_factor:.3g}x",
+            percent(one.lost),
         )
     return table
 
 
-def _in_words(point: SweepPoint) -> list[str]:
-    ranked = sorted(point.sensitivity, key=lambda one: -_saved(one))
+def _figure(one: Influence) -> list[str]:
+    """Name, current value and elasticity of a figure."""
+    now = "several" if one.value is None else _shown(one.value, one.unit)
+    return [one.figure, now, f"{one.elasticity:+.3f}"]
+
+
+def _ranked(point: SweepPoint, kind: str) -> list[Influence]:
+    """The figures of a kind that matter, by what they save."""
+    own = [one for one in point.sensitivity if one.kind == kind and _matters(one)]
+    return sorted(own, key=lambda one: -_saved(one)) if kind == "hardware" else own
+
+
+def _in_words(result: SweepResult, point: SweepPoint) -> list[str]:
+    """The first gains, and how many figures change next to nothing."""
+    ranked = _ranked(point, "hardware")
     lines = [_said(one) for one in ranked[:_IN_WORDS] if _saved(one) >= _LEAST]
-    small = sum(not _matters(one) for one in point.sensitivity)
-    return [*lines, f"{small} other figures do next to nothing"] if small else lines
+    if result.reoptimised and ranked:
+        lines.append("saves, costs: with the best plan for the changed hardware")
+    rest = _rest(point, "hardware")
+    return [*lines, rest] if rest else lines
+
+
+def _rest(point: SweepPoint, kind: str) -> str:
+    small = sum(one.kind == kind and not _matters(one) for one in point.sensitivity)
+    words = {"hardware": "figures of the hardware", "constant": "constants"}[kind]
+    return f"{small} other {words} change next to nothing" if small else ""
 
 
 def _matters(one: Influence) -> bool:
-    return abs(one.elasticity) >= _LEAST or (one.best_saved or 0.0) >= _LEAST
+    sizes = (abs(one.elasticity), one.best_saved or 0.0, one.best_lost or 0.0, one.lost)
+    return max(sizes) >= _LEAST or not one.worse_fits
 
 
 def _saved(one: Influence) -> float:
     return one.saved if one.best_saved is None else one.best_saved
 
 
+def _lost(one: Influence, *, again: bool) -> str:
+    """What the worse figure costs, with the best plan again or the same one."""
+    if again:
+        return "nothing fits" if one.best_lost is None else percent(one.best_lost)
+    return percent(one.lost) if one.worse_fits else "does not fit"
+
+
 def _said(one: Influence) -> str:
-    line = f"{one.factor:.3g}x {one.figure} would save {percent(one.saved)}"
-    if one.best_saved is not None:
-        line += f", {percent(one.best_saved)} with the strategy that is best then"
+    line = f"{one.factor:.3g}x {one.figure} would save {percent(_saved(one))}"
+    if one.best_saved is not None and one.best_saved - one.saved >= _LEAST:
+        line += f", {percent(one.saved)} without a new plan"
     return line
 
 
