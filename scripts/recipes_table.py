@@ -1,0 +1,175 @@
+"""Compare published recipes with the best plans of our search; write the table of docs/recipes.md.
+
+    python scripts/recipes_table.py                      # every recipe; some minutes
+    python scripts/recipes_table.py --only NAME,NAME --print
+    python scripts/recipes_table.py --seconds 300        # stop a search after this time
+
+For each recipe: whether its strategy is in the default space of the search (or the fields that are
+not), its predicted step, the best predicted step of the same model, machine, batch, types and
+software, and the gap: the recipe's predicted step over the best one, less one. What was found is
+saved in build/recipes-table.json after each recipe; the next run reuses it with --resume.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise import InputError, Recipe, recipes, search
+from shardwise.config.model import Model
+from shardwise.config.system import System
+from shardwise.planning.recipes import estimate_recipe
+from shardwise.planning.search.query import load_space
+from shardwise.planning.search.user_strategy import UserStrategy
+from shardwise.report.tables.strategy_line import in_brief, word
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "recipes.md"
+SAVED = ROOT / "build" / "recipes-table.json"
+START, END = "<!-- table: scripts/recipes_table.py -->", "<!-- end of table -->"
+Row = dict[str, Any]
+
+
+def compare(
+    recipe: Recipe, *, seconds: float | None = None, narrowed: Mapping[str, Any] | None = None
+) -> Row:
+    """Search a better plan for the question of a recipe.
+
+    Parameters
+    ----------
+    recipe
+        The recipe.
+    seconds
+        Longest time of the search [s]; None: no limit. A search that was stopped is incomplete.
+    narrowed
+        Fields that the space fixes in addition.
+    """
+    space = load_space(recipe.question() | dict(narrowed or {}), {})
+    started = time.perf_counter()
+    found = search(
+        recipe.model, recipe.system, space, top=1, progress=_stop_after(seconds, started)
+    )
+    elapsed_s = time.perf_counter() - started
+    best = found.best[0] if found.best else None
+    row: Row = {
+        "name": recipe.name,
+        "outside": outside(recipe, space),
+        "seconds": elapsed_s,
+        "candidates": found.candidates,
+        "complete": found.complete,
+        "best_s": None if best is None else best.step_time_s,
+        "best": None if best is None else in_brief(best.strategy),
+    }
+    try:
+        mine = estimate_recipe(recipe)
+    except InputError as refusal:
+        return row | {"recipe_s": None, "gap": None, "refused": str(refusal)}
+    step_s = mine.estimate.step_time_s
+    gap = None if best is None else step_s / best.step_time_s - 1
+    plan = in_brief(mine.estimate.strategy)
+    return row | {"recipe_s": step_s, "gap": gap, "plan": plan, "fits": mine.estimate.fits}
+
+
+def outside(recipe: Recipe, space: Any) -> list[str]:
+    """What of a recipe a space does not try, and rules that it breaks, a phrase each."""
+    model, system = Model.load(recipe.model), System.load(recipe.system)
+    user = UserStrategy.of(model, system, space, recipe.fields())
+    mine = user.row.strategy(0).to_dict()
+    fields = [f"{name} {word(mine[name])}" for name in user.outside(space)]
+    return fields + [f"rule: {reason}" for reason in user.broken]
+
+
+def _stop_after(seconds: float | None, started: float) -> Callable[..., None] | None:
+    """Interrupt a search, which then returns what it has found."""
+    if seconds is None:
+        return None
+
+    def progress(done: int, total: int, _findings: object) -> None:
+        if done < total and time.perf_counter() - started > seconds:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The table of the page in Markdown, with a summary above it."""
+    gaps = [row["gap"] for row in rows if row["gap"] is not None]
+    inside = sum(not row["outside"] for row in rows)
+    summary = (
+        f"Of {len(rows)} recipes {inside} are in the default space; the others say by which fields "
+        f"they are not. A recipe takes {statistics.median(gaps):+.1%} longer than our best in "
+        f"the median, {max(gaps):+.1%} at most, {min(gaps):+.1%} at least (one outside the space "
+        "may be faster than the best in it)."
+    )
+    heads = ("recipe", "in the default space", "recipe [s]", "our best [s]", "gap", "our best plan")
+    lines = [
+        f"| {' | '.join(heads)} | search [s] |",
+        "|---|---|--:|--:|--:|---|--:|",
+        *map(_line, rows),
+    ]
+    return "\n".join([summary, "", *lines]).replace("+0.0%", "0.0%")
+
+
+def _line(row: Row) -> str:
+    inside = "yes" if not row["outside"] else "no: " + "; ".join(row["outside"])
+    gap = "-" if row["gap"] is None else f"{row['gap']:+.1%}"
+    best = row["best"] or "none feasible"
+    note = "" if row["complete"] else " (stopped)"
+    cells = (
+        row["name"],
+        inside,
+        _seconds(row["recipe_s"]),
+        _seconds(row["best_s"]),
+        gap,
+        best + note,
+        f"{row['seconds']:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def with_table(page: str, text: str) -> str:
+    """The page with its table replaced."""
+    before, _, rest = page.partition(START)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise SystemExit(f"{PAGE.name} has no lines {START} and {END}")
+    return f"{before}{START}\n\n{text}\n\n{END}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the searches, and write or print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", help="names of recipes, separated by commas")
+    parser.add_argument("--seconds", type=float, help="longest time of a search")
+    parser.add_argument("--print", action="store_true", help="print the table, write no page")
+    parser.add_argument("--resume", action="store_true", help="reuse what the last run found")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else [recipe.name for recipe in recipes()]
+    saved = options.resume and SAVED.exists()
+    rows: dict[str, Row] = json.loads(SAVED.read_text()) if saved else {}
+    for name in names:
+        if name not in rows:
+            rows[name] = compare(Recipe.load(name), seconds=options.seconds)
+            SAVED.parent.mkdir(exist_ok=True)
+            SAVED.write_text(json.dumps(rows, indent=1))
+        print(_line(rows[name]), file=sys.stderr, flush=True)
+    text = table([rows[name] for name in names])
+    if options.print:
+        print(text)
+    else:
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

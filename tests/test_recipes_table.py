@@ -1,0 +1,84 @@
+"""The script that compares recipes with the best plans of the search."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from shardwise import Recipe, estimate, search
+from shardwise.planning.search.query import load_space
+
+SCRIPT = Path(__file__).parent.parent / "scripts" / "recipes_table.py"
+NARROW = {"vpp": 1, "micro_batch_size": [1, 2], "zero": [0, 1], "placement": "tp-cp-dp-pp"}
+NARROW |= {"offload_weights": False, "offload_activations": False, "offload_optimizer": False}
+NARROW |= {"tp_overlap": "stack", "dp_overlap": True, "fused_activation": False}
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("recipes_table", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def own(**strategy):
+    """A recipe of one server."""
+    fields = {"gpus": 8, "gbs": 64, "seq_len": 4096, "stack": "nemo-2025"} | strategy
+    return Recipe.load(
+        {
+            "name": "mine",
+            "model": "llama3-8b",
+            "system": "h100-sxm",
+            "strategy": fields,
+            "measured": {"step_time_s": 1},
+            "source": {"title": "a page", "ref": "page.example"},
+        }
+    )
+
+
+def test_a_recipe_in_the_space_is_no_faster_than_its_best(script):
+    """The gap is the recipe's step over that of the search's best, which has the same batch."""
+    recipe = own(tp=2, pp=2, zero=1)
+    row = script.compare(recipe, narrowed=NARROW)
+    assert row["outside"] == []
+    assert row["complete"]
+    fields = recipe.question() | NARROW
+    best = search(recipe.model, recipe.system, fields).best[0]
+    mine = estimate(recipe.model, recipe.system, recipe.strategy)
+    assert row["best_s"] == best.step_time_s
+    assert row["recipe_s"] == mine.step_time_s
+    assert row["gap"] == pytest.approx(mine.step_time_s / best.step_time_s - 1)
+    assert row["gap"] > 0.02
+
+
+def test_a_recipe_outside_the_space_says_by_which_field(script):
+    """ZeRO-3 is not tried here, and selective recompute has other parts."""
+    recipe = own(zero=3, recompute="selective", recompute_parts=["mlp"])
+    space = load_space(recipe.question() | NARROW, {})
+    said = script.outside(recipe, space)
+    assert "zero 3" in said
+    assert "recompute_parts mlp" in said
+    assert len(said) == 2
+
+
+def test_a_search_that_takes_too_long_is_stopped_and_marked(script):
+    """At the first report of progress; what it found until then counts."""
+    row = script.compare(own(zero=1), seconds=0.0, narrowed=NARROW | {"tp": "all", "pp": "all"})
+    assert row["seconds"] < 5
+    line = script.table([row | {"gap": 0.031, "complete": False, "best": "tp 8"}]).splitlines()[-1]
+    assert line.startswith("| mine | yes | ")
+    assert "| +3.1% | tp 8 (stopped) |" in line
+
+
+def test_the_page_has_one_place_for_the_table(script):
+    """What stands around it stays."""
+    page = script.PAGE.read_text(encoding="utf-8")
+    renewed = script.with_table(page, "| new |")
+    before, after = page.split(script.START)[0], page.split(script.END)[1]
+    assert renewed.startswith(before)
+    assert renewed.endswith(after)
+    assert "| new |" in renewed
+    with pytest.raises(SystemExit, match="has no lines"):
+        script.with_table("nothing", "| new |")
