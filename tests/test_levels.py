@@ -209,7 +209,7 @@ def test_the_best_of_every_split_is_exact() -> None:
     machine = System.load("h100-sxm")
     fields = SMALL | {"gbs": [32, 64], "mbs": [1, 2], "tp": 4}
     found = search(MODEL, machine, fields, levels=True, top=1000)
-    every = search(MODEL, machine, fields, extents="all", top=1000)
+    every = search(MODEL, machine, fields, extents="all", top=1000, all_variants=True)
     assert found.levels is not None
     assert (every.feasible, found.feasible) == (len(every.best), every.feasible)
     best: dict[tuple[Any, ...], float] = {}
@@ -243,7 +243,10 @@ def test_two_numbers_of_accelerators_keep_their_own_extents() -> None:
     fields = SMALL | {"gbs": 32, "gpus": [8, 16], "extents": "all"}
     cells = search(MODEL, "h100-sxm", fields, axes=["extents"]).cells
     told = [cell.values["extents"] for cell in cells]
-    both = {one.strategy["extents"] for one in search(MODEL, "h100-sxm", fields, top=1000).best}
+    both = {
+        one.strategy["extents"]
+        for one in search(MODEL, "h100-sxm", fields, top=1000, all_variants=True).best
+    }
     assert len(told) == len({*told})
     assert {*told} == both
 
@@ -353,7 +356,7 @@ def test_the_best_of_every_split_of_experts_is_exact() -> None:
     space = SMALL | {"gbs": 32, "tp": 2, "pp": 1, "ep": 8, "etp": [1, 2], "tp_exchange": "rs_ag"}
     found = search(model, machine, space, levels=True, top=100).levels or ()
     best: dict[tuple[tuple[int, int], ...], float] = {}
-    for one in search(model, machine, space, extents="all", top=100).best:
+    for one in search(model, machine, space, extents="all", top=100, all_variants=True).best:
         extents = place(machine, Table.of(model, [strategy(**one.strategy)]))
         inside = [int(getattr(extents, axis)[0, 0]) for axis in DEGREES]
         split = tuple((m, one.strategy[a] // m) for a, m in zip(DEGREES, inside, strict=True))

@@ -40,7 +40,8 @@ def found():
     """Sixteen accelerators, of whose memory so little may be used that some degrees do not fit."""
     space = SMALL | {"gpus": 16, "gbs": 64, "tp": [1, 2, 3, 4, 8], "vpp": 1}
     axes = ("tp", "pp")
-    return search("llama3-8b", "h100-sxm", space, axes=axes, pareto="memory", max_memory="30 GiB")
+    more = {"axes": axes, "pareto": "memory", "max_memory": "30 GiB", "all_variants": True}
+    return search("llama3-8b", "h100-sxm", space, **more)
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.parallel.constraints import first_violation
-from shardwise.planning.search.candidates import OPTION_FIELDS
-from shardwise.planning.search.effects import (
+from shardwise.parallel.effects import (
     EFFECTS,
     NEUTRAL,
     idle_rows,
     kinds_of,
     most_layers_on_a_rank,
 )
+from shardwise.planning.search.candidates import OPTION_FIELDS
 from tried_candidates import MODEL, SYSTEM, candidates, keys, table_of, with_host
 
 LEGAL: dict[str, list[Any]] = {

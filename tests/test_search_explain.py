@@ -34,7 +34,7 @@ LEGAL = {"gpus": 8, "tp": 2, "pp": 2, "recompute": "none"}
 
 def test_the_best_of_a_space_is_first_and_loses_nothing():
     """Rank 1, no better one, no difference, no change that improves it."""
-    best = search(MODEL, SYSTEM, SPACE).best[0]
+    best = search(MODEL, SYSTEM, SPACE, all_variants=True).best[0]
     found = explain(MODEL, SYSTEM, SPACE, best.strategy)
     assert (found.rank, found.better, found.differs, found.in_space) == (1, 0, (), True)
     assert set(found.loss.parts_s.values()) == {0.0}
@@ -44,9 +44,9 @@ def test_the_best_of_a_space_is_first_and_loses_nothing():
 def test_the_parts_of_a_loss_sum_to_the_difference():
     """Every part of the step once, largest loss first, against the best of a search."""
     found = explain(MODEL, SYSTEM, SPACE, LEGAL)
-    best = search(MODEL, SYSTEM, SPACE).best[0]
+    best = search(MODEL, SYSTEM, SPACE, all_variants=True).best[0]
     loss = found.loss
-    assert found.best == best
+    assert dict(found.best).items() <= dict(best).items()
     assert set(loss.parts_s) == set(TIME_PARTS)
     assert list(loss.parts_s.values()) == sorted(loss.parts_s.values(), reverse=True)
     assert sum(loss.parts_s.values()) == pytest.approx(loss.difference_s, rel=1e-9)

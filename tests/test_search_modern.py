@@ -115,24 +115,29 @@ MODERN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODERN)
-def test_modern_fields_are_searched_as_trying_everything_does(name):
-    """Candidates, reasons and the best of a model with experts, with room for a part of them."""
+def modern_case(name: str) -> Case:
+    """A space of `MODERN` for a model with experts, with room for a part of the strategies."""
     space = NARROW | MODERN[name]
     system = SYSTEMS["offload_activations" in space]  # which needs a second memory tier
-    candidates = Candidates.of(EXPERTS, system, Space.validated(space))
     naive = everything(EXPERTS, system, space, np.inf)
     resident_bytes = naive.estimates.memory_reserved_bytes[naive.estimates.refused < 0]
     room = float(np.quantile(resident_bytes, 0.6))
-    case = Case(
+    return Case(
         model=EXPERTS,
         system=system,
         space=space,
         capacity_bytes=room,
-        candidates=candidates,
+        candidates=Candidates.of(EXPERTS, system, Space.validated(space)),
         naive=kept(naive.within(system, room), space),
         words={},
     )
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_modern_fields_are_searched_as_trying_everything_does(name):
+    """Candidates, reasons and the best of a model with experts, with room for a part of them."""
+    case = modern_case(name)
+    space, candidates, naive = case.space, case.candidates, case.naive
     for field, (word, reason) in KEPT.items():
         assert (space.get(field) == word) == (case.naive.rejected[reason] > 0)
     table = candidates.strategies(np.arange(len(candidates)))

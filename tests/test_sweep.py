@@ -74,7 +74,7 @@ def test_a_point_is_the_search_on_its_system(vary, more):
     assert len(result.points) == len(expected)
     somewhere = False
     for point, there in zip(result.points, expected, strict=True):
-        found = search(model, there, **({"top": 1} | asked))
+        found = search(model, there, **({"top": 1, "all_variants": True} | asked))
         assert len(point.best) == len(found.best)
         for plan, full in zip(point.best, found.best, strict=True):
             same(plan, full)
@@ -97,7 +97,7 @@ def test_axes_that_advance_together_have_rooms_of_their_own():
     assert [point.at for point in found.points] == [(0, 0), (1, 1), (2, 2)]
     grid = systems_of(model, base, vary)
     for point, there in zip(found.points, (grid[0], grid[4], grid[8]), strict=True):
-        same(point.best[0], search(model, there, top=1, **TINY).best[0])
+        same(point.best[0], search(model, there, top=1, all_variants=True, **TINY).best[0])
 
 
 def test_what_fills_the_memory_to_the_last_byte_fits():
@@ -134,10 +134,13 @@ def test_models_and_fields_are_varied_too():
         layers = samples.layer(count=point.values["depth"])
         smaller = samples.model(layers, max_positions=64)
         own = {"seq_len": point.values["seq_len"], "tp": point.values["tp"]}
-        same(point.best[0], search(smaller, base, **fields, **own).best[0])
+        same(point.best[0], search(smaller, base, all_variants=True, **fields, **own).best[0])
     wide = sweep(samples.model(), base, vary={"hidden": "128"}, **fields).points[0]
     attention = samples.layer(attention={"heads": 16, "kv_heads": 16}, mlp={"ffn": 512})
-    same(wide.best[0], search(samples.model(attention, hidden=128), base, **fields).best[0])
+    same(
+        wide.best[0],
+        search(samples.model(attention, hidden=128), base, all_variants=True, **fields).best[0],
+    )
 
 
 FIXED = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 32, "micro_batch_size": 2} | PLAIN

@@ -112,9 +112,16 @@ class SearchOptions:
         typer.Option(
             "--top",
             metavar="K",
-            help="How many plans to list. Default: 10; with --reference calculon 1.",
+            help="How many plans (lines) to list. Default: 10; with --reference calculon 1.",
         ),
     ] = None
+    all_variants: Annotated[
+        bool,
+        typer.Option(
+            "--all-variants",
+            help="List each strategy; by default those of one layout within 0.5 % are one line.",
+        ),
+    ] = False
     pareto: Annotated[
         bool, typer.Option("--pareto", help="List the Pareto front of time and memory.")
     ] = False
@@ -203,6 +210,7 @@ class SearchOptions:
             **{name: number for name, number in numbers.items() if number is not None},
             "axes": tuple(SHORT_NAMES.get(axis, axis) for axis in axes),
             "pareto": (self.against or "memory") if self.pareto else None,
+            "all_variants": self.all_variants,
             "levels": self.levels,
             "save_all": self.save_all,
         }

@@ -56,3 +56,6 @@ class Role:
     work: bool = False
     """Whether it says what is trained, in which types and with which software, not how: a search of
     a better way to do the same leaves it as it is."""
+    own_line: bool = False
+    """Whether a ranking lists strategies that differ in it on lines of their own, as it does for
+    fields of `work`. Those that differ in other fields alone are variants of one layout."""

@@ -137,25 +137,28 @@ class Strategy(ConfigBase):
 
     gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = None
     """Number of accelerators: tp x tp2 x cp x dp x pp."""
-    tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT)] = 1
+    tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
     """Tensor-parallel degree."""
     tp2: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Second tensor-parallel degree of 2D products (tp_exchange summa). It splits the sequence, and
     each weight a second time."""
-    pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT)] = 1
+    pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
     """Pipeline stages."""
-    cp: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    cp: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
     """Context-parallel degree."""
-    ep: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    ep: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
     """Expert-parallel degree."""
     etp: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Tensor-parallel degree inside experts."""
-    dp: Annotated[Count | None, Role(ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True)] = None
+    dp: Annotated[
+        Count | None, Role(ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True, own_line=True)
+    ] = None
     """Data-parallel degree: replicas of the model."""
-    vpp: Annotated[Count, Role(("bubble", "pp_comm"), DIVISORS, LAYOUT)] = 1
+    vpp: Annotated[Count, Role(("bubble", "pp_comm"), DIVISORS, LAYOUT, own_line=True)] = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
     micro_batch_size: Annotated[
-        Count, Role((*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"), DIVISORS, LAYOUT)
+        Count,
+        Role((*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"), DIVISORS, LAYOUT, own_line=True),
     ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
     global_batch_size: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = (
@@ -181,7 +184,9 @@ class Strategy(ConfigBase):
     several lengths l: sum l^2 / sum l); None: one document per sequence."""
     attention: Annotated[AttentionKind, Role(LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
-    recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL)] = Recompute.NONE
+    recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL, own_line=True)] = (
+        Recompute.NONE
+    )
     """What backward recomputes: nothing, some parts of a layer, or full layers."""
     recompute_parts: Annotated[tuple[RecomputePart, ...], Role(RECOMPUTED)] = (
         RecomputePart.CORE_ATTENTION,

@@ -124,6 +124,10 @@ LAYOUT_FIELDS, CHOICE_FIELDS = (
     for group in (Group.LAYOUT, Group.CHOICE)
 )
 """Fields that a search evaluates together: see `Group`."""
+LINE_FIELDS = tuple(
+    name for name, field in COLUMNS.items() if field.role.own_line or field.role.work
+)
+"""Fields that make a layout of its own in a ranking; variants of one layout agree in them."""
 OFFLOADS = tuple(
     name
     for name, field in COLUMNS.items()

@@ -23,7 +23,7 @@ from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.constraints.degrees import reduced_widths
-from shardwise.planning.search.effects import (
+from shardwise.parallel.effects import (
     EFFECTS,
     NEUTRAL,
     Kind,

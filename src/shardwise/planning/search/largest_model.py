@@ -177,7 +177,9 @@ def _fit(case: "_Case", family: "_Family", *, count: int, within: float) -> Larg
         found = {"largest": evaluated[limit], "model": models[limit].to_dict()}
         degrees = _fitting_degrees(case, models[limit])
         narrowed = case.declared.fixed(degrees, source="space")
-        result = search(models[limit], case.system, narrowed, top=1, **case.memory)
+        result = search(
+            models[limit], case.system, narrowed, top=1, all_variants=True, **case.memory
+        )
         found["best"] = next(iter(result.best), None) if result.complete else None
         found["candidates"] = result.candidates
     return LargestFit(

@@ -112,6 +112,7 @@ class Work:
             "usable memory": query.capacity_bytes,
             "objective": query.objective,
             "top": query.top,
+            "all_variants": not query.lines,
             "pareto": query.front,
             "axes": list(query.axes),
             "save_all": self.save_rejected,

@@ -5,6 +5,7 @@ Plans by rank, scale, chart cell and level; which of the best are tied; and trai
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from shardwise.planning.search.results import (
     Nearest,
     Plan,
     PlanRun,
+    RankedPlan,
     ScaleResult,
     SearchResult,
     Ties,
@@ -34,6 +36,7 @@ from shardwise.planning.search.results import (
 )
 from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
+from shardwise.planning.search.variants import Lines
 from shardwise.planning.training_time import TrainingRun, with_training
 
 LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
@@ -75,15 +78,19 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
     )
 
 
-def estimates_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Estimate, ...]:
-    """Return candidates by number as full estimates; the first ones if interrupted."""
-    if not len(numbers):
+def ranked_plans(
+    query: SearchQuery, candidates: Candidates, lines: Lines
+) -> tuple[RankedPlan, ...]:
+    """Return the lines of a ranking as full estimates; the first ones if interrupted."""
+    if not len(lines.number):
         return ()
-    rows = candidates.strategies(numbers)
+    rows = candidates.strategies(lines.number)
     found = []
     with suppress(KeyboardInterrupt):
-        for i in range(len(rows)):
-            found.append(estimate(query.model, query.system, rows.strategy(i)))  # noqa: PERF401
+        for i, best_s in enumerate(lines.best_step_time_s):
+            one = estimate(query.model, query.system, rows.strategy(i))
+            line: dict[str, Any] = {"variants": int(lines.variants[i]), "best_step_time_s": best_s}
+            found.append(RankedPlan.model_construct(**dict(one) | line))
     return tuple(found)
 
 

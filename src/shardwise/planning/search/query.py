@@ -30,6 +30,8 @@ class SearchQuery:
     """A key of `OBJECTIVES`."""
     top: int = 10
     """How many of the best to return."""
+    lines: bool = False
+    """Whether the best of each layout (`LINE_FIELDS`) count, instead of single strategies."""
     front: str | None = None
     """One of `FRONTS`: the figure that a Pareto front trades against time."""
     axes: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class SearchQuery:
         max_memory: float | str | None,
         reserve: float | str,
         top: int,
+        lines: bool = False,
         front: str | None = None,
         axes: Sequence[str] = (),
     ) -> "SearchQuery":
@@ -71,6 +74,7 @@ class SearchQuery:
             capacity_bytes=usable_bytes(system, max_memory, reserve),
             objective=objective,
             top=top,
+            lines=lines,
             front=front,
             axes=_names(axes),
         )

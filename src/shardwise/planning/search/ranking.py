@@ -105,10 +105,17 @@ class Ranked:
 
 def top(ranked: Ranked, count: int) -> Ranked:
     """Return the best `count` candidates, best first."""
+    return ranked.take(_order_of_top(ranked, count))
+
+
+def _order_of_top(ranked: Ranked, count: int) -> Ints:
+    """Positions of the best `count` candidates, best first."""
+    among = np.arange(len(ranked))
     if len(ranked) > count:  # sort only what can be among them
         limit = np.partition(ranked.score, count - 1)[count - 1]
-        ranked = ranked.take(ranked.score <= limit)
-    return ranked.take(np.lexsort((ranked.number, ranked.score))[:count])
+        among = np.flatnonzero(ranked.score <= limit)
+    order: Ints = among[np.lexsort((ranked.number[among], ranked.score[among]))[:count]]
+    return order
 
 
 def front(ranked: Ranked) -> Ranked:
@@ -125,3 +132,21 @@ def best_of_each(keys: Ints, ranked: Ranked) -> tuple[Ints, Ranked]:
     is_first = np.ones(len(ranked), dtype=np.bool_)
     is_first[1:] = np.any(keys[1:] != keys[:-1], axis=1)
     return keys[is_first], ranked.take(is_first)
+
+
+def top_with_keys(keys: Ints, ranked: Ranked, count: int, *, each: bool) -> tuple[Ints, Ranked]:
+    """Return the best `count` candidates with their keys, best first.
+
+    The best of some candidates are the best of the best of their parts, in either way.
+
+    Parameters
+    ----------
+    keys
+        Shape (candidates, columns).
+    each
+        Whether only the best candidate of each key counts.
+    """
+    if each:
+        keys, ranked = best_of_each(keys, ranked)
+    order = _order_of_top(ranked, count)
+    return keys[order], ranked.take(order)

@@ -91,6 +91,16 @@ class Nearest(Result):
     """Bytes beyond what is usable there."""
 
 
+class RankedPlan(Estimate):
+    """One line of a ranking: a layout, represented by the simplest of its nearly equal variants."""
+
+    variants: int = 0
+    """Other strategies of the layout within half a percent of its best by the objective; with
+    `all_variants` each has a line of its own."""
+    best_step_time_s: float | None = None
+    """Step time of the best variant; None where this is the best [s]."""
+
+
 class Ties(Result):
     """The first plans of the ranking, as far as measurements cannot separate them."""
 
@@ -158,8 +168,14 @@ class SearchResult(Result):
     elapsed_s: float
     complete: bool
     """Whether every candidate was evaluated."""
-    best: tuple[Estimate, ...]
-    """Best first; ties in the order of the space, in which options are off first."""
+    best: tuple[RankedPlan, ...]
+    """One for each layout (degrees, batch and recompute), or with `all_variants` every strategy;
+    best first, ties in the order of the space, in which options are off first."""
+    all_variants: bool = True
+    """Whether `best` lists every strategy, instead of one for each layout."""
+    variants_counted: bool = True
+    """Whether the variants of each layout were counted and the simplest found; if the search was
+    interrupted, `best` has the best of each layout."""
     alike: Ties | None = None
     """None where the best stands out, or there is none."""
     pareto: tuple[Plan, ...] | None = None

@@ -16,10 +16,10 @@ from shardwise.planning.search.plans import (
     best_by_cell,
     best_by_level,
     best_by_scale,
-    estimates_of,
     levels_space,
     nearest_of,
     plans_of,
+    ranked_plans,
     ties_of,
     with_training_runs,
 )
@@ -29,6 +29,7 @@ from shardwise.planning.search.scan import Findings, merged
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
+from shardwise.planning.search.variants import Lines, lines_of
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
 
@@ -43,6 +44,7 @@ def search(
     *,
     objective: str | None = None,
     top: int = 10,
+    all_variants: bool = False,
     pareto: str | None = None,
     axes: Sequence[str] = (),
     levels: bool = False,
@@ -67,6 +69,10 @@ def search(
         steps differ in tokens) or ``tokens_per_dollar``.
     top
         How many plans to return.
+    all_variants
+        Whether every strategy is a plan of its own. By default a plan stands for all strategies of
+        its layout (tp, pp, cp, ep, dp, vpp, micro-batch and recompute) that are within 0.5 % of
+        the best of them; it is the one with the fewest settings that are not defaults.
     pareto
         Also return the Pareto front of time against ``memory``, ``gpus`` or ``cost``.
     axes
@@ -106,7 +112,7 @@ def search(
     (True, True)
     """
     started = time.perf_counter()
-    check_flags(levels=levels, save_all=save_all)
+    check_flags(levels=levels, save_all=save_all, all_variants=all_variants)
     check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system)
     the_space = load_space(space, fixed)
@@ -121,6 +127,7 @@ def search(
         max_memory=max_memory,
         reserve=reserve,
         top=top,
+        lines=not all_variants,
         front=pareto,
         axes=axes,
     )
@@ -141,7 +148,13 @@ def search(
     )
     by_scale, complete = _scan_all(work, progress)
     total = merged(list(by_scale.values()), query)
-    best = estimates_of(query, candidates, total.best.number)
+    lines, counted = Lines.of_rows(total.best), complete
+    if query.lines and complete:
+        try:
+            lines = lines_of(work, total)
+        except KeyboardInterrupt:
+            counted = False
+    best = ranked_plans(query, candidates, lines)
     result = SearchResult(
         model=the_model.name,
         system=the_system.name,
@@ -154,8 +167,10 @@ def search(
         rejected=dict((total.rejected + refusals(candidates.illegal)).most_common()),
         looked_at=total.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
-        complete=complete,
+        complete=complete and counted,
         best=best,
+        all_variants=all_variants,
+        variants_counted=counted,
         alike=ties_of(best, query.objective),
         pareto=None if pareto is None else plans_of(query, candidates, total.front.number),
         pareto_against=pareto,

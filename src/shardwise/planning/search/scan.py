@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.strategy_table import Table
+from shardwise.config.strategy_fields import LINE_FIELDS
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.evaluate import (
     MEMORY,
@@ -22,6 +21,7 @@ from shardwise.planning.search.evaluate import (
     excess_bytes,
     not_selected,
 )
+from shardwise.planning.search.layout_keys import as_integers, layout_codes, table_keys
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     OBJECTIVES,
@@ -31,6 +31,7 @@ from shardwise.planning.search.ranking import (
     second_figure,
     seconds_per_token,
     top,
+    top_with_keys,
 )
 
 
@@ -46,6 +47,9 @@ class Findings:
     rejected: Counter[str]
     """The others, by reason."""
     best: Ranked
+    """The best candidates, or those of different layouts (`SearchQuery.lines`)."""
+    best_keys: Ints
+    """The layouts of these, as columns of `Table`; shape (candidates, `LINE_FIELDS`)."""
     front: Ranked
     cells: Ranked
     """The best of each combination of values of the axes."""
@@ -65,6 +69,7 @@ class Findings:
             feasible=0,
             rejected=Counter(),
             best=none,
+            best_keys=np.empty((0, len(LINE_FIELDS)), np.int64),
             front=none,
             cells=none,
             cell_values=np.empty((0, axes), np.int64),
@@ -79,12 +84,19 @@ def merged(parts: Sequence[Findings], query: SearchQuery) -> Findings:
         np.concatenate([part.cell_values for part in parts]),
         Ranked.joined([part.cells for part in parts]),
     )
+    keys, best = top_with_keys(
+        np.concatenate([part.best_keys for part in parts]),
+        Ranked.joined([part.best for part in parts]),
+        query.top,
+        each=query.lines,
+    )
     return Findings(
         candidates=sum(part.candidates for part in parts),
         evaluated=sum(part.evaluated for part in parts),
         feasible=sum(part.feasible for part in parts),
         rejected=sum((part.rejected for part in parts), Counter()),
-        best=top(Ranked.joined([part.best for part in parts]), query.top),
+        best=best,
+        best_keys=keys,
         front=front(Ranked.joined([part.front for part in parts])),
         cells=cells,
         cell_values=values,
@@ -117,16 +129,25 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
     if box.selected:
         chunks = list(chunks)
         rejected = not_selected(query.model, box, table, evaluator, chunks)
+    layout = layout_codes(box) if query.lines else None
     for untimed in chunks:
         chunk = evaluator.timed(untimed, rejected)
-        findings = merged([findings, _findings_of(query, box, chunk, findings)], query)
+        findings = merged([findings, _findings_of(query, box, chunk, findings, layout)], query)
         if observer is not None:
             observer.evaluated(chunk)
     return findings
 
 
-def _findings_of(query: SearchQuery, box: Box, chunk: Evaluated, before: Findings) -> Findings:
-    """Findings of a chunk; `best` has only what may beat the findings before."""
+def _findings_of(
+    query: SearchQuery, box: Box, chunk: Evaluated, before: Findings, layout: Ints | None
+) -> Findings:
+    """Findings of a chunk; `best` has only what may beat the findings before.
+
+    Parameters
+    ----------
+    layout
+        Code of the layout of each row of `Box.table`, if only the best of each counts.
+    """
     here = replace(Findings.empty(len(query.axes)), **_counts(query, chunk))
     if chunk.timed is None:
         return replace(here, nearest=_nearest(query, box, chunk))
@@ -134,8 +155,7 @@ def _findings_of(query: SearchQuery, box: Box, chunk: Evaluated, before: Finding
     step_s, table, system = timed.timing.step_time_s, timed.table, query.system
     reserved = chunk.holding.reserved_bytes[:, timed.rows][chunk.holding_of]
 
-    def ranked(candidates: Bools, score: Floats, second: Floats) -> Ranked:
-        choice, row = np.nonzero(candidates)
+    def at(choice: Ints, row: Ints, score: Floats, second: Floats) -> Ranked:
         return Ranked(
             number=box.numbers(chunk.rows[timed.rows[row]], choice),
             score=score[choice, row],
@@ -143,30 +163,53 @@ def _findings_of(query: SearchQuery, box: Box, chunk: Evaluated, before: Finding
             step_time_s=step_s[choice, row],
         )
 
+    def ranked(candidates: Bools, score: Floats, second: Floats) -> Ranked:
+        choice, row = np.nonzero(candidates)
+        return at(choice, row, score, second)
+
     score = OBJECTIVES[query.objective](step_s, table, system)
     full = len(before.best) == query.top
     rivals = timed.feasible & (score <= before.best.score[-1]) if full else timed.feasible
-    here = replace(here, best=top(ranked(rivals, score, reserved), query.top))
+    if layout is None:
+        choice, row = np.nonzero(rivals)
+    else:
+        choice, row = _best_of_layouts(rivals, score, layout[chunk.rows[timed.rows]])
+    keys = table_keys(table, row)
+    best_keys, best = top_with_keys(
+        keys, at(choice, row, score, reserved), query.top, each=query.lines
+    )
+    here = replace(here, best=best, best_keys=best_keys)
     if query.front is not None:
         second = second_figure(query.front, step_s, reserved, table, system)
         time_s = seconds_per_token(step_s, table, system)
         here = replace(here, front=front(ranked(timed.feasible, time_s, second)))
     if query.axes:
-        columns = [np.broadcast_to(_as_integers(table, a), step_s.shape) for a in query.axes]
+        columns = [np.broadcast_to(as_integers(table, a), step_s.shape) for a in query.axes]
         keys = np.stack([column[timed.feasible] for column in columns], axis=1)
         values, cells = best_of_each(keys, ranked(timed.feasible, score, reserved))
         here = replace(here, cells=cells, cell_values=values)
     return here
 
 
-def _as_integers(table: Table, name: str) -> Ints:
-    """A column as integers that are equal only for equal values."""
-    column: Any = getattr(table, name)
-    if name == "extents":  # positions in a list that depends on the number of accelerators
-        hashes = [blake2b(text.encode(), digest_size=8).digest() for text in table.extent_lists]
-        codes = [int.from_bytes(digest, signed=True) for digest in hashes]
-        return np.array([*codes, 0], dtype=np.int64)[column]
-    return column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
+def _best_of_layouts(rivals: Bools, score: Floats, layout: Ints) -> tuple[Ints, Ints]:
+    """Choice and row of the best candidate of each layout, of equals the first.
+
+    Parameters
+    ----------
+    rivals, score
+        Shape (choices, rows).
+    layout
+        Code of the layout of each row.
+    """
+    shown = np.where(rivals, score, np.inf)
+    choice = shown.argmin(axis=0)
+    least = shown[choice, np.arange(layout.size)]
+    rows = np.flatnonzero(rivals.any(axis=0))
+    order = rows[np.lexsort((rows, least[rows], layout[rows]))]
+    is_first = np.ones(order.size, dtype=np.bool_)
+    is_first[1:] = layout[order[1:]] != layout[order[:-1]]
+    found = order[is_first]
+    return choice[found], found
 
 
 def _counts(query: SearchQuery, chunk: Evaluated) -> dict[str, Any]:

@@ -27,7 +27,13 @@ from shardwise.arrays import Floats, Ints
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS, Kind, names_of
+from shardwise.config.strategy_fields import (
+    CHOICE_FIELDS,
+    LAYOUT_FIELDS,
+    LINE_FIELDS,
+    Kind,
+    names_of,
+)
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -303,7 +309,8 @@ def _record(findings: Findings) -> dict[str, Any]:
     for name in _RANKED:
         record[name] = {f.name: getattr(record[name], f.name).tolist() for f in fields(Ranked)}
     cells = findings.cell_values
-    return record | {"axes": cells.shape[1], "cell_values": cells.tolist()}
+    keys = findings.best_keys.tolist()
+    return record | {"axes": cells.shape[1], "cell_values": cells.tolist(), "best_keys": keys}
 
 
 def _findings(record: Mapping[str, Any]) -> Findings:
@@ -311,9 +318,10 @@ def _findings(record: Mapping[str, Any]) -> Findings:
     plain = {k: v for k, v in record.items() if k not in (*_RANKED, "axes", "rows")}
     ranked = {name: _ranked(record[name]) for name in _RANKED}
     values = np.array(record["cell_values"], dtype=np.int64)
+    keys = np.array(record["best_keys"], dtype=np.int64).reshape(-1, len(LINE_FIELDS))
     shape = len(ranked["cells"]), record["axes"]
-    rejected = Counter(record["rejected"])
-    return Findings(**plain | ranked | {"rejected": rejected, "cell_values": values.reshape(shape)})
+    arrays = {"cell_values": values.reshape(shape), "best_keys": keys}
+    return Findings(**plain | ranked | arrays | {"rejected": Counter(record["rejected"])})
 
 
 def _ranked(record: Mapping[str, Sequence[float]]) -> Ranked:

@@ -24,15 +24,15 @@ from shardwise.distinct import evaluate_distinct
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import StrategyLike
 from shardwise.parallel.constraints import illegal_faults
-from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.effects import (
+from shardwise.parallel.effects import (
     EFFECTS,
     Kind,
     idle_rows,
     kinds_of,
     most_layers_on_a_rank,
 )
+from shardwise.parallel.placement import place
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import SPLIT_FIELDS, expert_degrees
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 

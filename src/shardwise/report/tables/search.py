@@ -8,13 +8,13 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.analysis.results import Estimate
 from shardwise.config.strategy import Strategy
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
     Cell,
     LevelsPlan,
     Plan,
+    RankedPlan,
     ScaleResult,
     SearchResult,
     SmallestGpus,
@@ -99,7 +99,9 @@ def print_search(result: SearchResult) -> None:
     if result.levels:
         show(levels_table(result.levels), Text(levels_note(result.levels) + "\n"))
     elif result.best:
-        show(_best(result.best, result.alike), Text(_agreed(result) + "\n"))
+        show(
+            _best(result.best, result.alike), Text(_agreed(result) + "\n" + _variants_note(result))
+        )
         if result.alike is not None:
             show(Text(_ties_note(result.alike) + "\n"))
     if len(result.scales) > 1:
@@ -133,6 +135,16 @@ def _headline(result: SearchResult) -> Text:
     return text
 
 
+def _variants_note(result: SearchResult) -> str:
+    """What a line stands for."""
+    if result.all_variants or not any(plan.variants for plan in result.best):
+        return ""
+    return (
+        "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the "
+        "best of them; the line is the simplest (--all-variants lists all)\n"
+    )
+
+
 def _ties_note(found: Ties) -> str:
     """Plans that are too close to distinguish, and which of them is safer."""
     text = f"~ the first {found.plans} are within {percent(found.within)}: too close to distinguish"
@@ -145,11 +157,13 @@ def _ties_note(found: Ties) -> str:
     return f"{text}; plan {found.safer + 1} is safer: {reason}"
 
 
-def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
+def _best(best: Sequence[RankedPlan], alike: Ties | None) -> Table:
     strategies = [estimate.strategy for estimate in best]
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
     figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
+    several = any(estimate.variants for estimate in best)
+    figures += ["variants"] if several else []
     required = (*DEGREE_HEADS, "gpus", "global_batch_size")
     options = [head for field, head in zip(fields, heads, strict=True) if field not in required]
     optional = ("tokens/s/GPU", *reversed(options), "MFU")
@@ -164,6 +178,7 @@ def _best(best: Sequence[Estimate], alike: Ties | None) -> Table:
             f"{estimate.tokens_per_s_per_gpu:,.0f}",
             percent(estimate.mfu),
             gib(estimate.memory_bytes.reserved),
+            *([f"+ {estimate.variants:,}" if estimate.variants else ""] if several else []),
         )
     return table
 
