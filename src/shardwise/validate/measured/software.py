@@ -9,6 +9,8 @@ from shardwise.validate.measured.run import Run
 # First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
 _COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
 
+UNKNOWN_STACK = "unknown"
+"""Stack of rows that name no software, or software that no stack is of."""
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
 
@@ -19,11 +21,18 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"InternEvo|InternLM", "internevo-2023"),
     (r"Paddle", "paddlenlp-2024"),
     (r"AutoModel", "automodel-2025"),
+    (r"LLaMA-?Factory", "llama-factory-2024"),
+    (r"torchtune", "torchtune-2024"),
+    (r"GPT-NeoX", "gpt-neox-2023"),
+    (r"(HF|Hugging ?Face|Transformers|PEFT).*DeepSpeed", "deepspeed-2024"),
+    (r"Primus", "primus-2026"),
+    (r"Gaudi", "gaudi-2025"),
     (r"HAI-LLM", "deepseek-2024"),
     (r"MaxText|maxtext|Pax", "maxtext-2024"),
     (r"DeepSpeed ZeRO", "deepspeed-2021"),
     (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
     (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
+    (r"\bHF\b|Hugging ?Face|\bTRL\b|accelerate|fms-acceleration", "huggingface-2024"),
     (r"NeMo-Megatron", "megatron-lm-2022"),
     (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
@@ -42,13 +51,16 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     if name in ("", "nemo-2025") and "MLPerf" in group:
         name = "mlperf-2024"
     if not name:
-        name = "megatron-core-2025"
-        assumed.append(f"stack {name}")
+        name = UNKNOWN_STACK
+        assumed.append("software")
     if name == "torchtitan-2024":
         name = _torchtitan(run)
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
-    return Stack.load(name).model_copy(update=_changes(run))
+    changes = _changes(run)
+    if name in _PLAIN_PYTORCH:
+        changes |= _added_kernels(run)
+    return Stack.load(name).model_copy(update=changes)
 
 
 def _torchtitan(run: Run) -> str:
@@ -95,6 +107,24 @@ def _changes(run: Run) -> dict[str, object]:
     changes |= {"cuda_graphs": CudaGraphs(_graphs(run))}
     if run.model.experts:
         changes |= _expert_changes(run)
+    return changes
+
+
+# Stacks whose models are plain PyTorch, to which a run may add fused kernels.
+_PLAIN_PYTORCH = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+# Bytes per logit of a fused loss: those of megatron-core-2025.
+_FUSED_LOSS = {"loss_forward_bytes": 11.96, "loss_backward_bytes": 7.182, "loss_saved_bytes": 4.0}
+
+
+def _added_kernels(run: Run) -> dict[str, object]:
+    """Fused kernels that a run adds to plain PyTorch (fms-acceleration's, Liger's)."""
+    features = run.features
+    kernels = str(features.get("framework") or "")
+    changes: dict[str, object] = {}
+    if "foak" in kernels or truth(features.get("liger")):
+        changes |= {"fused_norm": True}
+    if truth(features.get("fused_cross_entropy")):
+        changes |= _FUSED_LOSS
     return changes
 
 

@@ -1,0 +1,103 @@
+"""Stacks of the catalog: which software a run has, the prior, and what each says of itself."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from measured_samples import run_of
+from rows import each_row
+from shardwise import Stack, estimate
+from shardwise.validate.measured.software import stack_of
+
+NEWEST = (
+    "automodel-2025",
+    "composer-2023",
+    "deepspeed-2024",
+    "gpt-neox-2023",
+    "huggingface-2024",
+    "internevo-2023",
+    "maxtext-2024",
+    "megatron-core-2025",
+    "mlperf-2024",
+    "paddlenlp-2024",
+    "torchtitan-2025",
+    "torchtune-2024",
+)
+NEW = (
+    "deepspeed-2024",
+    "gaudi-2025",
+    "gpt-neox-2023",
+    "huggingface-2024",
+    "llama-factory-2024",
+    "megatron-bridge-2026",
+    "primus-2026",
+    "torchtune-2024",
+    "unknown",
+)
+ROW: dict[str, Any] = {"gpus": 8, "tp": 2, "gbs": 8}
+
+
+def test_the_prior_has_median_figures() -> None:
+    """Of the newest stack of each framework; of words and switches the most frequent."""
+    prior = Stack.load("unknown").to_dict()
+    stacks = [Stack.load(name).to_dict() for name in NEWEST]
+    for name, value in prior.items():
+        if name in ("name", "description", "sources", "flex_permute_traffic_factor"):
+            continue
+        values = [stack[name] for stack in stacks]
+        if isinstance(value, str | bool):
+            assert value == Counter(values).most_common(1)[0][0], name
+        elif isinstance(value, int | float):
+            assert np.isclose(value, np.median(values), rtol=1e-3), name
+
+
+@each_row("name", NEW)
+def test_new_stacks_have_a_source_for_every_figure(name: str) -> None:
+    """And a description; an estimate with each of them is finite."""
+    stack = Stack.load(name)
+    assert stack.description
+    for field in set(Stack.model_fields) - {"name", "description", "sources"}:
+        assert stack.source_of(field) is not None, field
+    assert 0 < estimate("llama3-8b", "a100-80gb-sxm", {**ROW, "stack": name}).step_time_s < 100
+
+
+@each_row(
+    ("framework", "stack"),
+    [
+        ("HF Trainer/TRL + accelerate FSDP + fms-acceleration", "huggingface-2024"),
+        ("Hugging Face Trainer", "huggingface-2024"),
+        ("TRL", "huggingface-2024"),
+        ("HF Transformers + PEFT + DeepSpeed", "deepspeed-2024"),
+        ("LLaMA-Factory", "llama-factory-2024"),
+        ("torchtune", "torchtune-2024"),
+        ("GPT-NeoX (DeepSpeed)", "gpt-neox-2023"),
+        ("Primus (Megatron)", "primus-2026"),
+        ("Megatron-DeepSpeed (Intel Gaudi fork)", "gaudi-2025"),
+        ("DeepSpeed ZeRO-3", "deepspeed-2021"),
+        ("Megatron-LM", "megatron-core-2025"),
+        ("Something else", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_software_of_a_run_by_the_name_of_its_framework(framework: str | None, stack: str) -> None:
+    """No name, or one that no stack is of, is the prior, and is said to be assumed."""
+    assumed: list[str] = []
+    run = run_of("one", step=1.0, software={"framework": framework})
+    assert stack_of(run, assumed).name == stack
+    assert assumed == (["software"] if stack == "unknown" else [])
+
+
+def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:
+    """Norms with fms-acceleration's or Liger's kernels, the loss where the row has it."""
+    plain = Stack.load("huggingface-2024")
+    for features, norm, loss in (
+        ({}, False, plain.loss_forward_bytes),
+        ({"framework": "foak-fast-kernels"}, True, plain.loss_forward_bytes),
+        ({"liger": True, "fused_cross_entropy": True}, True, 11.96),
+        ({"fused_cross_entropy": True}, False, 11.96),
+    ):
+        software = {"framework": "HF Trainer/TRL + accelerate FSDP"}
+        run = run_of("one", step=1.0, software=software, features=features)
+        stack = stack_of(run, [])
+        assert (stack.fused_norm, stack.loss_forward_bytes) == (norm, loss)
