@@ -198,6 +198,7 @@ def rank_work(**fields: Any) -> RankWork:
             "element_bytes": 2,
             "quantization": 0,
             "dispatch_bytes": fields.get("element_bytes", 2),
+            "activation_input_bytes": fields.get("element_bytes", 2),
             "training": True,
             "gradient_bytes": 4,
             "flash": True,

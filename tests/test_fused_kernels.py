@@ -139,6 +139,27 @@ def test_a_gated_activation_of_two_kernels() -> None:
     assert saved(gelu[:1]) == saved(gelu[1:])
 
 
+def test_the_input_of_an_activation_saved_in_eight_bits() -> None:
+    """2 x 14,336 elements of 8,192 tokens a layer: 1 + 4 / 128 bytes each in fp8 blocks, not 2."""
+    plain = {
+        "gpus": 8,
+        "tp": 1,
+        "gbs": 8,
+        "recompute": "selective",
+        "recompute_parts": "activation",
+    }
+    peaks = {}
+    for recipe in ("none", "fp8_block"):
+        for saved_so in (False, True):
+            stack = {"base": "deepseek-2024", "quantized_activation_input": saved_so}
+            fields = plain | {"quantization": recipe, "stack": stack}
+            result = estimate("llama3-8b", "h100-sxm", fields)
+            peaks[recipe, saved_so] = result.memory_bytes.activations
+    assert peaks["none", True] == peaks["none", False]
+    less = 32 * 8192 * 2 * 14336 * (2 - (1 + 4 / 128))
+    assert peaks["fp8_block", False] - peaks["fp8_block", True] == pytest.approx(less, rel=1e-9)
+
+
 @each_row(("element_bytes", "gradient_bytes"), [(2, 4), (2, 2), (4, 4)])
 def test_gradients_added_by_another_kernel(element_bytes: int, gradient_bytes: int) -> None:
     """The product writes them in the compute type; they are read, the sum is read and written."""

@@ -82,6 +82,14 @@ def test_step_times_are_near_the_measured_ones(estimates, kind):
     assert statistics.median(map(abs, errors.values())) <= median
 
 
+def test_deepseek_v3_fits_and_trains_as_fast_as_reported(estimates):
+    """Its 2,048 H800 did 14.8T tokens in 2.664M hours: 1,543 tokens/s each, within 8 %."""
+    one = estimates["deepseek-v3-h800-2048"]
+    assert one.measured_tokens_per_s_per_gpu == pytest.approx(14.8e12 / (2.664e6 * 3600), rel=1e-3)
+    assert one.estimate.fits
+    assert one.estimate.tokens_per_s_per_gpu == pytest.approx(1543, rel=0.08)
+
+
 def test_measured_values_are_converted_by_hand():
     """16 x 4,096 tokens on 8 GPUs: 1 s at 8,192 tokens/s; as FLOP/s, 6 N and attention."""
     recipe = Recipe.load(EXAMPLE)

@@ -194,8 +194,11 @@ def command(
             problem = "needs --sensitivity"
             refuse_options(problem, reoptimise=options.reoptimise)
             refuse_options(problem, fixed_plan=options.reoptimise is False)
-        allowed = field_pairs("allow", options.allow, values="several")
-        fields = merge_fields(flags, fix=fixed_fields, allow=allowed)
+        fields = merge_fields(
+            flags,
+            fix=fixed_fields,
+            allow=field_pairs("allow", options.allow, values="several"),
+        )
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
         work = _not_varied(chosen.question(), varied)
         arguments["space"] = read_space(options.space, fields, work)

@@ -61,6 +61,9 @@ class Stack(Sourced):
     fused_swiglu: bool = True
     """Whether a gated activation is one kernel, or one for the activation and one for the product
     with the gate, with a tensor between them."""
+    quantized_activation_input: bool = False
+    """Whether a low-precision recipe also saves the input of an MLP's activation in its type
+    (DeepSeek-V3: the input of SwiGLU in fp8; arXiv 2412.19437, section 3.3.3), not in 16 bits."""
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""

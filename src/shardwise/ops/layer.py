@@ -17,7 +17,7 @@ from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork, zeros
-from shardwise.ops.quantization import dispatch_bytes
+from shardwise.ops.quantization import by_recipe, dispatch_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, tp_share
 from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
@@ -85,6 +85,9 @@ def rank_work(table: Table) -> RankWork:
     """
     element_bytes = _BYTES_BY_CODE[table.dtype]
     accumulates = table.by_stack(_gradient_bytes)
+    quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
+        table.quantization, lambda recipe: recipe.operand_bytes
+    )
     return RankWork(
         sequences=table.micro_batch_size.astype(np.float64),
         seq_len=table.seq_len / (table.cp * table.tp2),
@@ -113,6 +116,7 @@ def rank_work(table: Table) -> RankWork:
         fused_norm=table.by_stack(lambda stack: stack.fused_norm),
         fused_layer_norm=table.by_stack(lambda stack: stack.fused_layer_norm),
         fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
+        activation_input_bytes=np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
         fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
         loss_backward_bytes=table.by_stack(lambda stack: stack.loss_backward_bytes),

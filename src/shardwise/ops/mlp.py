@@ -139,7 +139,7 @@ def activation(
             *_gate_kernels(separate * size),
         ),
         parameters=zeros(work),
-        saved_bytes=(gates + separate) * size,
+        saved_bytes=gates * elements * work.activation_input_bytes + separate * size,
         working_bytes=(gates + 1 + separate) * size,
         reruns_with=block | {"activation", "every_other"},
         dropped_with=block | {"mlp_up"} | (_EVERY_OTHER if block == _MLP else frozenset()),

@@ -98,6 +98,8 @@ class RankWork:
     """Whether LayerNorm is one kernel."""
     fused_swiglu: Bools
     """Whether a gated activation is one kernel."""
+    activation_input_bytes: Floats
+    """Size of an element of the input of the MLP's activation, as saved for backward [byte]."""
     fused_accumulation: Bools
     """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats

@@ -173,6 +173,7 @@ def _unsplit_token() -> RankWork:
         fused_norm=np.array([True]),
         fused_layer_norm=np.array([True]),
         fused_swiglu=np.array([True]),
+        activation_input_bytes=one,
         fused_accumulation=np.array([True]),
         loss_forward_bytes=one,
         loss_backward_bytes=one,
