@@ -70,6 +70,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("mxfp8", "dtype bf16 or fp16"),
     ),
     "quantized_weights": ({"quantized_weights": True}, MODEL, SYSTEM, ("quantization none",)),
+    "dispatcher": (
+        {"dispatcher": "hybridep"},
+        MODEL,
+        SYSTEM,
+        ("hybridep", "no experts"),
+    ),
     "dispatch_dtype": (
         {"dispatch_dtype": "fp8"},
         MODEL,

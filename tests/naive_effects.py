@@ -127,6 +127,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "offload_parts": options["offload_activations"] and training,
         "expert_capacity": kind["experts"],
         "expert_imbalance": kind["uneven"],
+        "dispatcher": kind["dispatches"],
         "dispatch_dtype": kind["experts"],
         "expert_overlap": kind["dispatches"] and training and not kind["both_ways"],
         "fsdp_reshard": zero == 3,

@@ -56,7 +56,7 @@ NEUTRAL = {
         "offload_parts",
         *("expert_capacity", "expert_imbalance", "expert_overlap", "fsdp_reshard"),
     )
-}
+} | {"dispatcher": "all_to_all"}
 # Of several strategies that differ in one field alone, the one that is kept.
 KEPT = {
     "recompute_layers": ("fit", "more_recompute"),

@@ -48,6 +48,7 @@ OTHER = {
     "tp_regather": ((False,), (0, 3)),
     "cp_exchange": (("all_to_all",), (1,)),
     "expert_imbalance": ((1.5,), (4,)),
+    "dispatcher": (("deepep",), (4,)),
     "dispatch_dtype": (("fp8",), (4,)),
     "dp_overlap": ((False,), (0, 2)),
     "fused_activation": ((True,), (0, 3)),

@@ -23,7 +23,7 @@ from shardwise.parallel.placement import place
 
 fast = examples(80)
 DOMAIN = 4
-WAYS: list[dict[str, Any]] = [{"expert_sends_once": False}, {"expert_sends_once": True}]
+WAYS: list[dict[str, Any]] = [{"dispatcher": "all_to_all"}, {"dispatcher": "deepep"}]
 SYSTEM = samples.system(
     node=DOMAIN,
     network=[samples.tier("inside", domain=DOMAIN), samples.tier("between", bandwidth=10 * GB)],
@@ -39,8 +39,9 @@ def mixture(top_k: int, experts: int = 64, groups: int | None = None) -> Model:
 
 def swaps(model: Model, ep: int) -> tuple[list[float], Collective]:
     """Forward all-to-all of dispatch, each copy on its own and once; and what it sends."""
-    stacks = [samples.stack(**way) for way in WAYS]
-    table = Table.of(model, {"dp": ep, "ep": ep, "mbs": 1, "gbs": ep, "stack": stacks})
+    ways = [way["dispatcher"] for way in WAYS]
+    columns = {"dp": ep, "ep": ep, "mbs": 1, "gbs": ep, "stack": samples.stack()}
+    table = Table.of(model, columns | {"dispatcher": ways})
     machine = Machine.of(SYSTEM, table, place(SYSTEM, table))
     operations = layer_operations(model, model.layers[0], rank_work(table))
     dispatch = next(o for o in operations if o.name == "moe.dispatch")
@@ -95,7 +96,7 @@ def test_one_rank_sends_nothing() -> None:
     assert each == once == 0
     model = mixture(4)
     for way in WAYS:
-        columns = {"dp": 1, "mbs": 1, "gbs": 1, "stack": samples.stack(**way)}
+        columns = {"dp": 1, "mbs": 1, "gbs": 1, "stack": samples.stack(), **way}
         assert np.isfinite(estimate(model, SYSTEM, columns).step_time_s)
 
 

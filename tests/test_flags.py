@@ -16,6 +16,7 @@ from shardwise.config.enums import (
     PLACEMENTS,
     AttentionKind,
     CpExchange,
+    Dispatcher,
     Recompute,
     TpExchange,
     TpOverlap,
@@ -47,7 +48,7 @@ SPARE: dict[str, Any] = {
     "pp_hidden": 0.2,
 }
 STACKS = [
-    samples.stack(**SPARE, step_overhead=1e-3),
+    samples.stack(flex_permute_traffic_factor=0.5, **SPARE, step_overhead=1e-3),
     samples.stack(**SPARE, attention="unfused", gradient_dtype="compute", host_launch=2e-6),
     samples.stack(name="scatters", pp_scatter_gather=True, weight_gradient_buffers=True),
 ]
@@ -67,6 +68,7 @@ VALUES: dict[str, list[Any]] = {
     "document_len": [None, None, 8],
     "quantization": ["none", "none", "none", "fp8_tensor"],
     "quantized_weights": [False, False, True],
+    "dispatcher": [*Dispatcher],
     "dispatch_dtype": ["dtype", "dtype", "fp8"],
     "attention": list(AttentionKind),
     "recompute": list(Recompute),
@@ -191,7 +193,7 @@ def base(number: int) -> dict[str, Any]:
         idle |= {field: True for field in VALUES if field.endswith("_tier")}
     if number % 2 == 0:
         alone = ("ep", "etp", "expert_capacity", "expert_imbalance", "expert_overlap")
-        idle |= dict.fromkeys((*alone, "dispatch_dtype"), True)
+        idle |= dict.fromkeys((*alone, "dispatcher", "dispatch_dtype"), True)
     if number % 2:  # experts route the tokens of each rank
         row["tp_exchange"] = "rs_ag" if row["tp"] > 1 else row["tp_exchange"]
     return row | {name: first[name] for name, gone in idle.items() if gone}

@@ -21,6 +21,7 @@ from shardwise.arrays import gather
 from shardwise.config.enums import (
     AttentionKind,
     CpExchange,
+    Dispatcher,
     Optimizer,
     Recompute,
     Schedule,
@@ -80,6 +81,7 @@ VALUES: dict[str, list[Any]] = {
     "cp_exchange": list(CpExchange),
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.25],
+    "dispatcher": [None, *Dispatcher],
     "dispatch_dtype": ["dtype", "fp8"],
     "expert_overlap": BOTH,
     "dp_overlap": [True, False],

@@ -10,7 +10,7 @@ import pytest
 import samples
 from naive_search import OFFLOADS
 from shardwise import Model, System, estimate_many
-from shardwise.config.enums import Recompute, TpExchange, TpOverlap
+from shardwise.config.enums import Dispatcher, Recompute, TpExchange, TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -58,6 +58,7 @@ VALUES: dict[str, list[Any]] = {
     "optimizer": ["adamw", "sgd", "adafactor"],
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.5],
+    "dispatcher": list(Dispatcher),
     "dispatch_dtype": ["dtype", "fp8"],
     "expert_overlap": [False, True],
     "lora_parts": [("attention",), ("attention", "mlp")],

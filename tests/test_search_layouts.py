@@ -79,6 +79,7 @@ OTHER: dict[str, Any] = {
     "cp_exchange": "all_to_all",
     "expert_capacity": 1.5,
     "expert_imbalance": 2.0,
+    "dispatcher": "deepep",
     "dispatch_dtype": "fp8",
     "expert_overlap": True,
     **{name: USUAL[name][-1] for name in ("recompute", "zero", "tp_exchange", "tp_overlap")},

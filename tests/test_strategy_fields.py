@@ -82,6 +82,7 @@ OF_ANOTHER_FIELD = {
     "fsdp_prefetch": "zero",
     "expert_capacity": "ep",
     "expert_imbalance": "ep",
+    "dispatcher": "ep",
     "dispatch_dtype": "ep",
     "expert_overlap": "ep",
     "recompute_parts": "recompute",

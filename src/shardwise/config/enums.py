@@ -129,6 +129,25 @@ class Quantization(Word):
     NVFP4 = "nvfp4"
 
 
+class Dispatcher(Word):
+    """How tokens reach their experts and return.
+
+    `all_to_all` sends one copy for each expert of a token. `all_gather` gathers all tokens of the
+    ranks and reduce-scatters the results. `deepep` and `hybridep` send a token once to each node
+    and forward it inside.
+    """
+
+    ALL_TO_ALL = "all_to_all"
+    ALL_GATHER = "all_gather"
+    DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
+
+    @property
+    def sends_once(self) -> bool:
+        """Whether a token for several experts of a rank or node travels there once."""
+        return self in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
+
+
 class DispatchDtype(Word):
     """Type of tokens on the way to their experts."""
 

@@ -9,6 +9,7 @@ from shardwise.config.bounds import Factor, PerElement, Portion, Speed
 from shardwise.config.enums import (
     AttentionImplementation,
     CudaGraphs,
+    Dispatcher,
     FlashKernel,
     GradientDtype,
     GroupedProducts,
@@ -82,9 +83,14 @@ class Stack(Sourced):
     Engine's GroupedLinear on cuBLAS)."""
     grouped_time_factor: Factor = 1.0
     """Time of expert GEMMs over that of plain GEMMs of the same shapes."""
+    dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
+    """Dispatcher of experts where the strategy names none."""
     permute_traffic_factor: Factor = 1.0
     """Bytes that permuting tokens by expert and back moves over the minimum, in addition to
     `memory_traffic_factor`."""
+    flex_permute_traffic_factor: Factor = 1.0
+    """The same with the dispatchers deepep and hybridep, whose kernels may permute while they
+    send."""
     expert_wait: Latency = 0
     """Time that the host waits for the token counts of the experts, in each direction of a dropless
     layer; the launches that follow are exposed at first."""
@@ -131,9 +137,6 @@ class Stack(Sourced):
     pp_scatter_gather: bool
     """Whether each tensor-parallel rank sends 1/tp of the activations to the next stage, which
     gathers them."""
-    expert_sends_once: bool = False
-    """Whether a token for several experts of one node is sent to the node once and forwarded inside
-    it (DeepEP), rather than once per expert."""
     expert_overlap_processors: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0.15
     """Share of the multiprocessors that overlapped expert-parallel communication takes from compute
     (DeepSeek-V3: 20 of 132 multiprocessors; arXiv 2412.19437, section 3.2.2)."""

@@ -28,6 +28,7 @@ from shardwise.config.enums import (
     AttentionKind,
     CpExchange,
     DispatchDtype,
+    Dispatcher,
     Dtype,
     FrozenPart,
     LoraPart,
@@ -124,8 +125,8 @@ class Strategy(ConfigBase):
 
     What is None is filled in by `resolved`: `dp` (or `gpus`) from the other degrees, `seq_len`
     from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`, `stack`
-    from the system. A tier
-    that stays None is the one that `placement` gives.
+    from the system, `dispatcher` from the stack. A tier that stays None is the one that
+    `placement` gives.
     """
 
     model_config = ConfigDict(
@@ -273,6 +274,10 @@ class Strategy(ConfigBase):
     unused room is padded; None: dropless."""
     expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"), work=True)] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
+    dispatcher: Annotated[Dispatcher | None, Role((*COMPUTE, "ep_comm"), implied=True)] = None
+    """How tokens reach their experts: one copy for each expert (all_to_all), all tokens to all
+    ranks (all_gather), or each token once to each node (deepep, hybridep); None: that of the
+    stack."""
     dispatch_dtype: Annotated[
         DispatchDtype, Role(("forward", "recompute", "ep_comm"), work=True)
     ] = DispatchDtype.DTYPE
@@ -422,6 +427,9 @@ class Strategy(ConfigBase):
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
         exchange = self.tp_exchange or (TpExchange.RS_AG if parallel else TpExchange.ALL_REDUCE)
         schedule = self.schedule or (Schedule.INTERLEAVED if self.vpp > 1 else Schedule.ONE_F_ONE_B)
+        stack = self.loaded_stack(default_stack)
+        sends = model.has_experts and self.ep * self.etp > 1
+        usual = stack.dispatcher if sends else Dispatcher.ALL_TO_ALL
         return self.model_copy(
             update={
                 "gpus": gpus,
@@ -430,7 +438,8 @@ class Strategy(ConfigBase):
                 "tp_exchange": exchange,
                 "sequence_parallel": exchange == TpExchange.RS_AG,
                 "schedule": schedule,
-                "stack": self.loaded_stack(default_stack),
+                "dispatcher": self.dispatcher or usual,
+                "stack": stack,
             }
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
-from shardwise.config.enums import Schedule, TpExchange
+from shardwise.config.enums import Dispatcher, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
@@ -38,6 +38,7 @@ def columns_of(
     columns = _with_defaults(columns)
     columns["stack"] = _with_default_stack(columns["stack"], default_stack)
     length = _common_length(columns)
+    unnamed, columns["dispatcher"] = _unnamed_dispatchers(columns["dispatcher"], length)
     _refuse_ambiguous(columns, length)
     found: dict[str, Any] = {}
     for name, field in COLUMNS.items():
@@ -51,6 +52,8 @@ def columns_of(
     _fill_degrees(found, model, length)
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, Schedule.ONE_F_ONE_B.code)
     found.setdefault("schedule", chunked)
+    usual = default_dispatchers(model, found)
+    found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))
     _fill_tp_exchange(found, columns["sequence_parallel"], length)
     return found
 
@@ -308,6 +311,29 @@ def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int
                 raise _bad_value("sequence_parallel", parallel, wrong, problem)
     reduced, split = TpExchange.ALL_REDUCE.code, TpExchange.RS_AG.code
     found.setdefault("tp_exchange", np.where(parallel, split, reduced))
+
+
+def _unnamed_dispatchers(column: Any, length: int) -> tuple[Bools, Any]:
+    """Rows that name no dispatcher, and the column with some word in these."""
+    if column is None or isinstance(column, (str, int)):
+        return np.full(length, column is None), column
+    named = np.array([not _is_open(item) for item in column], dtype=np.bool_)
+    usual: object = Dispatcher.ALL_TO_ALL
+    filled = [item if is_named else usual for item, is_named in zip(column, named, strict=True)]
+    return ~named, column if named.all() else filled
+
+
+def default_dispatchers(model: Model, columns: Mapping[str, Any]) -> Ints:
+    """Codes of the dispatchers of rows that name none: those of their stacks where tokens are sent.
+
+    Parameters
+    ----------
+    columns
+        `stack`, `stacks`, `ep` and `etp` of a `Table`.
+    """
+    sends = (columns["ep"] * columns["etp"] > 1) & model.has_experts
+    usual = np.array([stack.dispatcher.code for stack in columns["stacks"]])[columns["stack"]]
+    return np.where(sends, usual, Dispatcher.ALL_TO_ALL.code)
 
 
 def _codes(field: StrategyField, column: Any, length: int) -> Ints:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import AttentionImplementation, Dtype, Schedule, TpExchange
+from shardwise.config.enums import AttentionImplementation, Dispatcher, Dtype, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
@@ -67,6 +67,7 @@ class Table:
     offload_optimizer: Bools
     dtype: Ints
     quantization: Ints
+    dispatcher: Ints
     dispatch_dtype: Ints
     attention: Ints
     recompute: Ints
@@ -132,6 +133,12 @@ class Table:
     def joins_ends(self) -> Bools:
         """Whether the first pipeline rank has both the embedding and the head."""
         return np.isin(self.schedule, (Schedule.ZB_V.code, Schedule.DUALPIPE.code))
+
+    @property
+    def sends_once(self) -> Bools:
+        """Whether a token for several experts of a rank or node travels there once."""
+        once = np.array([word.sends_once for word in Dispatcher])[self.dispatcher]
+        return once & (self.ep * self.etp > 1)
 
     @property
     def overlaps_experts(self) -> Bools:

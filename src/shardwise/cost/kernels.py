@@ -238,7 +238,12 @@ class KernelRates:
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
             grouped_time_factor=table.by_stack(lambda stack: stack.grouped_time_factor),
-            permute_rate_factor=1 / table.by_stack(lambda stack: stack.permute_traffic_factor),
+            permute_rate_factor=1
+            / np.where(
+                table.sends_once,
+                table.by_stack(lambda stack: stack.flex_permute_traffic_factor),
+                table.by_stack(lambda stack: stack.permute_traffic_factor),
+            ),
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
             element_rate=chip.memory_bound.efficiency

@@ -76,7 +76,7 @@ class Machine:
             tp_overlap=table.tp_overlap,
             tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
             tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
-            sends_once=table.by_stack(lambda stack: stack.expert_sends_once),
+            sends_once=table.sends_once,
         )
 
     @property

@@ -10,6 +10,7 @@ from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
+    Dispatcher,
     Quantization,
     Recompute,
     Schedule,
@@ -130,6 +131,7 @@ EFFECTS: dict[str, Idle] = {
     "quantized_weights": lambda _, table: table.quantization == Quantization.NONE.code,
     "expert_capacity": lambda kind, _: not kind.experts,
     "expert_imbalance": lambda kind, _: not kind.uneven,
+    "dispatcher": lambda kind, _: not kind.dispatches,
     "dispatch_dtype": lambda kind, _: not kind.experts,
     "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
     "recompute": lambda kind, _: not kind.training,
@@ -157,7 +159,7 @@ def _is_all(kind: Kind, table: Table) -> Bools:
     return (number == 0) | ((number >= kind.layers) & (kind.layers > 0))
 
 
-# Fields that must have their default where they have no effect, or a constraint refuses them.
+# Fields that must have one value where they have no effect, or a constraint refuses them.
 NEUTRAL: dict[str, Any] = {
     name: Strategy.model_fields[name].default
     for name in (
@@ -172,7 +174,7 @@ NEUTRAL: dict[str, Any] = {
         "expert_overlap",
         "fsdp_reshard",
     )
-}
+} | {"dispatcher": Dispatcher.ALL_TO_ALL}
 
 
 def idle_rows(kind: Kind, table: Table, name: str) -> Bools:

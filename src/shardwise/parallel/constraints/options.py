@@ -7,6 +7,7 @@ import numpy as np
 from shardwise.arrays import Bools
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
+    Dispatcher,
     Dtype,
     FrozenPart,
     LoraPart,
@@ -25,6 +26,7 @@ from shardwise.parallel.constraints.constraint import Constraint, Test, one
 
 _MEMORY_TIERS = 2
 _ZERO_STAGES = (0, 1, 2, 3)
+_ALL_TO_ALL = Dispatcher.ALL_TO_ALL.code
 _USUAL_PARTS = RecomputePart.bits(("core_attention",))
 _NORMS = ("attention_norm", "mlp_norm", "every_other")
 # Matrix units that recipes need. Units that scale blocks of 32 or 16 themselves came with those of
@@ -273,6 +275,12 @@ _QUANTIZATION_CONSTRAINTS: tuple[Constraint, ...] = (
         field="quantized_weights",
         violated=lambda _, __, t: t.quantized_weights & (t.quantization == 0),
         problem=lambda *_: "has no effect with quantization none; leave it out",
+    ),
+    Constraint(
+        reason="dispatcher",
+        field="dispatcher",
+        violated=lambda m, _, t: (t.dispatcher != _ALL_TO_ALL) & (not m.has_experts),
+        problem=lambda m, *_: f"{m.name} has no experts to send tokens to; leave it out",
     ),
     Constraint(
         reason="dispatch_dtype",

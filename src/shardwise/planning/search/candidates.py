@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Ints
+from shardwise.arrays import Bools, Ints
+from shardwise.config.enums import Dispatcher
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS, SHORT_NAMES
@@ -328,7 +329,12 @@ class _OptionTables:
                 representative = self._representative(kind, name, values[name], every[name])
                 at[name] = np.where(idle, representative, at[name])
         firsts = np.sort(distinct_rows(list(at.values()))[0])
-        return _gathered(every, {name: position[firsts] for name, position in at.items()})
+        found = {name: position[firsts] for name, position in at.items()}
+        combined = _gathered(every, found)
+        if "dispatcher" not in found:
+            return combined
+        unnamed = np.array([word is None for word in values["dispatcher"]])[found["dispatcher"]]
+        return _with_dispatchers(combined, unnamed, sends=kind.dispatches)
 
     def _values(self, kind: Kind, name: str) -> tuple[Any, ...]:
         if name == "training":
@@ -366,6 +372,19 @@ class _OptionTables:
             if mask.any():
                 return int(np.argmax(mask))
         return 0
+
+
+def _with_dispatchers(options: Table, unnamed: Bools, *, sends: bool) -> Table:
+    """Options in which rows that name no dispatcher have that of their stack.
+
+    Parameters
+    ----------
+    sends
+        Whether the layouts send tokens to other ranks.
+    """
+    usual = np.array([stack.dispatcher.code for stack in options.stacks])[options.stack]
+    usual = usual if sends else np.full_like(usual, Dispatcher.ALL_TO_ALL.code)
+    return replace(options, dispatcher=np.where(unnamed, usual, options.dispatcher))
 
 
 def _positions(sizes: Mapping[str, int]) -> dict[str, Ints]:

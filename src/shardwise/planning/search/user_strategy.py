@@ -17,6 +17,7 @@ from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedu
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import default_dispatchers
 from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -62,6 +63,8 @@ class UserStrategy:
     """One fault for each rule that it breaks, by the rule's reason."""
     follows_tp: bool
     """Whether `tp_exchange` is unset: it follows from whether there is a tensor-parallel group."""
+    follows_stack: bool
+    """Whether `dispatcher` is unset: it follows from the stack."""
     counted: frozenset[str]
     """Fields that count as changed although they follow from others or have no effect."""
     follows_batch: bool
@@ -100,6 +103,7 @@ class UserStrategy:
             row=row,
             broken=broken,
             follows_tp=fields.keys().isdisjoint(("tp_exchange", "sequence_parallel")),
+            follows_stack="dispatcher" not in fields,
             counted=frozenset(blamed & own.keys()),
             follows_batch=space.batch == "largest",
         )
@@ -135,7 +139,9 @@ class UserStrategy:
         if name == "global_batch_size" and self.follows_batch:
             dp = int(self.row.dp[0])
             return tuple(batch // dp * dp or batch for batch in values)
-        default = self.model.seq_len if name == "seq_len" else None
+        default: object = self.model.seq_len if name == "seq_len" else None
+        if name == "dispatcher":
+            default = self.row.stacks[int(self.row.stack[0])].dispatcher
         return tuple(default if value is None else value for value in values)
 
     def _network_outside(self, space: Space) -> dict[str, tuple[object, ...]]:
@@ -226,6 +232,10 @@ class UserStrategy:
         if "tp_exchange" in mine and self.follows_tp:
             word = "rs_ag" if layouts.tp[0] > 1 else "all_reduce"
             mine["tp_exchange"] = TpExchange(word).code
+        if "dispatcher" in mine and self.follows_stack:
+            degrees = {"ep": layouts.ep[:1], "etp": layouts.etp[:1]}
+            stacks = {"stack": options.stack, "stacks": options.stacks}
+            mine["dispatcher"] = default_dispatchers(self.model, degrees | stacks)
         differ: dict[str, Bools] = {n: getattr(options, n) != value for n, value in mine.items()}
         if "stack" in names:
             same = [stack == self.row.stacks[0] for stack in options.stacks]

@@ -2,7 +2,7 @@
 
 import re
 
-from shardwise.config.enums import AttentionImplementation, CudaGraphs, GradientDtype
+from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.run import Run
 
@@ -72,17 +72,26 @@ def _torchtitan(run: Run) -> str:
 
 def _bridge_with_experts(run: Run) -> str:
     """The stack of a Megatron-Bridge run with experts."""
+    fused = truth(run.features.get("cutedsl_fused_grouped_mlp")) or newest(run)
+    return "megatron-bridge-fused" if fused else "megatron-bridge-2025"
+
+
+def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
+    """The dispatcher that a row names, or that its software uses.
+
+    Recipes of Megatron-Bridge for many experts, and its fused kernels, use the flex dispatcher,
+    whether a row says so or not.
+    """
     features = run.features
-    if truth(features.get("cutedsl_fused_grouped_mlp")) or newest(run):
-        return "megatron-bridge-fused"
-    backend = " ".join(
-        str(features.get(key) or "")
-        for key in ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher")
-    ).lower()
-    # Its recipes for this many experts use the flex dispatcher, whether a row says so or not.
-    many = (run.model.experts or 0) >= _MANY_EXPERTS
-    flex = "hybridep" in backend or "deepep" in backend or many
-    return "megatron-bridge-flex" if flex else "megatron-bridge-2025"
+    keys = ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "deepep", "kernels")
+    text = " ".join(f"{key} {features[key]}" for key in keys if features.get(key)).lower()
+    if "hybridep" in text:
+        return Dispatcher.HYBRIDEP
+    if "deepep" in text:
+        return Dispatcher.DEEPEP
+    if stack.name == "megatron-bridge-2025" and (run.model.experts or 0) >= _MANY_EXPERTS:
+        return Dispatcher.HYBRIDEP
+    return stack.dispatcher
 
 
 def _changes(run: Run) -> dict[str, object]:
@@ -188,8 +197,6 @@ def _expert_changes(run: Run) -> dict[str, object]:
     changes: dict[str, object] = {}
     if "clamped" in (run.model.mlp or ""):
         changes |= {"fused_swiglu": False}
-    if "deepep" in str(run.features.get("kernels") or "").lower():
-        changes |= {"expert_sends_once": True}
     return changes
 
 

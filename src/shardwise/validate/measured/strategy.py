@@ -17,7 +17,7 @@ from shardwise.config.system import System
 from shardwise.estimator import estimate_many
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
-from shardwise.validate.measured.software import newest, truth
+from shardwise.validate.measured.software import dispatcher_of, newest, truth
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025")
@@ -56,7 +56,7 @@ def strategy_of(
     fields |= _sharding(run, dp, system)
     fields |= _communication(run, tp)
     fields |= _fine_tuning(run, assumed)
-    fields |= _experts(run, model, dp, assumed)
+    fields |= _experts(run, model, stack, dp, assumed)
     sizes = _batches(run, pp, dp, assumed)
     fields |= _stages(run, model, stack, pp, run.global_batch // (dp * sizes[0]), assumed)
     choices = [
@@ -248,10 +248,12 @@ def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, object]:
     return fields | {"lora_rank": 16, "lora_parts": ("attention",)}
 
 
-def _experts(run: Run, model: Model, dp: int, assumed: list[str]) -> dict[str, object]:
+def _experts(
+    run: Run, model: Model, stack: Stack, dp: int, assumed: list[str]
+) -> dict[str, object]:
     if not model.has_experts:
         return {}
-    fields: dict[str, object] = {}
+    fields: dict[str, object] = {"dispatcher": dispatcher_of(run, stack)}
     if run.parallelism.ep is None and "DeepEP" in str(run.features.get("kernels") or ""):
         # DeepEP sends tokens to the experts of other ranks; recipes use up to 64 ranks.
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
