@@ -895,12 +895,17 @@ _CHECKS: Mapping[str, Callable[..., list[str]]] = {
 }
 
 LAUNCHERS: Mapping[str, Launcher] = {
+    "deepspeed-2024": Launcher(name="deepspeed", release="0.16.2"),
+    "huggingface-2024": Launcher(name="huggingface", release="1.2"),
+    "llama-factory-2024": Launcher(name="huggingface", release="1.2"),
     "maxtext-2024": Launcher(name="maxtext", release="main"),
     "megatron-bridge-2025": Launcher(name="bridge", release="0.16"),
     "megatron-bridge-flex": Launcher(name="bridge", release="0.16"),
     "megatron-bridge-fused": Launcher(name="bridge", release="0.16"),
+    "megatron-bridge-2026": Launcher(name="bridge", release="0.19"),
     "megatron-core-2025": Launcher(name="megatron", release="0.12"),
     "nemo-2025": Launcher(name="bridge", release="0.12"),
+    "primus-2026": Launcher(name="primus", release="0.16"),
     "torchtitan-2024": Launcher(name="torchtitan", release="0.1"),
     "torchtitan-2025": Launcher(name="torchtitan", release="0.2.2"),
     "torchtitan-eager": Launcher(name="torchtitan", release="0.2.2", options={"compiled": False}),
