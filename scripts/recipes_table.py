@@ -101,7 +101,7 @@ def table(rows: Sequence[Row]) -> str:
     inside = sum(not row["outside"] for row in rows)
     summary = (
         f"Of {len(rows)} recipes {inside} are in the default space; the others say by which fields "
-        f"they are not. A recipe takes {statistics.median(gaps):+.1%} longer than our best in "
+        f"they are not. The gap is {statistics.median(gaps):+.1%} in "
         f"the median, {max(gaps):+.1%} at most, {min(gaps):+.1%} at least (one outside the space "
         "may be faster than the best in it)."
     )

@@ -40,8 +40,8 @@ SearchRecipeOption = Annotated[
 # Fields of a recipe that follow from others: a flag of one of these leaves them out.
 _FOLLOW = {
     "dp": ("gpus",),
-    "pp": ("stage_layers",),
-    "vpp": ("stage_layers",),
+    "pp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
+    "vpp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
     "recompute": ("recompute_parts", "recompute_layers"),
 }
 
