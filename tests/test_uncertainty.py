@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 import samples
 from profiles import examples
 from rows import each_row
-from shardwise import Model, Strategy, System, estimate
+from shardwise import Model, Strategy, System, catalog, estimate
 from shardwise.analysis import prediction_interval as module
 from shardwise.analysis.prediction_interval import (
     LEVEL,
     RunFeatures,
+    StackRuns,
     ValidatedRuns,
     distinguishable_ratio,
     interval_of,
     rests_on,
     run_features,
+    stack_runs,
     uncertainty_of,
     validated_runs,
 )
@@ -289,5 +291,58 @@ def test_both_are_in_the_json_of_an_estimate(shardwise: Any) -> None:
     code, shown, _ = shardwise(*words.split())
     told = json.loads(shown)
     assert code == 0
-    assert set(told["interval"]) == {"low_s", "high_s", "level", "runs", "nearest", "distance"}
+    names = {"low_s", "high_s", "level", "runs", "nearest", "distance", "stack_measured"}
+    assert set(told["interval"]) == names
     assert told["rests_on"]["products"] in {"measured", "fitted"}
+
+
+# --- software without measured runs ---
+
+
+def test_stacks_without_measured_runs_have_the_spread_of_frameworks() -> None:
+    """log(factor) is the root of both squares: of the runs' 0.8 x 0.1, and of the frameworks'."""
+    runs = known(("a", 0.1, {}))
+    spread = stack_runs().spread
+    for framework, measured in (("megatron", True), ("unknown", False), ("llama", False)):
+        found = uncertainty_of(replace(ONE, framework=framework), runs)
+        size = 0.08 if measured else float(np.hypot(0.08, spread))
+        assert found.stack_measured is measured
+        assert np.log(found.factor) == pytest.approx(size)
+
+
+def test_the_spread_of_frameworks_by_hand() -> None:
+    """Of five levels either way, four are at most 0.4; each counts once."""
+    levels = {"a": 0.1, "b": -0.4, "c": 0.2, "d": -0.9, "e": 0.3}
+    made = StackRuns(stacks={"nemo-2025": 3, "gpt-neox-2023": 2}, levels=levels)
+    assert made.spread == 0.4
+    assert made.frameworks == {"megatron", "gpt"}
+
+
+def test_an_estimate_says_that_its_stack_was_never_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A prior is wider than what it is built on, and both are printed."""
+    row = {"gpus": 8, "zero": 3, "gbs": 8}
+    found = {}
+    for name in ("huggingface-2024", "llama-factory-2024"):
+        found[name] = estimate("llama3-8b", "a100-80gb-sxm", {**row, "stack": name})
+        print_estimate(found[name])
+    said = capsys.readouterr().out
+    assert said.count("no measured run of this stack") == 1
+    measured, prior = (result.interval for result in found.values())
+    assert measured is not None
+    assert prior is not None
+    assert measured.stack_measured
+    assert not prior.stack_measured
+    spread = stack_runs().spread
+    wider = np.hypot(np.log(measured.high_s / measured.low_s) / 2, spread)
+    assert np.log(prior.high_s / prior.low_s) / 2 == pytest.approx(wider)
+
+
+def test_measured_stacks_are_those_of_the_catalog() -> None:
+    """With runs each; no prior is among them."""
+    table = stack_runs()
+    assert set(table.stacks) <= set(catalog.names("stacks"))
+    assert min(table.stacks.values()) > 0
+    assert not {"unknown", "llama-factory-2024", "calculon"} & set(table.stacks)
+    assert set(table.levels) <= table.frameworks

@@ -50,6 +50,7 @@ _LEAST_RUNS = 3
 _HALF_OF_NORMAL = 0.6745
 
 _FRAMEWORKS = {"nemo": "megatron", "deepseek": "megatron", "automodel": "torchtitan"}
+_STACKS_FILE = "stacks.json"
 _PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 _GENERATIONS = {
     "a100": "ampere",
@@ -105,6 +106,29 @@ class Uncertainty:
     """Id of the most similar run."""
     distance: float
     """Distance of that run: 0 equal in everything that counts, below 1 the same kind of run."""
+    stack_measured: bool = True
+    """Whether the framework has measured runs; if not, the range has the spread of frameworks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRuns:
+    """Measured runs by software (benchmarks/stack_runs.py)."""
+
+    stacks: Mapping[str, int]
+    """Runs of grades A and B that are predicted with each stack."""
+    levels: Mapping[str, float]
+    """Median error of log time of each framework's runs with the figures of the stack `unknown`."""
+
+    @property
+    def frameworks(self) -> frozenset[str]:
+        """Frameworks with measured runs."""
+        return frozenset(map(framework_of, self.stacks))
+
+    @property
+    def spread(self) -> float:
+        """Error of log time that `LEVEL` of the frameworks do not exceed, all alike."""
+        sizes = np.abs(np.array(list(self.levels.values()), dtype=np.float64))
+        return _quantile(sizes, np.ones(len(sizes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +164,31 @@ def run_features(
     counted
         Parameters of the model, if already counted.
     """
-    framework = strategy.loaded_stack(system.stack).name.split("-")[0]
     return RunFeatures(
         experts=model.has_experts,
         accelerator=system.name,
         generation=next((g for name, g in _GENERATIONS.items() if name in system.name), "other"),
-        framework=_FRAMEWORKS.get(framework, framework),
+        framework=framework_of(strategy.loaded_stack(system.stack).name),
         precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
         assumed=assumed,
         gpus=strategy.gpus or 1,
         parameters=float((counted or count_parameters(model)).total),
         seq_len=strategy.seq_len or model.seq_len or 1,
     )
+
+
+def framework_of(stack: str) -> str:
+    """Return the framework of a stack: the first word of its name, or what that is built on."""
+    word = stack.split("-", maxsplit=1)[0]
+    return _FRAMEWORKS.get(word, word)
+
+
+@cache
+def stack_runs() -> StackRuns:
+    """Return the number of measured runs of each stack, and the levels of frameworks."""
+    path = Path(catalog.__file__).parent / "fit" / _STACKS_FILE
+    table = json.loads(path.read_text(encoding="utf-8"))
+    return StackRuns(stacks=table["stacks"], levels=table["frameworks"])
 
 
 @cache
@@ -174,7 +211,9 @@ def uncertainty_of(
     """Error range of an estimate, from the most similar validated runs.
 
     The weighted quantile of their absolute errors of log time; weights fall with the distance d as
-    exp(-d / reach).
+    exp(-d / reach). Where no run of the framework was measured, the spread of frameworks around the
+    figures of the stack `unknown` is added, as an independent error: log(factor) is the root of the
+    sum of both squares.
 
     Parameters
     ----------
@@ -194,11 +233,14 @@ def uncertainty_of(
     order = np.argsort(np.where(allowed, distance, np.inf), kind="stable")
     nearest = order[: min(_NEIGHBOURS, int(allowed.sum()))]
     size = _quantile(np.abs(known.errors[nearest]), np.exp(-distance[nearest] / _REACH))
+    measured = one.framework in stack_runs().frameworks
+    spread = 0.0 if measured else stack_runs().spread
     return Uncertainty(
-        factor=float(np.exp(_NARROWER * size)),
+        factor=float(np.exp(np.hypot(_NARROWER * size, spread))),
         runs=len(nearest),
         nearest=known.ids[nearest[0]],
         distance=float(distance[nearest[0]]),
+        stack_measured=measured,
     )
 
 
@@ -279,6 +321,7 @@ def interval_of(
         runs=found.runs,
         nearest=found.nearest,
         distance=found.distance,
+        stack_measured=found.stack_measured,
     )
 
 

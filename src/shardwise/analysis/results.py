@@ -264,6 +264,9 @@ class Interval(Result):
     distance: float
     """How different that run is: 0 equal in everything that counts, above 2 another machine and
     framework."""
+    stack_measured: bool = True
+    """Whether runs of the framework were measured; if not, the range has the spread of frameworks
+    too."""
 
 
 class Efficiency(Result):

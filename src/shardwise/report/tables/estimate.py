@@ -334,7 +334,15 @@ def _interval(result: Estimate) -> list[str]:
         return []
     similarity = next(word for most, word in _SIMILARITY if found.distance <= most)
     expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
-    return [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
+    lines = [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
+    if found.stack_measured:
+        return lines
+    stack = result.strategy["stack"]
+    name = stack if isinstance(stack, str) else stack["name"]
+    return [
+        *lines,
+        f"no measured run of this stack, {name}: the range has the spread between frameworks",
+    ]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:

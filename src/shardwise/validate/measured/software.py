@@ -57,7 +57,7 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
         name = _torchtitan(run)
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
-    changes = _changes(run)
+    changes = feature_changes(run)
     if name in _PLAIN_PYTORCH:
         changes |= _added_kernels(run)
     return Stack.load(name).model_copy(update=changes)
@@ -94,7 +94,8 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     return stack.dispatcher
 
 
-def _changes(run: Run) -> dict[str, object]:
+def feature_changes(run: Run) -> dict[str, object]:
+    """Fields of the stack that the features of a run set."""
     changes: dict[str, object] = {}
     features = run.features
     overlap = str(features.get("overlap") or "")
