@@ -206,6 +206,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     ),
     "spread": ({"pp": 2, "first_stage_layers": 5}, MODEL, SYSTEM, ("5", "4 layers over 2 stages")),
     "zero_bubble": ({"schedule": "zb-h1"}, MODEL, SYSTEM, ("zb-h1", "pp > 1", "training")),
+    "software": (
+        {"pp": 2, "schedule": "gpipe", "any_software": False},
+        MODEL,
+        SYSTEM,
+        ("gpipe", "megatron-core-2025", "runs 1f1b, interleaved", "--any-software"),
+    ),
     "dualpipe": (
         {"pp": 2, "schedule": "dualpipe", "gbs": 5},
         MODEL,

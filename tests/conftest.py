@@ -7,6 +7,7 @@ import json
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+import any_software
 import compared_samples as compared
 import fsdp_ilp_samples
 import profiles  # noqa: F401 - registers them
@@ -61,6 +62,19 @@ def pytest_collection_finish():
 def _of_usual_width(monkeypatch):
     """Tables are as wide as in a file, whatever terminal the tests are run in."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tests marked any_software are of formulas, whatever software runs what they predict.
+
+    A fixture would come after those of modules and sessions.
+    """
+    if not item.get_closest_marker("any_software"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        any_software.lift(patch)
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from trained_samples import (
     subset,
 )
 
+pytestmark = pytest.mark.any_software
+
 SMALL = {"gpus": 8, "gbs": 8, "zero": 1}
 
 

@@ -17,6 +17,8 @@ from shardwise.validate.measured.predict import translate
 from shardwise.validate.measured.run import NotModelledError
 from shardwise.validate.measured.store import load_runs
 
+pytestmark = pytest.mark.any_software
+
 PLAN = samples.run(operations=False)
 
 

@@ -11,6 +11,8 @@ from shardwise import InputError, Model, Stack, Strategy, System, estimate_many,
 from shardwise.config.strategy_table import Table
 from shardwise.errors import shorten
 
+pytestmark = pytest.mark.any_software
+
 SIMUMAX = Path(__file__).parent / "data" / "simumax" / "llama3-8b.json"
 CALCULON = {
     "name": "deep",

@@ -22,6 +22,8 @@ from shardwise import (
 )
 from shardwise.planning.training_time import TrainingRun
 
+pytestmark = pytest.mark.any_software
+
 DENSE = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 16, "seq_len": 2048}
 EXPERTS = DENSE | {"ep": 4, "recompute": "selective"}
 TYPES = {"model": Model, "system": System, "strategy": Strategy, "stack": Stack}

@@ -14,6 +14,8 @@ from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
 from shardwise.report.breakdown_text import breakdown_text
 
+pytestmark = pytest.mark.any_software
+
 CASES = [
     ("llama3-8b", {"gpus": 16, "tp": 16, "gbs": 16}),
     ("llama3-8b", {"gpus": 32, "tp": 2, "cp": 2, "pp": 2, "gbs": 32, "recompute": "full"}),

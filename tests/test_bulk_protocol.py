@@ -15,6 +15,8 @@ from shardwise import InputError, System
 from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
 
+pytestmark = pytest.mark.any_software
+
 AG, AR, RS = (CollectiveKind(kind) for kind in ("all_gather", "all_reduce", "reduce_scatter"))
 BULK = {"small_rate": 2 * GB, "latency": 1e-3, "latency_per_member": 1e-4, "join_exponent": 2}
 fast = examples(60)

@@ -7,6 +7,8 @@ import pytest
 from rows import each_row
 from shardwise import InputError, Strategy, estimate_many, estimator
 
+pytestmark = pytest.mark.any_software
+
 ROWS = {
     "gpus": 64,
     "tp": [1, 2, 3, 4, 8, 8, 8],

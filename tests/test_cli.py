@@ -13,6 +13,8 @@ from shardwise import Strategy, __version__, catalog
 from shardwise.cli import VERBS
 from shardwise.engine.step_time import TIME_PARTS
 
+pytestmark = pytest.mark.any_software
+
 JOB = [
     "llama3-70b",
     "h100-sxm",

@@ -7,6 +7,8 @@ import pytest
 
 from shardwise import Model, System
 
+pytestmark = pytest.mark.any_software
+
 JOB = [
     "llama3-70b",
     "h100-sxm",

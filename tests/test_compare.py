@@ -10,6 +10,8 @@ from shardwise import InputError, Strategy, compare, estimate
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.compare.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 
+pytestmark = pytest.mark.any_software
+
 PLAIN = {"tp": 2, "pp": 4, "dp": 2, "gbs": 32}
 BASES = (
     (MODEL, PLAIN),

@@ -8,6 +8,8 @@ import amped_samples
 from compared_samples import MODEL, SYSTEM, A, asked
 from shardwise import Estimate, InputError, compare, search
 
+pytestmark = pytest.mark.any_software
+
 
 def test_saved_estimates_are_read_back(saved, pair, shardwise, tmp_path):
     """Also compressed, and as the command writes them, with what other models say beside."""

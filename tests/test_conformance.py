@@ -14,6 +14,8 @@ from shardwise.interop.calculon.counterparts import CALCULON
 from shardwise.interop.calculon.reference import STAT_FIELDS
 from shardwise.interop.calculon.translation import calculon_case
 
+pytestmark = pytest.mark.any_software
+
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 PRODUCT = re.compile(
     r"_(Query|Key|Value|Multihead_Key_Query|Multihead_Attn|MLP|Mlp1|Mlp2|QKV_AG|MLP_RS|Mlp1_AG"

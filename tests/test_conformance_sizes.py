@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from calculon_runs import RUNS, calculon_model, calculon_system, float8, pairs
 from shardwise import InputError
 from shardwise.interop.calculon.files import CalculonExecution
 from shardwise.interop.calculon.reference import Infeasible, statistics
+
+pytestmark = pytest.mark.any_software
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 ROW = re.compile(

@@ -21,6 +21,8 @@ from shardwise.ops.context import keys_met
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
 from shardwise.ops.param_count import flops_per_token
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 RING, GATHER, SWAP = (CpExchange(way).code for way in ("ring", "all_gather", "all_to_all"))
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "all_gather", "reduce_scatter", "all_to_all"

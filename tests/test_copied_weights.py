@@ -9,6 +9,8 @@ import pytest
 import samples
 from samples import run
 
+pytestmark = pytest.mark.any_software
+
 
 def test_copies_for_multi_token_prediction_are_added_up_too() -> None:
     """Untied, both stages hold the words (padded to 8 x 128 rows); both ends of a V need none."""

@@ -30,6 +30,8 @@ from shardwise.ops.operation import (
 )
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 
 

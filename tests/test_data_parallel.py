@@ -7,6 +7,8 @@ import samples
 from samples import column
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 
+pytestmark = pytest.mark.any_software
+
 
 def test_gradients_are_reduced_or_scattered_and_gathered() -> None:
     """10^9 weights among 4: all-reduce of 4 GB; or scatter of 4 GB and gather of 2 GB."""

@@ -4,6 +4,8 @@ import pytest
 
 from shardwise import estimate
 
+pytestmark = pytest.mark.any_software
+
 HOURS_PER_TRILLION_TOKENS = 180_000
 AS_REPORTED = {
     "gpus": 2048,

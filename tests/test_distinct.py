@@ -23,6 +23,8 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
 from test_pairs import DERIVED, MODELS, VALUES, machine, settled
 
+pytestmark = pytest.mark.any_software
+
 
 @dataclass(frozen=True)
 class Rows:

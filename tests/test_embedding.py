@@ -12,6 +12,8 @@ from shardwise import InputError, estimate, estimate_many
 from shardwise.ops.operation import Phase
 from shardwise.ops.param_count import count_parameters, flops_per_token
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 

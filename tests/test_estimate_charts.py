@@ -19,6 +19,8 @@ from shardwise.report.charts.estimate import (
 )
 from shardwise.report.charts.estimate_parts import operation_parts, time_parts
 
+pytestmark = pytest.mark.any_software
+
 pytest.importorskip("plotly")
 
 GIB = 2.0**30

@@ -13,6 +13,8 @@ from shardwise.cli import run
 from shardwise.config import files
 from shardwise.report import folder
 
+pytestmark = pytest.mark.any_software
+
 DENSE = ["gpt3-13b", "a100-80gb-sxm", "--gpus", "16", "--tp", "8", "--pp", "2", "--gbs", "16"]
 NAMES = {
     *("report.txt", "config_summary.txt", "gemms.csv", "shapes.csv", "estimate.json"),

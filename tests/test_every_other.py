@@ -21,6 +21,8 @@ from shardwise import InputError, estimate, estimate_many, search, trace
 from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
 from shardwise.config.enums import RecomputePart
 
+pytestmark = pytest.mark.any_software
+
 T = 64
 OUT = 2 * T * 64 * 64
 STREAM = 2 * T * 64

@@ -13,6 +13,8 @@ from rows import each_row
 from samples import run
 from shardwise import Estimate, Model, System
 
+pytestmark = pytest.mark.any_software
+
 SIZE = 8192
 HOP = SIZE / 100e9
 TOKENS = 64

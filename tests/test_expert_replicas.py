@@ -18,6 +18,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 GB = 1e9
 LINK = 100 * GB
 MODEL = samples.deepseek()

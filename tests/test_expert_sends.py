@@ -21,6 +21,8 @@ from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Collective, CollectiveKind, Phase
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(80)
 DOMAIN = 4
 WAYS: list[dict[str, Any]] = [{"dispatcher": "all_to_all"}, {"dispatcher": "deepep"}]

@@ -12,6 +12,8 @@ from rows import each_row
 from shardwise import InputError, Model, estimate
 from shardwise.report.deepflow import deepflow_rows, deepflow_text
 
+pytestmark = pytest.mark.any_software
+
 
 def parsed(text: str) -> list[tuple[int, int, int]]:
     """Read it as DeepFlow does: no header, three integers between blanks on every line."""

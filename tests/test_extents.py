@@ -22,6 +22,8 @@ from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
 from shardwise.planning.search.placements import all_extents, divisors
 
+pytestmark = pytest.mark.any_software
+
 MODEL = samples.model()
 
 

@@ -30,6 +30,8 @@ from shardwise.validate.measured.predict import Translation, translate
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.store import load_runs
 
+pytestmark = pytest.mark.any_software
+
 some = examples(40)
 NOUNS: dict[str, Any] = {"systems": System, "stacks": Stack}
 PARAMETERS = load_parameters()

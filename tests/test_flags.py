@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import samples
 from rows import each_row
@@ -27,6 +28,8 @@ from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import first_violation
+
+pytestmark = pytest.mark.any_software
 
 PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
 HELD = (*MEMORY_PARTS, "offloaded")

@@ -18,6 +18,8 @@ from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64

@@ -14,6 +14,8 @@ from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64
 FIELDS = ("fused_norm", "fused_swiglu", "fused_gradient_accumulation")

@@ -25,6 +25,8 @@ from shardwise.cli.estimate import Destination
 from shardwise.cost.optimizer import newton_schulz_flops
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
+pytestmark = pytest.mark.any_software
+
 FP8 = {"matrix": {"bf16": 1e14, "fp8": 2e14}}
 
 

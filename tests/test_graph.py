@@ -18,6 +18,8 @@ from shardwise.analysis.results import Estimate
 from shardwise.cli import run as command
 from shardwise.report.graph import graph_dot, graph_mermaid, write_graph
 
+pytestmark = pytest.mark.any_software
+
 EXCHANGED = ("tp_forward", "tp_backward", "tp_again", "cp", "ep")
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama3-70b", {"gpus": 64, "tp": 8, "pp": 2, "gbs": 64, "tp_exchange": "rs_ag"}),

@@ -18,6 +18,8 @@ from pipelines_drawn import (
 from profiles import examples
 from rows import each_row
 
+pytestmark = pytest.mark.any_software
+
 
 @fast
 @given(cases(("interleaved",), runs=4, ends=False, hops=False))

@@ -15,6 +15,8 @@ from shardwise.planning.search.largest_model import (
     widths,
 )
 
+pytestmark = pytest.mark.any_software
+
 GIB = 2.0**30
 # Hidden and layers of the models of arXiv 2104.04473, table 1.
 SCALED_UP = [

@@ -15,6 +15,8 @@ from shardwise import InputError
 from shardwise.config.model import Model
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all_reduce", "all_gather", "reduce_scatter"
 TOKENS, SIZE = 64, 2

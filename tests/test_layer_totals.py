@@ -10,6 +10,8 @@ from samples import run
 from shardwise import Estimate
 from shardwise.analysis.results import LayerTotals
 
+pytestmark = pytest.mark.any_software
+
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64
 EXCHANGES = ("tp_forward", "tp_backward", "tp_again")

@@ -23,6 +23,8 @@ from shardwise.config.system import System
 from shardwise.parallel.placement import place
 from shardwise.report.tables.search import levels_note, levels_table
 
+pytestmark = pytest.mark.any_software
+
 MODEL = samples.model()
 DEGREES = ("tp", "tp2", "cp", "dp", "pp", "ep")
 

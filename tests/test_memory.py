@@ -22,6 +22,8 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.schedule.in_flight import peak_of_uneven_chunks, peak_of_uneven_ends
 
+pytestmark = pytest.mark.any_software
+
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64
 EMBEDDING, HEAD, NORM = (1000 + 32) * 64, 1000 * 64, 2 * 64

@@ -12,6 +12,8 @@ from rows import each_row
 from shardwise import Trace, trace
 from shardwise.analysis.timeline.step import rank_totals
 
+pytestmark = pytest.mark.any_software
+
 HOST = samples.system(
     memory=[
         {"name": "hbm", "capacity": 80e9, "bandwidth": 1e12},

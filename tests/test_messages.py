@@ -12,6 +12,8 @@ from shardwise.cli import run
 from shardwise.config.enums import Dtype
 from shardwise.errors import Fault, InputError, kind_of, shorten
 
+pytestmark = pytest.mark.any_software
+
 NESTED: list = []
 for _ in range(10_000):
     NESTED = [NESTED]

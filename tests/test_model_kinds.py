@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 import samples
 from described_layers import gqa, model, moe, runs
 from rows import each_row
@@ -11,6 +13,8 @@ from shardwise.config.model import Model
 from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.operation import Operation, Phase
 from shardwise.ops.param_count import REPLICATED, count_parameters, flops_per_token
+
+pytestmark = pytest.mark.any_software
 
 FORWARD, INPUT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD
 TOKENS, SIZE = 64, 2

@@ -19,6 +19,8 @@ from shardwise.ops.moe import routed
 from shardwise.ops.operation import MemoryBound, Operation, Phase
 from shardwise.ops.param_count import count_parameters
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = "all_gather", "reduce_scatter", "all_to_all"
 ROW = 64 * 2  # bytes of a token

@@ -22,6 +22,8 @@ from shardwise.cost.optimizer import (
     state_bytes,
 )
 
+pytestmark = pytest.mark.any_software
+
 WORDS = 64 * 1000
 MATRICES = 4 * (64 * 96 + 64 * 64 + 64 * 384 + 192 * 64)
 NORMS = 9 * 64

@@ -19,6 +19,8 @@ from shardwise.cli import VERBS
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
 
+pytestmark = pytest.mark.any_software
+
 WIDTH = 80
 LARGE = ("llama3-70b", "h100-sxm", "--gpus", 64, "--tp", 8, "--pp", 4, "--gbs", 64)
 SMALL = ("search", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=2")

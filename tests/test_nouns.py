@@ -10,6 +10,8 @@ from rows import each_row
 from shardwise import InputError, Model, Stack, Strategy, System, UnknownNameError, catalog
 from shardwise.analysis.results import Estimate
 
+pytestmark = pytest.mark.any_software
+
 
 def _faults(noun, data):
     with pytest.raises(InputError) as caught:

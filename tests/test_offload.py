@@ -16,6 +16,8 @@ from shardwise import Estimate, System
 from shardwise.config.system import EfficiencyCurve
 from shardwise.cost.offload import link_time, optimizer_transfer
 
+pytestmark = pytest.mark.any_software
+
 LAYER = 12 * 64**2 + 13 * 64
 WEIGHTS = 2 * LAYER
 SBH = 64 * 64

@@ -20,6 +20,8 @@ from shardwise.ops.linear import linear
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.registry import register_layer
 
+pytestmark = pytest.mark.any_software
+
 T = 64
 ROWS = T * 64 * 2
 SUMS = T * 8 * 4

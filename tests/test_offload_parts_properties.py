@@ -24,6 +24,8 @@ from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, StageMemory, stage_memory
 from test_offload_parts import DENSE, MIXED, machine
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(30)
 SLACK = 1 + 1e-12
 EVERY = (1 << len(OffloadPart)) - 1

@@ -1,6 +1,7 @@
 """Rows on several systems at once: their times, and the bounds that a sweep passes rows over by."""
 
 import numpy as np
+import pytest
 
 from rows import each_row
 from shardwise import Model, System, estimate_many
@@ -10,6 +11,8 @@ from shardwise.engine.on_systems import OnSystems
 from shardwise.parallel.constraints import first_violation
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.space import Space
+
+pytestmark = pytest.mark.any_software
 
 SPACES = {
     "dense": ("llama3-8b", "h100-sxm", {"cp": "1,2", "offload_weights": "all"}),

@@ -8,6 +8,8 @@ import samples
 from rows import each_row
 from samples import run
 
+pytestmark = pytest.mark.any_software
+
 LAYER = 12 * 64**2 + 13 * 64
 
 

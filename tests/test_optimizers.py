@@ -13,6 +13,8 @@ from rows import each_row
 from shardwise.config.enums import Optimizer
 from shardwise.ops.param_count import count_parameters
 
+pytestmark = pytest.mark.any_software
+
 # Bytes of moments per weight; 8-bit ones have a scale of 4 bytes for each 256 weights.
 MOMENTS = {
     "adamw": 4 + 4,

@@ -10,6 +10,8 @@ from shardwise import Estimate, Model, System, estimate
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.ops.operation import CollectiveKind
 
+pytestmark = pytest.mark.any_software
+
 # Peaks [TFLOP/s] of bf16, fp8 and fp4, memory [GB/s], accelerators of a node and of the inner
 # domain, rate out of an accelerator inside and beyond it in one direction [GB/s]; as printed.
 DATA_SHEETS: dict[str, tuple[float, float, float, float, int, int, float, float]] = {

@@ -14,6 +14,8 @@ from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.config.files import check_output_path, write_text
 from shardwise.planning.search import store
 
+pytestmark = pytest.mark.any_software
+
 JOB = ("estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8")
 TOO_LARGE = ("estimate", "llama3-405b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8")
 RUN = ("--gpus", "8", "--gbs", "8")

@@ -19,6 +19,8 @@ from shardwise.cost.operations import hidden_by_pieces, processor_share
 from shardwise.engine.data_parallel import Windows, windows
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 SIZE = 8192
 # Forward product of the MLP's second half on one of 2 ranks: 64 x 128 by 128 x 64.
 PRODUCT = 2 * 64 * 128 * 64 / 1e14

@@ -36,6 +36,8 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import by_stage, stage_groups
 
+pytestmark = pytest.mark.any_software
+
 BOTH = [False, True]
 # The first value of each is the base's. None: what `Strategy` fills in.
 VALUES: dict[str, list[Any]] = {

@@ -17,6 +17,8 @@ from shardwise.parallel.placement import place
 from shardwise.parallel.process_groups import axis_groups, peers_of, rank_coordinates
 from shardwise.report.tables.process_groups import as_ranges
 
+pytestmark = pytest.mark.any_software
+
 AXES = ("tp", "cp", "dp", "pp")
 
 

@@ -3,6 +3,7 @@
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.placement import place
+
+pytestmark = pytest.mark.any_software
 
 AXES = ("tp", "cp", "dp", "pp")
 

@@ -21,6 +21,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.kernels import KernelRates, product_peak
 from shardwise.ops.operation import Matmul, Operation, Phase
 
+pytestmark = pytest.mark.any_software
+
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD
 TENSOR, BLOCK, MXFP8, NVFP4 = (
     Quantization(name).code for name in ("fp8_tensor", "fp8_block", "mxfp8", "nvfp4")

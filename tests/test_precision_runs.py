@@ -19,6 +19,8 @@ from shardwise.config.enums import Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.planning.search.space import Space
 
+pytestmark = pytest.mark.any_software
+
 RECIPES = list(Quantization)[1:]
 # Weights of a layer that products read: 64 x 96, 64 x 64, 64 x 384, 192 x 64; and two norms.
 PRODUCTS = 64 * (96 + 64 + 384 + 192)

@@ -22,6 +22,8 @@ from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(25)
 small = st.sampled_from([1, 2, 4])
 STACKS = ("megatron-core-2025", "megatron-lm-2022")

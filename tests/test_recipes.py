@@ -215,7 +215,8 @@ def test_estimate_takes_a_recipe_and_flags_override_it(capsys):
 def test_fields_that_follow_from_a_flag_are_left_out_aloud(capsys):
     """Stages of another pp and parts of another recompute make no sense."""
     name = "deepseek-v3-h100-1024-bf16"
-    assert run(["estimate", "--recipe", name, "--pp", "8", "--recompute", "full", "--json"]) == 0
+    changed = ["--pp", "8", "--recompute", "full", "--any-software"]
+    assert run(["estimate", "--recipe", name, *changed, "--json"]) == 0
     out = capsys.readouterr()
     left_out = ("first_stage_layers", "last_stage_layers", "recompute_parts")
     assert [line.split(" of recipe")[0] for line in out.err.splitlines()[:3]] == list(left_out)

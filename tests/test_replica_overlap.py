@@ -14,6 +14,8 @@ import samples
 from profiles import examples
 from shardwise import Estimate
 
+pytestmark = pytest.mark.any_software
+
 some = examples(25)
 MODEL = samples.model(vocab=10)
 MICRO_BATCHES = 3

@@ -25,7 +25,7 @@ def test_every_rule_is_broken_below() -> None:
 def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
     """In a table the row has the rule's reason; alone it raises, with field, value and bound."""
     given, model, system, told = BREAKING[reason]
-    columns = {"dp": 1, "gbs": 16} | given
+    columns = {"dp": 1, "gbs": 16, "any_software": True} | given
     position = [rule.reason for rule in CONSTRAINTS].index(reason)
     table = Table.of(model, columns)
     assert first_violation(model, system, table).tolist() == [position]
@@ -51,7 +51,7 @@ def test_a_broken_rule_names_its_field_and_what_is_allowed(reason: str) -> None:
 )
 def test_a_crowded_tier_blames_the_axis_that_crowds_it(columns: dict[str, int], field: str) -> None:
     """The largest on the first tier that is too small, or not filled, and that axis alone."""
-    given = {"dp": 1, "gbs": 48, "sequence_parallel": False} | columns
+    given = {"dp": 1, "gbs": 48, "sequence_parallel": False, "any_software": True} | columns
     with pytest.raises(InputError) as error:
         refuse_illegal(SIXES, filled(), Table.of(SIXES, given))
     assert set(faults(error)) == {field}
@@ -109,7 +109,7 @@ def test_bounds_of_axes_and_stages_are_legal() -> None:
     """As many experts as ranks, ranks of experts across tp, cp and dp; a stage without layers."""
 
     def reasons(model: Model, **columns: Any) -> list[str]:
-        table = Table.of(model, {"dp": 1, "gbs": 16} | columns)
+        table = Table.of(model, {"dp": 1, "gbs": 16, "any_software": True} | columns)
         return [CONSTRAINTS[at].reason for at in first_violation(model, SYSTEM, table) if at >= 0]
 
     assert reasons(EXPERTS, tp=2, cp=2, dp=2, ep=8) == []

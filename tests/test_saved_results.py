@@ -10,6 +10,8 @@ from shardwise import Estimate, InputError, SearchResult, SweepResult, estimate,
 from shardwise.report.charts.calculon import check
 from shardwise.report.search_csv import read_result
 
+pytestmark = pytest.mark.any_software
+
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
 SPACE = {
     "gpus": [16, 32],

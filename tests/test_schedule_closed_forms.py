@@ -22,6 +22,8 @@ from shardwise.parallel.schedule.in_flight import in_flight
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
+pytestmark = pytest.mark.any_software
+
 
 @fast
 @given(cases(runs=1, ends=False, hops=False))

@@ -17,6 +17,8 @@ from shardwise.parallel.schedule.orders import (
     virtual_stages,
 )
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 
 

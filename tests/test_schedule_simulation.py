@@ -10,6 +10,8 @@ from profiles import examples
 from rows import each_row
 from shardwise.parallel.schedule.simulate import simulate
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(40)
 seconds = st.floats(0.1, 4)
 

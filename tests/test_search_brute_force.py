@@ -26,6 +26,8 @@ from shardwise.planning.search.run import search
 from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import Space
 
+pytestmark = pytest.mark.any_software
+
 MOST = 1500
 
 

@@ -17,6 +17,8 @@ from shardwise.planning.search.run import count
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from tried_candidates import MODEL, SYSTEM, candidates, keys, rows_of, table_of
 
+pytestmark = pytest.mark.any_software
+
 
 def test_every_field_is_of_a_layout_an_option_or_a_choice():
     """Three groups without overlap make up all fields of a space, and of a strategy but one."""

@@ -20,6 +20,8 @@ from shardwise.report.charts.search import (
     write_charts,
 )
 
+pytestmark = pytest.mark.any_software
+
 pytest.importorskip("plotly")
 
 GIB = 2.0**30

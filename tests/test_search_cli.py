@@ -6,6 +6,8 @@ import pytest
 
 from rows import each_row
 
+pytestmark = pytest.mark.any_software
+
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
 FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
 

@@ -13,6 +13,8 @@ from shardwise import InputError, Model, search
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.report.search_csv import as_csv, table
 
+pytestmark = pytest.mark.any_software
+
 SPACE = {
     "gpus": [1, 16],
     "gbs": 32,

@@ -25,6 +25,8 @@ from shardwise.parallel.effects import (
 from shardwise.planning.search.candidates import OPTION_FIELDS
 from tried_candidates import MODEL, SYSTEM, candidates, keys, table_of, with_host
 
+pytestmark = pytest.mark.any_software
+
 LEGAL: dict[str, list[Any]] = {
     "recompute": list(Recompute),
     "tp_exchange": [word for word in TpExchange if word != "summa"],

@@ -12,6 +12,8 @@ from shardwise.errors import InputError
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.run import search
 
+pytestmark = pytest.mark.any_software
+
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
 SPACE = {

@@ -30,6 +30,8 @@ from shardwise.planning.search.ranking import (
 from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY, Findings, merged, scan
 from shardwise.planning.search.space import Space
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 
 

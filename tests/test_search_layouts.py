@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 
 import samples
 from naive_search import OFFLOADS, ORDERS, USUAL
@@ -17,6 +18,8 @@ from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS
 from shardwise.planning.search.layouts import layouts_of
 from shardwise.planning.search.space import Space
+
+pytestmark = pytest.mark.any_software
 
 MODEL = samples.model()
 

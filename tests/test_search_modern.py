@@ -23,6 +23,8 @@ from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from test_search_brute_force import SYSTEMS, Case, asked, keys, listed
 
+pytestmark = pytest.mark.any_software
+
 EXPERTS = samples.deepseek()
 NARROW: dict[str, Any] = {
     "gpus": [8],

@@ -23,6 +23,8 @@ from shardwise.planning.search.explain import explain
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.user_strategy import UserStrategy
 
+pytestmark = pytest.mark.any_software
+
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
 # Half of this space fits: the runtime of the stack holds 2 GiB, the rest a megabyte or so.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
 from rows import each_row
@@ -24,6 +25,8 @@ from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.scan import merged, scan
 from shardwise.planning.search.space import Space
+
+pytestmark = pytest.mark.any_software
 
 PAGE = Path(__file__).parents[1] / "docs/conformance.md"
 OPTIMA = {case["id"]: case for case in json.loads((DATA / "optima.json").read_bytes())}

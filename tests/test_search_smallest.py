@@ -23,6 +23,8 @@ from shardwise.planning.search.smallest_gpus import (
 )
 from shardwise.planning.search.space import Space
 
+pytestmark = pytest.mark.any_software
+
 MODEL = model(layer(count=6))
 # The runtime of the stack holds 2 GiB; weights, gradients and states of the model are 6 MB.
 RUNTIME = 2 * 2**30

@@ -18,6 +18,8 @@ from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(50)
 SYSTEM = samples.system()
 HOSTED = System.load("calculon-a100-80g")
@@ -304,7 +306,7 @@ def test_the_schema_is_whole_json():
     assert {"mbs", "gbs", *SPACE_FIELDS, "batch"} == set(schema["properties"])
     assert schema["additionalProperties"] is False
     named = {part.split('"')[0] for part in text.split('"$ref": "#/$defs/')[1:]}
-    assert named == {"Stack", "Source"}
+    assert named == {"Stack", "Source", "Capabilities", "Combination"}
     assert named <= set(schema["$defs"])
     assert all(schema["properties"][name]["description"] for name in SPACE_FIELDS)
 

@@ -33,6 +33,8 @@ from shardwise.planning.search import pieces, store
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.query import load_space
 
+pytestmark = pytest.mark.any_software
+
 TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PARTS)]
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
 

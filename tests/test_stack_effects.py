@@ -23,6 +23,8 @@ from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 EXPERTS = samples.deepseek()
 MOE = EXPERTS.layers[1]

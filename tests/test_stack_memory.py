@@ -16,6 +16,8 @@ from rows import each_row
 from shardwise import Estimate, Model, estimate_many
 from shardwise.config.stack import Stack
 
+pytestmark = pytest.mark.any_software
+
 LAYER = 12 * 64**2 + 13 * 64
 NORM = 2 * 64
 TABLE = (10 + 32) * 64

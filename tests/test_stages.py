@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from shardwise.parallel.pipeline_layout import (
     layers_on_ranks,
     stage_groups,
 )
+
+pytestmark = pytest.mark.any_software
 
 fast = examples(100)
 A, B, C = (samples.layer(mlp={"ffn": width}) for width in (64, 128, 256))

@@ -12,6 +12,8 @@ from samples import run
 from shardwise import InputError, System, estimate
 from shardwise.analysis.results import Estimate
 
+pytestmark = pytest.mark.any_software
+
 LAYER = 12 * 64**2 + 13 * 64
 WHOLE = 4 * LAYER + 2 * 64 + (1000 + 32) * 64
 HOP = 8192 / 100e9

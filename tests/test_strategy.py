@@ -13,6 +13,8 @@ from shardwise import InputError, Strategy, estimate_many
 from shardwise.config.enums import PLACEMENTS
 from shardwise.config.strategy_table import Table
 
+pytestmark = pytest.mark.any_software
+
 MODEL = samples.model()
 SYSTEM = samples.system()
 

@@ -24,6 +24,8 @@ from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
 from strategy_values import some_fields, values_of
 
+pytestmark = pytest.mark.any_software
+
 
 def test_a_table_has_a_column_of_the_right_type_for_every_field() -> None:
     """The typed view of the columns that formulas read is that of the fields."""

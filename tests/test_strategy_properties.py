@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from shardwise.config.enums import TpExchange, TpOverlap
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, stage_memory
 from shardwise.parallel.pipeline_layout import by_stage
+
+pytestmark = pytest.mark.any_software
 
 
 def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:

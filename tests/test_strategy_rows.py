@@ -38,6 +38,8 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 AXES = ("tp", "cp", "dp", "pp")
 
 

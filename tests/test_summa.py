@@ -25,6 +25,8 @@ from shardwise.ops.param_count import REPLICATED, count_parameters
 from shardwise.parallel.placement import place
 from shardwise.parallel.process_groups import peers_of
 
+pytestmark = pytest.mark.any_software
+
 SUMMA: dict[str, Any] = {"tp": 2, "tp2": 4, "tp_exchange": "summa"}
 DEGREES = [(1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (8, 1), (1, 8)]
 

@@ -19,6 +19,8 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import with_accumulation
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 
+pytestmark = pytest.mark.any_software
+
 GRID: dict[str, Any] = {"tp": 2, "tp2": 4, "summa": True, "panels": 8, "seq_len": 8}
 GRID["document_len"] = 32
 T = 16

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 import samples
 from naive_search import FIELDS, everything
@@ -11,6 +12,8 @@ from samples import GB, layer, system, tier
 from shardwise import search
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.space import Space
+
+pytestmark = pytest.mark.any_software
 
 WIDE = samples.model(layer(count=2, attention={"head_dim": 128}, mlp={"ffn": 2048}), hidden=1024)
 SPACES: list[dict[str, Any]] = [

@@ -18,6 +18,8 @@ from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.figures import figure_names, influencing_figures
 from shardwise.planning.sweep.points import Grid
 
+pytestmark = pytest.mark.any_software
+
 PLAIN = {"stack": samples.stack().to_dict()}
 TINY = {"gpus": 16, "gbs": 64, "zero": 1, "recompute": "none", "tp_overlap": "none"} | PLAIN
 TINY |= {"fused_activation": False, "placement": "tp-cp-dp-pp", "tp_exchange": "rs_ag"}

@@ -18,6 +18,8 @@ from shardwise.planning.sweep.figures import figure_names, figures_named, influe
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.values import parse_values
 
+pytestmark = pytest.mark.any_software
+
 MODEL = Model.load("llama3-70b")
 H100 = System.load("h100-sxm")
 

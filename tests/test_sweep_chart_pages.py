@@ -21,6 +21,8 @@ from shardwise.report.charts.sweep import (
 from shardwise.report.charts.sweep_plans import limit
 from swept_by_hand import GIB, axis, influence, plan, swept
 
+pytestmark = pytest.mark.any_software
+
 pytest.importorskip("plotly")
 
 GPUS = (axis("gpus", [8, 16, 32], kind="strategy"), [8, 16, 32])

@@ -9,6 +9,8 @@ from shardwise.report.charts.sweep_maps import heat_map
 from shardwise.report.charts.sweep_points import only
 from swept_by_hand import BATCH, GPUS, SEQ_LEN, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 
+pytestmark = pytest.mark.any_software
+
 pytest.importorskip("plotly")
 
 TOKENS = BATCH * SEQ_LEN

@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from rows import each_row
 from shardwise import Strategy, sweep
+
+pytestmark = pytest.mark.any_software
 
 SMALL = ("sweep", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32, "--fix", "pp=1,zero=1")
 NARROW = (*SMALL, "--recompute", "none", "--no-offload-weights", "--no-offload-activations")

@@ -8,6 +8,8 @@ from shardwise import InputError
 from shardwise.report.charts.sweep import contour, heat_map, surface
 from swept_by_hand import GIB, GPUS, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 
+pytestmark = pytest.mark.any_software
+
 pytest.importorskip("plotly")
 
 

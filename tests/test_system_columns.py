@@ -11,6 +11,8 @@ from shardwise import InputError, System, estimate, estimate_many
 from shardwise.arrays import by_code, interpolated
 from shardwise.config.system_columns import SystemColumns, by_structure, figures_of, with_figures
 
+pytestmark = pytest.mark.any_software
+
 # Strategies that between them use every figure: all axes and their tiers, offload, grouped experts,
 # quantized types, measured tables, curves, rings.
 CASES = {

@@ -16,6 +16,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
 
+pytestmark = pytest.mark.any_software
+
 AXES = ("tp", "dp", "pp")
 SIZE = 8192
 

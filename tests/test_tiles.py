@@ -21,6 +21,8 @@ from shardwise.cost.matmul import (
     tiled_times,
 )
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 PEAK = 1e14
 UNITS = 100

@@ -14,6 +14,8 @@ from shardwise.analysis.results import Estimate
 from shardwise.analysis.timeline.actions import KINDS
 from shardwise.analysis.timeline.step import StepTimeline, rank_totals
 
+pytestmark = pytest.mark.any_software
+
 F, B = 0, 1
 SBH = 64 * 64
 KEPT = 34 * SBH + 4 * 64 * 8

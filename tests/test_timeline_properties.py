@@ -15,6 +15,8 @@ from shardwise.analysis.timeline.step import RankTotals, StepTimeline, rank_tota
 from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.orders import chunks_of
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(20)
 F, B, W = range(3)
 GIB = 2**30

@@ -8,6 +8,8 @@ import pytest
 import trace_format
 from shardwise import trace
 
+pytestmark = pytest.mark.any_software
+
 NO_EFFECT = "has no effect without --output"
 COUNTED = "must be a whole number of at least 1"
 TOO_MANY = "are more than the 100,000 that a file may hold"

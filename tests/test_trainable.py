@@ -37,6 +37,8 @@ from trained_samples import (
     subset,
 )
 
+pytestmark = pytest.mark.any_software
+
 
 def test_a_frozen_product_has_no_gradient_of_its_weights() -> None:
     """Its gradient of the input remains; its input is not kept, what the activation needs is."""

@@ -15,6 +15,8 @@ from shardwise.config.strategy_table import Table
 from shardwise.ops.lora import runs_backward
 from trained_samples import BELOW_THE_HEAD, SIZES, mixture, run, subset
 
+pytestmark = pytest.mark.any_software
+
 NOTHING_LEFT = "leaves nothing to train; for forward only training is false"
 SUBSETS = st.sets(st.sampled_from(list(SIZES)), max_size=4)
 WAYS = st.fixed_dictionaries(

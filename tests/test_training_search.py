@@ -9,6 +9,8 @@ from shardwise.cli import run
 from shardwise.config.system import System
 from shardwise.planning.training_time import TrainingRun, with_training
 
+pytestmark = pytest.mark.any_software
+
 FIXED = {"pp": 1, "tp": [1, 2], "zero": 1, "recompute": "none", "fused_activation": False}
 FAILING = {"accelerator_mtbf": "2000 h", "checkpoint_time": "60 s", "restart_time": "10 min"}
 OFTEN = FAILING | {"accelerator_mtbf": "6 h", "restart_time": "1 h"}

@@ -29,6 +29,8 @@ from shardwise.analysis.prediction_interval import (
 )
 from shardwise.report.tables.estimate import print_estimate
 
+pytestmark = pytest.mark.any_software
+
 some = examples(60)
 ONE = RunFeatures(
     experts=False,

@@ -20,6 +20,8 @@ from shardwise.engine.memory import stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.pipeline_layout import by_stage, layers_on_ranks, most_layers
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(60)
 LAYER = 12 * 64**2 + 13 * 64
 SBH = 64 * 64

@@ -23,6 +23,8 @@ from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, mtp_operations
 from shardwise.ops.operation import Operation
 
+pytestmark = pytest.mark.any_software
+
 fast = examples(200)
 HALF = frozenset({"every_other"})
 EVERY_OTHER = RecomputePart.bits(HALF)

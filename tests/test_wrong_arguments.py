@@ -33,6 +33,8 @@ from shardwise import (
     trace,
 )
 
+pytestmark = pytest.mark.any_software
+
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
 RUN = {"gpus": 8, "tp": 8, "gbs": 8}
 SPACE = {

@@ -13,6 +13,8 @@ from rows import each_row
 from shardwise import Estimate, Model
 from shardwise.analysis.results import Memory
 
+pytestmark = pytest.mark.any_software
+
 GB = 1e9
 SBH = 64 * 64
 LAYER = 12 * 64**2 + 13 * 64

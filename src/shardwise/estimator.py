@@ -17,7 +17,7 @@ from shardwise.analysis.layer_totals import (
 )
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
-from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable
+from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable, Software
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
@@ -112,6 +112,11 @@ def estimate(
         model=the_model.name,
         system=the_system.name,
         strategy=resolved.to_dict(),
+        software=Software(
+            stack=stack.name,
+            release=stack.release,
+            checked=stack.capabilities is not None and not resolved.any_software,
+        ),
         parameters=counted.total,
         active_parameters=counted.active,
         trainable_parameters=count_trainable(counted_model, Subset.of(table), counted),

@@ -320,6 +320,17 @@ class Gemm(Result):
     """What limits it: compute, memory or launch."""
 
 
+class Software(Result):
+    """The software that an estimate is for."""
+
+    stack: str
+    """Name of the stack."""
+    release: str
+    """Release that is meant; empty where the stack names none."""
+    checked: bool
+    """Whether the strategy is known to be one that the release can run."""
+
+
 class Estimate(Result):
     """Times, memory and detail of one strategy."""
 
@@ -327,6 +338,7 @@ class Estimate(Result):
     system: str
     strategy: dict[str, Any]
     """All fields, with defaults filled in."""
+    software: Software
     parameters: int
     active_parameters: int
     trainable_parameters: int

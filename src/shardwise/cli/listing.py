@@ -11,7 +11,12 @@ from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.report.tables.catalog import print_figures, print_stacks, print_systems
+from shardwise.report.tables.catalog import (
+    print_figures,
+    print_stack,
+    print_stacks,
+    print_systems,
+)
 
 Config = TypeVar("Config", bound=ConfigBase)
 
@@ -58,7 +63,8 @@ def stacks(
 ) -> int:
     """List the software stacks of the catalog, or show one: every value with its source.
 
-    With --output, write the stack to a file, as a template for your own.
+    Of one, its release and what that can run follow. With --output, write the stack to a file, as
+    a template for your own.
     """
     return list_or_show(
         Stack,
@@ -68,7 +74,7 @@ def stacks(
         explain=explain,
         record=Stack.to_dict,
         print_all=print_stacks,
-        print_one=print_figures,
+        print_one=print_stack,
     )
 
 

@@ -83,6 +83,13 @@ class SpaceOptions:
     seq_len: Annotated[
         str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
     ] = None
+    any_software: Annotated[
+        bool,
+        typer.Option(
+            "--any-software",
+            help="Try what the software stack cannot run, too. Short for --fix any_software=true.",
+        ),
+    ] = False
 
     def read(self, work: Mapping[str, object]) -> Space:
         """Read the space; fields of `work` are those of a recipe, which all others override."""
@@ -93,6 +100,7 @@ class SpaceOptions:
                 "batch": self.batch,
                 "dtype": self.dtype,
                 "seq_len": self.seq_len,
+                "any_software": "true" if self.any_software else None,
             },
             fix=field_pairs("fix", self.fix, values="one"),
             allow=field_pairs("allow", self.allow, values="several"),
@@ -256,7 +264,11 @@ def command(
         from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
 
         refuse_options(_NO_EFFECT, recipe=recipe)
-        useless = used(of, "batch", "space", "fix", "allow", "seq_len") | asdict(wanted) | dict(run)
+        useless = (
+            used(of, "batch", "space", "fix", "allow", "seq_len", "any_software")
+            | asdict(wanted)
+            | dict(run)
+        )
         theirs_too = ("top", "save", "axes", "plot")
         refuse_options(_NO_EFFECT, **{n: v for n, v in useless.items() if n not in theirs_too})
         record = search_reference(

@@ -291,6 +291,30 @@ class ExpertChoices(Word):
     LOCAL = "local"
 
 
+class LaunchRule(Word):
+    """Conditions of launchers that no list of values says (`parallel.constraints.software`)."""
+
+    CHUNKED_MICRO_BATCHES = "chunked_micro_batches"
+    STAGED_MICRO_BATCHES = "staged_micro_batches"
+    EVEN_STAGES = "even_stages"
+    RECOMPUTED_CHUNKS = "recomputed_chunks"
+    KV_HEADS = "kv_heads"
+    ALL_TO_ALL_HEADS = "all_to_all_heads"
+    SPLIT_TOKENS = "split_tokens"
+    TIED_STAGES = "tied_stages"
+    EXPERT_GRID = "expert_grid"
+    EXPERT_SHARDS = "expert_shards"
+    EXPERT_REPLICAS = "expert_replicas"
+    EXPERT_TENSORS = "expert_tensors"
+    DISPATCHED_RANKS = "dispatched_ranks"
+    EXPERT_SEQUENCE = "expert_sequence"
+    EXPERT_BIASES = "expert_biases"
+    FUSED_NORMS = "fused_norms"
+    GROUPED_ACTIVATION = "grouped_activation"
+    FUSED_NORM_OFFLOAD = "fused_norm_offload"
+    CAPTURED_GRAPHS = "captured_graphs"
+
+
 class AttentionImplementation(Word):
     """How a stack computes attention."""
 

@@ -1,11 +1,13 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardwise.config.base import NO_FLAG, Count, Sourced
 from shardwise.config.bounds import Factor, PerElement, Portion, Speed
+from shardwise.config.capabilities import Capabilities
 from shardwise.config.enums import (
     AttentionImplementation,
     CudaGraphs,
@@ -14,6 +16,7 @@ from shardwise.config.enums import (
     GradientDtype,
     GroupedProducts,
 )
+from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
 from shardwise.units import Bytes, Duration, Latency
 
@@ -42,6 +45,11 @@ class Stack(Sourced):
     CATALOG: ClassVar[str | None] = "stacks"
     FIGURES: ClassVar[bool] = True
 
+    release: str = ""
+    """Release that is meant, as its makers write it: what `capabilities` are those of."""
+    capabilities: Capabilities | None = None
+    """What the release can run; None: strategies are not bound by it. In a stack file, `like` names
+    another stack of the catalog whose capabilities it has, but for what is set next to it."""
     attention: AttentionImplementation
     """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout."""
     flash_fp32: bool = False
@@ -156,6 +164,17 @@ class Stack(Sourced):
     max_memory_allocated); at 10 nine tenths would lie idle."""
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
+
+    @field_validator("capabilities", mode="before")
+    @classmethod
+    def _like_another(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or "like" not in value:
+            return value
+        own = {key: item for key, item in value.items() if key != "like"}
+        other = cls.load(str(value["like"])).capabilities
+        if other is None:
+            raise ValueError(f"like: stack {value['like']} lists no capabilities")
+        return merged(other.model_dump(mode="json"), own, (), [])
 
     @model_validator(mode="after")
     def _buffers_of_fused_products(self) -> Self:

@@ -13,6 +13,8 @@ from shardwise.errors import Fault, kind_of, nearest, shorten
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
 """Keys of a figure in its long form."""
+REPLACE = "replace"
+"""Key of a mapping that replaces what its base has, rather than merging with it."""
 NO_SOURCE = {"kind": "assumed", "text": "set in addition to the base, without a source"}
 
 
@@ -27,8 +29,8 @@ def is_figure(node: object) -> bool:
 def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
     """What a base has, with what a file sets over it.
 
-    Mappings merge; items of a list are set by a mapping of their names or positions; anything else
-    that is set replaces what the base has.
+    Mappings merge, unless they have `replace: true`; items of a list are set by a mapping of their
+    names or positions; anything else that is set replaces what the base has.
 
     Parameters
     ----------
@@ -43,6 +45,8 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
         If an item that is set is none of the base's.
     """
     plain = isinstance(explicit, Mapping) and not is_figure(explicit)
+    if plain and explicit.get(REPLACE) is True:
+        base, explicit = None, {key: item for key, item in explicit.items() if key != REPLACE}
     if plain and isinstance(base, Mapping):
         result = dict(base)
         for key, item in explicit.items():

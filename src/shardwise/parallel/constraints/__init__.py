@@ -19,6 +19,7 @@ from shardwise.parallel.constraints.degrees import (
 from shardwise.parallel.constraints.network import TIER_CONSTRAINTS, wrong_degrees
 from shardwise.parallel.constraints.options import DTYPE_CONSTRAINT, OPTION_CONSTRAINTS
 from shardwise.parallel.constraints.pipeline import PIPELINE_CONSTRAINTS
+from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
 
 __all__ = ["CONSTRAINTS", "Constraint", "first_violation", "illegal_faults", "refuse_illegal"]
 
@@ -85,6 +86,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     *EXPERT_CONSTRAINTS,
     *OPTION_CONSTRAINTS,
     *TIER_CONSTRAINTS,
+    *SOFTWARE_CONSTRAINTS,
 )
 
 
@@ -127,11 +129,13 @@ def illegal_faults(model: Model, system: System, table: Table) -> dict[str, Faul
         Strategies of n rows.
     """
     row = table.take(slice(0, 1))
-    faults = {}
+    faults: dict[str, Fault] = {}
     for constraint in CONSTRAINTS:
-        if constraint.violated(model, system, row)[0]:
+        if constraint.reason not in faults and constraint.violated(model, system, row)[0]:
             blame = constraint.blame
             field = blame(model, system, row) if blame else constraint.field
+            if constraint in SOFTWARE_CONSTRAINTS and field in {f.field for f in faults.values()}:
+                continue  # what is wrong in itself need not be what software runs
             faults[constraint.reason] = Fault(
                 source="strategy",
                 field=field,

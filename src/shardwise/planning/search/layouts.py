@@ -78,6 +78,8 @@ def layouts_of(
     network = {name: (space.values(name, system) or (None,))[0] for name in NETWORK_FIELDS}
     table = Table.of(model, {**first, **network, "gpus": gpus, **named})
     table = replace(table, **split)
+    if any(len(space.values(name, system) or ()) > 1 for name in ("stack", "any_software")):
+        table = replace(table, any_software=np.ones(len(table), dtype=np.bool_))  # options decide
     broken = first_violation(model, system, table, _LAYOUT_RULES)
     with_placement, misplaced = placed(model, system, space, table.take(broken < 0))
     legal = with_placement.take(misplaced < 0)

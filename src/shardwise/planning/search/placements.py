@@ -71,6 +71,7 @@ def _distinct_networks(model: Model, system: System, degrees: Table, networks: T
         outcome[tried] = first_violation(model, system, table.take(tried), NETWORK_RULES)
         known = np.all(fixed_tiers(table) < len(system.network), axis=0)
         valid = np.flatnonzero(tried & known)  # the rules reject tiers that do not exist
+        valid = valid[np.argsort(outcome[valid] >= 0, kind="stable")]  # legal ones stand for others
         extents = place(system, table.take(valid))
         columns = np.concatenate([getattr(extents, axis) for axis in _PLACED_AXES])
         firsts, _ = distinct_rows([row[valid], *columns])

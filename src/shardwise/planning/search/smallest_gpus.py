@@ -22,6 +22,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINT
 from shardwise.planning.search.candidates import Box, Candidates, Scale, boxes_of, refusals
 from shardwise.planning.search.evaluate import (
     MEMORY,
@@ -53,11 +54,11 @@ _SUMMA_OVERLAPS = ("stack", "none")
 # These rules depend on the number of replicas.
 _REPLICA_RULES = (
     *("accelerators", "batch", "edges", "expert_ranks"),
-    *("dualpipe", "dp_shard", "dp_shard_experts"),
+    *("dualpipe", "dp_shard", "dp_shard_experts", "software"),
 )
 _OTHER_RULES = [r for r in CONSTRAINTS if r.reason not in _REPLICA_RULES]
 _LAYOUT_RULES = tuple(r for r in _OTHER_RULES if r.layout_only and "tier" not in r.reason)
-_OPTION_RULES = tuple(r for r in _OTHER_RULES if not r.layout_only)
+_OPTION_RULES = (*(r for r in _OTHER_RULES if not r.layout_only), SOFTWARE_CONSTRAINT)
 _COLUMNS = (
     *("tp", "tp2", "cp", "ep", "etp", "pp"),
     *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),

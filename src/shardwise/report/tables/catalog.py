@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.text import Text
 
 from shardwise.config.base import Sourced
+from shardwise.config.capabilities import Values, described
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
@@ -15,7 +16,7 @@ from shardwise.units import format_quantity, readable
 _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50
-_NOT_FIGURES = {"sources", "name", "description"}
+_NOT_FIGURES = {"sources", "name", "description", "release", "capabilities"}
 
 
 def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
@@ -96,11 +97,44 @@ def print_systems(systems: Sequence[System]) -> None:
 def print_stacks(stacks: Sequence[Stack]) -> None:
     """Print one line per stack."""
     table = plain_table(
-        "stack", "what it is", "attention", "gradients", left=4, wraps=("what it is",)
+        *("stack", "what it is", "release", "attention", "gradients"),
+        left=5,
+        wraps=("what it is", "release"),
+        optional=("gradients", "attention"),
     )
     for stack in stacks:
-        table.add_row(stack.name, stack.description, stack.attention, stack.gradient_dtype)
+        release = stack.release or "-"
+        facts = (stack.description, release, stack.attention, stack.gradient_dtype)
+        table.add_row(stack.name, *facts)
     show(table)
+
+
+def print_stack(stack: Stack) -> None:
+    """Print a stack's figures with their sources, its release, and what that can run."""
+    print_figures(stack)
+    show(Text(f"release: {stack.release or 'not named'}", style="bold"))
+    if stack.capabilities is None:
+        show(Text("Strategies are not bound by what it can run."))
+        return
+    table = plain_table("field", "what the release runs", left=2, wraps=("what the release runs",))
+    for name, values in stack.capabilities.fields.items():
+        table.add_row(name, Text(described(values)))
+    show(table)
+    table = plain_table("where", "then", "because", left=3, wraps=("where", "then", "because"))
+    for one in stack.capabilities.combinations.values():
+        if one is not None:
+            table.add_row(Text(_settings(one.when)), Text(_settings(one.then)), Text(one.because))
+    show(table)
+    rules = [word for word, applies in stack.capabilities.rules.items() if applies]
+    if rules:
+        show(Text(f"rules: {', '.join(rules)}"))
+    source = stack.source_of("capabilities")
+    if source is not None:
+        show(Text(f"{source.kind}: {source.text}"))
+
+
+def _settings(fields: Mapping[str, Values]) -> str:
+    return ", ".join(f"{name} {described(values)}" for name, values in fields.items())
 
 
 def print_figures(config: Sourced) -> None:

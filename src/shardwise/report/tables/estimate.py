@@ -123,6 +123,8 @@ def _headline(result: Estimate) -> Text:
     options += _options(s)
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
+    release = f" ({result.software.release})" if result.software.release else ""
+    text.append(f" with {result.software.stack}{release}")
     text.append("\n" + ", ".join(options) + "\n")
     return text
 

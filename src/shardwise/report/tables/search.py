@@ -70,6 +70,7 @@ _REASONS = {
     "slower_stages": "other layers of the stages are faster",
     "dtype": "the accelerator has no rate for the type",
     "heads": "tp does not divide the heads",
+    "software": "the stack cannot run it",
     "ffn": "tp does not divide the width of the MLP",
 }
 _MOST_PARETO = 40

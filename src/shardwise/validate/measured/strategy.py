@@ -51,6 +51,7 @@ def strategy_of(
         "global_batch_size": run.global_batch,
         "seq_len": run.model.seq_len,
         "stack": stack,
+        "any_software": True,  # it ran, whatever its release is said to run
     }
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, dp, system)

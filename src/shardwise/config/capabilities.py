@@ -1,0 +1,130 @@
+"""`Capabilities`: what the release of a software stack can run, as data."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from shardwise.config.base import ConfigBase
+from shardwise.config.enums import LaunchRule
+from shardwise.errors import nearest
+
+Value = bool | int | float | str | None
+"""One value of a field: a word, a number, true or false; None where the field is not set. Of a set
+of words, words that come together only, with + between them. `set`: any value but None. `> 1`,
+`>= 2`, `< 3`, `<= 4`: numbers."""
+
+ANY, SET = "any", "set"
+"""Words that stand for every value, and for every value but None."""
+_COMPARISON = re.compile(r"(>=|<=|>|<)\s*(\d+(?:\.\d+)?)")
+_COMPARED: dict[str, Callable[[Any, float], Any]] = {
+    ">=": lambda column, number: column >= number,
+    "<=": lambda column, number: column <= number,
+    ">": lambda column, number: column > number,
+    "<": lambda column, number: column < number,
+}
+# Fields that say nothing of what software can run.
+_NOT_BOUND = ("stack", "any_software", "sequence_parallel")
+
+
+def _listed(value: object) -> object:
+    """One value stands for a list of it."""
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+Values = Annotated[tuple[Value, ...], BeforeValidator(_listed), Field(min_length=1)]
+
+
+def comparison(value: Value) -> Callable[[Any], Any] | None:
+    """The test of a text such as `> 1`; None of anything else."""
+    found = _COMPARISON.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return None
+    compared, number = _COMPARED[found[1]], float(found[2])
+    return lambda column: compared(column, number)
+
+
+class Combination(ConfigBase):
+    """What a strategy with some values must have in addition."""
+
+    when: dict[str, Values] = Field(min_length=1)
+    """Values of fields; a field without effect on a strategy has none of them. Of a set of words
+    it is enough to have one."""
+    then: dict[str, Values] = Field(min_length=1)
+    """Values that other fields may have then."""
+    because: str = Field(min_length=1)
+    """Why, for people."""
+
+    @field_validator("when", "then")
+    @classmethod
+    def _of_a_strategy(cls, value: dict[str, Values]) -> dict[str, Values]:
+        return _checked(value)
+
+
+class Capabilities(ConfigBase):
+    """Values and combinations of strategy fields that the release of a stack supports.
+
+    A field that is not listed may have any value: most fields (degrees, batch, model) are of no
+    concern to the software, and what nobody has looked up must not be refused.
+    """
+
+    fields: dict[str, Values] = Field(default_factory=dict)
+    """Values of fields of a strategy; `any` for all of them, which lifts what a base lists."""
+    combinations: dict[str, Combination | None] = Field(default_factory=dict)
+    """Named combinations; None lifts that of a base."""
+    rules: dict[LaunchRule, bool] = Field(default_factory=dict)
+    """Named conditions of arithmetic kind that apply."""
+
+    @field_validator("fields")
+    @classmethod
+    def _of_a_strategy(cls, value: dict[str, Values], _: ValidationInfo) -> dict[str, Values]:
+        return _checked(value)
+
+
+def _checked(fields: dict[str, Values]) -> dict[str, Values]:
+    """Fields and values that a strategy may have.
+
+    Raises
+    ------
+    ValueError
+        Naming the first field or value that it may not have.
+    """
+    from shardwise.config.strategy_fields import COLUMNS  # noqa: PLC0415 - a strategy has a stack
+
+    bound = [name for name in COLUMNS if name not in _NOT_BOUND]
+    for name, values in fields.items():
+        if name not in bound:
+            hint = nearest(name, bound) or f"; allowed: {', '.join(bound)}"
+            raise ValueError(f"{name}: no field of a strategy that software binds{hint}")
+        for value in values:
+            if value != ANY and not _is_possible(COLUMNS[name], value):
+                words = COLUMNS[name].words
+                allowed = f"allowed: {', '.join(words)}" if words else _described(COLUMNS[name])
+                hint = nearest(str(value), words)
+                raise ValueError(f"{name}: {value!r} is none of its values; {allowed}{hint}")
+    return fields
+
+
+def _described(field: Any) -> str:
+    numbers = "numbers, comparisons such as '> 1'"
+    own = "true or false" if field.default in (True, False) else numbers
+    return f"allowed: {own}{', null, set' if field.optional else ''}"
+
+
+def _is_possible(field: Any, value: Value) -> bool:
+    """Whether a field of a strategy may have a value."""
+    if value is None or value == SET:
+        return bool(field.optional) or (value is None and isinstance(field.default, tuple))
+    if field.words:
+        return isinstance(value, str) and set(value.split("+")) <= set(field.words)
+    if isinstance(field.default, bool):
+        return isinstance(value, bool)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number or comparison(value) is not None
+
+
+def described(values: Values) -> str:
+    """Values as people write them."""
+    names: Mapping[object, str] = {None: "not set", True: "true", False: "false"}
+    return ", ".join(names[v] if v is None or isinstance(v, bool) else f"{v}" for v in values)

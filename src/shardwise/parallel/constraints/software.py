@@ -1,0 +1,459 @@
+"""Constraints of software: what the release of a strategy's stack can run (`Capabilities`).
+
+A field that has no effect on a strategy breaks nothing: with one tensor-parallel rank any
+`tp_exchange` is the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.arrays import Bools, Column, Ints
+from shardwise.config.capabilities import (
+    ANY,
+    SET,
+    Capabilities,
+    Combination,
+    Values,
+    comparison,
+    described,
+)
+from shardwise.config.enums import (
+    EXTENT_AXES,
+    PLACED_AXES,
+    PLACEMENTS,
+    TIER_FIELDS,
+    ZERO_WEIGHTS,
+    Quantization,
+    Recompute,
+    TpExchange,
+)
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS, Kind, StrategyField
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.parallel.constraints.constraint import Constraint, one
+from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES, Rule
+from shardwise.parallel.constraints.network import wrong_degrees
+from shardwise.parallel.placement import fixed_tiers, place
+
+_NETWORK = ("placement", "extents", *TIER_FIELDS)
+_LIFTS = "; --any-software lifts this"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that a release asks of a strategy."""
+
+    field: str
+    """The field to blame."""
+    violated: Callable[[Model, System, Table], Bools]
+    problem: Callable[[Model, System, Table], str]
+    """What the release runs, after its name, for a table of one row."""
+    reads: tuple[str, ...]
+    """Fields that decide it."""
+
+
+def capabilities_of(stack: Stack) -> Capabilities | None:
+    """What the release of a stack can run; None: anything.
+
+    Parameters
+    ----------
+    stack
+        Software of a strategy.
+    """
+    return stack.capabilities
+
+
+# --- Which fields have an effect ------------------------------------------------------------------
+
+
+def _tensor_parallel(_: Model, table: Table) -> Bools:
+    return table.tp * table.tp2 > 1
+
+
+def _data_parallel(model: Model, table: Table) -> Bools:
+    several: Bools = table.replicas > 1
+    return several | (table.expert_replicas > 1) if model.has_experts else several
+
+
+def _with_experts(model: Model, table: Table) -> Bools:
+    return np.full(len(table), model.has_experts)
+
+
+def _pipelined(_: Model, table: Table) -> Bools:
+    return table.pp > 1
+
+
+def _weights_sharded(_: Model, table: Table) -> Bools:
+    return table.zero >= ZERO_WEIGHTS
+
+
+# Rows in which a field has an effect; a field that is not here always has one.
+_ACTIVE: Mapping[str, Callable[[Model, Table], Bools]] = {
+    "tp_exchange": _tensor_parallel,
+    "tp_overlap": _tensor_parallel,
+    "tp_regather": lambda _, t: (t.tp > 1) & (t.tp_exchange == TpExchange.RS_AG.code),
+    "cp_exchange": lambda _, t: t.cp > 1,
+    "zero": lambda m, t: _data_parallel(m, t) | (t.zero >= ZERO_WEIGHTS),
+    "dp_overlap": _data_parallel,
+    "dp_shard": lambda _, t: t.dp_shard != t.dp,
+    "fsdp_reshard": _weights_sharded,
+    "fsdp_prefetch": _weights_sharded,
+    "quantized_weights": lambda _, t: t.quantization != Quantization.NONE.code,
+    "ep": _with_experts,
+    "etp": _with_experts,
+    "dispatch_dtype": _with_experts,
+    "dispatcher": _with_experts,
+    "expert_capacity": _with_experts,
+    "expert_overlap": lambda m, t: _with_experts(m, t) & t.training,
+    "recompute": lambda _, t: t.training,
+    "recompute_parts": lambda _, t: t.recompute == Recompute.SELECTIVE.code,
+    "recompute_layers": lambda _, t: t.recompute != Recompute.NONE.code,
+    "lora_parts": lambda _, t: t.lora_rank > 0,
+    "optimizer": lambda _, t: t.training,
+    "fused_activation": lambda _, t: t.training,
+    "offload_activations": lambda _, t: t.training,
+    "offload_parts": lambda _, t: t.offload_activations & t.training,
+    "offload_optimizer": lambda _, t: t.training,
+    "schedule": _pipelined,
+    "embedding_as_layer": _pipelined,
+    "loss_as_layer": _pipelined,
+}
+
+
+def _active(name: str, model: Model, table: Table) -> Bools | bool:
+    """Rows in which a field has an effect."""
+    return _ACTIVE[name](model, table) if name in _ACTIVE else True
+
+
+# --- Which rows have one of several values --------------------------------------------------------
+
+
+def _has_value(field: StrategyField, values: Values) -> Callable[[Table], Bools]:
+    """Test for rows that have one of some values of a field."""
+    match field.kind:
+        case Kind.WORD:
+            known = np.isin(
+                np.arange(len(field.words)), [*map(field.words.index, map(str, values))]
+            )
+            return lambda table: known[getattr(table, field.name)]
+        case Kind.SET:
+            return _has_groups(field, values)
+        case Kind.FLAG:
+            return _has_flag(field.name, True in values, False in values)
+    nothing = -1 if field.kind in (Kind.TIER, Kind.LIST) else 0
+    tests = [_number_test(value, nothing) for value in values]
+
+    def has(table: Table) -> Bools:
+        column = getattr(table, field.name)
+        found = tests[0](column)
+        for test in tests[1:]:
+            found = found | test(column)
+        return found
+
+    return has
+
+
+def _has_flag(name: str, on: bool, off: bool) -> Callable[[Table], Bools]:
+    return lambda table: np.where(getattr(table, name), on, off)
+
+
+def _number_test(value: object, nothing: int) -> Callable[[Column], Bools]:
+    if value is None:
+        return lambda column: column == nothing
+    if value == SET:
+        return lambda column: column != nothing
+    compared = comparison(value)  # type: ignore[arg-type]
+    return compared or (lambda column: column == value)
+
+
+def _bits(field: StrategyField, values: Values) -> list[int]:
+    """Words that come together, as bits; of None, none."""
+    return [field.word_type.bits(v.split("+")) for v in values if isinstance(v, str) and v != SET]
+
+
+def _has_groups(field: StrategyField, values: Values) -> Callable[[Table], Bools]:
+    """Test for sets that are made of some groups of words, each in full."""
+    groups, empty = _bits(field, values), None in values or not field.optional
+    anything = SET in values
+
+    def has(table: Table) -> Bools:
+        column: Ints = getattr(table, field.name)
+        covered = np.zeros_like(column)
+        for bits in groups:
+            covered |= np.where(column & bits == bits, bits, 0)
+        return np.where(column == 0, empty, anything | (covered == column))
+
+    return has
+
+
+def _mentions(field: StrategyField, values: Values) -> Callable[[Table], Bools]:
+    """Test for rows that `when` means: of a set, those with one of the words."""
+    if field.kind is not Kind.SET or None in values or SET in values:
+        return _has_value(field, values)
+    groups = _bits(field, values)
+
+    def has(table: Table) -> Bools:
+        column: Ints = getattr(table, field.name)
+        return np.logical_or.reduce([column & bits == bits for bits in groups])
+
+    return has
+
+
+def _has_placement(values: Values) -> Callable[[System, Table], Bools]:
+    """Test for ranks in one of some orders, or in the domains that one of them gives.
+
+    An axis of one rank may stand anywhere.
+    """
+    orders = [str(value) for value in values]
+    known = np.any([_alike(order) for order in orders], axis=0)
+
+    def has(system: System, table: Table) -> Bools:
+        several = [table.tp * table.tp2 > 1, *(getattr(table, a) > 1 for a in PLACED_AXES[1:])]
+        bits = np.sum([axis << n for n, axis in enumerate(several)], axis=0)
+        found: Bools = known[table.placement, bits]
+        own = np.asarray(table.extents >= 0)
+        for name in TIER_FIELDS:
+            own = own | (getattr(table, name) >= 0)
+        rows = np.flatnonzero(own)
+        if rows.size:
+            found[rows] = _placed_as(system, table.take(rows), orders)
+        return found
+
+    return has
+
+
+def _alike(order: str) -> Bools:
+    """Placements that order axes of several ranks as one does; shape (placements, axes as bits)."""
+    alike = np.empty((len(PLACEMENTS), 1 << len(PLACED_AXES)), dtype=np.bool_)
+    for bits in range(alike.shape[1]):
+        several = [axis for n, axis in enumerate(PLACED_AXES) if bits >> n & 1]
+        orders = [[a for a in p.split("-") if a in several] for p in (*PLACEMENTS, order)]
+        alike[:, bits] = [one_of == orders[-1] for one_of in orders[:-1]]
+    return alike
+
+
+def _placed_as(system: System, table: Table, orders: Iterable[str]) -> Bools:
+    """Rows whose tiers or extents are those that one of some orders gives."""
+    found = np.zeros(len(table), dtype=np.bool_)
+    tiers = len(system.network)
+    usable = ~wrong_degrees(table) & np.all(fixed_tiers(table) < tiers, axis=0)
+    rows = np.flatnonzero(usable)
+    if not rows.size:
+        return ~usable  # other rules refuse them
+    some = table.take(rows)
+    own = place(system, some)
+    nothing = np.full(rows.size, -1)
+    free = dict.fromkeys(("extents", *TIER_FIELDS), nothing)
+    for order in orders:
+        code = np.full(rows.size, PLACEMENTS.index(order))
+        other = place(system, some.changed(placement=code, **free))
+        same = [
+            np.all(getattr(own, axis) == getattr(other, axis), axis=0)
+            for axis in (*EXTENT_AXES, "ep", "etp")
+        ]
+        found[rows] |= np.logical_and.reduce(same)
+    return found | ~usable
+
+
+# --- Checks of a release --------------------------------------------------------------------------
+
+
+def _field_check(name: str, values: Values) -> Check:
+    field = COLUMNS[name]
+    text = "cannot set it" if values == (None,) else f"runs {described(values)}"
+    if name == "placement":
+        text = f"places ranks in the order {described(values)}, or in the domains that it gives"
+        placed = _has_placement(values)
+        return Check(
+            field=name,
+            violated=lambda _, s, t: ~placed(s, t),
+            problem=lambda *_: text,
+            reads=_NETWORK,
+        )
+    has = _has_value(field, values)
+
+    def violated(model: Model, _: System, table: Table) -> Bools:
+        wrong = ~has(table)
+        return wrong & _active(name, model, table) if wrong.any() else wrong
+
+    return Check(field=name, violated=violated, problem=lambda *_: text, reads=(name,))
+
+
+def _combination_check(combination: Combination) -> Check:
+    """Rows that have what is named by `when`, and not what is named by `then`."""
+    tests = {name: _mentions(COLUMNS[name], values) for name, values in combination.when.items()}
+    checks = [_field_check(name, values) for name, values in combination.then.items()]
+
+    def violated(model: Model, system: System, table: Table) -> Bools:
+        rows: Bools = np.ones(len(table), dtype=np.bool_)
+        for name, has in tests.items():
+            if name == "placement":
+                rows = rows & _has_placement(combination.when[name])(system, table)
+            else:
+                rows = rows & has(table) & _active(name, model, table)
+            if not rows.any():
+                return rows
+        wrong = np.zeros_like(rows)
+        for check in checks:
+            wrong = wrong | check.violated(model, system, table)
+        return rows & wrong
+
+    when = " and ".join(f"{n} {described(v)}" for n, v in combination.when.items())
+    then = " and ".join(f"{n} {described(v)}" for n, v in combination.then.items())
+    text = f"runs {when} with {then} only: {combination.because}"
+    return Check(
+        field=next(iter(combination.when)),
+        violated=violated,
+        problem=lambda *_: text,
+        reads=(*combination.when, *combination.then),
+    )
+
+
+def _rule_check(rule: Rule) -> Check:
+    return Check(
+        field=rule.field,
+        violated=lambda model, _, table: rule.violated(model, table),
+        problem=lambda model, _, table: rule.problem(model, table),
+        reads=rule.reads,
+    )
+
+
+def _checks(capabilities: Capabilities) -> Iterator[Check]:
+    for name, values in capabilities.fields.items():
+        if ANY not in values:
+            yield _field_check(name, values)
+    for combination in capabilities.combinations.values():
+        if combination is not None:
+            yield _combination_check(combination)
+    for word, applies in capabilities.rules.items():
+        if applies:
+            yield _rule_check(LAUNCH_RULES[word])
+
+
+_MOST_KNOWN = 64
+_known: dict[int, tuple[Capabilities, tuple[Check, ...]]] = {}
+
+
+def checks_of(capabilities: Capabilities) -> tuple[Check, ...]:
+    """What a release asks of strategies, one check for each field, combination and rule.
+
+    Parameters
+    ----------
+    capabilities
+        Those of the release.
+    """
+    found = _known.get(id(capabilities))
+    if found is None or found[0] is not capabilities:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = capabilities, tuple(_checks(capabilities))
+        _known[id(capabilities)] = found
+    return found[1]
+
+
+Selected = Callable[[Check], bool]
+
+
+def _broken(selected: Selected) -> Callable[[Model, System, Table], Bools]:
+    """Rows that the release of their stack cannot run, by some of its checks."""
+
+    def violated(model: Model, system: System, table: Table) -> Bools:
+        wrong: Bools = np.zeros(len(table), dtype=np.bool_)
+        bound = [capabilities_of(stack) for stack in table.stacks]
+        lifted = table.any_software
+        if all(one is None for one in bound) or lifted.all():
+            return wrong
+        distinct = {id(one): one for one in bound if one is not None}
+        for one_of in distinct.values():
+            mine = np.array([one is one_of for one in bound])[table.stack] & ~lifted
+            rows = np.flatnonzero(mine)
+            if not rows.size:
+                continue
+            some = table if rows.size == len(table) else table.take(rows)
+            found: Bools = np.zeros(rows.size, dtype=np.bool_)
+            for check in checks_of(one_of):
+                if selected(check):
+                    found = found | check.violated(model, system, some)
+            if rows.size == len(table):
+                wrong = wrong | found
+            elif found.any():
+                shape = np.broadcast_shapes(wrong.shape[:-1], found.shape[:-1])
+                wrong = np.broadcast_to(wrong, (*shape, len(table))).copy()
+                wrong[..., rows] |= found
+        return wrong
+
+    return violated
+
+
+def _first(selected: Selected, model: Model, system: System, table: Table) -> Check:
+    """The first check that a table of one row violates."""
+    capabilities = capabilities_of(table.stacks[one(table.stack)])
+    checks = checks_of(capabilities) if capabilities is not None else ()
+    return next(
+        check for check in checks if selected(check) and check.violated(model, system, table).any()
+    )
+
+
+def _constraint(
+    selected: Selected, *, layout_only: bool = False, field: str = "stack"
+) -> Constraint:
+    def problem(model: Model, system: System, table: Table) -> str:
+        stack = table.stacks[one(table.stack)]
+        release = f" ({stack.release})" if stack.release else ""
+        found = _first(selected, model, system, table)
+        return f"{stack.name}{release} {found.problem(model, system, table)}{_LIFTS}"
+
+    return Constraint(
+        reason="software",
+        field=field,
+        layout_only=layout_only,
+        violated=_broken(selected),
+        problem=problem,
+        blame=lambda m, s, t: _blamed(_first(selected, m, s, t).field, t),
+    )
+
+
+def _blamed(field: str, table: Table) -> str:
+    """The field to blame in a table of one row: what stands in place of a placement."""
+    if field != "placement":
+        return field
+    if one(table.extents) >= 0:
+        return "extents"
+    return next((name for name in TIER_FIELDS if one(getattr(table, name)) >= 0), field)
+
+
+def _of_network(check: Check) -> bool:
+    return any(name in _NETWORK for name in check.reads)
+
+
+def _of_layout(check: Check) -> bool:
+    return set(check.reads) <= set(LAYOUT_FIELDS)
+
+
+def _of_replicas(check: Check) -> bool:
+    return not _OF_REPLICAS.isdisjoint(check.reads)
+
+
+_OF_REPLICAS = {"gpus", "dp", "dp_shard", "global_batch_size", "micro_batch_size"}
+SOFTWARE_CONSTRAINT = _constraint(lambda check: not _of_replicas(check))
+"""What software asks, but for what depends on the number of replicas."""
+SOFTWARE_REPLICA_CONSTRAINT = _constraint(_of_replicas)
+"""What software asks of replicas and micro-batches."""
+SOFTWARE_LAYOUT_CONSTRAINT = _constraint(
+    lambda check: _of_layout(check) and not _of_network(check), layout_only=True
+)
+"""What software asks of degrees, chunks and batch, which searches check before anything else."""
+SOFTWARE_PLACEMENT_CONSTRAINT = _constraint(
+    lambda check: _of_layout(check) and _of_network(check), layout_only=True, field="extents"
+)
+"""What software asks of the order of the ranks, which searches check next."""
+SOFTWARE_CONSTRAINTS = (
+    SOFTWARE_LAYOUT_CONSTRAINT,
+    SOFTWARE_PLACEMENT_CONSTRAINT,
+    SOFTWARE_CONSTRAINT,
+    SOFTWARE_REPLICA_CONSTRAINT,
+)
