@@ -130,15 +130,15 @@ def check_same(recipe: Recipe, **given: str | None) -> None:
         With one fault for each.
     """
     faults = []
-    for noun, name in given.items():
-        own = getattr(recipe, noun)
-        if name is not None and _entry(noun, name) != _entry(noun, own):
-            problem = f"recipe {recipe.name} is of {noun} {own}: leave out one of the two"
-            faults.append(Fault(field=noun, value=name, has_value=True, problem=problem))
+    for kind, name in given.items():
+        own = getattr(recipe, kind)
+        if name is not None and _entry(kind, name) != _entry(kind, own):
+            problem = f"recipe {recipe.name} is of {kind} {own}: leave out one of the two"
+            faults.append(Fault(field=kind, value=name, has_value=True, problem=problem))
     if faults:
         raise InputError(faults)
 
 
-def _entry(noun: str, name: str) -> Path | str:
+def _entry(kind: str, name: str) -> Path | str:
     """The file of a catalog name, else the name itself."""
-    return catalog.find(f"{noun}s", name) or name.strip()
+    return catalog.find(f"{kind}s", name) or name.strip()
