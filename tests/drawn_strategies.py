@@ -38,17 +38,21 @@ MODELS = [
 ]
 
 
-def with_host(machine: System, bandwidth: float) -> System:
+REAL = {"h2d_efficiency": 0.8, "d2h_efficiency": 0.6, "duplex": 1.2, "shared_by": 2}
+"""A link to the host that is slower out than in, and slower still both ways at once."""
+
+
+def with_host(machine: System, bandwidth: float, **host_memory: float) -> System:
     """A machine with a second memory tier, whose links take a part of the processor."""
     told = machine.to_dict()
-    host = {"name": "host", "capacity": 1e12, "bandwidth": bandwidth}
+    host = {"name": "host", "capacity": 1e12, "bandwidth": bandwidth, "host": host_memory or None}
     told["accelerator"]["memory"] = [told["accelerator"]["memory"][0], host]
     told["network"] = [tier | {"processor_share": 0.15} for tier in told["network"]]
     return System.validated(told)
 
 
 MACHINES = [
-    with_host(System.load("h100-sxm"), 50e9),
+    with_host(System.load("h100-sxm"), 50e9, reserved=1e11, **REAL),
     with_host(samples.system(), 1e9),
     with_host(
         samples.system(

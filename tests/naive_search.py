@@ -86,7 +86,7 @@ class Naive:
 
     def within(self, system: System, capacity_bytes: float) -> "Naive":
         """What becomes of the same strategies with so much of the first memory tier."""
-        second = [tier.capacity for tier in system.accelerator.memory[1:2]]
+        second = [tier.usable_bytes for tier in system.accelerator.memory[1:2]]
         found = list(self.refused)
         for row, rule in enumerate(found):
             if rule is None and self.estimates.memory_reserved_bytes[row] > capacity_bytes:

@@ -81,6 +81,7 @@ def test_one_key_value_head_is_multiquery():
             True,
             "accelerator.memory[1].efficiency.interpolate: true",
         ),
+        (("accelerator", "memory", 1, "host"), {"shared_by": 2}, "accelerator.memory[1].host"),
         (
             ("accelerator", "memory"),
             [*SYSTEM["accelerator"]["memory"], SYSTEM["accelerator"]["memory"][1]],

@@ -14,7 +14,7 @@ from rows import each_row
 from samples import column, run
 from shardwise import Estimate, System
 from shardwise.config.system import EfficiencyCurve
-from shardwise.cost.offload import link_time, optimizer_transfer
+from shardwise.cost.offload import d2h_time, h2d_time, optimizer_transfer
 
 pytestmark = pytest.mark.any_software
 
@@ -53,10 +53,11 @@ def passes(result: Estimate) -> tuple[float, float]:
 def test_the_link_moves_bytes_at_its_share_of_the_bandwidth() -> None:
     """10^9 byte/s; by a curve a quarter, half or all of it by the bytes of one transfer."""
     sizes = column(0, WEIGHTS / 2, WEIGHTS, 3 * WEIGHTS)
-    np.testing.assert_allclose(link_time(machine(SLOW), sizes), sizes / 1e9)
-    curved = link_time(machine(SLOW, curve=CURVE), sizes)
-    np.testing.assert_allclose(curved, np.array([0, 2, 2, 3]) * WEIGHTS / 1e9)
-    assert link_time(samples.system(), sizes).tolist() == [0, 0, 0, 0]
+    for time in (h2d_time, d2h_time):
+        np.testing.assert_allclose(time(machine(SLOW), sizes), sizes / 1e9)
+        curved = time(machine(SLOW, curve=CURVE), sizes)
+        np.testing.assert_allclose(curved, np.array([0, 2, 2, 3]) * WEIGHTS / 1e9)
+        assert time(samples.system(), sizes).tolist() == [0, 0, 0, 0]
 
 
 def test_the_update_hides_its_transfer_behind_an_idle_link() -> None:

@@ -151,7 +151,7 @@ def estimate(
             result,
             float(per_s["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
         ),
-        required_bandwidth=required_bandwidth(table, result, parts),
+        required_bandwidth=required_bandwidth(the_system, table, result, parts),
         cost=_cost(the_system, table, result),
         interval=interval_of(
             the_model,

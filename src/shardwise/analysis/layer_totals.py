@@ -23,10 +23,11 @@ from shardwise.analysis.results import (
 )
 from shardwise.arrays import Floats, combined, total
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import FULL_DUPLEX, System
 from shardwise.cost.component_costs import ComponentOperations, layer_bytes, layer_times, trained_on
 from shardwise.cost.kernels import product_peak
 from shardwise.cost.layer_cost import COMM_AXES
+from shardwise.cost.offload import both_ways_time, link_duplex
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,
@@ -259,6 +260,7 @@ def _update(
 
 
 def required_bandwidth(
+    system: System,
     table: Table,
     evaluation: Evaluation,
     parts: Sequence[ComponentOperations],
@@ -271,6 +273,8 @@ def required_bandwidth(
 
     Parameters
     ----------
+    system
+        Cluster.
     table
         One legal row.
     evaluation
@@ -292,20 +296,21 @@ def required_bandwidth(
     rates = {
         "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), window.chunks),
         "dp_tail": _rate(gradients / table.vpp, window.tail),
-        **_offload_rates(table, evaluation),
+        **_offload_rates(system, table, evaluation),
     }
     plain = {name: float(rate[0]) for name, rate in rates.items()}
     plain["tp_overlap"] = _tp_overlap(table, parts)
     return RequiredBandwidth(**{name: r if isfinite(r) else None for name, r in plain.items()})
 
 
-def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
+def _offload_rates(system: System, table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     """Bandwidths that hide offload: of each kind of data alone, and of all that is offloaded.
 
     Weights and activations (those that may move): of the average layer of the critical stage, over
     its pass. In a forward pass they move in opposite directions, in a backward pass both come in.
     Optimizer state: of the stage that trains the most weights, together with what else comes in,
-    over the last backward pass and what follows it. What moves out at the same time is not more.
+    over the last backward pass and what follows it. What moves out at the same time is not more;
+    where the directions slow each other down, it counts (`HostMemory.duplex`).
     """
     blocks, training, critical = evaluation.costs, table.training, evaluation.critical
     layers = np.maximum(np.sum(critical.work[:-2], axis=0), 1.0)
@@ -334,10 +339,13 @@ def _offload_rates(table: Table, evaluation: Evaluation) -> dict[str, Floats]:
     moved_activations = np.where(table.offload_activations, activations, 0.0)
     moved_state = np.where(table.offload_optimizer, state, 0.0)
     in_backward = np.where(training, moved_weights + moved_activations, 0.0)
+    duplex = link_duplex(system)
+    loaded, stored = in_backward * layers + moved_state, moved_weights * layers + moved_state
+    shared = np.where(stored > 0, (loaded + stored) / duplex, 0.0)
     together = (
-        _rate(np.maximum(moved_weights, moved_activations), forward),
+        _rate(both_ways_time(moved_weights, moved_activations, duplex), forward),
         _rate(in_backward, backward),
-        _rate(in_backward * layers + moved_state, last),
+        _rate(np.where(duplex < FULL_DUPLEX, np.maximum(loaded, shared), loaded), last),
     )
     return {
         "offload_weights": _rate(weights, shorter),

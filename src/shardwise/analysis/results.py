@@ -54,7 +54,7 @@ class Memory(Result):
     offloaded: float
     """In the second memory tier; of the full estimate, on the stage that offloads most."""
     offload_capacity: float
-    """Size of the second memory tier; 0 if there is none."""
+    """Usable bytes of the second memory tier, without `reserved`; 0 if there is none."""
 
 
 class StageEstimate(Memory):
@@ -243,7 +243,8 @@ class RequiredBandwidth(Result):
     dp_tail: float | None
     """For those of the last chunk."""
     offload_weights: float | None
-    """For weights alone, whether or not they are offloaded."""
+    """For weights alone, whether or not they are offloaded. As all rates of offload it is what one
+    accelerator must get of the link in one direction while all copy."""
     offload_activations: float | None
     offload_optimizer: float | None
     offload: float | None

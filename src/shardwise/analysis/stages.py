@@ -42,7 +42,7 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         },
         reserved=reserved,
         capacity=tiers[0].capacity,
-        offload_capacity=tiers[1].capacity if len(tiers) > 1 else 0.0,
+        offload_capacity=float(tiers[1].usable_bytes) if len(tiers) > 1 else 0.0,
     )
 
 

@@ -3,6 +3,7 @@
 from datetime import date
 from typing import Annotated, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from shardwise.config import readers
@@ -17,7 +18,16 @@ from shardwise.config.bounds import Factor, Fraction, ShapeFigure, Size
 from shardwise.config.enums import Processing
 from shardwise.config.network import Tier
 from shardwise.config.stack import DEFAULT_STACK
-from shardwise.units import LEAST_SHARE, ByteRate, Bytes, CarbonIntensity, FlopRate, Latency, Power
+from shardwise.units import (
+    LEAST_SHARE,
+    ByteRate,
+    Bytes,
+    CarbonIntensity,
+    FlopRate,
+    Latency,
+    Power,
+    format_quantity,
+)
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
@@ -31,6 +41,8 @@ _TABLES = {
 }
 # A share counted over all pairs of queries and keys is twice the true one of a causal kernel.
 _LARGEST_SHARE = 2.0
+FULL_DUPLEX = 2.0
+"""`HostMemory.duplex` of a link whose two directions do not slow each other down."""
 
 
 class EfficiencyCurve(ConfigBase):
@@ -92,17 +104,61 @@ class ShapeTable(ConfigBase):
         return self
 
 
+class HostMemory(ConfigBase):
+    """What trainers get of a memory tier in the host: rates of pinned copies, and usable bytes.
+
+    The defaults are those of an ideal link: its raw rate in both directions at once, all for one
+    accelerator, and every byte usable (see `cost.offload`).
+    """
+
+    h2d_efficiency: Fraction = 1.0
+    """Share of the bandwidth that copies from pinned memory into the accelerator reach (host to
+    device) while all accelerators of a node copy, beyond what `shared_by` divides."""
+    d2h_efficiency: Fraction = 1.0
+    """The same of copies from the accelerator (device to host)."""
+    duplex: Annotated[float, Field(ge=1, le=FULL_DUPLEX), NO_FLAG] = FULL_DUPLEX
+    """Progress of both directions at once over that of one alone: 2 where they do not slow each
+    other down, 1 where they take turns, as where the memory of the host is the limit."""
+    shared_by: Count = 1
+    """Accelerators that share the link when all copy, such as those behind one uplink of a PCIe
+    switch."""
+    reserved: Bytes = 0.0
+    """Bytes per accelerator that cannot be pinned for tensors: operating system, hypervisor, page
+    cache, data loaders, staging of checkpoints."""
+
+
 class Memory(ConfigBase):
     """One tier of memory of an accelerator, nearest first."""
 
     name: str
     capacity: Bytes
-    """Of one accelerator, as its driver reports it; what the runtime takes of it is the stack's."""
+    """Of one accelerator, as its driver reports it; what the runtime takes of it is the stack's. Of
+    host memory, the part of one accelerator."""
     bandwidth: ByteRate
-    """Peak rate per accelerator; for a tier behind a link, of that link in one direction."""
+    """Peak rate per accelerator; for a tier behind a link, raw rate of that link in one
+    direction."""
     efficiency: EfficiencyCurve | None = None
     """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
     of their own in addition."""
+    host: HostMemory | None = None
+    """What copies reach of the bandwidth and tensors of the capacity, of a tier in the host; None:
+    all of both."""
+
+    @model_validator(mode="after")
+    def _something_is_usable(self) -> Self:
+        if self.host is not None and self.host.reserved > self.capacity:
+            most = format_quantity(self.capacity, "bytes")
+            reserved = format_quantity(self.host.reserved, "bytes")
+            raise ValueError(f"host.reserved: {reserved} must be at most the capacity, {most}")
+        return self
+
+    @property
+    def usable_bytes(self) -> float:
+        """Capacity less what is reserved; 0 where more is reserved [byte]."""
+        if self.host is None:
+            return self.capacity
+        usable: float = np.maximum(self.capacity - self.host.reserved, 0.0)
+        return usable
 
 
 class Accelerator(ConfigBase):
@@ -149,6 +205,13 @@ class Accelerator(ConfigBase):
     compute_latency: Latency = 0
     """Compute time of a kernel without work. Unlike a launch it is part of what joins the memory
     time: by roofline it vanishes behind a longer one."""
+
+    @model_validator(mode="after")
+    def _first_tier_has_no_link(self) -> Self:
+        if self.memory[0].host is not None:
+            problem = "must be null: the first tier is the accelerator's own memory"
+            raise ValueError(f"memory[0].host: {problem}")
+        return self
 
     @model_validator(mode="after")
     def _every_dtype_has_one_kernel(self) -> Self:
@@ -254,6 +317,16 @@ class System(Sourced):
     """Power limit of one accelerator."""
     site: Site | None = None
     """None where it is not known where the cluster stands."""
+
+    @model_validator(mode="after")
+    def _links_are_shared_in_a_node(self) -> Self:
+        for index, tier in enumerate(self.accelerator.memory):
+            if tier.host is not None and tier.host.shared_by > self.node.accelerators:
+                raise ValueError(
+                    f"accelerator.memory[{index}].host.shared_by: {tier.host.shared_by} must be at "
+                    f"most node.accelerators, {self.node.accelerators}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _domains_nest(self) -> Self:

@@ -145,7 +145,7 @@ def _where(rows: Bools, one: Floats, other: Floats) -> Floats:
 
 
 def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = None) -> Bools:
-    """Rows that fit into the first memory tier, and what they offload into the second.
+    """Rows that fit into the first memory tier, and what they offload into the usable second.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
     tiers = system.accelerator.memory
     room = tiers[0].capacity if capacity_bytes is None else capacity_bytes
     here = holding.reserved_bytes <= room
-    return here & (holding.memory.offloaded <= tiers[1].capacity) if len(tiers) > 1 else here
+    return here & (holding.memory.offloaded <= tiers[1].usable_bytes) if len(tiers) > 1 else here
 
 
 def timed(

@@ -163,6 +163,11 @@ def _system_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
     yield from _kernel_faults(chip, name)
     if len(chip["memory"]) > _MEMORY_TIERS:
         yield _fault(name, "accelerator.memory", len(chip["memory"]), "knows two tiers of memory")
+    for index, tier in enumerate(chip["memory"]):
+        if tier["host"] is not None:
+            field = f"accelerator.memory[{index}].host"
+            problem = "knows one efficiency of a memory, without sharing or reserves; allowed: null"
+            yield Fault(source=name, field=field, problem=f"Calculon {problem}")
     for engine in ("matrix", "vector"):
         for dtype in chip[engine]:
             if dtype not in _DTYPE_OF:

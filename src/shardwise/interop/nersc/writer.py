@@ -135,7 +135,7 @@ def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a `System` with what its files leave to the defaults."""
     chip = fields["accelerator"]
     chip |= _CHIP
-    chip["memory"] = [tier | {"efficiency": None} for tier in chip["memory"]]
+    chip["memory"] = [tier | {"efficiency": None, "host": None} for tier in chip["memory"]]
     for engine in ("matmul_curve", "vector_curve"):
         chip[engine] = {t: curve | {"interpolate": False} for t, curve in chip[engine].items()}
     tiers = []

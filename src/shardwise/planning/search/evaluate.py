@@ -93,7 +93,7 @@ def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> 
     """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
     excess = [holding.reserved_bytes - capacity_bytes]
     outer = system.accelerator.memory[1:]
-    excess += [holding.memory.offloaded - tier.capacity for tier in outer]
+    excess += [holding.memory.offloaded - tier.usable_bytes for tier in outer]
     return np.stack(np.broadcast_arrays(*excess))
 
 

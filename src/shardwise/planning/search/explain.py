@@ -258,9 +258,9 @@ def _shortages(query: SearchQuery, mine: Estimate) -> tuple[Shortage, ...]:
         parts["runtime"] = peak.reserved - peak.total
         found.append(_shortage(tiers[0].name, peak.stage, query.capacity_bytes, parts))
     most = max(mine.stages, key=lambda stage: stage.offloaded)
-    if len(tiers) > 1 and most.offloaded > tiers[1].capacity:
+    if len(tiers) > 1 and most.offloaded > tiers[1].usable_bytes:
         parts = _offloaded(query, mine, most.stage)
-        found.append(_shortage(tiers[1].name, most.stage, tiers[1].capacity, parts))
+        found.append(_shortage(tiers[1].name, most.stage, float(tiers[1].usable_bytes), parts))
     return tuple(found)
 
 

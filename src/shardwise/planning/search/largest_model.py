@@ -136,7 +136,7 @@ def largest_model(
         global_batch_size=_single(declared, "global_batch_size"),
         seq_len=_single(declared, "seq_len"),
         capacity_bytes=usable,
-        second_capacity_bytes=sum(tier.capacity for tier in the_system.accelerator.memory[1:]),
+        second_capacity_bytes=_beyond_bytes(the_system),
         practical=practical,
         notes=() if note is None else (note,),
         elapsed_s=time.perf_counter() - started,
@@ -297,8 +297,7 @@ def _most_parameters(case: _Case) -> float:
     each with its smallest size [byte].
     """
     offloads = [value for name in OFFLOADS for value in case.space.values(name, case.system) or ()]
-    tiers = case.system.accelerator.memory
-    second = sum(tier.capacity for tier in tiers[1:]) if any(offloads) else 0.0
+    second = _beyond_bytes(case.system) if any(offloads) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])
     optimizers = case.space.values("optimizer", case.system) or ()
     optimizer = np.array([Optimizer(name).code for name in optimizers])
@@ -313,6 +312,11 @@ def _most_parameters(case: _Case) -> float:
     if gradient:
         most = min(most, case.capacity_bytes / gradient)
     return _single(case.space, "gpus") * most
+
+
+def _beyond_bytes(system: System) -> float:
+    """Usable bytes of all memory tiers beyond the first, per accelerator."""
+    return float(sum(tier.usable_bytes for tier in system.accelerator.memory[1:]))
 
 
 def _trains_everything(case: _Case) -> bool:

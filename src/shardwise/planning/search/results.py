@@ -370,7 +370,7 @@ class LargestModel(LargestFit):
     capacity_bytes: float
     """Usable memory of an accelerator."""
     second_capacity_bytes: float
-    """Capacity of the second memory tier for each accelerator; 0 without one."""
+    """Usable bytes of the second memory tier for each accelerator; 0 without one."""
     practical: LargestFit
     """With tensor parallelism inside the innermost domain, no offload, and options at their
     defaults, except the schedule, ZeRO, recompute and what the space sets."""

@@ -72,8 +72,19 @@ def with_node(system: System, size: int) -> tuple[System, list[str]]:
     node: dict[str, object] = {"accelerators": size}
     if system.node.power is not None:
         node["power"] = system.node.power * size / before
-    changed = system.node.model_copy(update=node)
-    return system.model_copy(update={"node": changed, "network": tuple(tiers)}), notes
+    memory = []
+    for level in system.accelerator.memory:
+        host = level.host
+        if host is not None and host.shared_by > size:
+            notes.append(f"{level.name} is shared by the {size} of a node")
+            host = host.model_copy(update={"shared_by": size})
+        memory.append(level.model_copy(update={"host": host}))
+    update = {
+        "node": system.node.model_copy(update=node),
+        "network": tuple(tiers),
+        "accelerator": system.accelerator.model_copy(update={"memory": tuple(memory)}),
+    }
+    return system.model_copy(update=update), notes
 
 
 def with_links_per_accelerator(system: System, tier: int, links: float) -> System:

@@ -28,18 +28,23 @@ _LOWER_IS_BETTER = frozenset(
         "usd_per_accelerator_hour",
         "power",
         "board_power",
+        "shared_by",
+        "reserved",
     }
 )
 """Figures that are better when lower, by the last word of their path.
 
 At the same peak, fewer multiprocessors fill sooner.
 """
-_HARDWARE = frozenset({"bandwidth", "capacity", "latency", "latency_per_member", "links_per_node"})
+_HARDWARE = frozenset(
+    {"bandwidth", "capacity", "latency", "latency_per_member", "links_per_node"} | {"shared_by"}
+)
 """Figures of the hardware by the last word of their path, in addition to rates of matrix and
 vector units; all others are constants of the model that are fitted to measurements."""
 _UNITS = {
     "bandwidth": "byte/s",
     "capacity": "bytes",
+    "reserved": "bytes",
     "matrix": "FLOP/s",
     "vector": "FLOP/s",
     "latency": "seconds",
@@ -148,7 +153,13 @@ def _unit_of(path: FigurePath) -> str | None:
 def _names_of(system: System, path: FigurePath) -> Iterator[str]:
     """Names of one figure: first its own, then those it shares with others."""
     match path:
-        case ("accelerator", "memory", int(place), word):
+        case ("accelerator", "memory", int(place), word) | (
+            "accelerator",
+            "memory",
+            int(place),
+            "host",
+            word,
+        ):
             yield f"{canonical(system.accelerator.memory[place].name)}.{word}"
         case ("accelerator", "attention", word, *_):
             yield f"attention.{word}"

@@ -47,7 +47,7 @@ class Capacity:
     first_bytes: float
     """Usable part of the first memory tier."""
     second_bytes: float
-    """Capacity of the second tier; infinite where there is none."""
+    """Usable part of the second tier; infinite where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import FULL_DUPLEX, System
 from shardwise.config.system_columns import FigurePath, SystemColumns, figures_of
 from shardwise.planning.sweep.figures import Figure, influencing_figures
 from shardwise.planning.sweep.plans import times_on
@@ -18,11 +18,12 @@ from shardwise.planning.sweep.results import Influence
 # rounding the times about 1e-12.
 _STEP = 1e-4
 _MOST_FACTOR = 2.0
-_AT_MOST_ONE = ("efficiency", "join_exponent")
+_AT_MOST_ONE = ("efficiency", "h2d_efficiency", "d2h_efficiency", "join_exponent")
 """Shares, which are at most 1."""
 _PROCESSOR_SHARE, _MOST_SHARE = "processor_share", 0.9
 # None, both ends of the difference, the better value and the worse one.
 _CHANGES = 5
+_SHARED_BY, _DUPLEX = "shared_by", "duplex"
 # Points to change at a time: each makes a hundred rows and a hundred columns.
 _POINTS = 64
 
@@ -124,8 +125,13 @@ def _ranked(
 def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
     """Return the factor that improves a figure: 1/2 where lower is better, else 2.
 
-    Shares increase to 1 at most.
+    Shares increase to 1 at most, the duplex of a link to 2; a link is shared by 1 at least.
     """
+    last = figure.paths[0][-1]
+    if last in (_SHARED_BY, _DUPLEX):
+        limit = 1.0 if last == _SHARED_BY else FULL_DUPLEX
+        factor = limit / values[figure.paths[0]]
+        return float(np.clip(factor, 1 / _MOST_FACTOR, _MOST_FACTOR))
     if figure.lower_is_better:
         return 1 / _MOST_FACTOR
     if any(word in _AT_MOST_ONE for path in figure.paths for word in path):
@@ -137,8 +143,11 @@ def helpful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
 def harmful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
     """Return the factor that worsens a figure: 2 where lower is better, else 1/2.
 
-    Shares of the processors that communication takes increase to 0.9 at most.
+    Shares of the processors that communication takes increase to 0.9 at most, the duplex of a link
+    decreases to 1.
     """
+    if figure.paths[0][-1] == _DUPLEX:
+        return max(1 / _MOST_FACTOR, 1 / values[figure.paths[0]])
     if not figure.lower_is_better:
         return 1 / _MOST_FACTOR
     if any(_PROCESSOR_SHARE in path for path in figure.paths):

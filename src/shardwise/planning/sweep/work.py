@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 # Fields that dp follows from.
 _DP_FOLLOWS = ("gpus", "tp", "pp", "cp")
 _REASONS_SHOWN = 3
-_TIMELESS = ("capacity", "usd_per_accelerator_hour", "board_power", "power")
+_TIMELESS = ("capacity", "reserved", "usd_per_accelerator_hour", "board_power", "power")
 """Figures that no time depends on, by the last word of their path."""
 
 
@@ -358,7 +358,7 @@ def _together(
             Capacity(
                 system=int(number[position]),
                 first_bytes=query.capacity_bytes,
-                second_bytes=outer[0].capacity if outer else float("inf"),
+                second_bytes=float(outer[0].usable_bytes) if outer else float("inf"),
             )
         )
     total, done = sum(map(len, candidates.legal)), 0

@@ -11,6 +11,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
 from shardwise.report.console import count, percent, plain_table, show, written
+from shardwise.report.tables.figures import host_memory_lines
 from shardwise.units import format_quantity, readable
 
 _VALUE_WIDTH = 18
@@ -166,6 +167,7 @@ def print_figures(config: Sourced) -> None:
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
         table.add_row(f"  {leaf}" if parent else leaf, written(value), Text(origin))
     show(Text(f"{config.name}: {config.description}", style="bold"), table)
+    show(*map(Text, host_memory_lines(config)))
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
 

@@ -351,7 +351,8 @@ def verdict(memory: Memory, *, fits: bool) -> str:
     """One line: whether the model fits, and by how much."""
     margins = {"on the peak-memory stage": memory.capacity - memory.reserved}
     if memory.offloaded:
-        margins["in the second memory tier"] = memory.offload_capacity - memory.offloaded
+        where = f"in host memory, of {readable(memory.offload_capacity, 'bytes')} usable"
+        margins[where] = memory.offload_capacity - memory.offloaded
     if fits:
         free = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
         return f"fits: {', '.join(free)}"

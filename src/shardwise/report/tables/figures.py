@@ -9,7 +9,10 @@ from shardwise.config.base import ConfigBase, Source, Sourced
 from shardwise.config.expressions.dimensions import kind_at
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import PARAMETERS, Origin, Resolved
+from shardwise.config.system import System
+from shardwise.cost.offload import LinkRates
 from shardwise.report.console import plain_table, show, written
+from shardwise.units import readable
 
 _WORDS = {"name", "description", "sources"}
 _VALUE_WIDTH = 24
@@ -73,8 +76,26 @@ def print_explained(config: ConfigBase, resolved: Resolved) -> None:
     name = getattr(config, "name", type(config).__name__.lower())
     about = getattr(config, "description", "")
     show(Text(f"{name}: {about}" if about else name, style="bold"), table)
+    show(*map(Text, host_memory_lines(config)))
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
+
+
+def host_memory_lines(config: ConfigBase) -> Iterator[str]:
+    """Yield what copies and tensors get of each memory tier in the host, if any."""
+    if not isinstance(config, System):
+        return
+    for tier in config.accelerator.memory:
+        if tier.host is None:
+            continue
+        rates = LinkRates.of(tier)
+        h2d, d2h = (readable(float(rate), "byte/s") for rate in (rates.h2d, rates.d2h))
+        usable, whole = (readable(size, "bytes") for size in (tier.usable_bytes, tier.capacity))
+        yield (
+            f"{tier.name}: {h2d} in and {d2h} out per accelerator while all copy pinned memory; "
+            f"both at once {tier.host.duplex:g} times the progress of one; {usable} of {whole} "
+            "usable"
+        )
 
 
 def _fields(config: ConfigBase, *, only_set: bool = False) -> dict[str, object]:

@@ -53,7 +53,7 @@ _DERIVED = ("sequence_parallel",)
 _COMMON = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
 _REASONS = {
     "memory": "more than the accelerator's memory",
-    "second_memory": "more than the second memory tier",
+    "second_memory": "more than the usable host memory",
     **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in CONSTRAINTS},
     "batch": "the replicas cannot share the batch",
     "tier_size": "a network tier has too few accelerators",
