@@ -35,7 +35,7 @@ TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
-_FLAGS |= {"fused_accumulation"}
+_FLAGS |= {"fused_accumulation", "gathers_tokens"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -197,6 +197,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_activation": False,
             "element_bytes": 2,
             "quantization": 0,
+            "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),
             "activation_input_bytes": fields.get("element_bytes", 2),
             "training": True,

@@ -141,6 +141,11 @@ class Table:
         return once & (self.ep * self.etp > 1)
 
     @property
+    def gathers_tokens(self) -> Bools:
+        """Whether ranks that share experts gather all of their tokens."""
+        return (self.dispatcher == Dispatcher.ALL_GATHER.code) & (self.ep * self.etp > 1)
+
+    @property
     def overlaps_experts(self) -> Bools:
         """Whether communication of experts runs behind the compute of another micro-batch."""
         return (self.expert_overlap | (self.schedule == Schedule.DUALPIPE.code)) & self.training

@@ -11,7 +11,15 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
-from shardwise.ops.operation import Collective, Kernel, Matmul, MemoryBound, Operation, Phase
+from shardwise.ops.operation import (
+    Collective,
+    CollectiveKind,
+    Kernel,
+    Matmul,
+    MemoryBound,
+    Operation,
+    Phase,
+)
 from shardwise.parallel.placement import Extents
 
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
@@ -84,11 +92,15 @@ class Machine:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
 
-    def factor_of(self, axis: str) -> Floats:
-        """Time of an axis's collectives in a step over their time alone."""
-        return (
-            self.expert_communication_factor if axis in _OF_EXPERTS else self.communication_factor
-        )
+    def factor_of(self, collective: Collective) -> Floats:
+        """Time of a collective in a step over its time alone.
+
+        Tokens that ep gathers or reduce-scatters go through the kernels of other axes.
+        """
+        swaps = collective.kind is CollectiveKind.ALL_TO_ALL
+        if collective.axis == "etp" or (collective.axis == "ep" and swaps):
+            return self.expert_communication_factor
+        return self.communication_factor
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to launch an operation's kernels of a phase [s]."""
@@ -216,7 +228,7 @@ def _collective_cost(
     time = collective_time(
         machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
-    time = time * machine.factor_of(collective.axis)
+    time = time * machine.factor_of(collective)
     if not time.any():  # the usual case: most rows of a space split few axes
         return CollectiveCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
     used_share = processor_share(machine.system, extents)
@@ -276,7 +288,7 @@ def _ring_cost(
     used_share = processor_share(machine.system, extents)
     others = np.maximum(extents[-1] - 1, 1)
     time = others * transfer_time(machine.system, collective.bytes / others, extents)
-    time = time * machine.factor_of(collective.axis)
+    time = time * machine.factor_of(collective)
     hidden = np.zeros_like(time)
     if collective.behind is not None:
         window = _window(collective.behind, partial, machine) / (1 - used_share)
@@ -308,7 +320,7 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     extents = [machine.extents[collective.axis] for collective, _ in cut]
     times = [
         collective_time(machine.system, collective.kind, collective.bytes / count, extent)
-        * machine.factor_of(collective.axis)
+        * machine.factor_of(collective)
         for (collective, count), extent in zip(cut, extents, strict=True)
     ]
     one = total(times, panels)

@@ -110,6 +110,7 @@ def rank_work(table: Table) -> RankWork:
         element_bytes=element_bytes,
         quantization=table.quantization,
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
+        gathers_tokens=table.gathers_tokens,
         training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
         flash=table.fused_attention,

@@ -2,8 +2,9 @@
 
 Each rank routes its own tokens, sends copies of them to the ranks of the chosen experts and
 receives the results (arXiv 2401.06066, 2412.19437; Megatron-LM core 0.12, all-to-all dispatcher).
-With sequence parallelism a rank's tokens are 1/tp of the sequence's, without it each of the tp
-ranks routes all of them.
+With the all-gather dispatcher each rank gathers the tokens of all ranks, and the results are
+reduce-scattered. With sequence parallelism a rank's tokens are 1/tp of the sequence's, without it
+each of the tp ranks routes all of them.
 """
 
 from dataclasses import dataclass, replace
@@ -224,17 +225,26 @@ def _moved_rows(
     all rows once more to sort them where a rank has more than one expert. Collectives: copies go to
     the ranks of their experts (all-to-all over ep), rows are gathered by the ranks that share
     experts (over etp), and the reverse.
+
+    With all_gather: the T tokens of each rank are gathered over ep, and these over etp, T ep etp
+    tokens in all; the rank reads the rows of its experts among them and writes them sorted. Back,
+    it adds its rows to a buffer of all tokens, which is reduce-scattered.
     """
     width = model.hidden * work.element_bytes
     forward_width = model.hidden * work.dispatch_bytes if outwards else width
-    rows = np.where(load.experts > 1, 2 * load.rows, 0.0)
-    summed = load.copies * model.hidden
+    gathers = work.gathers_tokens
+    on_ep = load.tokens * work.ep
+    every = on_ep * work.etp
+    rows = np.where((load.experts > 1) & ~gathers, 2 * load.rows, 0.0)
+    summed = np.where(gathers, load.rows, load.copies) * model.hidden
+    resident = np.where(gathers, every, load.copies) + load.rows
 
     def kernels(phase: Phase, *, out: bool) -> tuple[MemoryBound, ...]:
         kind = "permute" if phase is Phase.FORWARD else "permute_backward"
         size = forward_width if phase is Phase.FORWARD else width
         added = zeros(work) if out else summed
-        copied = (load.tokens + load.copies) * size
+        own = 2 * load.rows if out else load.rows + every
+        copied = np.where(gathers, own, load.tokens + load.copies) * size
         return (
             MemoryBound(phase=phase, bytes=copied, flops=added, kind=kind),
             MemoryBound(phase=phase, bytes=rows * size, flops=zeros(work), kind=kind),
@@ -242,8 +252,8 @@ def _moved_rows(
 
     def collectives(phase: Phase, *, out: bool) -> tuple[Collective, ...]:
         size = forward_width if phase is Phase.FORWARD else width
-        sent = np.where(work.ep > 1, load.arriving * size, 0.0)
-        gathered = np.where(work.etp > 1, load.rows * size, 0.0)
+        sent = np.where((work.ep > 1) & ~gathers, load.arriving * size, 0.0)
+        gathered = np.where(work.etp > 1, np.where(gathers, every, load.rows) * size, 0.0)
         kind = CollectiveKind.ALL_GATHER if out else CollectiveKind.REDUCE_SCATTER
         swap = Collective(
             phase=phase,
@@ -254,6 +264,10 @@ def _moved_rows(
             most_domains=load.top_groups,
         )
         shared = Collective(phase=phase, kind=kind, axis="etp", bytes=gathered)
+        if np.any(gathers):
+            tokens = np.where((work.ep > 1) & gathers, on_ep * size, 0.0)
+            all_tokens = Collective(phase=phase, kind=kind, axis="ep", bytes=tokens)
+            return (swap, all_tokens, shared) if out else (shared, all_tokens, swap)
         return (swap, shared) if out else (shared, swap)
 
     forward, backward = Phase.FORWARD, Phase.INPUT_GRAD
@@ -263,7 +277,7 @@ def _moved_rows(
         collectives=(*collectives(forward, out=outwards), *collectives(backward, out=not outwards)),
         parameters=zeros(work),
         saved_bytes=zeros(work),
-        working_bytes=(load.copies + load.rows) * width,
+        working_bytes=resident * width,
         reruns_with=_UP if outwards else _ALL,
         dropped_with=_ALL,
     )

@@ -86,6 +86,8 @@ class RankWork:
     """Code of `Quantization`."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
+    gathers_tokens: Bools
+    """Whether the ep x etp ranks gather all of their tokens (dispatcher all_gather)."""
     training: Bools
     """Whether quantized inputs are saved for backward."""
     gradient_bytes: Floats

@@ -162,6 +162,7 @@ def _unsplit_token() -> RankWork:
         vocab_multiple=one,
         quantization=np.array([0]),
         dispatch_bytes=one,
+        gathers_tokens=np.array([False]),
         training=np.array([True]),
         sequence_parallel=np.array([False]),
         attention=np.array([0]),

@@ -83,8 +83,10 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     whether a row says so or not.
     """
     features = run.features
-    keys = ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "deepep", "kernels")
-    text = " ".join(f"{key} {features[key]}" for key in keys if features.get(key)).lower()
+    keys = ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "kernels")
+    words = [str(features.get(key) or "") for key in keys]
+    words += ["deepep"] if truth(features.get("deepep")) else []
+    text = " ".join(words).lower()
     if "hybridep" in text:
         return Dispatcher.HYBRIDEP
     if "deepep" in text:
