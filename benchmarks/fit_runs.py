@@ -3,11 +3,13 @@
 Run it after a change of the model:
 
     python benchmarks/fit_runs.py [--write]
+    python benchmarks/fit_runs.py --features
 
 It prints the errors before and after, and of each run with its own source left out. With --write
 it moves the figures in catalog/systems and catalog/stacks, notes in catalog/fit/steps.yaml how far
 each parameter is from what was known before, and keeps the errors with the source left out in
-catalog/fit/left_out.json, which the intervals of estimates come from.
+catalog/fit/left_out.json, which the intervals of estimates come from. What these runs used is
+written to catalog/fit/features.json, with --features alone.
 """
 
 import argparse
@@ -20,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import RunFeatures
+from shardwise.analysis.prediction_interval import RunFeatures, validated_runs
 from shardwise.config import files
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
+from shardwise.validate.measured.features import measured_features
 from shardwise.validate.measured.fit import (
     Linear,
     Parameter,
@@ -48,7 +51,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help="change the files of the catalog")
-    write = parser.parse_args().write
+    parser.add_argument("--features", action="store_true", help="write only what runs used")
+    options = parser.parse_args()
+    if options.features:
+        _write_features(load_runs())
+        return
+    write = options.write
     runs, parameters = load_runs(), load_parameters()
     before = np.array([-p.moved for p in parameters])
     translated = _translated(runs, parameters, "A")
@@ -68,6 +76,8 @@ def main() -> None:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
         _write_errors(at, without, others)
+        validated_runs.cache_clear()
+        _write_features(runs)
 
 
 def _translated(
@@ -145,6 +155,12 @@ def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:
         rows.append(json.dumps([run.id, run.study, round(float(error), 4), *figures]))
     text = "[\n" + ",\n".join(rows) + "\n]\n"
     (_CATALOG / "fit" / "left_out.json").write_text(text, encoding="utf-8")
+
+
+def _write_features(runs: Sequence[Run]) -> None:
+    """Write what the validated runs used, and the error that a feature adds."""
+    text = json.dumps(dataclasses.asdict(measured_features(runs)), indent=1)
+    (_CATALOG / "fit" / "features.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

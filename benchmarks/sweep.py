@@ -34,7 +34,7 @@ def main(bandwidths: int, capacities: int) -> None:
     for place in np.linspace(0, points - 1, _SINGLES).astype(int).tolist():
         point = found.points[place]
         start = time.perf_counter()
-        one = search("gpt3-1t", _system(point.values), top=1, **_RUN)
+        one = search("gpt3-1t", _system(point.values), top=1, all_variants=True, **_RUN)
         alone_s += (time.perf_counter() - start) / _SINGLES
         same = [p.step_time_s for p in point.best] == [e.step_time_s for e in one.best]
         print(f"  point {place}: {'as' if same else 'NOT as'} its own search says")

@@ -1,30 +1,42 @@
 """Which of the best plans cannot be distinguished, which is safer, what is shown."""
 
 import json
+import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 import samples
 from rows import each_row
-from shardwise import Estimate, Strategy, search
-from shardwise.analysis.prediction_interval import distinguishable_ratio
+from shardwise import Strategy, estimate, search
+from shardwise.analysis.features import feature_words, measured_features
+from shardwise.analysis.prediction_interval import (
+    RunFeatures,
+    ValidatedRuns,
+    distinguishable_ratio,
+    validated_runs,
+)
 from shardwise.planning.search.plans import ties_of
-from shardwise.planning.search.results import Ties
+from shardwise.planning.search.results import RankedPlan, SearchResult, Ties
 from shardwise.report.tables.search import print_search
-from shardwise.validate.measured.predict import translate
-from shardwise.validate.measured.run import NotModelledError
+from shardwise.validate.measured.features import added_error, features_by_run
+from shardwise.validate.measured.features import measured_features as derived_features
 from shardwise.validate.measured.store import load_runs
 
 pytestmark = pytest.mark.any_software
 
-PLAN = samples.run(operations=False)
+SMALL = {"tp_overlap": "stack", "dp_overlap": True, "fused_activation": False, "recompute": "none"}
+OWN = ("unmeasured_features", "settings")
+PLAN = RankedPlan.model_construct(**dict(samples.run(operations=False)), settings=())
 
 
-def plans(*rates: float, **columns: Sequence[Any]) -> list[Estimate]:
-    """Plans of some throughput per GPU; the share of exchanges and fields of each as told."""
+def plans(*rates: float, **columns: Sequence[Any]) -> list[RankedPlan]:
+    """Plans of some throughput per GPU; features, settings and fields of each as told."""
     shares = columns.pop("shares", [0.0] * len(rates))
+    records = {name: columns.pop(name) for name in OWN if name in columns}
     made = []
     for place, rate in enumerate(rates):
         other = {name: values[place] for name, values in columns.items()}
@@ -38,6 +50,7 @@ def plans(*rates: float, **columns: Sequence[Any]) -> list[Estimate]:
             "step_time_s": 100 / rate,
             "time_s": times,
             "strategy": PLAN.strategy | other,
+            **{name: tuple(values[place]) for name, values in records.items()},
         }
         made.append(PLAN.model_copy(update=changed))
     return made
@@ -70,87 +83,160 @@ def test_plans_are_compared_by_what_they_are_ranked_by() -> None:
     assert (scales.alike is None) == (times[1] / times[0] >= distinguishable_ratio())
 
 
-def test_the_safer_plan_by_hand() -> None:
-    """That with the least that no run did, then that with the least exchanges; first of equals."""
-    found = ties_of(plans(100, 99.9, 99.8, shares=[0.3, 0.1, 0.2]))
-    assert found is not None
-    assert (found.safer, found.untried, found.uncertain) == (1, (), pytest.approx(0.1))
-    tried = ties_of(
-        plans(100, 99.9, 99.8, shares=[0.1, 0.3, 0.2], fused_activation=[True, False, False])
+def test_the_order_of_plans_alike_by_hand() -> None:
+    """Fewest features that no run used, then fewest settings, then the rank."""
+    found = ties_of(
+        plans(
+            *(100, 99.9, 99.8, 99.7, 50),
+            unmeasured_features=[["a", "b"], [], [], ["a"], []],
+            settings=[[], ["tp", "pp", "vpp"], ["tp", "pp"], [], []],
+            shares=[0.1, 0.3, 0.2, 0.1, 0.1],
+        )
     )
-    assert tried is not None
-    assert (tried.safer, tried.untried) == (2, ("fused_activation",))
-    equal = ties_of(plans(100, 99.9, shares=[0.2, 0.2]))
+    assert found is not None
+    assert (found.plans, found.order, found.safer) == (4, (2, 1, 3, 0), 2)
+    assert (found.untried, found.uncertain) == (("a", "b"), pytest.approx(0.2))
+    equal = ties_of(plans(100, 99.9, settings=[["tp"], ["pp"]]))
     assert equal is not None
-    assert equal.safer == 0
-    both = ties_of(plans(100, 99.9, shares=[0.2, 0.1], schedule=["zb-h1", "zb-h1"]))
-    assert both is not None
-    assert (both.safer, both.untried) == (1, ())
+    assert (equal.order, equal.safer, equal.untried) == ((0, 1), 0, ())
 
 
 UNTRIED = [
     ("offload_weights", True),
+    ("offload_activations", True),
     ("offload_optimizer", True),
     ("fused_activation", True),
     ("tp_overlap", "ring"),
     ("tp_overlap", "pipe"),
-    ("tp_exchange", "summa"),
     ("tp_exchange", "p2p_rs_ag"),
     ("schedule", "zb-h1"),
-    ("schedule", "zb-v"),
 ]
+LAYOUT = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 64}
 
 
 @each_row(("field", "value"), UNTRIED)
 def test_what_no_run_did(field: str, value: Any) -> None:
-    """A plan without it is safer, however much it exchanges."""
-    assert getattr(Strategy.validated({field: value}), field) == value
-    usual = PLAN.strategy[field]
-    found = ties_of(plans(100, 99.9, shares=[0.1, 0.5], **{field: [value, usual]}))
-    assert found is not None
-    assert (found.safer, found.untried) == (1, (field,))
+    """It is a feature of the estimate, which has a wider interval; without it there is none."""
+    plain = estimate("llama3-8b", "h100-sxm", LAYOUT)
+    found = estimate("llama3-8b", "h100-sxm", LAYOUT | {field: value, "any_software": True})
+    assert plain.unmeasured_features == ()
+    feature = f"{field}={str(value).lower()}"
+    assert found.unmeasured_features == (feature,)
+    assert plain.interval is not None
+    assert found.interval is not None
+    before, after = (one.interval.high_s / one.step_time_s for one in (plain, found))
+    added = measured_features().added_error
+    assert math.log(after) == pytest.approx((math.log(before) ** 2 + added**2) ** 0.5)
+    assert found.interval.low_s * found.interval.high_s == pytest.approx(found.step_time_s**2)
 
 
-def test_no_run_did_what_is_called_untried() -> None:
-    """None of grade A, as its row is translated."""
-    done = set()
-    for run in load_runs():
-        if run.grade == "A":
-            try:
-                strategy = translate(run).strategy
-            except NotModelledError:
-                continue
-            done |= {
-                (field, value) for field, value in UNTRIED if getattr(strategy, field) == value
-            }
-    assert done == set()
+def test_a_feature_without_effect_is_none() -> None:
+    """Overlap of one tensor-parallel rank; nothing of a forward pass."""
+    alone = {"gpus": 8, "gbs": 64, "tp_overlap": "ring", "any_software": True}
+    assert estimate("llama3-8b", "h100-sxm", alone).unmeasured_features == ()
+    forward = LAYOUT | {"training": False, "tp_overlap": "ring", "any_software": True}
+    assert estimate("llama3-8b", "h100-sxm", forward).unmeasured_features == ()
+
+
+def test_what_runs_used_is_what_their_rows_say() -> None:
+    """Every tenth run of grade A uses features of the list, and no other one is called used."""
+    known = measured_features()
+    few = features_by_run(load_runs()[::10], validated_runs())
+    assert len(few) > 40
+    assert {name for names in few.values() for name in names} <= set(known.used)
+    assert max(known.used.values()) == known.used["training=true"] == known.runs
+    names = {name.partition("=")[0] for name in known.used}
+    assert names <= set(Strategy.model_fields) - {"stack", "placement", "seq_len", "gpus"}
+
+
+@pytest.mark.nightly
+def test_the_file_of_features_is_what_the_script_writes() -> None:
+    """All runs: what they used, and what a feature adds."""
+    assert derived_features(load_runs()) == measured_features()
+
+
+def test_what_a_feature_adds_by_hand() -> None:
+    """Five pairs with other features differ by 5 %, one with the same by 3 %: 4 % in quadrature."""
+    one = RunFeatures(
+        experts=False,
+        accelerator="h100-sxm",
+        generation="hopper",
+        framework="megatron",
+        precision="bf16",
+        assumed=False,
+        gpus=8,
+        parameters=1e9,
+        seq_len=4096,
+    )
+    fields = RunFeatures.__dataclass_fields__
+    known = ValidatedRuns(
+        ids=("a", "b", "c", "d"),
+        sources=np.array(["one", "one", "two", "two"]),
+        features={name: np.array([getattr(one, name)] * 4) for name in fields},
+        errors=np.array([0.01, 0.06, 0.2, 0.23]),
+    )
+    features = {"a": ("x",), "b": ("x", "y"), "c": ("x",), "d": ("x",)}
+    assert added_error(features, known) == pytest.approx(0.04)
+
+
+@each_row(
+    ("feature", "words"),
+    [
+        ("tp_overlap=ring", "ring TP overlap"),
+        ("tp_exchange=summa", "summa TP communication"),
+        ("offload_optimizer=true", "optimizer offload"),
+        ("dp_overlap=true", "DP overlap"),
+        ("zero=2", "ZeRO 2"),
+        ("recompute_layers", "recompute layers"),
+        ("schedule=zb-h1", "zb-h1 schedule"),
+    ],
+)
+def test_features_in_words(feature: str, words: str) -> None:
+    """As an engineer says them."""
+    assert feature_words([feature]) == words
+
+
+@cache
+def searched() -> SearchResult:
+    """Three plans."""
+    return search("llama3-8b", "h100-sxm", SMALL, gpus=16, gbs=64, top=3, tp=2, zero=1)
 
 
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        ({"safer": 0}, "within 4.0 %: too close to distinguish; plan 1 is also the safest"),
-        ({"safer": 1}, "plan 2 is safer: communication and waiting take 12.5 % of its step"),
-        ({"safer": 1, "untried": ("fused_activation",)}, "which no measured run has used"),
+        ({"safer": 0}, "Plan 1 is also the safest."),
+        ({"safer": 1}, "Plan 2 is safer: communication and waiting take 12.5 % of its step."),
+        (
+            {"safer": 1, "untried": ("tp_overlap=ring",), "order": (1, 0)},
+            "Plan 2 is safer: plan 1 relies on ring TP overlap, which no measured run has used.",
+        ),
+        ({"safer": 1, "order": (1, 0)}, "Plan 2 is simpler: "),
     ],
 )
 def test_the_report_of_a_search(
     found: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ranks of plans that are alike have a mark; the safer of them is named, with why."""
+    """Plans that cannot be separated have a mark and an order; the first says why."""
     plain = {"plans": 2, "within": 0.04, "untried": (), "uncertain": 0.125}
-    result = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, top=3, tp=2, zero=1)
+    result = searched()
     print_search(result.model_copy(update={"alike": Ties(**plain | found)}))
-    shown = " ".join(capsys.readouterr().out.split())
+    text = capsys.readouterr().out
+    shown = " ".join(text.split())
     assert line in shown
-    assert "~ the first 2 are" in shown
+    assert "Plans 1 to 2 cannot be separated (within 4.0 %)" in shown
+    ranks = [
+        words[0] for words in map(str.split, text.splitlines()) if words and words[0][0] == "~"
+    ]
+    assert ranks == (["~2", "~1"] if "order" in found else ["~1", "~2"])
     print_search(result.model_copy(update={"alike": None}))
     assert "~" not in capsys.readouterr().out
 
 
 def test_plans_alike_are_in_the_json(shardwise: Any) -> None:
     """Under that name; null where the best stands apart."""
-    words = "search llama3-8b h100-sxm --gpus 16 --gbs 64 --top 3 --fix tp=2,zero=1 --json"
+    words = "search llama3-8b h100-sxm --gpus 16 --gbs 64 --top 3 --json"
+    words += " --fix tp=2,zero=1,tp_overlap=stack,recompute=none"
     _, shown, _ = shardwise(*words.split())
     found = json.loads(shown)["alike"]
     assert found is None or set(found) == set(Ties.model_fields)

@@ -7,6 +7,7 @@ import pytest
 
 from compared_samples import MODEL, SYSTEM, A, B, asked
 from shardwise import InputError, Strategy, compare, estimate
+from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.compare.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 
@@ -251,3 +252,28 @@ def test_figures_under_one_name_that_differ_are_noted(pair):
     found = compare(one, two)
     assert found.asked == ()
     assert "no input explains the difference in B: forward" in found.notes[0]
+
+
+def test_scenarios_that_cannot_be_separated_are_alike():
+    """By the ratio of searches, among those that fit, on one machine; safest first."""
+    run = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128, "any_software": True}
+    usual, ring, slow = (
+        estimate("llama3-70b", "h100-sxm", run | other)
+        for other in ({}, {"tp_overlap": "ring"}, {"recompute": "full"})
+    )
+    found = compare(ring, usual, slow, names=["ring", "usual", "slow"])
+    ratio = distinguishable_ratio()
+    assert ratio > usual.step_time_s / ring.step_time_s > 1
+    assert slow.step_time_s / ring.step_time_s > ratio
+    assert (found.alike, found.within) == (("usual", "ring"), ratio - 1)
+    assert [one.unmeasured_features for one in found.scenarios] == [("tp_overlap=ring",), (), ()]
+    assert [one.interval for one in found.scenarios] == [
+        ring.interval,
+        usual.interval,
+        slow.interval,
+    ]
+    assert compare(usual, slow).alike == ()
+    elsewhere = estimate("llama3-70b", "h200-sxm", run)
+    assert compare(usual, elsewhere).alike == ()
+    forward = [one | {"training": False} for one in (run, run | {"tp_regather": False})]
+    assert compare(*(estimate("llama3-70b", "h100-sxm", one) for one in forward)).alike == ()

@@ -16,6 +16,8 @@ from test_search_modern import MODERN, modern_case
 
 pytestmark = pytest.mark.any_software
 
+pytestmark = pytest.mark.any_software
+
 WORK = (
     *("gpus", "global_batch_size", "seq_len", "training", "dtype", "attention", "quantization"),
     *("document_len", "optimizer", "frozen", "lora_rank", "stack", "any_software"),

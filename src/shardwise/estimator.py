@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis.communication import breakdown_of
+from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.gemms import gemm_estimates
 from shardwise.analysis.layer_totals import (
     efficiency,
@@ -108,6 +109,7 @@ def estimate(
     counted = count_parameters(counted_model)
     per_s = rates(the_model, the_system, table, result, flops_convention, counted)
     stack = table.stacks[0]
+    unmeasured = unmeasured_features(the_model, table)
     return Estimate(
         model=the_model.name,
         system=the_system.name,
@@ -159,7 +161,9 @@ def estimate(
             resolved,
             float(result.step_time_s[0]),
             counted if counted_model is the_model else None,
+            unmeasured=len(unmeasured),
         ),
+        unmeasured_features=unmeasured,
         rests_on=rests_on(the_system, resolved, _outermost_tiers(result)),
         assumed=_assumed(requested, resolved),
         provenance=_provenance(the_model, the_system, stack, resolved),

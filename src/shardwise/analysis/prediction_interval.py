@@ -5,7 +5,8 @@ left out of every fit. The interval of an estimate is that of the runs nearest t
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise import catalog
+from shardwise.analysis.features import measured_features
 from shardwise.analysis.results import Interval
 from shardwise.arrays import Floats
 from shardwise.config.model import Model
@@ -128,7 +130,7 @@ class StackRuns:
     def spread(self) -> float:
         """Error of log time that `LEVEL` of the frameworks do not exceed, all alike."""
         sizes = np.abs(np.array(list(self.levels.values()), dtype=np.float64))
-        return _quantile(sizes, np.ones(len(sizes)))
+        return quantile(sizes, np.ones(len(sizes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +234,7 @@ def uncertainty_of(
     allowed = known.sources != without
     order = np.argsort(np.where(allowed, distance, np.inf), kind="stable")
     nearest = order[: min(_NEIGHBOURS, int(allowed.sum()))]
-    size = _quantile(np.abs(known.errors[nearest]), np.exp(-distance[nearest] / _REACH))
+    size = quantile(np.abs(known.errors[nearest]), np.exp(-distance[nearest] / _REACH))
     measured = one.framework in stack_runs().frameworks
     spread = 0.0 if measured else stack_runs().spread
     return Uncertainty(
@@ -271,14 +273,32 @@ def distinguishable_ratio() -> float:
     """
     known = validated_runs()
     gaps = []
-    for rows in _groups(known, "accelerator", "framework", "precision", "parameters", "seq_len"):
+    for rows in comparable_runs(known):
         errors = known.errors[rows]
         differences = np.abs(errors[:, np.newaxis] - errors)
         gaps.append(differences[np.triu_indices(len(errors), 1)])
     each = np.concatenate(gaps)
     # A large study has most of the pairs, but is one study.
     weights = np.concatenate([np.full(len(gap), 1 / max(len(gap), 1) ** 0.5) for gap in gaps])
-    return float(np.exp(_quantile(each, weights)))
+    return float(np.exp(quantile(each, weights)))
+
+
+def separable(figures: Sequence[float]) -> int:
+    """Return how many of the first predictions measurements cannot separate from the first.
+
+    Parameters
+    ----------
+    figures
+        Times or rates, of one model on one machine.
+    """
+    ratio = distinguishable_ratio()
+    tied = [1 / ratio < one / figures[0] < ratio for one in figures]
+    return tied.index(False) if False in tied else len(tied)
+
+
+def comparable_runs(known: ValidatedRuns) -> list[list[int]]:
+    """Rows of one source, model, machine and precision without assumptions."""
+    return _groups(known, "accelerator", "framework", "precision", "parameters", "seq_len")
 
 
 def _groups(known: ValidatedRuns, *names: str) -> list[list[int]]:
@@ -297,6 +317,8 @@ def interval_of(
     strategy: Strategy,
     step_s: float,
     counted: Parameters | None = None,
+    *,
+    unmeasured: int = 0,
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -310,19 +332,41 @@ def interval_of(
         Predicted time of the step [s].
     counted
         Parameters of the model, if already counted.
+    unmeasured
+        Number of its features that no measured run used (`features.unmeasured_features`).
     """
     if not strategy.training:
         return None
     found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
+    factor = widened(found.factor, unmeasured)
     return Interval(
-        low_s=step_s / found.factor,
-        high_s=step_s * found.factor,
+        low_s=step_s / factor,
+        high_s=step_s * factor,
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,
         distance=found.distance,
         stack_measured=found.stack_measured,
     )
+
+
+def widened(factor: float, unmeasured: int) -> float:
+    """Return the error range of an estimate with features that no measured run used.
+
+    log(factor)^2 + unmeasured x added^2 = log(widened)^2, with the error that a measured feature
+    adds (`MeasuredFeatures.added_error`): errors of features are independent.
+
+    Parameters
+    ----------
+    factor
+        Error range by similar runs.
+    unmeasured
+        Number of features that no measured run used.
+    """
+    if not unmeasured:
+        return factor
+    added = measured_features().added_error
+    return math.exp(math.hypot(math.log(factor), added * unmeasured**0.5))
 
 
 def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> dict[str, str]:
@@ -349,8 +393,8 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
     return {name: "assumed" if one is None else one.kind for name, one in sources.items()}
 
 
-def _quantile(sizes: Floats, weights: Floats) -> float:
-    """Smallest size with at least `LEVEL` of the weight at or below it."""
+def quantile(sizes: Floats, weights: Floats) -> float:
+    """Return the smallest size with at least `LEVEL` of the weight at or below it."""
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(sizes[order][np.searchsorted(reached, LEVEL)])

@@ -381,6 +381,9 @@ class Estimate(Result):
     cost: Cost
     interval: Interval | None
     """None forward only, for which there are no measured runs."""
+    unmeasured_features: tuple[str, ...] = ()
+    """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
+    interval."""
     rests_on: dict[str, str]
     """Where the rates of operations and collectives come from: measured, fitted, published, assumed
     or a data sheet."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AllowInfNan, field_serializer
 
 from shardwise.analysis import Result
-from shardwise.analysis.results import Memory
+from shardwise.analysis.results import Interval, Memory
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,6 +49,10 @@ class Outcome(Result):
     effective_usd: float | None
     time_s: dict[str, float]
     """Parts of the time: see `Comparison.per`."""
+    interval: Interval | None = None
+    """Range of the measured time of a step."""
+    unmeasured_features: tuple[str, ...] = ()
+    """Features that no measured run used."""
 
     @field_serializer("effective_days", when_used="json-unless-none")
     def _finite(self, days: float) -> float | None:
@@ -103,6 +107,11 @@ class Comparison(Result):
     `usd_per_billion_tokens`, and `effective_days`; None where not all can be compared."""
     notes: tuple[str, ...]
     """Caveats of the figures."""
+    alike: tuple[str, ...] = ()
+    """Scenarios of one model on one system that fit and that measurements cannot separate from the
+    fastest of them, safest first: fewest features that no measured run used, then fastest."""
+    within: float | None = None
+    """Least relative difference that measurements resolve, where some are alike."""
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame with a row for each scenario."""
@@ -114,6 +123,13 @@ class Comparison(Result):
 def _row(outcome: Outcome) -> dict[str, Any]:
     """One row; parts of time and memory have their unit in the name."""
     plain = outcome.to_dict()
+    plain |= _interval_columns(plain.pop("interval"))
+    plain["unmeasured_features"] = " ".join(plain["unmeasured_features"])
     times = {f"{part}_s": time_s for part, time_s in plain.pop("time_s").items()}
     memory = {f"{part}_bytes": size for part, size in plain.pop("memory_bytes").items()}
     return plain | times | memory
+
+
+def _interval_columns(interval: dict[str, float] | None) -> dict[str, float | None]:
+    """Bounds of the measured time of a step."""
+    return {f"interval_{name}": (interval or {}).get(name) for name in ("low_s", "high_s")}

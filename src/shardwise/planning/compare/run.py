@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, Literal
 
+from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.engine.step_time import TIME_PARTS
@@ -75,7 +76,26 @@ def compare(*scenarios: ScenarioLike, names: Sequence[str] | None = None) -> Com
         changes=changes,
         best=_best(outcomes, named, per),
         notes=(*_notes(named, per), *_unexplained(changes)),
+        **_alike(outcomes, named, per),
     )
+
+
+def _alike(outcomes: Sequence[Outcome], named: Sequence[NamedEstimate], per: str) -> dict[str, Any]:
+    """Scenarios that measurements cannot separate, by the rule of searches."""
+    one_kind = {(o.model, o.system) for o in outcomes}
+    if len(one_kind) > 1 or not all(one.estimate.strategy["training"] for one in named):
+        return {}
+    fitting = [
+        (o, _scale(one.estimate, per) * o.step_time_s)
+        for o, one in zip(outcomes, named, strict=True)
+        if o.fits
+    ]
+    fitting.sort(key=lambda one: one[1])
+    count = separable([time_s for _, time_s in fitting]) if fitting else 0
+    if count < _FEWEST:
+        return {}
+    tied = sorted((o for o, _ in fitting[:count]), key=lambda o: len(o.unmeasured_features))
+    return {"alike": tuple(o.name for o in tied), "within": distinguishable_ratio() - 1}
 
 
 def _all(scenarios: Sequence[ScenarioLike]) -> list[NamedEstimate]:
@@ -193,6 +213,8 @@ def _outcome(named: NamedEstimate, scale: float) -> Outcome:
         effective_days=None if run is None else run.effective_days,
         effective_usd=None if run is None else run.effective_usd,
         time_s={part: scale * found.time_s[part] for part in TIME_PARTS},
+        interval=found.interval,
+        unmeasured_features=found.unmeasured_features,
     )
 
 

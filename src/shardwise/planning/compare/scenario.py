@@ -15,6 +15,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
+from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
 
 # A search may list thousands of strategies, each with all of its detail.
@@ -129,7 +130,7 @@ def _best(data: Mapping[str, object], source: str) -> Estimate:
         raise InputError(Fault(source=source, field="best", problem=problem))
     if not isinstance(best[0], Mapping):
         raise InputError(Fault(source=source, field="best[0]", problem="must be an estimate"))
-    return Estimate.read(best[0], source=source, field="best[0]")
+    return RankedPlan.read(best[0], source=source, field="best[0]")
 
 
 def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> NamedEstimate:

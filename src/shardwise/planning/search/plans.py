@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.prediction_interval import distinguishable_ratio
-from shardwise.analysis.results import Estimate
+from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
@@ -36,7 +35,7 @@ from shardwise.planning.search.results import (
 )
 from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
-from shardwise.planning.search.variants import Lines
+from shardwise.planning.search.variants import Lines, settings_of
 from shardwise.planning.training_time import TrainingRun, with_training
 
 LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
@@ -44,15 +43,6 @@ LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp"
 
 # Parts of a step that vary most among validated runs: overlap of communication, and waiting.
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
-# Values that none of the grade A runs on NVIDIA GPUs that come with shardwise used.
-_UNTRIED = {
-    "offload_weights": (True,),
-    "offload_optimizer": (True,),
-    "fused_activation": (True,),
-    "tp_overlap": ("ring", "pipe"),
-    "tp_exchange": ("summa", "p2p_rs_ag"),
-    "schedule": ("zb-h1", "zb-v"),
-}
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
@@ -85,11 +75,16 @@ def ranked_plans(
     if not len(lines.number):
         return ()
     rows = candidates.strategies(lines.number)
+    settings = settings_of(query.model, rows)
     found = []
     with suppress(KeyboardInterrupt):
         for i, best_s in enumerate(lines.best_step_time_s):
             one = estimate(query.model, query.system, rows.strategy(i))
-            line: dict[str, Any] = {"variants": int(lines.variants[i]), "best_step_time_s": best_s}
+            line: dict[str, Any] = {
+                "variants": int(lines.variants[i]),
+                "best_step_time_s": best_s,
+                "settings": settings[i],
+            }
             found.append(RankedPlan.model_construct(**dict(one) | line))
     return tuple(found)
 
@@ -194,32 +189,34 @@ def _levels_text(extents: Sequence[int]) -> str:
     return levels_text([n // inner for n, inner in zip(extents, [1, *extents[:-1]], strict=True)])
 
 
-def ties_of(best: Sequence[Estimate], objective: str = "step_time") -> Ties | None:
-    """Return how many of the first plans measurements cannot separate, and which is safer.
+def ties_of(best: Sequence[RankedPlan], objective: str = "step_time") -> Ties | None:
+    """Return how many of the first plans measurements cannot separate, and how to order them.
 
-    None where the best stands out, and for forward passes, of which no runs were measured.
+    By features that no measured run used, then by settings, then by rank. None where the best
+    stands out, and for forward passes, of which no runs were measured.
     """
     if not best or not best[0].strategy["training"]:
         return None
-    ratio = distinguishable_ratio()
     figure = "step_time_s" if objective == "step_time" else "tokens_per_s_per_gpu"
-    scores = [getattr(plan, figure) / getattr(best[0], figure) for plan in best]
-    tied = [1 / ratio < score < ratio for score in scores]
-    count = tied.index(False) if False in tied else len(best)
+    count = separable([getattr(plan, figure) for plan in best])
     if count == 1:
         return None
-    untried = [
-        [field for field, values in _UNTRIED.items() if plan.strategy[field] in values]
-        for plan in best[:count]
-    ]
-    shares = [sum(e.time_s[part] for part in _UNCERTAIN) / e.step_time_s for e in best[:count]]
-    safer = min(range(count), key=lambda i: (len(untried[i]), shares[i]))
+
+    def key(position: int) -> tuple[int, int, int]:
+        plan = best[position]
+        return len(plan.unmeasured_features), len(plan.settings), position
+
+    order = sorted(range(count), key=key)
+    safer = best[order[0]]
     return Ties(
         plans=count,
-        within=ratio - 1,
-        safer=safer,
-        untried=tuple(field for field in untried[0] if field not in untried[safer]),
-        uncertain=shares[safer],
+        within=distinguishable_ratio() - 1,
+        safer=order[0],
+        untried=tuple(
+            one for one in best[0].unmeasured_features if one not in safer.unmeasured_features
+        ),
+        uncertain=sum(safer.time_s[part] for part in _UNCERTAIN) / safer.step_time_s,
+        order=tuple(order),
     )
 
 

@@ -99,6 +99,8 @@ class RankedPlan(Estimate):
     `all_variants` each has a line of its own."""
     best_step_time_s: float | None = None
     """Step time of the best variant; None where this is the best [s]."""
+    settings: tuple[str, ...] = ()
+    """Fields that are not defaults: what a user has to set, without the work itself."""
 
 
 class Ties(Result):
@@ -110,11 +112,14 @@ class Ties(Result):
     """Least relative difference that measurements resolve."""
     safer: int
     """Position of the plan with the fewest features that no measured run used; of several, the one
-    with the smallest share of communication and waiting, whose times are least certain."""
+    with the fewest settings that are not defaults."""
     untried: tuple[str, ...]
     """Features of the best plan that no measured run used and the safer plan does not use."""
     uncertain: float
-    """Share of communication and waiting in the step of the safer plan."""
+    """Share of communication and waiting, whose times are least certain, in the step of the safer
+    plan."""
+    order: tuple[int, ...] = ()
+    """Positions of these plans as a table lists them, the safer one first."""
 
 
 class SmallestGpus(Result):
@@ -206,6 +211,10 @@ class SearchResult(Result):
             yield Fault.of(f"space.{name}", values, "must be a list of integers, or text")
         if len({tuple(cell.values) for cell in self.cells}) > 1:
             yield Fault(field="cells", problem="must all be of the same axes")
+        alike = self.alike
+        if alike is not None and not {alike.safer, *alike.order} <= {*range(len(self.best))}:
+            problem = f"must be positions of the {len(self.best)} plans"
+            yield Fault.of("alike.order", [*alike.order], problem)
         runs = self.runs
         if runs is not None and not (runs.cheapest is None or 0 <= runs.cheapest < len(runs.runs)):
             problem = f"must be a position of the {len(runs.runs)} runs"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Column, Ints
+from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, LINE_FIELDS, Kind
 from shardwise.config.strategy_table import Table
@@ -67,7 +68,7 @@ def lines_of(work: Work, findings: Findings) -> Lines:
         query=replace(work.query, front=None, axes=()),
         keys=findings.best_keys,
         limit=best.score * (1 + VARIANT_SHARE),
-        defaults=_defaults(work, best.number),
+        defaults=_defaults(work.query.model, work.candidates.strategies(best.number)),
     )
     boxes = list(_boxes_of_layouts(work.candidates.legal, findings.best_keys))
     rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
@@ -140,15 +141,32 @@ def _matching(table: Table, names: Sequence[str], keys: Ints) -> Ints:
     return np.where(first < len(keys), first, -1)
 
 
-def _defaults(work: Work, numbers: Ints) -> Table:
-    """The layouts of some candidates with every other field at its default."""
-    table = work.candidates.strategies(numbers)
+def _defaults(model: Model, table: Table) -> Table:
+    """The layouts of some strategies with every other field at its default."""
     names = [name for name in LINE_FIELDS if name != "gpus"]  # they follow from the degrees
     rows = (table.strategy(row) for row in range(len(table)))
     layouts = [
         Strategy(tp2=row.tp2, **{name: getattr(row, name) for name in names}) for row in rows
     ]
-    return Table.of(work.query.model, layouts)
+    return Table.of(model, layouts)
+
+
+def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
+    """Return the fields of each strategy that are not defaults: what a user has to set.
+
+    Without the work itself (model, GPUs, batch, types, software) and what follows from others.
+    """
+    usual = Table.of(model, [Strategy(dp=1, global_batch_size=1, seq_len=1)] * len(table))
+    off = {
+        name: getattr(table, name) != getattr(usual, name)
+        for name in (*LINE_FIELDS, "tp2")
+        if not (COLUMNS[name].role.work or COLUMNS[name].role.implied)
+    }
+    off |= settings_off(table, _defaults(model, table))
+    return [
+        tuple(name for name in COLUMNS if name in off and off[name][row])
+        for row in range(len(table))
+    ]
 
 
 def settings_off(table: Table, defaults: Table) -> dict[str, Bools]:

@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.analysis.features import feature_words
 from shardwise.planning.compare.results import (
     Change,
     Comparison,
@@ -15,6 +16,7 @@ from shardwise.planning.compare.results import (
 )
 from shardwise.report.console import GIB, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
+from shardwise.report.tables.strategy_line import interval_words
 
 FOLLOW_WORDS = {
     "bubble": "what a pass takes",
@@ -86,6 +88,7 @@ def _renamed(found: Comparison, names: list[str]) -> Comparison:
             "scenarios": tuple(map(named, found.scenarios)),
             "changes": tuple(map(named, found.changes)),
             "best": best,
+            "alike": tuple(new[name] for name in found.alike),
         }
     )
 
@@ -132,11 +135,12 @@ def in_words(value: object) -> str:
 
 def _outcomes(found: Comparison) -> Table:
     per_tokens = found.per != "step"
-    heads = ["step time", *(["per M tokens"] if per_tokens else []), "change"]
+    heads = ["step time", "8 of 10 runs"]
+    heads += [*(["per M tokens"] if per_tokens else []), "change"]
     heads += ["tokens/s", "tokens/s/GPU", "MFU", "GiB", "of GiB", "fits"]
     heads += ["$/B tokens"] if any(o.usd_per_billion_tokens for o in found.scenarios) else []
     heads += ["days"] if any(o.effective_days for o in found.scenarios) else []
-    optional = ("of GiB", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
+    optional = ("of GiB", "8 of 10 runs", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
     table = plain_table(
         "what came out", *heads, optional=[head for head in optional if head in heads]
     )
@@ -152,6 +156,7 @@ def _cells(outcome: Outcome) -> dict[str, str]:
     usd, days = outcome.usd_per_billion_tokens, outcome.effective_days
     return {
         "step time": seconds(outcome.step_time_s),
+        "8 of 10 runs": interval_words(outcome.interval),
         "per M tokens": seconds(1e6 / outcome.tokens_per_s),
         "tokens/s": f"{outcome.tokens_per_s:,.0f}",
         "tokens/s/GPU": f"{outcome.tokens_per_s_per_gpu:,.0f}",
@@ -248,4 +253,19 @@ def best_words(found: Comparison) -> list[str]:
 
 
 def _closing(found: Comparison) -> str:
-    return "\n".join([*best_words(found), *found.notes])
+    return "\n".join([*best_words(found), *_alike_words(found), *found.notes])
+
+
+def _alike_words(found: Comparison) -> list[str]:
+    """Which cannot be separated, and what each relies on that no measured run used."""
+    lines = []
+    if found.alike and found.within is not None:
+        within = percent(found.within)
+        lines.append(f"{' and '.join(found.alike)} cannot be separated (within {within})")
+    lines += [
+        f"{one.name} relies on {feature_words(one.unmeasured_features)}, which no measured run has "
+        "used; its interval is wider"
+        for one in found.scenarios
+        if one.unmeasured_features
+    ]
+    return lines

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise import catalog
+from shardwise.analysis.features import feature_words
 from shardwise.analysis.results import (
     Estimate,
     LayerTotals,
@@ -337,14 +338,16 @@ def _interval(result: Estimate) -> list[str]:
     similarity = next(word for most, word in _SIMILARITY if found.distance <= most)
     expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
     lines = [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
-    if found.stack_measured:
-        return lines
-    stack = result.strategy["stack"]
-    name = stack if isinstance(stack, str) else stack["name"]
-    return [
-        *lines,
-        f"no measured run of this stack, {name}: the range has the spread between frameworks",
-    ]
+    if not found.stack_measured:
+        stack = result.strategy["stack"]
+        name = stack if isinstance(stack, str) else stack["name"]
+        lines.append(
+            f"no measured run of this stack, {name}: the range has the spread between frameworks"
+        )
+    if result.unmeasured_features:
+        words = feature_words(result.unmeasured_features)
+        lines.append(f"no measured run has used {words}: the range is wider")
+    return lines
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.analysis.features import feature_words
 from shardwise.config.strategy import Strategy
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
@@ -28,6 +29,7 @@ from shardwise.report.tables.strategy_line import (
     MORE_DEGREES,
     SWITCHES,
     in_brief,
+    interval_words,
     options_in_brief,
     word,
 )
@@ -104,7 +106,7 @@ def print_search(result: SearchResult) -> None:
             _best(result.best, result.alike), Text(_agreed(result) + "\n" + _variants_note(result))
         )
         if result.alike is not None:
-            show(Text(_ties_note(result.alike) + "\n"))
+            show(Text(_ties_note(result, result.alike) + "\n"))
     if len(result.scales) > 1:
         show(_scales(result.scales))
     if result.runs is not None and result.runs.runs:
@@ -146,36 +148,47 @@ def _variants_note(result: SearchResult) -> str:
     )
 
 
-def _ties_note(found: Ties) -> str:
-    """Plans that are too close to distinguish, and which of them is safer."""
-    text = f"~ the first {found.plans} are within {percent(found.within)}: too close to distinguish"
-    if found.safer == 0:
-        return f"{text}; plan 1 is also the safest"
-    reason = f"communication and waiting take {percent(found.uncertain)} of its step"
+def _ties_note(result: SearchResult, found: Ties) -> str:
+    """Plans that cannot be separated, their order, and why another one is safer than the first."""
+    order = "ordered by features that measured runs have used, then by simplicity"
+    text = f"Plans 1 to {found.plans} cannot be separated (within {percent(found.within)})"
+    text += f"; {order} (numbers are ranks by the objective)." if found.order else "."
+    number = found.safer + 1
+    if number == 1:
+        return f"{text} Plan 1 is also the safest."
     if found.untried:
-        names = ", ".join(SWITCHES.get(f, _short(f).replace("_", " ")) for f in found.untried)
-        reason = f"plan 1 relies on {names}, which no measured run has used"
-    return f"{text}; plan {found.safer + 1} is safer: {reason}"
+        reason = f"relies on {feature_words(found.untried)}, which no measured run has used"
+        return f"{text} Plan {number} is safer: plan 1 {reason}."
+    if found.order and found.safer < len(result.best):
+        settings = [len(result.best[i].settings) for i in (0, found.safer)]
+        reason = f"plan 1 has {settings[0]} settings that are not defaults, it has {settings[1]}"
+        return f"{text} Plan {number} is simpler: {reason}."
+    share = percent(found.uncertain)
+    return f"{text} Plan {number} is safer: communication and waiting take {share} of its step."
 
 
 def _best(best: Sequence[RankedPlan], alike: Ties | None) -> Table:
     strategies = [estimate.strategy for estimate in best]
     fields = _columns(strategies)
     heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
-    figures = ["step time", "tokens/s/GPU", "MFU", "memory GiB"]
+    figures = ["step time", *(["8 of 10 runs"] if best[0].interval else [])]
+    figures += ["tokens/s/GPU", "MFU", "memory GiB"]
     several = any(estimate.variants for estimate in best)
     figures += ["variants"] if several else []
     required = (*DEGREE_HEADS, "gpus", "global_batch_size")
     options = [head for field, head in zip(fields, heads, strict=True) if field not in required]
-    optional = ("tokens/s/GPU", *reversed(options), "MFU")
+    optional = ("tokens/s/GPU", *reversed(options), "MFU", "8 of 10 runs")
     table = plain_table("", *heads, *figures, left=0, optional=optional)
-    for rank, estimate in enumerate(best, start=1):
+    first = () if alike is None else alike.order
+    for position in (*first, *(i for i in range(len(best)) if i not in first)):
+        rank, estimate = position + 1, best[position]
         row = [word(estimate.strategy[field]) for field in fields]
         tied = alike is not None and rank <= alike.plans
         table.add_row(
             f"~{rank}" if tied else str(rank),
             *row,
             seconds(estimate.step_time_s),
+            *([interval_words(estimate.interval)] if best[0].interval else []),
             f"{estimate.tokens_per_s_per_gpu:,.0f}",
             percent(estimate.mfu),
             gib(estimate.memory_bytes.reserved),

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise.analysis.results import Interval
+from shardwise.report.console import seconds
+
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
 MORE_DEGREES = ("tp2", "cp", "ep", "etp")
@@ -60,3 +63,10 @@ def _stages(strategy: Mapping[str, object]) -> str:
         return f" layers {word(strategy['stage_layers'])}"
     ends = {"first": strategy["first_stage_layers"], "last": strategy["last_stage_layers"]}
     return "".join(f" {end} stage {n}" for end, n in ends.items() if n is not None)
+
+
+def interval_words(interval: Interval | None) -> str:
+    """Range of the measured time of a step, in a cell."""
+    if interval is None:
+        return "-"
+    return f"{seconds(interval.low_s)} to {seconds(interval.high_s)}"

@@ -1,0 +1,122 @@
+"""Features of a strategy, and which of them no measured run has used.
+
+A feature is something that software does: `tp_overlap=ring`, `zero=3`, `vpp` (several chunks). What
+is off is none. Sizes and degrees count once: whether they differ from their default. A field
+without effect on a strategy is no feature of it, and neither is where its ranks are placed.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from shardwise import catalog
+from shardwise.config.model import Model
+from shardwise.config.roles import COMMUNICATION, Group
+from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.effects import idle_rows, kinds_of
+
+_FILE = "features.json"
+_AXES = ("tp", "tp2", "pp", "cp", "ep", "etp", "dp", "vpp", "fsdp")
+_FIELDS = {
+    name: field
+    for name, field in COLUMNS.items()
+    if field.role.acts_on
+    and field.role.acts_on != COMMUNICATION
+    and field.kind not in (Kind.STACK, Kind.TIER)
+    and not (field.role.implied and field.kind is Kind.WHOLE)
+}
+"""Fields with features: not what has no effect on time, places ranks, or is the request itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredFeatures:
+    """What measured runs of grade A used; `benchmarks/fit_runs.py` writes it."""
+
+    runs: int
+    used: dict[str, int]
+    """Number of these runs by feature."""
+    added_error: float
+    """Error of log time that a feature adds; see `validate.measured.features`."""
+
+
+@cache
+def measured_features() -> MeasuredFeatures:
+    """Return what the measured runs that come with shardwise used."""
+    path = Path(catalog.__file__).parent / "fit" / _FILE
+    return MeasuredFeatures(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
+    """Return the features of one strategy that no measured run of grade A used.
+
+    None forward only: no runs were measured at all.
+
+    Parameters
+    ----------
+    model
+        What runs.
+    table
+        One row.
+    """
+    if not table.training[0]:
+        return ()
+    return tuple(one for one in features_of(model, table) if one not in measured_features().used)
+
+
+def features_of(model: Model, table: Table) -> tuple[str, ...]:
+    """Return the features of one strategy, in the order of its fields.
+
+    Parameters
+    ----------
+    model
+        What runs.
+    table
+        One row.
+    """
+    kind = replace(kinds_of(model, table)[0][0], training=bool(table.training[0]))
+    found: list[str] = []
+    for name, field in _FIELDS.items():
+        staged = field.role.group is Group.LAYOUT and "bubble" in field.role.acts_on
+        if (staged and table.pp[0] == 1) or idle_rows(kind, table, name)[0]:
+            continue
+        found += _features(field, int(getattr(table, name)[0]))
+    return tuple(found)
+
+
+def _features(field: StrategyField, value: float) -> Iterator[str]:
+    """Features of the value of a column."""
+    match field.kind:
+        case Kind.FLAG:
+            yield from [f"{field.name}=true"] if value else []
+        case Kind.WORD:
+            word = field.words[int(value)]
+            yield from [] if word == "none" else [f"{field.name}={word}"]
+        case Kind.SET:
+            yield from (f"{field.name}={word}" for word in field.word_type.from_bits(int(value)))
+        case Kind.LIST:
+            yield from [field.name] if value >= 0 else []
+        case _ if field.role.every:
+            yield f"{field.name}={int(value)}"
+        case _:
+            usual = 0 if field.optional else field.default
+            yield from [field.name] if value != usual else []
+
+
+def feature_words(features: Sequence[str]) -> str:
+    """Return features in words: "ring TP overlap, optimizer offload"."""
+    return ", ".join(map(_words, features))
+
+
+def _words(feature: str) -> str:
+    """One feature in words."""
+    name, _, value = feature.partition("=")
+    first, *rest = name.replace("exchange", "communication").split("_")
+    if first == "offload":
+        return " ".join([*rest, first])
+    if first == "zero":
+        return f"ZeRO {value}".rstrip()
+    words = " ".join([first.upper() if first in _AXES else first, *rest])
+    return words if value in ("", "true") else f"{value} {words}"
