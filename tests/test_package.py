@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 def test_the_public_surface_is_what_all_names():
     """Every name of `__all__` exists; nothing else is promised."""
     assert sorted(shardwise.__all__) == [
+        "ClusterChoice",
         "Comparison",
         "ComputeGraph",
         "Estimate",
@@ -39,6 +40,7 @@ def test_the_public_surface_is_what_all_names():
         "TrainingTime",
         "UnknownNameError",
         "__version__",
+        "choose_cluster",
         "compare",
         "estimate",
         "estimate_many",

@@ -6,6 +6,7 @@ from shardwise._version import __version__
 from shardwise.config import readers
 
 __all__ = [
+    "ClusterChoice",
     "Comparison",
     "ComputeGraph",
     "Estimate",
@@ -29,6 +30,7 @@ __all__ = [
     "TrainingTime",
     "UnknownNameError",
     "__version__",
+    "choose_cluster",
     "compare",
     "estimate",
     "estimate_many",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "ClusterChoice": "planning.cluster_choice",
     "Comparison": "planning.compare.results",
     "ComputeGraph": "analysis.graph.records",
     "Estimate": "analysis.results",
@@ -67,6 +70,7 @@ _HOME = {
     "Trace": "report.trace",
     "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
+    "choose_cluster": "planning.cluster_choice",
     "compare": "planning.compare.run",
     "estimate": "estimator",
     "estimate_many": "estimator",

@@ -165,6 +165,70 @@ def read_quantity(text: str) -> tuple[float, str | None]:
     return parse_quantity(text, dimension), dimension
 
 
+_SPANS = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+_SPANS |= {"w": 604800, "week": 604800}
+"""Seconds of the units that people write durations of training runs in."""
+_SPAN_HINT = "must be a duration above 0 such as '30d', '12h' or '6w'"
+_MONEY_HINT = "must be an amount in USD above 0 such as '5M', '250k' or '1200000'"
+_MOST_SPAN_S = 1e10
+_MOST_USD = 1e15
+
+
+def parse_time_span(value: object) -> float:
+    """Read a duration of a training run [s]: ``"30d"``, ``"12h"``, ``"6w"``; a number is seconds.
+
+    Raises
+    ------
+    ValueError
+        If the text has no unit or another one, or the duration is not above 0 and at most 300
+        years.
+    """
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        number, unit = match.groups() if match else ("", None)
+        plural = len(unit or "") > len("min")
+        scale = _SPANS.get((unit or "").removesuffix("s") if plural else unit or "")
+        if scale is None:
+            raise ValueError(_SPAN_HINT)
+        value = _scaled(number, scale, _SPAN_HINT)
+    return _positive(value, _MOST_SPAN_S, _SPAN_HINT)
+
+
+def parse_money(value: object) -> float:
+    """Read an amount of money [USD]: ``"5M"``, ``"250k"``, ``"$1.2 million"``, or a number.
+
+    Raises
+    ------
+    ValueError
+        If the text is not an amount, or it is not above 0 and at most 1e15.
+    """
+    if isinstance(value, str):
+        plain = value.strip().removeprefix("$").replace(",", "")
+        match = _QUANTITY.fullmatch(plain)
+        number, unit = match.groups() if match else ("", "?")
+        scale = _COUNT_UNITS.get(_COUNT_ALIASES.get(unit or "", unit or ""))
+        if scale is None and unit:
+            raise ValueError(_MONEY_HINT)
+        value = _scaled(number, int(scale or 1), _MONEY_HINT)
+    return _positive(value, _MOST_USD, _MONEY_HINT)
+
+
+def _scaled(number: str, scale: int, hint: str) -> float:
+    """A number as text, times a scale."""
+    try:
+        return float(Decimal(number) * scale)
+    except InvalidOperation:
+        raise ValueError(hint) from None
+
+
+def _positive(value: object, most: float, hint: str) -> float:
+    """A number above 0 and up to a limit."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= most:  # type: ignore[operator]
+        raise ValueError(hint)
+    return float(value)  # type: ignore[arg-type]
+
+
 def _hint(dimension: str) -> str:
     return f"must be a number in {dimension} or text such as {_EXAMPLES[dimension]!r}"
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.amped import system_or_config
+from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.flags import training_run, with_run_flags
 from shardwise.cli.options import (
     JsonFlag,
@@ -233,6 +234,7 @@ def command(
     recipe: SearchRecipeOption = None,
     of: SpaceOptions,
     wanted: SearchOptions,
+    cluster: ClusterOptions,
     count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
     ok_if_none: OkIfNoneFlag = False,
     reference: Annotated[
@@ -254,7 +256,28 @@ def command(
     collectives, ZeRO, offload and placements, unless --space, --fix or --allow restrict them. Some
     fields have one value by default: recompute_layers=fit, micro_batch_size=largest,
     stage_layers=balanced. Exit code 1 if none is feasible.
+
+    With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
+    exit code 1 if none meets --deadline and --budget.
     """
+    if cluster.systems is not None:
+        entered = {"count": count, "reference": reference, "recipe": recipe}
+        check_one_kind(system, cluster, **entered, **asdict(theirs))
+        if model is None:
+            raise missing_flag("model", "is missing: name a catalog model or a file")
+        if output is not None:
+            files.check_writable_ending(output)
+        return choose(
+            model,
+            of.read({}),
+            cluster,
+            wanted,
+            training_run(run),
+            json=json,
+            output=output,
+            ok_if_none=ok_if_none,
+        )
+    cluster.check_alone()
     chosen = Chosen.of(recipe, model=model, system=system)
     model = chosen.model
     system = system_or_config(model, chosen.system)

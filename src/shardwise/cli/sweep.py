@@ -191,9 +191,8 @@ def command(
         arguments = {"strategy": explicit | fields}
     else:
         if not sensitivity:
-            problem = "needs --sensitivity"
-            refuse_options(problem, reoptimise=options.reoptimise)
-            refuse_options(problem, fixed_plan=options.reoptimise is False)
+            plan = options.reoptimise
+            refuse_options("needs --sensitivity", reoptimise=plan, fixed_plan=plan is False)
         fields = merge_fields(
             flags,
             fix=fixed_fields,

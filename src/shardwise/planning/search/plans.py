@@ -18,7 +18,7 @@ from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.parallel.placement import place
-from shardwise.planning.search.candidates import Candidates, Scale
+from shardwise.planning.search.candidates import Candidates, Scale, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import dollars_per_token, top
 from shardwise.planning.search.results import (
@@ -99,6 +99,7 @@ def best_by_scale(
     found = []
     for scale, findings in by_scale.items():
         best = next(iter(plans_of(query, candidates, findings.best.number[:1])), None)
+        illegal = refusals([box for box in candidates.illegal if box.scale == scale])
         first = first or best
         speedup = efficiency = None
         if first is not None and best is not None:
@@ -110,6 +111,7 @@ def best_by_scale(
                 global_batch_size=scale.global_batch_size,
                 candidates=findings.candidates,
                 feasible=findings.feasible,
+                rejected=dict((findings.rejected + illegal).most_common()),
                 best=best,
                 speedup=speedup,
                 efficiency=efficiency,

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from pydantic import Field
+
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
@@ -38,6 +40,8 @@ class ScaleResult(Result):
     """As requested; with ``batch: largest`` the best may have a smaller one."""
     candidates: int
     feasible: int
+    rejected: dict[str, int] = Field(default_factory=dict)
+    """The others, by reason; most frequent first."""
     best: Plan | None
     speedup: float | None
     """Tokens/s over those of the first scale that has a feasible strategy."""

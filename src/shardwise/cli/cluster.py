@@ -1,0 +1,148 @@
+"""`shardwise search MODEL --systems A,B,C`: which cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from shardwise.cli.options import (
+    flag_fault,
+    missing_flag,
+    positive_number,
+    refuse_options,
+    used,
+    whole_number,
+)
+from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+from shardwise.planning.search.space import Space
+from shardwise.planning.training_time import TrainingRun
+
+_PANEL = "Which cluster"
+_NEEDS_SYSTEMS = "needs --systems: it chooses among systems and sizes"
+_NO_EFFECT = "has no effect with --systems, which lists the best plan of every system and size"
+_KEPT = ("max_memory", "reserve", "jobs", "backend", "plot")
+"""Options of a search that the choice of a cluster has, too."""
+
+
+def _option(flag: str, metavar: str, help_text: str) -> object:
+    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=_PANEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What is chosen among several systems and sizes."""
+
+    systems: Annotated[
+        str | None,
+        _option(
+            "--systems",
+            "NAME,...",
+            "In place of SYSTEM: find the cheapest system and number of GPUs that meet --deadline, "
+            "and the fastest within --budget. Needs --tokens.",
+        ),
+    ] = None
+    deadline: Annotated[
+        str | None, _option("--deadline", "TIME", "Longest training run: 30d, 12h, 6w.")
+    ] = None
+    budget: Annotated[
+        str | None, _option("--budget", "USD", "Highest price of the run: 5M, 250k.")
+    ] = None
+    price: Annotated[
+        list[str] | None,
+        _option("--price", "NAME=USD", "Price of a GPU-hour of a system, in place of its own."),
+    ] = None
+
+    def check_alone(self) -> None:
+        """Refuse options that need --systems."""
+        refuse_options(
+            _NEEDS_SYSTEMS, deadline=self.deadline, budget=self.budget, price=self.price or None
+        )
+
+    def read_prices(self) -> dict[str, float]:
+        """Prices by system."""
+        found: dict[str, float] = {}
+        for text in (part for one in self.price or () for part in one.split(",")):
+            name, equals, usd = (word.strip() for word in text.partition("="))
+            if not equals or not name:
+                raise flag_fault("price", text, "must be NAME=USD, as in h100-sxm=2.5")
+            if name in found:
+                raise flag_fault("price", text, f"{name} is set twice")
+            number = positive_number("price", usd, " of USD, as in h100-sxm=2.5")
+            found[name] = number or 0.0
+        return found
+
+
+def check_one_kind(system: str | None, options: ClusterOptions, **others: object) -> None:
+    """Refuse SYSTEM together with --systems, and what needs one system."""
+    if system is not None and options.systems is not None:
+        problem = "--systems is set, too; name one SYSTEM or several --systems"
+        raise flag_fault("system", system, problem)
+    refuse_options(_NO_EFFECT, **others)
+
+
+def choose(
+    model: str,
+    space: Space,
+    options: ClusterOptions,
+    searched: Any,
+    run: TrainingRun | None,
+    *,
+    json: bool,
+    output: str | None,
+    ok_if_none: bool,
+) -> int:
+    """Choose a cluster; print, write and draw the choice."""
+    others = {name: value for name, value in asdict(searched).items() if name not in _KEPT}
+    refuse_options(_NO_EFFECT, **others)
+    if run is None:
+        raise missing_flag("tokens", "is missing: --systems compares training runs")
+    names = [name.strip() for name in (options.systems or "").split(",") if name.strip()]
+    plot = searched.plot
+    check_different_files(output=output, plot=plot)
+    if plot is not None:
+        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
+
+        check_chart_file(plot)
+    arguments: Mapping[str, Any] = used(searched, "max_memory", "reserve", "backend")
+    with progress_bar("systems", counted=False) as bar:
+        found = choose_cluster(
+            model,
+            names,
+            space,
+            tokens=run.tokens,
+            deadline=options.deadline,
+            budget=options.budget,
+            prices=options.read_prices(),
+            reliability=run.reliability,
+            site=run.site,
+            jobs=whole_number("jobs", searched.jobs),
+            progress=bar,
+            **arguments,
+        )
+    strategies = sum(one.candidates for one in found.options)
+    note(f"{strategies:,} strategies in {found.elapsed_s:.2f} s")
+
+    def tables() -> None:
+        from shardwise.report.tables.cluster import print_cluster  # noqa: PLC0415 - slow to import
+
+        print_cluster(found)
+
+    show(found.to_dict, tables, json=json, output=output, lacks="; ".join(_lacks(found)))
+    if plot is not None:
+        from shardwise.report.charts.cluster import write_chart  # noqa: PLC0415 - slow
+
+        write_chart(found, plot)
+    if not found.complete:
+        return INTERRUPTED
+    return 0 if found.feasible or ok_if_none else 1
+
+
+def _lacks(found: ClusterChoice) -> Sequence[str]:
+    """Why there is no answer."""
+    if found.feasible:
+        return ()
+    from shardwise.report.tables.cluster import closing  # noqa: PLC0415 - slow to import
+
+    return closing(found)

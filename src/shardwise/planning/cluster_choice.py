@@ -1,0 +1,481 @@
+"""`choose_cluster`: which system, size and plan train a model in time and within a budget.
+
+Every system is searched at every size. The fastest plan of a size is also its cheapest, because a
+size costs the same per hour whatever runs on it; so each size has one option, with its days and
+dollars, failures and checkpoints included where they are known.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from shardwise.analysis import Result
+from shardwise.analysis.results import Estimate
+from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.analysis.training_run.time import DAY_S
+from shardwise.config.base import Source
+from shardwise.config.model import Model
+from shardwise.config.reliability import Reliability
+from shardwise.config.system import Price, Site, System
+from shardwise.errors import Fault, InputError, check_function, nearest
+from shardwise.estimator import estimate
+from shardwise.planning.search.evaluate import MEMORY, SECOND_MEMORY
+from shardwise.planning.search.query import load_space
+from shardwise.planning.search.results import Plan, SearchResult
+from shardwise.planning.search.run import search
+from shardwise.planning.search.scan import Findings
+from shardwise.planning.search.space import Space
+from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.units import parse_money, parse_time_span
+
+Progress = Callable[[float, int, str], None]
+"""Called with the systems searched, partial ones included, their number, and what is searched."""
+
+_REASONS_SHOWN = 3
+_BATCH = "batch"
+_NEVER = "the run never finishes: failures undo its work"
+_MOST_DAYS = 1e6
+"""A run of thousands of years never finishes: its mean is finite up to 1e300."""
+
+
+class ClusterOption(Result):
+    """One number of accelerators of a system with one batch, and its best plan."""
+
+    system: str
+    gpus: int
+    global_batch_size: int
+    """As requested; with ``batch: largest`` the plan may have a smaller one."""
+    days: float | None
+    """Calendar days of the run, with failures and checkpoints where they are known."""
+    usd: float | None
+    """Price of these days; None without a price, or without a run."""
+    plan: Plan | None
+    """The fastest plan, which is also the cheapest; None where nothing is feasible."""
+    run: TrainingTime | None
+    """The run with that plan."""
+    meets_deadline: bool | None
+    """None without a deadline."""
+    within_budget: bool | None
+    """None without a budget."""
+    on_front: bool
+    """Whether no other option is as fast and as cheap, and better in one of both."""
+    candidates: int
+    """Strategies of the space."""
+    feasible: int
+    rejected: dict[str, int]
+    """The others, by reason; most frequent first."""
+    problem: str | None
+    """Why there is no plan or no end of the run."""
+
+
+class ClusterChoice(Result):
+    """The cheapest system, size and plan in time, the fastest within a budget, and the front."""
+
+    model: str
+    systems: tuple[str, ...]
+    tokens: float
+    deadline_s: float | None
+    budget_usd: float | None
+    space: dict[str, Any]
+    """The space as declared."""
+    options: tuple[ClusterOption, ...]
+    """By system, number of accelerators and batch, in the order of the request."""
+    cheapest: int | None
+    """Position of the cheapest option that meets the deadline, if there is one; among those with a
+    price."""
+    fastest: int | None
+    """Position of the fastest option within the budget, if there is one."""
+    front: tuple[int, ...]
+    """Positions of the options on the front between time and money, fastest first."""
+    feasible: bool
+    """Whether an option meets the deadline and the budget."""
+    nearest_in_time: int | None
+    """Where none meets the deadline: the fastest option."""
+    nearest_in_budget: int | None
+    """Where none is within the budget: the cheapest option."""
+    unpriced: tuple[str, ...]
+    """Systems without a price, which have days only."""
+    smallest: dict[str, int]
+    """By system on which no size is feasible: the smallest number of accelerators that is, if it
+    was found."""
+    elapsed_s: float
+    complete: bool
+    """Whether every system was searched."""
+
+    def within(
+        self, *, deadline: float | str | None = None, budget: float | str | None = None
+    ) -> "ClusterChoice":
+        """Return the choice with other limits, without a new search.
+
+        Parameters
+        ----------
+        deadline, budget
+            As for `choose_cluster`; None: no limit.
+
+        Raises
+        ------
+        InputError
+            If one cannot be read, or a system has no price and there is a budget.
+        """
+        limits = _limits(deadline, budget)
+        _refuse_unpriced(self.unpriced, limits)
+        return self.model_copy(update=_choice(self.options, limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What a run may take; infinite where it is not limited."""
+
+    deadline_s: float
+    budget_usd: float
+
+    def in_time(self, days: float | None) -> bool:
+        """Whether a run ends by the deadline, exactly at it included."""
+        return days is not None and days * DAY_S <= self.deadline_s
+
+    def in_budget(self, usd: float | None) -> bool:
+        """Whether a run costs the budget or less; where there is none, also an unknown price."""
+        if self.budget_usd == math.inf:
+            return True
+        return usd is not None and usd <= self.budget_usd
+
+
+def choose_cluster(
+    model: Model | str | Path,
+    systems: Sequence[System | str | Path],
+    space: Space | Mapping[str, Any] | str | Path | None = None,
+    *,
+    tokens: float | str,
+    deadline: float | str | None = None,
+    budget: float | str | None = None,
+    prices: Mapping[str, float] | None = None,
+    reliability: Reliability | Mapping[str, object] | str | Path | None = None,
+    site: Site | Mapping[str, object] | None = None,
+    max_memory: float | str | None = None,
+    reserve: float | str = 0.0,
+    jobs: int | None = None,
+    backend: str = "loky",
+    progress: Progress | None = None,
+    **fixed: Any,
+) -> ClusterChoice:
+    """Choose a cluster: the cheapest that meets a deadline, the fastest within a budget.
+
+    Parameters
+    ----------
+    systems
+        Systems to compare.
+    space, **fixed
+        Strategies to try, as in `search`; with one or more ``gpus`` and ``gbs``.
+    tokens
+        Tokens to train on, as for `estimate_training_time`.
+    deadline
+        Longest run: seconds, or text such as ``"30d"``, ``"12h"``, ``"6w"``. Calendar days count,
+        with failures and checkpoints where `reliability` is known.
+    budget
+        Highest price of the run: USD, or text such as ``"5M"``, ``"250k"``.
+    prices
+        USD per accelerator-hour by system, in place of those of the systems.
+    reliability, site
+        As for `estimate_training_time`.
+    max_memory, reserve, jobs, backend
+        As for `search`.
+    progress
+        See `Progress`.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong, or a system has no price and there is a budget.
+
+    Examples
+    --------
+    >>> from shardwise import choose_cluster
+    >>> found = choose_cluster(
+    ...     "llama3-8b", ["h100-sxm", "a100-80gb-sxm"], gpus="64,128", gbs=512, tokens="100B",
+    ...     deadline="10d", tp=[1, 2], pp=1, zero=1, recompute="none",
+    ... )
+    >>> best = found.options[found.cheapest]
+    >>> best.system, best.gpus, best.meets_deadline
+    ('h100-sxm', 64, True)
+    """
+    started = time.perf_counter()
+    check_function("progress", progress)
+    the_model = Model.load(model)
+    several = _systems(systems, prices or {})
+    run = TrainingRun.load({"tokens": tokens, "reliability": reliability, "site": site})
+    limits = _limits(deadline, budget)
+    unpriced = tuple(system.name for system in several if system.price is None)
+    _refuse_unpriced(unpriced, limits)
+    declared = load_space(space, fixed)
+    for field in ("gpus", "global_batch_size"):
+        if getattr(declared, field) is None:
+            raise InputError(Fault(source="cluster", field=field, problem="is missing: set it"))
+    options: list[ClusterOption] = []
+    smallest: dict[str, int] = {}
+    complete = True
+    for position, system in enumerate(several):
+        found = search(
+            the_model,
+            system,
+            declared,
+            objective="tokens_per_s_per_gpu",
+            top=1,
+            max_memory=max_memory,
+            reserve=reserve,
+            jobs=jobs,
+            backend=backend,
+            progress=_progress(progress, position, several),
+        )
+        if not found.complete:
+            complete = False
+            break
+        options += _options(the_model, system, declared, found, run)
+        if found.smallest is not None and found.smallest.gpus is not None:
+            smallest[system.name] = found.smallest.gpus
+    return ClusterChoice(
+        model=the_model.name,
+        systems=tuple(system.name for system in several),
+        tokens=run.tokens,
+        space=declared.model_dump(mode="json", exclude_unset=True),
+        **_choice(options, limits),
+        unpriced=unpriced,
+        smallest=smallest,
+        elapsed_s=time.perf_counter() - started,
+        complete=complete,
+    )
+
+
+def _systems(
+    systems: Sequence[System | str | Path], prices: Mapping[str, float]
+) -> tuple[System, ...]:
+    """Load the systems, each once, with the prices that replace theirs."""
+    if not isinstance(systems, (list, tuple)) or not systems:
+        raise InputError(Fault(source="systems", problem="is missing: name one or more"))
+    found = [System.load(system) for system in systems]
+    names = [system.name for system in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(Fault(source="systems", field=name, problem="is listed twice"))
+    if not isinstance(prices, Mapping):
+        raise InputError(Fault.of("prices", prices, "must be USD per accelerator-hour by system"))
+    for name in prices:
+        if name not in names:
+            problem = f"is none of the systems: {', '.join(names)}{nearest(str(name), names)}"
+            raise InputError(Fault(source="prices", field=str(name), problem=problem))
+    return tuple(_priced(system, prices.get(system.name)) for system in found)
+
+
+def _priced(system: System, usd: float | None) -> System:
+    """Return the system with another price, if one is set."""
+    if usd is None:
+        return system
+    as_of = date.min if system.price is None else system.price.as_of
+    try:
+        price = Price.validated(
+            {"usd_per_accelerator_hour": usd, "as_of": as_of.isoformat(), "source": "set"}
+        )
+    except InputError as error:
+        problem = error.faults[0].problem
+        raise InputError(
+            Fault(source="prices", field=system.name, value=usd, has_value=True, problem=problem)
+        ) from None
+    others = {name: one for name, one in system.sources.items() if name != "price.source"}
+    given = {"price.usd_per_accelerator_hour": Source(kind="assumed", text="set for this choice")}
+    return system.model_copy(update={"price": price, "sources": others | given})
+
+
+def _refuse_unpriced(names: Sequence[str], limits: _Limits) -> None:
+    """Raise an `InputError` for each system without a price, if there is a budget."""
+    if limits.budget_usd < math.inf and names:
+        problem = "has no price, which a budget needs; set price.usd_per_accelerator_hour"
+        raise InputError([Fault(source="systems", field=name, problem=problem) for name in names])
+
+
+def _limits(deadline: float | str | None, budget: float | str | None) -> _Limits:
+    """Read deadline and budget."""
+    read: dict[str, float] = {}
+    faults = []
+    for name, value, parse in (
+        ("deadline", deadline, parse_time_span),
+        ("budget", budget, parse_money),
+    ):
+        try:
+            read[name] = math.inf if value is None else parse(value)
+        except ValueError as error:
+            faults.append(Fault.of(name, value, str(error)))
+    if faults:
+        raise InputError(faults)
+    return _Limits(deadline_s=read["deadline"], budget_usd=read["budget"])
+
+
+def _progress(
+    progress: Progress | None, position: int, systems: Sequence[System]
+) -> Callable[[int, int, Findings], None] | None:
+    """Report the share of the search of one system as a share of all."""
+    if progress is None:
+        return None
+
+    def report(done: int, total: int, found: Findings) -> None:
+        del found
+        share = done / max(total, 1)
+        progress(position + share, len(systems), systems[position].name)
+
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What a search found with one number of accelerators and one batch."""
+
+    gpus: int
+    global_batch_size: int
+    feasible: int
+    rejected: Mapping[str, int]
+    best: Mapping[str, Any] | None
+    """Fields of the best strategy."""
+
+    @property
+    def candidates(self) -> int:
+        """Strategies of the space."""
+        return self.feasible + sum(self.rejected.values())
+
+
+def _sizes(space: Space, found: SearchResult) -> list[_Size]:
+    """What a search found at each number of accelerators and batch, in the order of the space."""
+    gpus, batches = space.gpus, space.global_batch_size
+    assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
+    assert isinstance(batches, tuple)  # noqa: S101
+    if not found.scales:
+        best = found.best[0].strategy if found.best else None
+        return [_Size(gpus[0], batches[0], found.feasible, found.rejected, best)]
+    known = {(scale.gpus, scale.global_batch_size): scale for scale in found.scales}
+    sizes = []
+    for number, batch in product(gpus, batches):
+        scale = known.get((number, batch))
+        if scale is None:
+            sizes.append(_Size(number, batch, 0, {}, None))
+            continue
+        best = None if scale.best is None else scale.best.strategy
+        sizes.append(_Size(number, batch, scale.feasible, scale.rejected, best))
+    return sizes
+
+
+def _options(
+    model: Model,
+    system: System,
+    space: Space,
+    found: SearchResult,
+    run: TrainingRun,
+) -> list[ClusterOption]:
+    """The options of one system."""
+    options = []
+    for size in _sizes(space, found):
+        answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run"))
+        answer["problem"] = _why_none(size) if size.best is None else None
+        if size.best is not None:
+            best = with_training(estimate(model, system, size.best), system, run)
+            assert best.whole_run is not None  # noqa: S101 - set by `with_training`
+            ends = best.whole_run.effective_days <= _MOST_DAYS
+            answer["days"] = best.whole_run.effective_days if ends else None
+            answer["usd"] = best.whole_run.effective_usd if ends else None
+            answer["plan"], answer["run"] = _plan(best), best.whole_run
+            answer["problem"] = None if ends else _NEVER
+        options.append(
+            ClusterOption(
+                system=system.name,
+                gpus=size.gpus,
+                global_batch_size=size.global_batch_size,
+                **answer,
+                meets_deadline=None,
+                within_budget=None,
+                on_front=False,
+                candidates=size.candidates,
+                feasible=size.feasible,
+                rejected=dict(size.rejected),
+            )
+        )
+    return options
+
+
+def _plan(best: Estimate) -> Plan:
+    """An estimate in brief."""
+    return Plan(
+        strategy=best.strategy,
+        step_time_s=best.step_time_s,
+        tokens_per_s=best.tokens_per_s,
+        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
+        mfu=best.mfu,
+        memory_reserved_bytes=best.memory_bytes.reserved,
+        usd_per_billion_tokens=best.cost.usd_per_billion_tokens,
+    )
+
+
+def _why_none(size: _Size) -> str:
+    """Why nothing is feasible with a number of accelerators and a batch."""
+    reasons = Counter(size.rejected)
+    split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"
+    if not reasons or set(reasons) == {_BATCH}:
+        return f"no degrees of the space split {split}"
+    full = reasons[MEMORY] + reasons[SECOND_MEMORY]
+    if full:
+        return f"nothing fits: {full:,} of {size.candidates:,} strategies need more memory"
+    shown = ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common(_REASONS_SHOWN))
+    return f"every strategy breaks a rule: {shown}"
+
+
+def _choice(options: Sequence[ClusterOption], limits: _Limits) -> dict[str, Any]:
+    """The answers and the front, by position of the options."""
+    ended = [(n, one.days, one.usd) for n, one in enumerate(options) if one.days is not None]
+    priced = [(n, days, usd) for n, days, usd in ended if usd is not None]
+    in_time = [(usd, days, n) for n, days, usd in priced if limits.in_time(days)]
+    in_budget = [
+        (days, math.inf if usd is None else usd, n)
+        for n, days, usd in ended
+        if limits.in_budget(usd)
+    ]
+    front = _front(priced)
+    any_in_time = any(limits.in_time(days) for _, days, _ in ended)
+    deadline_s, budget_usd = (
+        limit if limit < math.inf else None for limit in (limits.deadline_s, limits.budget_usd)
+    )
+
+    def marked(n: int, one: ClusterOption) -> ClusterOption:
+        update = {
+            "on_front": n in front,
+            "meets_deadline": None if deadline_s is None else limits.in_time(one.days),
+            "within_budget": None if budget_usd is None else limits.in_budget(one.usd),
+        }
+        return one.model_copy(update=update)
+
+    return {
+        "deadline_s": deadline_s,
+        "budget_usd": budget_usd,
+        "options": tuple(marked(n, one) for n, one in enumerate(options)),
+        "cheapest": min(in_time)[2] if in_time else None,
+        "fastest": min(in_budget)[2] if in_budget else None,
+        "front": front,
+        "feasible": any(limits.in_time(days) for days, _, _ in in_budget),
+        "nearest_in_time": (
+            min((days, n) for n, days, _ in ended)[1] if ended and not any_in_time else None
+        ),
+        "nearest_in_budget": (
+            min((usd, days, n) for n, days, usd in priced)[2] if priced and not in_budget else None
+        ),
+    }
+
+
+def _front(priced: Sequence[tuple[int, float, float]]) -> tuple[int, ...]:
+    """Positions of what no other option beats or equals in both days and price, fastest first."""
+    front: list[int] = []
+    least = math.inf
+    for _, usd, number in sorted((days, usd, n) for n, days, usd in priced):
+        if usd < least:
+            front.append(number)
+            least = usd
+    return tuple(front)
