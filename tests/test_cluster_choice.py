@@ -338,7 +338,7 @@ def test_a_chart_needs_a_price():
 NARROW = [f"{name}={value}" for name, value in FEW.items() if not isinstance(value, list)]
 NARROW = ("--fix", ",".join(NARROW).replace("True", "true").replace("False", "false"))
 WORDS = ("search", "llama3-8b", "--systems", "h100-sxm,a100-80gb-sxm", *NARROW)
-WORDS = (*WORDS, "--fix", "tp=1", "--gpus", "64..128", "--gbs", 256, "--tokens", "100B")
+WORDS = (*WORDS, "--fix", "tp=2", "--gpus", "64..128", "--gbs", 256, "--tokens", "100B")
 
 
 def test_the_command_line_chooses(shardwise, tmp_path):
@@ -361,7 +361,7 @@ def test_the_command_line_chooses(shardwise, tmp_path):
     assert record["options"][record["cheapest"]]["plan"]["strategy"]["gpus"] == 64
 
 
-def test_nothing_in_time_is_exit_code_1_with_the_nearest(shardwise):
+def test_nothing_in_time_is_exit_code_1_with_the_nearest(shardwise, tmp_path):
     """For deadline, budget, and both."""
     code, out, _ = shardwise(*WORDS, "--deadline", "1h")
     assert code == 1
@@ -372,9 +372,12 @@ def test_nothing_in_time_is_exit_code_1_with_the_nearest(shardwise):
     code, _, err = shardwise(*WORDS, "--deadline", "1h", "--json", "--ok-if-none")
     assert code == 0
     assert "nothing meets the deadline" in err
+    chart = tmp_path / "front.html"
     words = [word if word != "64..128" else "96" for word in WORDS]
-    code, out, _ = shardwise(*words)
+    code, out, err = shardwise(*words, "--plot", chart)
     assert code == 1
+    assert "front.html: no chart: no option has days and a price" in err
+    assert not chart.exists()
     assert "nothing is feasible with any system and size" in out
     assert "no degrees of the space split a batch of 256 over 96 GPUs" in out
 

@@ -7,11 +7,11 @@ import pytest
 from rows import each_row, first_of
 from shardwise import InputError, Model, System, search
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.largest_model import (
+from shardwise.planning.search.largest_model import largest_model
+from shardwise.planning.search.model_shapes import (
     calculon_shapes,
     depths,
     gpt_model,
-    largest_model,
     widths,
 )
 
@@ -127,7 +127,7 @@ def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
 def test_the_best_strategy_is_the_best_of_the_whole_space():
     """Degrees with which nothing fits are left out of the search; the answer is the same."""
     found = largest_model("h100-sxm", gpus=8, seq_len=1024, count=1)
-    space = {"gpus": 8, "gbs": 8, "seq_len": 1024}
+    space = {"gpus": 8, "gbs": 8, "seq_len": 1024, "any_software": True}
     whole = search(Model.validated(found.model), "h100-sxm", space, top=1, all_variants=True)
     assert found.best.strategy == whole.best[0].strategy
     assert found.best.step_time_s == whole.best[0].step_time_s
@@ -255,6 +255,7 @@ def test_the_practical_answer_is_that_of_its_own_space():
         "dp_overlap": True,
         "fused_activation": False,
         "placement": "tp-cp-dp-pp",
+        "any_software": False,
     }
     alone = largest_model("h100-sxm", gpus=16, seq_len=1024, count=3, space=HERE | own | few)
     practical = found.practical
@@ -271,13 +272,14 @@ def test_the_practical_answer_is_that_of_its_own_space():
 
 def test_what_the_space_sets_is_the_same_for_both_answers():
     """A practical answer offloads where it is asked to, and a fixed tp may cross domains."""
-    asked = {"offload_optimizer": True, "tp": 16}
+    asked = {"offload_optimizer": True, "tp": 16, "any_software": True}
     found = largest_model("h100-sxm", gpus=16, space=FEW | asked, count=1)
     for fit in (found, found.practical):
         assert fit.best.strategy["offload_optimizer"]
         assert fit.best.strategy["tp"] == 16
     assert not found.practical.best.strategy["offload_weights"]
     only = HERE | FEW | {"tp": 1, "pp": 1, "tp_exchange": "rs_ag", "tp_regather": True}
+    only |= {"any_software": True}
     found = largest_model("h100-sxm", gpus=2, space=only, count=1)
     assert found.practical.largest == found.largest
     assert found.practical.best.strategy == found.best.strategy

@@ -130,10 +130,12 @@ def choose(
         print_cluster(found)
 
     show(found.to_dict, tables, json=json, output=output, lacks="; ".join(_lacks(found)))
-    if plot is not None:
+    if plot is not None and any(one.usd is not None for one in found.options):
         from shardwise.report.charts.cluster import write_chart  # noqa: PLC0415 - slow
 
         write_chart(found, plot)
+    elif plot is not None:
+        note(f"{plot}: no chart: no option has days and a price")
     if not found.complete:
         return INTERRUPTED
     return 0 if found.feasible or ok_if_none else 1
