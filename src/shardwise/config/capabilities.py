@@ -50,7 +50,7 @@ class Combination(ConfigBase):
 
     when: dict[str, Values] = Field(min_length=1)
     """Values of fields; a field without effect on a strategy has none of them. Of a set of words
-    it is enough to have one."""
+    it is enough to have one; an order of the ranks counts where it is not that of the default."""
     then: dict[str, Values] = Field(min_length=1)
     """Values that other fields may have then."""
     because: str = Field(min_length=1)
@@ -108,7 +108,7 @@ def _checked(fields: dict[str, Values]) -> dict[str, Values]:
 
 def _described(field: Any) -> str:
     numbers = "numbers, comparisons such as '> 1'"
-    own = "true or false" if field.default in (True, False) else numbers
+    own = "true or false" if isinstance(field.default, bool) else numbers
     return f"allowed: {own}{', null, set' if field.optional else ''}"
 
 

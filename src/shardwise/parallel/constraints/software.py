@@ -40,6 +40,7 @@ from shardwise.parallel.constraints.network import wrong_degrees
 from shardwise.parallel.placement import fixed_tiers, place
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
+_USUAL_ORDER = str(COLUMNS["placement"].default)
 _LIFTS = "; --any-software lifts this"
 
 
@@ -292,7 +293,10 @@ def _combination_check(combination: Combination) -> Check:
         rows: Bools = np.ones(len(table), dtype=np.bool_)
         for name, has in tests.items():
             if name == "placement":
-                rows = rows & _has_placement(combination.when[name])(system, table)
+                orders = combination.when[name]
+                rows = rows & _has_placement(orders)(system, table)
+                if _USUAL_ORDER not in orders:
+                    rows = rows & ~_has_placement((_USUAL_ORDER,))(system, table)
             else:
                 rows = rows & has(table) & _active(name, model, table)
             if not rows.any():
