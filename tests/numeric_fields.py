@@ -10,6 +10,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from shardwise.config.capabilities import Capabilities
 from shardwise.units import Dimension
 
 Path = tuple[str | int, ...]
@@ -30,7 +31,7 @@ def fields_of(
     kind: type[BaseModel], path: Path = (), seen: tuple[type, ...] = ()
 ) -> Iterator[NumericField]:
     """All numeric fields of a config type, keys of mappings included."""
-    if kind in seen:
+    if kind in seen or kind is Capabilities:  # values of other fields, which have the bounds
         return
     for name, info in kind.model_fields.items():
         for at, leaf, marks in _leaves(info.annotation, tuple(info.metadata), (*path, name)):
@@ -45,7 +46,7 @@ def values_of(
 ) -> Iterator[NumericField]:
     """The numbers of an example, of lists and mappings the first."""
     for name, info in kind.model_fields.items():
-        if name in data:
+        if name in data and kind is not Capabilities:
             yield from _values(data[name], info.annotation, tuple(info.metadata), (*path, name))
 
 

@@ -120,6 +120,7 @@ def test_a_strategy_has_its_degrees_and_where_they_are():
         "optimizer": "adamw",
         "tp_exchange": "all_reduce",
         "dp_overlap": False,
+        "any_software": True,
         "tp_overlap": "none",
         "extents": "tp=2+dp=2",
         "zero": 1,

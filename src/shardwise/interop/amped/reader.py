@@ -214,6 +214,7 @@ def strategy_fields(config: AmpedConfig) -> dict[str, object]:
         "seq_len": read.count("context"),
         **types,
         "dp_overlap": False,
+        "any_software": True,  # AMPeD binds nothing to what software runs
         **fields_by_degrees(experts=experts, **degrees),
     }
     if has_network(config):  # else all of it is one node
