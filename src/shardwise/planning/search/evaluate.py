@@ -86,7 +86,10 @@ def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints
 def broken_reasons(broken: Ints) -> Counter[str]:
     """How often each rule is broken, by reason."""
     counts = np.bincount(broken[broken >= 0], minlength=len(CONSTRAINTS)).tolist()
-    return +Counter({rule.reason: number for rule, number in zip(CONSTRAINTS, counts, strict=True)})
+    found: Counter[str] = Counter()
+    for rule, number in zip(CONSTRAINTS, counts, strict=True):
+        found[rule.reason] += number  # several rules have one reason
+    return +found
 
 
 def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> Floats:
