@@ -13,6 +13,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.ops.operation import Operation, Phase
+from shardwise.report.tables.strategy_line import in_brief
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.software import dispatcher_of
 
@@ -208,3 +209,17 @@ def test_dispatchers_of_measured_runs(
     row = {"id": "x", "model": {"name": "m", "experts": experts}, "features": features}
     row |= {"hardware": {"accelerator": "H100-SXM-80GB"}}
     assert dispatcher_of(Run.validated(row), Stack.load(stack)) == word
+
+
+def test_tables_name_the_dispatcher() -> None:
+    """Where it sends tokens by another way than all-to-all, in a line of a table."""
+    words = {}
+    for word in WORDS:
+        for ep in (1, 8):
+            run = RUN | {"ep": ep, "stack": samples.stack(), "dispatcher": word}
+            words[word.value, ep] = in_brief(estimate(mixture(), SYSTEM, run).strategy)
+    assert {key for key, text in words.items() if key[0] in text} == {
+        ("all_gather", 8),
+        ("deepep", 8),
+        ("hybridep", 8),
+    }

@@ -18,6 +18,7 @@ from shardwise.analysis.results import (
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.gemms import gemm_table
+from shardwise.report.tables.strategy_line import dispatcher_in_brief
 from shardwise.units import readable
 
 _BAR = 24
@@ -112,6 +113,7 @@ def _headline(result: Estimate) -> Text:
         f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp") if s[axis] > 1
     )
     experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
+    experts += "".join(f" by {word}" for word in dispatcher_in_brief(s))
     options = [
         gpu_count(s["gpus"]) + (f" = {degrees}" if degrees else ""),
         f"micro-batch {s['micro_batch_size']}",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis.results import Interval
+from shardwise.config.enums import Dispatcher
 from shardwise.report.console import seconds
 
 # Always shown, in this order, under these heads.
@@ -47,8 +48,16 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
         options.append(f"{strategy['tp_exchange']}/{strategy['tp_overlap']}{cut}")
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
+    options += dispatcher_in_brief(strategy)
     options += [words for field, words in SWITCHES.items() if strategy[field]]
     return options
+
+
+def dispatcher_in_brief(strategy: Mapping[str, Any]) -> list[str]:
+    """The dispatcher, where tokens are sent to other ranks by another one than all_to_all."""
+    sends = strategy["ep"] * strategy["etp"] > 1
+    word = strategy["dispatcher"]
+    return [word] if sends and word != Dispatcher.ALL_TO_ALL else []
 
 
 def _recompute(strategy: Mapping[str, Any]) -> str:
