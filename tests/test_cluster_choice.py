@@ -189,6 +189,10 @@ def test_what_does_not_fit_into_memory_says_so():
     assert [one.days for one in found.options] == [None, None]
     assert found.options[0].problem.startswith("nothing fits: 1 of 1 strategies need more memory")
     assert not found.feasible
+    few = {"space": FEW | {"tp": 8, "pp": [1, 2, 4]}, "gbs": 64, "tokens": "1B"}
+    small = choose_cluster("llama3-70b", ["h100-sxm", "a100-40gb-sxm"], gpus=[8, 16], **few)
+    alone = search("llama3-70b", "a100-40gb-sxm", few["space"], gpus=[8, 16], gbs=64)
+    assert small.smallest["a100-40gb-sxm"] == alone.smallest.gpus > 16
 
 
 def test_systems_without_a_price_have_days_only():
@@ -257,6 +261,8 @@ def test_one_progress_over_all_searches():
         ({"budget": 0}, "budget: 0: must be an amount in USD above 0"),
         ({"prices": {"h100": 2}}, "prices: h100: is none of the systems: h100-sxm, a100-80gb-sxm"),
         ({"prices": {"h100-sxm": -2}}, "prices: h100-sxm: -2: must be greater than or equal to"),
+        ({"prices": {"h100-sxm": None}}, "prices: h100-sxm: null: "),
+        ({"prices": 5}, "prices: 5: must be USD per accelerator-hour by system"),
         ({"tokens": "many"}, "tokens: 'many'"),
     ],
 )

@@ -207,7 +207,7 @@ def choose_cluster(
     started = time.perf_counter()
     check_function("progress", progress)
     the_model = Model.load(model)
-    several = _systems(systems, prices or {})
+    several = _systems(systems, {} if prices is None else prices)
     run = TrainingRun.load({"tokens": tokens, "reliability": reliability, "site": site})
     limits = _limits(deadline, budget)
     unpriced = tuple(system.name for system in several if system.price is None)
@@ -268,13 +268,14 @@ def _systems(
         if name not in names:
             problem = f"is none of the systems: {', '.join(names)}{nearest(str(name), names)}"
             raise InputError(Fault(source="prices", field=str(name), problem=problem))
-    return tuple(_priced(system, prices.get(system.name)) for system in found)
+    return tuple(
+        _priced(system, prices[system.name]) if system.name in prices else system
+        for system in found
+    )
 
 
-def _priced(system: System, usd: float | None) -> System:
-    """Return the system with another price, if one is set."""
-    if usd is None:
-        return system
+def _priced(system: System, usd: float) -> System:
+    """Return the system with another price."""
     as_of = date.min if system.price is None else system.price.as_of
     try:
         price = Price.validated(

@@ -23,10 +23,7 @@ def closing(found: ClusterChoice) -> list[str]:
     if found.feasible:
         return []
     if not any(one.days is not None for one in found.options):
-        lines = ["nothing is feasible with any system and size"]
-        for system, gpus in found.smallest.items():
-            lines.append(f"{system}: feasible from {gpu_count(gpus)} on")
-        return lines
+        return ["nothing is feasible with any system and size", *_from(found)]
     lines = []
     if found.nearest_in_time is not None:
         nearest = _named(found, found.nearest_in_time)
@@ -37,6 +34,14 @@ def closing(found: ClusterChoice) -> list[str]:
     if not lines:
         lines.append(f"nothing meets both {_deadline(found)} and {_budget(found)}")
     return lines
+
+
+def _from(found: ClusterChoice) -> list[str]:
+    """From how many GPUs on anything is feasible, for systems on which nothing is."""
+    return [
+        f"{system}: nothing is feasible below {gpu_count(gpus)}"
+        for system, gpus in found.smallest.items()
+    ]
 
 
 def days(value: float) -> str:
@@ -158,6 +163,7 @@ def _notes(found: ClusterChoice) -> list[str]:
         names = ", ".join(found.unpriced)
         notes.append(f"no price, so days only: {names}; set it with --price NAME=USD")
     runs = [one.run for one in found.options if one.run is not None]
+    notes += _from(found) if runs else []
     if runs and runs[0].goodput is None:
         notes.append("failures and checkpoints are unknown and left out: give --reliability")
     unknown = {run.unknown["waiting"] for run in runs if "waiting" in run.unknown}
