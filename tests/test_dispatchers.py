@@ -40,17 +40,26 @@ def block(**work: Any) -> dict[str, Operation]:
 
 
 def test_all_gather_communicates_all_tokens() -> None:
-    """64 tokens of each of 2 ep ranks are gathered, and 128 of each of 2 etp ranks; then back."""
+    """64 tokens of each of 2 ep ranks are gathered, and 128 of each of 2 etp ranks; then back.
+
+    Each with the choices of 8 experts, 5 bytes forward and 4 backward.
+    """
     ops = block(ep=2, etp=2)
-    out = [("all_to_all", 0), ("all_gather", 128 * ROW), ("all_gather", 256 * ROW)]
-    home = [("reduce_scatter", 256 * ROW), ("reduce_scatter", 128 * ROW), ("all_to_all", 0)]
+
+    def out(row: int) -> list[tuple[str, float]]:
+        return [("all_to_all", 0), ("all_gather", 128 * row), ("all_gather", 256 * row)]
+
+    def home(row: int) -> list[tuple[str, float]]:
+        return [("reduce_scatter", 256 * row), ("reduce_scatter", 128 * row), ("all_to_all", 0)]
 
     def of(name: str, phase: Phase) -> list[tuple[str, float]]:
         found = ops[name].collectives
         return [(c.kind.value, float(c.bytes[0])) for c in found if c.phase is phase]
 
-    assert of("moe.dispatch", FORWARD) == of("moe.combine", INPUT_GRAD) == out
-    assert of("moe.combine", FORWARD) == of("moe.dispatch", INPUT_GRAD) == home
+    assert of("moe.dispatch", FORWARD) == out(ROW + 5 * 8)
+    assert of("moe.dispatch", INPUT_GRAD) == home(ROW + 4 * 8)
+    assert of("moe.combine", FORWARD) == home(ROW)
+    assert of("moe.combine", INPUT_GRAD) == out(ROW)
     axes = [c.axis for c in ops["moe.dispatch"].collectives if c.phase is FORWARD]
     assert axes == ["ep", "ep", "etp"]
     assert exchanges(block(ep=4)["moe.dispatch"], "etp") == []
@@ -59,10 +68,11 @@ def test_all_gather_communicates_all_tokens() -> None:
 def test_all_gather_kernels_and_buffers() -> None:
     """256 rows for the experts of a rank, read and written; back, added to 256 tokens."""
     ops = block(ep=2, etp=2)
-    assert moved(ops["moe.dispatch"], FORWARD) == moved(ops["moe.combine"], INPUT_GRAD) == 512 * ROW
-    assert moved(ops["moe.combine"], FORWARD) == moved(ops["moe.dispatch"], INPUT_GRAD) == 512 * ROW
+    assert moved(ops["moe.combine"], FORWARD) == moved(ops["moe.combine"], INPUT_GRAD) == 512 * ROW
+    assert moved(ops["moe.dispatch"], FORWARD) == 512 * ROW + 256 * 5 * 8
+    assert moved(ops["moe.dispatch"], INPUT_GRAD) == 512 * ROW + 256 * 4 * 8
     eight = block(ep=8)  # 512 tokens, of which 128 rows are for one expert of a rank
-    assert moved(eight["moe.dispatch"], FORWARD) == 256 * ROW
+    assert moved(eight["moe.combine"], INPUT_GRAD) == 256 * ROW
     assert moved(eight["moe.combine"], FORWARD) == (128 + 512) * ROW
     assert eight["moe.combine"].working_bytes.tolist() == [(512 + 128) * ROW]
     assert operations(mixture(), ep=8)["moe.combine"].working_bytes.tolist() == [256 * ROW]
@@ -75,10 +85,13 @@ def exposed_s(system: System, **fields: Any) -> float:
 
 
 def test_all_gather_time_by_hand() -> None:
-    """All tokens of 8 ranks pass each rank, four times a layer: 32 of 128 bytes from 7 others."""
+    """All tokens of 8 ranks pass each rank, four times a layer: 32 of 128 bytes from 7 others.
+
+    With the choices of 8 experts, of 5 and 4 bytes, twice.
+    """
     near = samples.system(node=8, network=[samples.tier("inside", domain=8)])
     layers = mixture().depth
-    gathered = layers * 4 * 7 * 32 * ROW / 1e11
+    gathered = layers * 7 * 32 * (4 * ROW + (5 + 4) * 8) / 1e11
     assert exposed_s(near, dispatcher="all_gather") == pytest.approx(gathered)
     swapped = layers * 4 * 7 / 8 * 2 * 32 * ROW / 1e11
     assert exposed_s(near, dispatcher="all_to_all") == pytest.approx(swapped)

@@ -32,6 +32,9 @@ _ROUTED = _ALL | {"experts"}
 _SHARED = _ALL | {"shared_experts"}
 # Saved per token and expert: the fp32 probability and the destination row of the copy.
 _ROUTING_BYTES = 8
+# Gathered per token and expert with the tokens: the flag of a choice and the fp32 probability;
+# back, the gradient of the probability (Megatron-LM, core/transformer/moe/token_dispatcher.py).
+_GATHERED_BYTES = {Phase.FORWARD: 5, Phase.INPUT_GRAD: 4}
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
 _ROUTING_FLOPS = (6.0, 4.0)
 
@@ -227,8 +230,9 @@ def _moved_rows(
     experts (over etp), and the reverse.
 
     With all_gather: the T tokens of each rank are gathered over ep, and these over etp, T ep etp
-    tokens in all; the rank reads the rows of its experts among them and writes them sorted. Back,
-    it adds its rows to a buffer of all tokens, which is reduce-scattered.
+    tokens in all, each with its choices of the E experts; the rank reads these and the rows of its
+    experts, and writes the rows sorted. Back, it adds its rows to a buffer of all tokens, which is
+    reduce-scattered.
     """
     width = model.hidden * work.element_bytes
     forward_width = model.hidden * work.dispatch_bytes if outwards else width
@@ -237,14 +241,19 @@ def _moved_rows(
     every = on_ep * work.etp
     rows = np.where((load.experts > 1) & ~gathers, 2 * load.rows, 0.0)
     summed = np.where(gathers, load.rows, load.copies) * model.hidden
+    all_experts = load.experts * work.ep
     resident = np.where(gathers, every, load.copies) + load.rows
+
+    def choices(phase: Phase) -> Floats:
+        """Size of the choices of a token, which dispatch gathers [byte]."""
+        return all_experts * (_GATHERED_BYTES[phase] if outwards else 0)
 
     def kernels(phase: Phase, *, out: bool) -> tuple[MemoryBound, ...]:
         kind = "permute" if phase is Phase.FORWARD else "permute_backward"
         size = forward_width if phase is Phase.FORWARD else width
         added = zeros(work) if out else summed
-        own = 2 * load.rows if out else load.rows + every
-        copied = np.where(gathers, own, load.tokens + load.copies) * size
+        own = (2 * load.rows if out else load.rows + every) * size + every * choices(phase)
+        copied = np.where(gathers, own, (load.tokens + load.copies) * size)
         return (
             MemoryBound(phase=phase, bytes=copied, flops=added, kind=kind),
             MemoryBound(phase=phase, bytes=rows * size, flops=zeros(work), kind=kind),
@@ -253,7 +262,8 @@ def _moved_rows(
     def collectives(phase: Phase, *, out: bool) -> tuple[Collective, ...]:
         size = forward_width if phase is Phase.FORWARD else width
         sent = np.where((work.ep > 1) & ~gathers, load.arriving * size, 0.0)
-        gathered = np.where(work.etp > 1, np.where(gathers, every, load.rows) * size, 0.0)
+        of_every = every * (size + choices(phase))
+        gathered = np.where(work.etp > 1, np.where(gathers, of_every, load.rows * size), 0.0)
         kind = CollectiveKind.ALL_GATHER if out else CollectiveKind.REDUCE_SCATTER
         swap = Collective(
             phase=phase,
@@ -265,7 +275,8 @@ def _moved_rows(
         )
         shared = Collective(phase=phase, kind=kind, axis="etp", bytes=gathered)
         if np.any(gathers):
-            tokens = np.where((work.ep > 1) & gathers, on_ep * size, 0.0)
+            of_ep = on_ep * (size + choices(phase))
+            tokens = np.where((work.ep > 1) & gathers, of_ep, 0.0)
             all_tokens = Collective(phase=phase, kind=kind, axis="ep", bytes=tokens)
             return (swap, all_tokens, shared) if out else (shared, all_tokens, swap)
         return (swap, shared) if out else (shared, swap)
