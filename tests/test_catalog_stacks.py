@@ -7,7 +7,7 @@ import numpy as np
 
 from measured_samples import run_of
 from rows import each_row
-from shardwise import Stack, estimate
+from shardwise import Stack, System, catalog, estimate
 from shardwise.validate.measured.software import stack_of
 
 NEWEST = (
@@ -101,3 +101,33 @@ def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:
         run = run_of("one", step=1.0, software=software, features=features)
         stack = stack_of(run, [])
         assert (stack.fused_norm, stack.loss_forward_bytes) == (norm, loss)
+
+
+@each_row(
+    ("system", "stack"),
+    [
+        ("a100-80gb-sxm", "megatron-bridge-2026"),
+        ("h100-sxm", "megatron-bridge-2026"),
+        ("gb300-nvl72", "megatron-bridge-2026"),
+        ("mi355x", "primus-2026"),
+        ("tpu-v5p", "maxtext-2024"),
+        ("trainium1", "neuronx-2024"),
+        ("gaudi2", "gaudi-2025"),
+        ("v100-sxm-32gb", "megatron-lm-2022"),
+        ("calculon-a100-80g", "megatron-core-2025"),
+        ("nersc-a100", "megatron-core-2025"),
+    ],
+)
+def test_accelerators_name_the_software_of_today(system: str, stack: str) -> None:
+    """Systems of predecessors stay as they were."""
+    assert System.load(system).stack == stack
+
+
+def test_every_system_names_a_stack_of_the_catalog() -> None:
+    """An estimate of a plain strategy runs on each of them, full recompute too."""
+    for name in catalog.names("systems"):
+        system = System.load(name)
+        assert system.stack in catalog.names("stacks"), name
+        dtype = "bf16" if "bf16" in system.accelerator.matrix else "fp16"
+        row = {"gpus": 8, "gbs": 16, "mbs": 1, "recompute": "full", "dtype": dtype}
+        assert estimate("llama3-8b", system, row).step_time_s > 0, name

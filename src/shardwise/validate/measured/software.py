@@ -37,7 +37,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
     (r"NeMo|Megatron-Core", "nemo-2025"),
-    (r"Megatron-LM", "megatron-core-2025"),
+    (r"Megatron-LM|Megatron-Patch", "megatron-core-2025"),
 )
 
 
