@@ -110,6 +110,8 @@ class Plan:
             "tp_overlap": self["tp"] * self["tp2"] == 1,
             "tp_regather": self["tp"] == 1 or self["tp_exchange"] != "rs_ag",
             "cp_exchange": self["cp"] == 1,
+            "embedding_as_layer": self["pp"] == 1,
+            "loss_as_layer": self["pp"] == 1,
             "zero": not self.is_sharded,
             "dp_overlap": not self.is_sharded,
             "fsdp_reshard": self["zero"] < 3 or not self.is_sharded,
