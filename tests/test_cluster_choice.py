@@ -355,8 +355,10 @@ def test_the_command_line_chooses(shardwise, tmp_path):
     assert code == 0
     assert "cheapest within 30 days: 64 x h100-sxm" in out
     assert "fastest for up to $5 M: 128 x h100-sxm" in out
-    assert "cheapest in time, front" in out
-    assert "fastest in budget, front" in out
+    assert "$ cheapest in time, > fastest in budget, * front: nothing else is as" in out
+    rows = {int(line.split()[1]): line for line in out.splitlines() if line.startswith(" h100-")}
+    assert (" $ * " in rows[64], " >* " in rows[64]) == (True, False)
+    assert (" $ * " in rows[128], " >* " in rows[128]) == (False, True)
     assert "failures and checkpoints are unknown and left out" in out
     assert json.loads(chart.read_text())["data"]
     code, out, _ = shardwise(*words, "--json")

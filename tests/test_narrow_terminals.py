@@ -41,6 +41,11 @@ COMMANDS = {
     "trace": ("trace", *LARGE),
     "peers": ("peers", *LARGE),
     "search": (*SMALL, "--top", 4, "--pareto", "--axes", "tp,mbs"),
+    "cluster": (
+        *("search", "llama2-7b", "--systems", "h100-sxm,a100-80gb-sxm", "--gpus", "8..64"),
+        *("--gbs", "16,48", "--fix", "tp=2,pp=2", "--tokens", "10B", "--mtbf", "50000h"),
+        *("--checkpoint-time", "60s", "--restart-time", "10min", "--deadline", "3d"),
+    ),
     "sweep": (*SWEEP, "--vary", "nvlink.bandwidth=0.5x,1x", "--vary", "domain=4,64"),
     "sensitivity": (*SWEEP, "--sensitivity"),
     "fixed": (*SWEEP, "--fixed", "--vary", "hbm.bandwidth=1x,2x", "--vary", "mbs=1,2"),

@@ -11,6 +11,8 @@ from shardwise.report.tables.strategy_line import in_brief
 
 _FULL_DIGITS = 99.5
 _MILLION = 1e6
+_CHEAPEST, _FASTEST, _FRONT = "$", ">", "*"
+"""Marks of the answers and of the front."""
 
 
 def print_cluster(found: ClusterChoice) -> None:
@@ -99,7 +101,7 @@ def _table(found: ClusterChoice) -> Table:
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
     table = plain_table(
-        *heads, "MFU", "marks", "plan", optional=("MFU", "goodput", "interval"), wraps=("plan",)
+        *heads, "MFU", "", "plan", optional=("MFU", "goodput", "interval"), wraps=("plan",)
     )
     for column in table.columns[-2:]:
         column.justify = "left"
@@ -141,19 +143,27 @@ def _interval(one: ClusterOption) -> str:
 
 def _marks(found: ClusterChoice, position: int) -> str:
     """What distinguishes an option."""
-    marks = []
-    if position == found.cheapest:
-        marks.append("cheapest" if found.deadline_s is None else "cheapest in time")
-    if position == found.fastest:
-        marks.append("fastest" if found.budget_usd is None else "fastest in budget")
-    if found.options[position].on_front:
-        marks.append("front")
-    return ", ".join(marks)
+    marks = {
+        _CHEAPEST: position == found.cheapest,
+        _FASTEST: position == found.fastest,
+        _FRONT: found.options[position].on_front,
+    }
+    return "".join(mark if is_set else " " for mark, is_set in marks.items())
+
+
+def _legend(found: ClusterChoice) -> str:
+    """What the marks mean."""
+    in_time = "" if found.deadline_s is None else " in time"
+    in_budget = "" if found.budget_usd is None else " in budget"
+    return (
+        f"{_CHEAPEST} cheapest{in_time}, {_FASTEST} fastest{in_budget}, {_FRONT} front: nothing "
+        "else is as fast and as cheap"
+    )
 
 
 def _notes(found: ClusterChoice) -> list[str]:
     """What the table does not say."""
-    notes = ["front: nothing is as fast and as cheap, and better in one of both"]
+    notes = [_legend(found)]
     levels = {one.run.level for one in found.options if one.run is not None and one.run.level}
     if levels:
         notes.append(
