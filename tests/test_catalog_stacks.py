@@ -1,5 +1,6 @@
 """Stacks of the catalog: which software a run has, the prior, and what each says of itself."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -131,3 +132,18 @@ def test_every_system_names_a_stack_of_the_catalog() -> None:
         dtype = "bf16" if "bf16" in system.accelerator.matrix else "fp16"
         row = {"gpus": 8, "gbs": 16, "mbs": 1, "recompute": "full", "dtype": dtype}
         assert estimate("llama3-8b", system, row).step_time_s > 0, name
+
+
+def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> None:
+    """As a table and as JSON: counts of runs, or that there are none."""
+    _, out, _ = shardwise("stacks", "--json")
+    listed = json.loads(out)
+    assert listed["huggingface-2024"]["measured_runs"] == 92
+    assert listed["llama-factory-2024"]["measured_runs"] == 0
+    assert listed["gaudi-2025"]["default_of"] == ["gaudi2"]
+    assert listed["unknown"]["default_of"] == []
+    assert listed["megatron-bridge-2026"]["framework_measured"] is True
+    assert listed["llama-factory-2024"]["framework_measured"] is False
+    code, out, _ = shardwise("stacks")
+    assert code == 0
+    assert "prior: no run at all" in out

@@ -20,6 +20,7 @@ from shardwise.analysis.features import measured_features
 from shardwise.analysis.results import Interval
 from shardwise.arrays import Floats
 from shardwise.config.model import Model
+from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters, count_parameters
@@ -191,6 +192,37 @@ def stack_runs() -> StackRuns:
     path = Path(catalog.__file__).parent / "fit" / _STACKS_FILE
     table = json.loads(path.read_text(encoding="utf-8"))
     return StackRuns(stacks=table["stacks"], levels=table["frameworks"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataBasis:
+    """What a stack of the catalog rests on, and where it is the default."""
+
+    measured_runs: int
+    """Runs of grades A and B that are predicted with it."""
+    framework_measured: bool
+    """Whether runs of any stack of its framework were measured; if not, its figures are a prior."""
+    default_of: tuple[str, ...]
+    """Systems of the catalog that name it."""
+
+
+def data_basis(stack: Stack) -> DataBasis:
+    """Return the measured runs of a stack of the catalog, and the systems that name it."""
+    return DataBasis(
+        measured_runs=stack_runs().stacks.get(stack.name, 0),
+        framework_measured=framework_of(stack.name) in stack_runs().frameworks,
+        default_of=_defaults().get(stack.name, ()),
+    )
+
+
+@cache
+def _defaults() -> Mapping[str, tuple[str, ...]]:
+    """Systems of the catalog by the stack that they name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in catalog.names("systems"):
+        stack = System.load(name).stack
+        found[stack] = (*found.get(stack, ()), name)
+    return found
 
 
 @cache

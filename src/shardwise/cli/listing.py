@@ -1,11 +1,13 @@
 """`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, TypeVar
 
 import typer
 
 from shardwise import catalog
+from shardwise.analysis.prediction_interval import data_basis
 from shardwise.cli.options import JsonFlag, OutputOption, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
@@ -72,10 +74,15 @@ def stacks(
         json=json,
         output=output,
         explain=explain,
-        record=Stack.to_dict,
+        record=_stack_record,
         print_all=print_stacks,
         print_one=print_stack,
     )
+
+
+def _stack_record(stack: Stack) -> dict[str, object]:
+    """A stack with what it rests on, and the systems whose default it is."""
+    return stack.to_dict() | asdict(data_basis(stack))
 
 
 def list_or_show(

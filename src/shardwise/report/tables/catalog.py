@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
+from shardwise.analysis.prediction_interval import data_basis
 from shardwise.config.base import Sourced
 from shardwise.config.capabilities import Values, described
 from shardwise.config.model import Model
@@ -96,18 +97,28 @@ def print_systems(systems: Sequence[System]) -> None:
 
 
 def print_stacks(stacks: Sequence[Stack]) -> None:
-    """Print one line per stack."""
+    """Print one line per stack: its runs, and the accelerators whose default it is."""
     table = plain_table(
-        *("stack", "what it is", "release", "attention", "gradients"),
-        left=5,
-        wraps=("what it is", "release"),
-        optional=("gradients", "attention"),
+        *("stack", "what it is", "release", "runs", "default of", "attention", "gradients"),
+        left=7,
+        wraps=("what it is", "release", "default of"),
+        optional=("gradients", "attention", "release"),
     )
     for stack in stacks:
-        release = stack.release or "-"
-        facts = (stack.description, release, stack.attention, stack.gradient_dtype)
-        table.add_row(stack.name, *facts)
+        basis = data_basis(stack)
+        families = dict.fromkeys(name.split("-", maxsplit=1)[0] for name in basis.default_of)
+        table.add_row(
+            stack.name,
+            stack.description,
+            stack.release or "-",
+            str(basis.measured_runs or ("framework" if basis.framework_measured else "prior")),
+            " ".join(families) or "-",
+            stack.attention,
+            stack.gradient_dtype,
+        )
     show(table)
+    show(Text("runs: measured runs of grades A and B that are predicted with the stack;"))
+    show(Text("framework: runs of other stacks of its framework; prior: no run at all"))
 
 
 def print_stack(stack: Stack) -> None:
