@@ -23,7 +23,8 @@ from shardwise.validate.measured.predict import NotModelledError, translate
 from shardwise.validate.measured.store import load_runs
 
 NOT_BOUND = {"calculon", "simumax", "unknown"}
-DUALPIPE = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128, "schedule": "dualpipe"}
+CORE = "megatron-core-2025"
+DUALPIPE = {"stack": CORE, "gpus": 64, "tp": 8, "pp": 2, "gbs": 128, "schedule": "dualpipe"}
 MODEL = samples.model(position="rope", tied_embeddings=False)
 EXPERTS = samples.deepseek()
 SYSTEM = samples.system()
@@ -286,6 +287,7 @@ def test_every_verb_refuses_what_a_stack_cannot_run(
         "--any-software lifts this"
     )
     flags = ["--gpus", "64", "--tp", "8", "--pp", "2", "--gbs", "128", "--schedule", "dualpipe"]
+    flags += ["--stack", CORE]
     pair = ["llama3-70b", "h100-sxm"]
     (tmp_path / "one.json").write_text(
         json.dumps({"model": pair[0], "system": pair[1], "strategy": DUALPIPE})
@@ -317,7 +319,7 @@ def test_every_verb_refuses_what_a_stack_cannot_run(
 def test_a_search_finds_what_the_stack_can_run() -> None:
     """The plans obey the rule, what it drops is counted, and all of it comes with any_software."""
     space = {"gpus": 16, "gbs": 32, "vpp": 1, "placement": "all", "tp_regather": [True, False]}
-    space |= {"schedule": ["1f1b", "gpipe", "zb-h1"], "fused_activation": [False]}
+    space |= {"schedule": ["1f1b", "gpipe", "zb-h1"], "fused_activation": [False], "stack": CORE}
     found = search("llama3-8b", "h100-sxm", space=space, top=20)
     lifted = search("llama3-8b", "h100-sxm", space=space | {"any_software": True}, top=20)
     assert found.rejected["software"] > 0
