@@ -215,10 +215,6 @@ class SearchResult(Result):
             yield Fault.of(f"space.{name}", values, "must be a list of integers, or text")
         if len({tuple(cell.values) for cell in self.cells}) > 1:
             yield Fault(field="cells", problem="must all be of the same axes")
-        alike = self.alike
-        if alike is not None and not {alike.safer, *alike.order} <= {*range(len(self.best))}:
-            problem = f"must be positions of the {len(self.best)} plans"
-            yield Fault.of("alike.order", [*alike.order], problem)
         runs = self.runs
         if runs is not None and not (runs.cheapest is None or 0 <= runs.cheapest < len(runs.runs)):
             problem = f"must be a position of the {len(runs.runs)} runs"

@@ -180,7 +180,7 @@ def _best(best: Sequence[RankedPlan], alike: Ties | None) -> Table:
     options = [head for field, head in zip(fields, heads, strict=True) if field not in required]
     optional = ("tokens/s/GPU", *reversed(options), "MFU", "8 of 10 runs")
     table = plain_table("", *heads, *figures, left=0, optional=optional)
-    first = () if alike is None else alike.order
+    first = [] if alike is None else [place for place in alike.order if place < len(best)]
     for position in (*first, *(i for i in range(len(best)) if i not in first)):
         rank, estimate = position + 1, best[position]
         row = [word(estimate.strategy[field]) for field in fields]
