@@ -32,3 +32,18 @@ def test_systems_without_a_stack_have_the_default() -> None:
     """A system file need not name software."""
     fields = {name: value for name, value in H100.to_dict().items() if name != "stack"}
     assert System.load(fields).stack == DEFAULT_STACK
+
+
+def test_graphs_are_off_where_they_cannot_capture_layers() -> None:
+    """With full recompute the host launches kernels one by one, as without graphs."""
+    row = {"gpus": 8, "gbs": 8, "any_software": True, "micro_batch_size": 1}
+
+    def time_s(graphs: str, **fields: object) -> float:
+        stack = {"base": "megatron-core-2025", "cuda_graphs": graphs, "host_launch": "50 us"}
+        return estimate("llama3-8b", H100, {**row, **fields, "stack": stack}).step_time_s
+
+    assert time_s("partial") < time_s("none")
+    for fields in ({"recompute": "full"}, {"offload_activations": True}):
+        assert time_s("partial", **fields) == time_s("none", **fields)
+    assert time_s("full", recompute="full") < time_s("none", recompute="full")
+    assert time_s("full", offload_activations=True) == time_s("none", offload_activations=True)

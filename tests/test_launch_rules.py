@@ -126,15 +126,6 @@ def test_a_rule_refuses_what_its_launcher_does(
     assert refused(model, stack(rules={rule: False}), **wrong) == ""
 
 
-def test_captured_graphs_exclude_recompute_and_offload() -> None:
-    """Of the stack that captures them alone."""
-    full = {"recompute": "full"}
-    for graphs, wrong in (("none", False), ("partial", True), ("full", False)):
-        one = samples.stack(cuda_graphs=graphs, capabilities={"rules": {"captured_graphs": True}})
-        assert bool(refused(MODEL, one, **full)) == wrong
-        assert bool(refused(MODEL, one, offload_activations=True)) == (graphs != "none")
-
-
 def test_each_rule_is_described_tested_and_used() -> None:
     """In the documentation, above, and by a stack of the catalog."""
     text = DOCS.read_text(encoding="utf-8")
@@ -142,6 +133,6 @@ def test_each_rule_is_described_tested_and_used() -> None:
     for name in catalog.names("stacks"):
         one = Stack.load(name).capabilities
         used |= {word for word, on in one.rules.items() if on} if one is not None else set()
-    tested = {row[0] for row in _rule_rows()} | {"captured_graphs"}
+    tested = {row[0] for row in _rule_rows()}
     assert set(LAUNCH_RULES) == set(LaunchRule) == tested == used
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == tested

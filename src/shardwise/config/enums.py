@@ -312,7 +312,6 @@ class LaunchRule(Word):
     FUSED_NORMS = "fused_norms"
     GROUPED_ACTIVATION = "grouped_activation"
     FUSED_NORM_OFFLOAD = "fused_norm_offload"
-    CAPTURED_GRAPHS = "captured_graphs"
 
 
 class AttentionImplementation(Word):

@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
-from shardwise.config.enums import AttentionImplementation, Dispatcher, Dtype, Schedule, TpExchange
+from shardwise.config.enums import (
+    AttentionImplementation,
+    CudaGraphs,
+    Dispatcher,
+    Dtype,
+    Recompute,
+    RecomputePart,
+    Schedule,
+    TpExchange,
+)
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
@@ -115,6 +124,23 @@ class Table:
         fused = self.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
+
+    @property
+    def captures_graphs(self) -> Bools:
+        """Whether CUDA graphs of the stack can capture layers.
+
+        Not with activations of layers on the host; graphs of single layers neither with recompute
+        of full layers or of `moe` (Megatron-Core 0.19, transformer_config.py). Megatron users turn
+        graphs off then.
+        """
+        single = self.by_stack(lambda stack: stack.cuda_graphs == CudaGraphs.PARTIAL)
+        full = self.recompute == Recompute.FULL.code
+        moe = RecomputePart.bits((RecomputePart.MOE,))
+        again = full | (
+            (self.recompute == Recompute.SELECTIVE.code) & (self.recompute_parts & moe > 0)
+        )
+        layers = self.offload_activations & (self.offload_parts == 0)
+        return ~layers & ~(single & again)
 
     @property
     def panels(self) -> Ints:

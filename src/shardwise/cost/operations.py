@@ -66,19 +66,15 @@ class Machine:
     @classmethod
     def of(cls, system: System, table: Table, extents: Extents) -> "Machine":
         """Gather the rates of each row."""
+        launch_s = table.by_stack(lambda stack: stack.host_launch)
         return cls(
             system=table.on(system),
             extents={axis: getattr(extents, axis) for axis in LAYER_AXES},
             kernels=KernelRates.of(system, table),
-            host_launch_s=table.by_stack(
-                lambda stack: stack.host_launch * _UNCAPTURED[stack.cuda_graphs]
-            ),
-            expert_launch_s=table.by_stack(
-                lambda stack: stack.host_launch * _UNCAPTURED_EXPERTS[stack.cuda_graphs]
-            ),
-            expert_wait_s=table.by_stack(
-                lambda stack: stack.expert_wait * _WAITS[stack.cuda_graphs]
-            ),
+            host_launch_s=launch_s * _of_graphs(table, _UNCAPTURED),
+            expert_launch_s=launch_s * _of_graphs(table, _UNCAPTURED_EXPERTS),
+            expert_wait_s=table.by_stack(lambda stack: stack.expert_wait)
+            * _of_graphs(table, _WAITS),
             communication_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
             expert_communication_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
             tp_overlap=table.tp_overlap,
@@ -106,6 +102,12 @@ class Machine:
         """Time of the host to launch an operation's kernels of a phase [s]."""
         one_s = self.expert_launch_s if cost.operation.expert else self.host_launch_s
         return cost.launches(phase) * one_s
+
+
+def _of_graphs(table: Table, figures: Mapping[CudaGraphs, float]) -> Floats:
+    """A figure by what CUDA graphs capture, of each row."""
+    captured = table.by_stack(lambda stack: figures[stack.cuda_graphs])
+    return np.where(table.captures_graphs, captured, figures[CudaGraphs.NONE])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

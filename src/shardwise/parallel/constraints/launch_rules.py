@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
     PLACEMENTS,
     ZERO_OPTIMIZER,
     AttentionKind,
     CpExchange,
-    CudaGraphs,
     Dispatcher,
     LaunchRule,
     OffloadPart,
@@ -178,14 +177,6 @@ def _fused_norm_offload(model: Model, table: Table) -> Bools:
     return table.offload_activations & (table.offload_parts & named > 0)
 
 
-def _captured_graphs(_: Model, table: Table) -> Bools:
-    codes: Floats = table.by_stack(lambda stack: float(stack.cuda_graphs.code))
-    partial, full = codes == CudaGraphs.PARTIAL.code, codes == CudaGraphs.FULL.code
-    wrong = partial & (table.recompute == Recompute.FULL.code)
-    wrong |= partial & _recomputes(table, _MOE)
-    return wrong | ((partial | full) & table.offload_activations & (table.offload_parts == 0))
-
-
 def _text(words: str) -> Callable[[Model, Table], str]:
     return lambda *_: words
 
@@ -332,15 +323,5 @@ LAUNCH_RULES: Mapping[LaunchRule, Rule] = {
             "activations of experts"
         ),
         reads=("offload_activations", "offload_parts"),
-    ),
-    # See T:2801, T:2844 and T:2856
-    LaunchRule.CAPTURED_GRAPHS: Rule(
-        field="recompute",
-        violated=_captured_graphs,
-        problem=_text(
-            "captures CUDA graphs, which exclude recompute of full layers and of moe, and offload "
-            "of layers"
-        ),
-        reads=("recompute", "recompute_parts", "offload_activations", "offload_parts", "stack"),
     ),
 }
