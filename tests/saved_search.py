@@ -22,6 +22,7 @@ from shardwise.planning.search import pieces, store
 HBM, HOST = 1.5e6, 0.3e6
 PIECE_ROWS = 400
 SPACE: dict[str, Any] = {
+    "scope": "full",
     "gpus": [4, 16],
     "gbs": 8,
     "seq_len": [32, 30],

@@ -57,7 +57,6 @@ def test_each_option_is_a_search_of_its_own(every):
         assert one.plan.strategy == best.strategy
         assert one.days == best.whole_run.goodput.days.expected
         assert one.usd == best.whole_run.goodput.usd.expected
-        assert one.software == best.software
         assert one.candidates == alone.candidates
         assert one.feasible == alone.feasible
         assert one.rejected == alone.rejected
@@ -179,8 +178,7 @@ def test_sizes_that_do_not_fit_the_batch_are_listed():
     assert problems[2] == "no degrees of the space split a batch of 256 over 7 GPUs"
     assert all(one.days is one.usd is one.plan is None for one in found.options[1:3])
     rounded = choice(systems=["h100-sxm"], gpus=[64, 96], gbs=256, batch="largest")
-    plan = rounded.options[1].plan.strategy
-    assert plan["global_batch_size"] == 256 - 256 % plan["dp"] < 256
+    assert rounded.options[1].plan.strategy["global_batch_size"] == 240
     assert rounded.options[1].global_batch_size == 256
 
 
@@ -362,7 +360,6 @@ def test_the_command_line_chooses(shardwise, tmp_path):
     assert (" $ * " in rows[64], " >* " in rows[64]) == (True, False)
     assert (" $ * " in rows[128], " >* " in rows[128]) == (False, True)
     assert "failures and checkpoints are unknown and left out" in out
-    assert "on h100-sxm, a100-80gb-sxm" in out.split("software: ")[1].splitlines()[0]
     assert json.loads(chart.read_text())["data"]
     code, out, _ = shardwise(*words, "--json")
     record = json.loads(out)

@@ -104,6 +104,7 @@ def some_of(random: Random, values: Sequence[Any], alone: float) -> list[Any]:
 def drawn_space(random: Random, machine: System) -> dict[str, Any]:
     """A small space with several fields given and the others as usual."""
     space: dict[str, Any] = {
+        "scope": "full",
         "gpus": random.sample([1, 2, 4, 6, 8, 12, 16, 24, 32], random.choice([1, 1, 1, 2])),
         "global_batch_size": random.sample([1, 2, 4, 6, 8, 12, 16, 24], random.choice([1, 1, 2])),
         "batch": random.choice(["fixed", "largest"]),

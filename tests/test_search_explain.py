@@ -17,6 +17,7 @@ pytestmark = pytest.mark.any_software
 MODEL = model()
 SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], node=4)
 SPACE = {
+    "scope": "full",
     "gpus": [8, 16],
     "global_batch_size": [8],
     "recompute": ["none", "full"],

@@ -46,6 +46,7 @@ def hosted(capacity: float) -> System:
 
 MODEL, SYSTEM = samples.model(), hosted(6e5)
 SPACE = {
+    "scope": "full",
     "gpus": [4, 8],
     "gbs": 8,
     "mbs": [1, 2, 4],

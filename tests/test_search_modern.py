@@ -27,6 +27,7 @@ pytestmark = pytest.mark.any_software
 
 EXPERTS = samples.deepseek()
 NARROW: dict[str, Any] = {
+    "scope": "full",
     "gpus": [8],
     "global_batch_size": [8],
     "micro_batch_size": [1, 2],

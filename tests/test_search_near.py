@@ -30,6 +30,7 @@ SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], 
 # Half of this space fits: the runtime of the stack holds 2 GiB, the rest a megabyte or so.
 CAPACITY = 2.1486e9
 SPACE = {
+    "scope": "full",
     "gpus": [8, 16],
     "global_batch_size": [8],
     "recompute": ["none", "full"],

@@ -59,6 +59,7 @@ def space(name: str) -> dict[str, Any]:
     """What Calculon's search varies: whole blocks on every stage, a network for each axis."""
     limits, blocks = OPTIMA[name]["limits"], inputs(name)[0].depth
     return {
+        "scope": "full",
         "batch": "largest",
         "gpus": limits["num_procs"],
         "gbs": limits["max_batch_size"],

@@ -43,6 +43,7 @@ def machine(capacity, *, second=None, filled=False, reach=None):
 def space(**fields):
     """Few options, so that naive searches are fast."""
     few = {
+        "scope": "full",
         "gpus": 1,
         "global_batch_size": 8,
         "recompute": ["none", "full"],

@@ -99,12 +99,16 @@ def test_software_may_be_a_noun_or_changes_of_one():
 
 
 def test_a_space_names_the_fields_of_a_strategy():
-    """All but the short form of `tp_exchange`, and the kind of batch."""
-    assert set(Space.model_fields) == {*SPACE_FIELDS, "batch"}
+    """All but the short form of `tp_exchange`, the scope, and the kind of batch."""
+    assert set(Space.model_fields) == {*SPACE_FIELDS, "scope", "batch"}
     assert set(SPACE_FIELDS) == set(Strategy.model_fields) - {"sequence_parallel"}
     short = Space.validated({"mbs": 2, "gbs": "8..32"})
     assert (short.micro_batch_size, short.global_batch_size) == ((2,), (8, 16, 32))
     assert short.batch == "fixed"
+
+
+# All that a search could try before software bound it.
+ANY = Space.validated({"scope": "full", "any_software": True})
 
 
 @each_row("system", [SYSTEM, HOSTED])
@@ -112,13 +116,13 @@ def test_what_is_tried_where_nothing_is_said(system):
     """All of what changes how a run is done, nothing of what makes it another run."""
     offload = (False, True) if system is HOSTED else (False,)
     expected = {**USUAL, **dict.fromkeys(OFFLOADS, offload), "tp_overlap": USUAL["tp_overlap"]}
-    expected["stack"] = (system.stack,)
+    expected |= {"stack": (system.stack,), "any_software": (True,)}
     for field, values in expected.items():
-        assert Space().values(field, system) == tuple(values), field
+        assert ANY.values(field, system) == tuple(values), field
     by_layout = ("gpus", "tp", "pp", "dp", "vpp", "micro_batch_size", "global_batch_size")
     assert {*SPACE_FIELDS} - {*expected} == {*by_layout, "seq_len"}
     for field in by_layout[1:6]:
-        assert Space().values(field, system) is None
+        assert ANY.values(field, system) is None
 
 
 def test_all_is_every_value_there_is():
@@ -303,7 +307,7 @@ def test_the_schema_is_whole_json():
     """Every reference in it is defined, short names are described, other keys are refused."""
     schema = Space.model_json_schema()
     text = json.dumps(schema)
-    assert {"mbs", "gbs", *SPACE_FIELDS, "batch"} == set(schema["properties"])
+    assert {"mbs", "gbs", *SPACE_FIELDS, "scope", "batch"} == set(schema["properties"])
     assert schema["additionalProperties"] is False
     named = {part.split('"')[0] for part in text.split('"$ref": "#/$defs/')[1:]}
     assert named == {"Stack", "Source", "Capabilities", "Combination"}
@@ -320,7 +324,8 @@ def test_search_is_a_function_whatever_was_imported_before():
 def test_a_space_counts_what_it_holds():
     """By hand, on 2 accelerators: tp 2 with 2 kinds of recompute; 2 replicas with 2 kinds, each
     with and without overlap; 2 stages with 2 kinds, in 1 or 2 chunks of their 2 layers."""
-    space = {"gpus": 2, "gbs": 2, "mbs": 1, "recompute": ["none", "full"], "zero": 1}
+    space = {"scope": "full", "gpus": 2, "gbs": 2, "mbs": 1, "zero": 1}
+    space |= {"recompute": ["none", "full"]}
     space |= {"tp_exchange": "rs_ag", "tp_overlap": "none", "tp_regather": True}
     space |= {"fused_activation": False}
     assert count(samples.model(), SYSTEM, space | {"tp": 2}) == (2, {})
@@ -330,7 +335,8 @@ def test_a_space_counts_what_it_holds():
 def test_the_best_of_a_narrower_space_is_no_better():
     """Every value less is a strategy less, or the same."""
     model = Model.load("calculon-megatron-126m")
-    space = {"gpus": 8, "gbs": 16, "dtype": "fp16", "mbs": [1, 2], "placement": "tp-dp-pp"}
+    space = {"scope": "full", "gpus": 8, "gbs": 16, "dtype": "fp16", "mbs": [1, 2]}
+    space |= {"placement": "tp-dp-pp"}
     space |= {**dict.fromkeys(OFFLOADS, False), "pp": [1, 2], "tp_overlap": "none", "vpp": [1, 2]}
     wide = search(model, HOSTED, space, top=1)
     for narrower in ({"recompute": "full"}, {"tp": 8}, {"dp_overlap": False}, {"mbs": 1}):

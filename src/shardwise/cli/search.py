@@ -49,6 +49,10 @@ from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 
+_ONLY_OURS = (
+    *("batch", "space", "fix", "allow", "seq_len"),
+    *("quantization", "stack", "any_software"),
+)
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -84,12 +88,17 @@ class SpaceOptions:
     seq_len: Annotated[
         str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
     ] = None
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", metavar="NAME", help="Short for --allow quantization=..."),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="Software. Default: that of the system."),
+    ] = None
     any_software: Annotated[
         bool,
-        typer.Option(
-            "--any-software",
-            help="Try what the software stack cannot run, too. Short for --fix any_software=true.",
-        ),
+        typer.Option("--any-software", help="Try what the release of the stack cannot run, too."),
     ] = False
 
     def read(self, work: Mapping[str, object]) -> Space:
@@ -101,6 +110,8 @@ class SpaceOptions:
                 "batch": self.batch,
                 "dtype": self.dtype,
                 "seq_len": self.seq_len,
+                "quantization": self.quantization,
+                "stack": self.stack,
                 "any_software": "true" if self.any_software else None,
             },
             fix=field_pairs("fix", self.fix, values="one"),
@@ -252,10 +263,11 @@ def command(
 ) -> int:
     """Find the best way to run a model on a number of GPUs, with certainty.
 
-    Every legal strategy of the space is evaluated: all degrees, micro-batches, chunks, recompute,
-    collectives, ZeRO, offload and placements, unless --space, --fix or --allow restrict them. Some
-    fields have one value by default: recompute_layers=fit, micro_batch_size=largest,
-    stage_layers=balanced. Exit code 1 if none is feasible.
+    Every strategy of the space that the stack can run is evaluated: all degrees, micro-batches and
+    chunks, recompute, sharding and expert parallelism as recipes use them, and offload where
+    nothing fits without it. --space full, --allow and --any-software widen the space, --fix narrows
+    it. A field can also select one value: --allow recompute_layers=fit, micro_batch_size=largest or
+    stage_layers=balanced. Exit code 1 if nothing is feasible.
 
     With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
     exit code 1 if none meets --deadline and --budget.
@@ -287,11 +299,7 @@ def command(
         from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
 
         refuse_options(_NO_EFFECT, recipe=recipe)
-        useless = (
-            used(of, "batch", "space", "fix", "allow", "seq_len", "any_software")
-            | asdict(wanted)
-            | dict(run)
-        )
+        useless = used(of, *_ONLY_OURS) | asdict(wanted) | dict(run)
         theirs_too = ("top", "save", "axes", "plot")
         refuse_options(_NO_EFFECT, **{n: v for n, v in useless.items() if n not in theirs_too})
         record = search_reference(

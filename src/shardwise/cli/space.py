@@ -7,16 +7,21 @@ from typing import Annotated, Any, Literal
 import typer
 
 from shardwise.cli.options import COMMAND_LINE, flag_fault
-from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
 from shardwise.errors import nearest
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.ranking import OBJECTIVES
-from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.planning.search.space import SCOPES, SPACE_FIELDS, Space
 
 _REFERENCE = "Search space of another model, with --reference"
 SpaceOption = Annotated[
     str | None,
-    typer.Option("--space", metavar="FILE", help="Search space file: values to try by field."),
+    typer.Option(
+        "--space",
+        metavar="practical|full|FILE",
+        help="What to try: what recipes use (default), everything that the stack can run, or the "
+        "values by field of a file.",
+    ),
 ]
 FixOption = Annotated[
     list[str] | None,
@@ -25,7 +30,10 @@ FixOption = Annotated[
 AllowOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow", metavar="FIELD=V1,V2,...", help="Try these values of a field; or FIELD=all."
+        "--allow",
+        metavar="FIELD=V1,V2,...",
+        help="Try these values of a field; FIELD alone stands for all of them, and offload for all "
+        "fields of offload.",
     ),
 ]
 MaxMemoryOption = Annotated[
@@ -137,7 +145,8 @@ def read_space(
     work
         Fields that a recipe sets.
     """
-    space = load_space(path, {})
+    scope = path is not None and path.strip().lower() in SCOPES
+    space = load_space({"scope": path} if scope else path, {})
     rest = {n: value for n, value in (work or {}).items() if n not in space.model_fields_set}
     fields = rest | dict(fields)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
@@ -166,6 +175,10 @@ def field_pairs(
     for text in texts or ():
         for pair in (text,) if values == "several" else text.split(","):
             name, equals, value = (word.strip() for word in pair.partition("="))
+            if values == "several" and not equals:
+                every = OFFLOADS if name == "offload" else (name,)
+                found |= field_pairs(flag, [f"{n}=all" for n in every], values=values, known=known)
+                continue
             field = SHORT_NAMES.get(name, name.replace("-", "_"))
             if not equals or not value:
                 problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"

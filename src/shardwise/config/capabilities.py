@@ -81,6 +81,27 @@ class Capabilities(ConfigBase):
     def _of_a_strategy(cls, value: dict[str, Values], _: ValidationInfo) -> dict[str, Values]:
         return _checked(value)
 
+    def allows(self, field: str, value: object) -> bool:
+        """Return whether a value of a field is listed, or the field is not bound.
+
+        Combinations and rules, which depend on other fields, are no part of it.
+        """
+        listed = self.fields.get(field)
+        if listed is None or ANY in listed:
+            return True
+        if value is None or value == ():
+            return None in listed
+        if isinstance(value, tuple) and SET not in listed:
+            groups = [set(one.split("+")) for one in listed if isinstance(one, str)]
+            covered = set().union(*(group for group in groups if group <= set(value)))
+            return covered == set(value)
+        tests = [comparison(one) for one in listed]
+        return (
+            value in listed
+            or SET in listed
+            or any(test(value) for test in tests if test is not None)
+        )
+
 
 def _checked(fields: dict[str, Values]) -> dict[str, Values]:
     """Fields and values that a strategy may have.

@@ -47,7 +47,7 @@ class Role:
     acts_on: tuple[str, ...]
     """Components of the step time that it may change."""
     tries: Tries | tuple[Any, ...] = Tries.DEFAULT
-    """Values that a search tries if it does not name the field."""
+    """Values that a search of the full space tries if it does not name the field."""
     group: Group = Group.OPTION
     every: tuple[Any, ...] = ()
     """What `all` stands for in a search, where the type of the field does not say it."""
@@ -59,3 +59,5 @@ class Role:
     own_line: bool = False
     """Whether a ranking lists strategies that differ in it on lines of their own, as it does for
     fields of `work`. Those that differ in other fields alone are variants of one layout."""
+    practical: Tries | tuple[Any, ...] | None = None
+    """Values that a search of the practical space tries; None: `tries`."""

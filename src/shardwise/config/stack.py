@@ -15,6 +15,7 @@ from shardwise.config.enums import (
     FlashKernel,
     GradientDtype,
     GroupedProducts,
+    RecomputePart,
 )
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
@@ -162,8 +163,21 @@ class Stack(Sourced):
     allocator_slack: Annotated[float, Field(ge=1, le=10), NO_FLAG]
     """Memory that the allocator reserves over what tensors use (torch: max_memory_reserved over
     max_memory_allocated); at 10 nine tenths would lie idle."""
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Values of fields of strategies that name none, in place of the usual ones: what the software
+    does if its user sets nothing."""
+    recompute_sets: tuple[tuple[RecomputePart, ...], ...] = ()
+    """Parts of a layer that its recipes recompute together; a search tries each set."""
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
+
+    @field_validator("defaults")
+    @classmethod
+    def _of_a_strategy(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
+
+        strategy = Strategy.validated(value, source="defaults")
+        return {name: getattr(strategy, name) for name in strategy.model_fields_set}
 
     @field_validator("capabilities", mode="before")
     @classmethod

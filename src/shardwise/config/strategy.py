@@ -117,7 +117,8 @@ def _accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:
 
 
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
-ALL, DIVISORS, DEFAULT_DIVISOR = Tries.ALL, Tries.DIVISORS, Tries.DEFAULT_DIVISOR
+ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
+DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
 
 
 class Strategy(ConfigBase):
@@ -145,7 +146,9 @@ class Strategy(ConfigBase):
     each weight a second time."""
     pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
     """Pipeline stages."""
-    cp: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
+    cp: Annotated[
+        Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True, practical=DIVISORS)
+    ] = 1
     """Context-parallel degree."""
     ep: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
     """Expert-parallel degree."""
@@ -196,7 +199,10 @@ class Strategy(ConfigBase):
     recompute_layers: Annotated[Count | None, Role(RECOMPUTED, DEFAULT_DIVISOR)] = None
     """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
     of its two stages); None: all."""
-    zero: Annotated[Whole, Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3))] = 1
+    zero: Annotated[
+        Whole,
+        Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
+    ] = 1
     """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
     weights too (FSDP)."""
     dp_shard: Annotated[Count | None, Role(ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = None
@@ -249,18 +255,23 @@ class Strategy(ConfigBase):
     tp_exchange: Annotated[
         TpExchange | None,
         _any_case(TpExchange, **_TP_EXCHANGE_ALIASES),
-        Role(LAYERS, (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG), implied=True),
+        Role(
+            LAYERS,
+            (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG),
+            implied=True,
+            practical=(TpExchange.RS_AG,),
+        ),
     ] = None
     """Tensor-parallel communication of activations: all-reduce; reduce-scatter and all-gather, with
     norms and residuals split along the sequence (sequence parallelism); the same between stages
     only; or 2D products (SUMMA), which broadcast panels of inputs and weights."""
-    tp_overlap: Annotated[TpOverlap, Role(("tp_comm",), ALL)] = TpOverlap.STACK
+    tp_overlap: Annotated[TpOverlap, Role(("tp_comm",), ALL, practical=DEFAULT)] = TpOverlap.STACK
     """Overlap of tensor-parallel communication: what the stack does, none, or the GEMM and its
     collective in pieces, as a ring or as a pipeline of collectives."""
     summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
     """Panels of a 2D product; each is broadcast while another is multiplied; None: the fewest, a
     multiple of tp and tp2."""
-    tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL)] = True
+    tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL, practical=DEFAULT)] = True
     """Whether rs_ag saves only the shard of an input on each rank and gathers it again in
     backward."""
     cp_exchange: Annotated[CpExchange, Role((*COMPUTE, "cp_comm"))] = CpExchange.RING
@@ -274,7 +285,14 @@ class Strategy(ConfigBase):
     unused room is padded; None: dropless."""
     expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"), work=True)] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
-    dispatcher: Annotated[Dispatcher | None, Role((*COMPUTE, "ep_comm"), implied=True)] = None
+    dispatcher: Annotated[
+        Dispatcher | None,
+        Role(
+            (*COMPUTE, "ep_comm"),
+            implied=True,
+            practical=(Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP),
+        ),
+    ] = None
     """How tokens reach their experts: one copy for each expert (all_to_all), all tokens to all
     ranks (all_gather), or each token once to each node (deepep, hybridep); None: that of the
     stack."""
@@ -282,22 +300,26 @@ class Strategy(ConfigBase):
         DispatchDtype, Role(("forward", "recompute", "ep_comm"), work=True)
     ] = DispatchDtype.DTYPE
     """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
-    expert_overlap: Annotated[bool, Role(("ep_comm",))] = False
+    expert_overlap: Annotated[bool, Role(("ep_comm",), practical=ALL)] = False
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
-    dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE)] = True
+    dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE, practical=DEFAULT)] = True
     """Whether data-parallel communication of gradients and weights overlaps with compute."""
-    fused_activation: Annotated[bool, Role(("forward", "backward", "offload"), ALL)] = False
+    fused_activation: Annotated[
+        bool, Role(("forward", "backward", "offload"), ALL, practical=DEFAULT)
+    ] = False
     """Whether the MLP activation is recomputed together with its gradient instead of saved."""
-    offload_weights: Annotated[bool, Role(("offload",), ALL)] = False
+    offload_weights: Annotated[bool, Role(("offload",), ALL, practical=DEFAULT)] = False
     """Whether the weights of layers are offloaded to the second memory tier."""
-    offload_activations: Annotated[bool, Role(("offload",), ALL)] = False
+    offload_activations: Annotated[bool, Role(("offload",), ALL, practical=DEFAULT)] = False
     """Whether saved activations of layers are offloaded to the second memory tier."""
     offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(("offload",))] = None
     """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
-    offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE)] = False
+    offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE, practical=DEFAULT)] = False
     """Whether the optimizer state of layers is offloaded to the second memory tier."""
-    placement: Annotated[str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS)] = "tp-cp-dp-pp"
+    placement: Annotated[
+        str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)
+    ] = "tp-cp-dp-pp"
     """Order of the axes over the ranks, innermost first."""
     extents: Annotated[str | None, _extents(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
     """Members of each axis in one domain of a network tier, such as tp=4+dp=2, instead of
@@ -353,6 +375,18 @@ class Strategy(ConfigBase):
             raise ValueError(f"must name a part; {instead}")
         return None if value is None else tuple(word for word in words if word in value)
 
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _not_a_recipe(cls, value: object) -> object:
+        word = value.lower() if isinstance(value, str) else ""
+        if word in [*Quantization] or re.fullmatch(r"(mx|nv)?(fp[468]|int[48]).*", word):
+            recipes = ", ".join(one for one in Quantization if one != Quantization.NONE)
+            raise ValueError(
+                f"fewer than 16 bits are a recipe for products: set quantization ({recipes}) and "
+                f"leave dtype at {Dtype.BF16}"
+            )
+        return value
+
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
@@ -395,7 +429,7 @@ class Strategy(ConfigBase):
         return self
 
     def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
-        """Fill in what is None.
+        """Fill in what is None, and what the stack has another default of.
 
         Parameters
         ----------
@@ -416,6 +450,11 @@ class Strategy(ConfigBase):
             place = {"source": "strategy", "field": field}
             faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
+        stack = self.loaded_stack(default_stack)
+        own = self.model_fields_set
+        inherited = {name: value for name, value in stack.defaults.items() if name not in own}
+        if inherited:
+            return self.model_copy(update=inherited).resolved(model, default_stack)
         gpus, dp = self._accelerators(fault)
         seq_len = self.seq_len or model.seq_len
         if seq_len is None:

@@ -35,8 +35,10 @@ def columns_of(
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
+    given = columns
     columns = _with_defaults(columns)
     columns["stack"] = _with_default_stack(columns["stack"], default_stack)
+    columns |= _stack_defaults(columns["stack"], given)
     length = _common_length(columns)
     unnamed, columns["dispatcher"] = _unnamed_dispatchers(columns["dispatcher"], length)
     _refuse_ambiguous(columns, length)
@@ -382,6 +384,19 @@ def _with_default_stack(column: Any, default_stack: str) -> Any:
     if isinstance(column, (str, Mapping, Stack)):
         return column
     return [default_stack if item is None else item for item in column]
+
+
+def _stack_defaults(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults of the stacks of fields that no column sets."""
+    one = isinstance(column, (str, Mapping, Stack))
+    codes, stacks = _stacks(column, 1 if one else len(column))
+    names = {name for stack in stacks for name in stack.defaults}
+    names -= {SHORT_NAMES.get(name, name) for name, value in given.items() if value is not None}
+    found: dict[str, Any] = {}
+    for name in sorted(names):
+        by_stack = [stack.defaults.get(name, _DEFAULTS[name]) for stack in stacks]
+        found[name] = by_stack[0] if len(stacks) == 1 else [by_stack[code] for code in codes]
+    return found
 
 
 def _stack(item: Any) -> Stack:

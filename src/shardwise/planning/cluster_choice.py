@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.analysis import Result
-from shardwise.analysis.results import Estimate, Software
+from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.config.base import Source
@@ -59,8 +59,6 @@ class ClusterOption(Result):
     """The fastest plan, which is also the cheapest; None where nothing is feasible."""
     run: TrainingTime | None
     """The run with that plan."""
-    software: Software | None
-    """What the plan is estimated with."""
     meets_deadline: bool | None
     """None without a deadline."""
     within_budget: bool | None
@@ -379,7 +377,7 @@ def _options(
     """The options of one system."""
     options = []
     for size in _sizes(space, found):
-        answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
+        answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run"))
         answer["problem"] = _why_none(size) if size.best is None else None
         if size.best is not None:
             best = with_training(estimate(model, system, size.best), system, run)
@@ -388,7 +386,6 @@ def _options(
             answer["days"] = best.whole_run.effective_days if ends else None
             answer["usd"] = best.whole_run.effective_usd if ends else None
             answer["plan"], answer["run"] = _plan(best), best.whole_run
-            answer["software"] = best.software
             answer["problem"] = None if ends else _NEVER
         options.append(
             ClusterOption(

@@ -194,7 +194,11 @@ def _positions(model: Model, _: System, table: Table) -> Bools:
 
 
 def _parts_unused(_: Model, __: System, table: Table) -> Bools:
-    return (table.recompute != Recompute.SELECTIVE.code) & (table.recompute_parts != _USUAL_PARTS)
+    own = table.by_stack(
+        lambda stack: RecomputePart.bits(stack.defaults.get("recompute_parts", ("core_attention",)))
+    )
+    usual = (table.recompute_parts == _USUAL_PARTS) | (table.recompute_parts == own)
+    return (table.recompute != Recompute.SELECTIVE.code) & ~usual
 
 
 def _has_parts(table: Table, parts: tuple[str, ...]) -> Bools:
@@ -204,11 +208,14 @@ def _has_parts(table: Table, parts: tuple[str, ...]) -> Bools:
     return found
 
 
+def is_recomputable(model: Model, part: str) -> bool:
+    """Whether some layer of a model has a part of recompute."""
+    return part not in _IN_SOME_MODELS or any(map(_IN_SOME_MODELS[part], model.layers))
+
+
 def _lacking(model: Model) -> int:
     """Parts of recompute that a model lacks, as bits."""
-    return RecomputePart.bits(
-        [part for part, has in _IN_SOME_MODELS.items() if not any(map(has, model.layers))]
-    )
+    return RecomputePart.bits([part for part in RecomputePart if not is_recomputable(model, part)])
 
 
 def _parts_lacking(model: Model, _: System, table: Table) -> Bools:

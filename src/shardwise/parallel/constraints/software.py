@@ -68,6 +68,20 @@ def capabilities_of(stack: Stack) -> Capabilities | None:
     return stack.capabilities
 
 
+def can_run(stack: Stack, field: str, value: object) -> bool:
+    """Whether the release of a stack lists a value of a field, or does not bind the field.
+
+    Parameters
+    ----------
+    stack
+        Software of a strategy.
+    field, value
+        Of a strategy; combinations with other fields do not count.
+    """
+    bound = capabilities_of(stack)
+    return bound is None or bound.allows(field, value)
+
+
 # --- Which fields have an effect ------------------------------------------------------------------
 
 

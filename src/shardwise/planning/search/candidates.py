@@ -158,7 +158,7 @@ class Candidates:
         InputError
             If a value is missing that nothing implies.
         """
-        space = space.settled(model)
+        space = space.settled(model, system)
         first = _first_values(model, system, space)
         _check_size(model, system, space)
         legal: list[Box] = []
@@ -195,7 +195,7 @@ def boxes_of(
     model: Model, system: System, space: Space, scale: Scale, layouts: Table
 ) -> list[tuple[Ints, Box]]:
     """Return boxes of legal layouts, each with the positions of its layouts."""
-    return _OptionTables(model, system, space.settled(model)).boxes(scale, layouts)
+    return _OptionTables(model, system, space.settled(model, system)).boxes(scale, layouts)
 
 
 def refusals(boxes: Sequence[Box]) -> Counter[str]:

@@ -16,8 +16,7 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
-from shardwise.config.roles import Tries
-from shardwise.config.strategy_fields import COLUMNS, OFFLOADS
+from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes
@@ -35,16 +34,13 @@ from shardwise.planning.search.query import load_space, usable_bytes
 from shardwise.planning.search.results import LargestFit, LargestModel, Shape
 from shardwise.planning.search.run import search
 from shardwise.planning.search.smallest_gpus import least_memory_space
-from shardwise.planning.search.space import Space
+from shardwise.planning.search.space import FULL, Space
 
 _SHOWN = 12
 _MOST_SHOWN = 50
 """Each model that is listed has a search of its own."""
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
-# The practical answer tries all values of these, and the exchanges of released trainers.
-_STILL_TRIED = ("recompute",)
-_USUAL_EXCHANGES = ("all_reduce", "rs_ag")
 
 
 def largest_model(
@@ -67,10 +63,9 @@ def largest_model(
     smaller one does not, if its heads and layers have better divisors.) Memory alone decides
     whether a shape fits; times are computed for the strategies of the largest one only.
 
-    There are two answers: the limit, with every strategy of the space, and `practical`, with those
-    that people run: tensor parallelism inside the innermost domain of the network, no offload, and
-    options at their defaults, except the schedule, ZeRO and recompute. Fields that `space` or
-    `fixed` set are the same for both.
+    There are two answers: the limit, with every strategy of the full scope of `Space` and any
+    software, and `practical`, with those of the practical scope. Fields that `space` or `fixed` set
+    are the same for both.
 
     Parameters
     ----------
@@ -127,7 +122,7 @@ def largest_model(
 
     limit = fit(_everything(declared), math.inf)
     within = 0.0 if limit.largest is None else limit.largest.parameters
-    practical = fit(_practical(declared, the_system), within)
+    practical = fit(declared, within)
     return LargestModel(
         **{name: getattr(limit, name) for name in LargestFit.model_fields},
         system=the_system.name,
@@ -190,33 +185,10 @@ def _fit(case: "_Case", family: Family, *, count: int, within: float) -> Largest
 
 
 def _everything(space: Space) -> Space:
-    """The space with all values of the options that it leaves open, whatever software can run."""
-    every = {name: "all" for name, field in COLUMNS.items() if field.role.tries is Tries.ALL}
-    return _where_open(space, every | {"any_software": True})
-
-
-def _practical(space: Space, system: System) -> Space:
-    """The part of a space that people run: what it leaves open is narrowed.
-
-    Tensor parallelism stays inside the innermost domain of the network, nothing is offloaded, and
-    every option has its default, except the degrees, the schedule, ZeRO and recompute. What the
-    space sets stays as it is.
-    """
-    fields: dict[str, object] = {
-        name: COLUMNS[name].default
-        for name in COLUMNS
-        if COLUMNS[name].role.tries is Tries.ALL and name not in _STILL_TRIED
-    }
-    domain = system.network[0].domain
-    fields["tp"] = [n for n in divisors(_single(space, "gpus")) if domain is None or n <= domain]
-    fields["tp_exchange"] = _USUAL_EXCHANGES
-    return _where_open(space, fields)
-
-
-def _where_open(space: Space, fields: Mapping[str, object]) -> Space:
-    """The space with values for those of some fields that it does not set."""
-    unset = {name: value for name, value in fields.items() if getattr(space, name) is None}
-    return space.fixed(unset, source="space") if unset else space
+    """The space with all values of what it leaves open, whatever software can run them."""
+    wide: dict[str, object] = {"scope": FULL, "any_software": True}
+    fields = {name: value for name, value in wide.items() if name not in space.model_fields_set}
+    return space.fixed(fields, source="space") if fields else space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from shardwise.distinct import distinct_rows
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.planning.search.placements import NETWORK_FIELDS, NETWORK_RULES, divisors, placed
-from shardwise.planning.search.space import Space
+from shardwise.planning.search.space import SPLIT_FIELDS, Space
 
-SPLIT_FIELDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 """Fields that split the layers unevenly, in addition to `stage_layers`."""
 _BEFORE_PLACEMENT = (
     *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
@@ -111,6 +110,9 @@ def _without_placement(
     allowed["tp2"] = _allowed_degrees(model, system, gpus, "tp2", ("summa_widths",))
     allowed["cp"] = long_enough(model, space, divisors(gpus), system)
     allowed["pp"] = _allowed_degrees(model, system, gpus, "pp", ("layers",))
+    for axis, degrees_of in allowed.items():
+        most = space.most(axis, model, system)
+        allowed[axis] = [degree for degree in degrees_of if degree <= most]
     degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]
     listed = [space.values(axis, system) for axis in ("ep", "etp")]
     eps = listed[0] or _allowed_degrees(model, system, gpus, "ep", ("ep_experts", "ep"))
@@ -198,6 +200,12 @@ _Split = tuple[int, int, bool, bool, int]
 _EVEN = (0, 0, False, False, -1)
 
 
+# Schedules in which the first rank has the first layers and the last rank the last ones.
+_IN_ORDER = [
+    schedule.code for schedule in Schedule if schedule not in (Schedule.ZB_V, Schedule.DUALPIPE)
+]
+
+
 class LayerSplits:
     """Ways to split the layers of a model over the stages of a pipeline, by number."""
 
@@ -206,6 +214,10 @@ class LayerSplits:
         self._balanced = "stage_layers" in space.selected
         listed = space.values("stage_layers", system) or (None,)
         self._lists = tuple(one for one in listed if one is not None)
+        self._lists_uneven = space.lists_uneven(system)
+        if self._lists_uneven:
+            uneven = [uneven_layers(model.depth, n) for n in range(2, model.depth + 3)]
+            self._lists = tuple(one for one in uneven if one is not None)
         codes = [-1 if one is None else self._lists.index(one) for one in listed]
         tried = [[v or 0 for v in space.values(n, system) or ()] for n in SPLIT_FIELDS]
         self._tried: list[_Split] = [
@@ -238,6 +250,10 @@ class LayerSplits:
     def _distinct(self, pp: int, vpp: int, schedule: int) -> list[_Split]:
         """Splits of which no two give every stage the same layers, including illegal ones."""
         splits = self._tried
+        places = pp * vpp
+        if self._lists_uneven and pp > 1 and self._model.depth % places and schedule in _IN_ORDER:
+            layers = uneven_layers(self._model.depth, places)
+            return splits if layers is None else [(*_EVEN[:4], self._lists.index(layers))]
         if pp == 1:  # there is nothing to split
             splits = [(0, 0, False, False, split[4]) for split in splits]
         elif self._balanced:
@@ -257,6 +273,28 @@ class LayerSplits:
             if rule < 0 or not self._balanced:
                 found.setdefault((rule < 0, layers), split)
         return list(found.values()) or splits[:1]
+
+
+def uneven_layers(depth: int, places: int) -> tuple[int, ...] | None:
+    """Layers of each chunk where the chunks of a pipeline cannot share them evenly.
+
+    All have the same number, rounded up, but the last and the first, which have the head and the
+    embedding as well: what is too much is taken from them in turn. None where the layers come out
+    even, or too few are left for the others.
+
+    Parameters
+    ----------
+    depth
+        Layers of the model.
+    places
+        Chunks: stages x chunks of a stage.
+    """
+    most = -(-depth // places)
+    less = most * places - depth
+    if not 0 < less <= 2 * most:
+        return None
+    last = -(-less // 2)
+    return (most - (less - last), *[most] * (places - 2), most - last)
 
 
 def _balanced_ends(depth: int, stages: int) -> Iterator[tuple[int, int]]:

@@ -201,6 +201,10 @@ class SearchResult(Result):
     """If the tokens of a training run are specified."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
+    not_tried: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    """Values that the stack can run and the space leaves out, by field."""
+    widened: tuple[str, ...] = ()
+    """Fields that were tried in full because nothing fits otherwise."""
     smallest: SmallestGpus | None = None
     """Where nothing is feasible: the smallest number of GPUs on which something is."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.planning.search.candidates import Candidates, Scale, refusals
@@ -63,7 +64,8 @@ def search(
     Parameters
     ----------
     space
-        A `Space`, its fields as a mapping, or a file; by default the full space.
+        A `Space`, its fields as a mapping, or a file; by default the practical space. Where nothing
+        fits, the search tries offload, too.
     objective
         What to optimize: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the default where
         steps differ in tokens) or ``tokens_per_dollar``.
@@ -148,6 +150,31 @@ def search(
     )
     by_scale, complete = _scan_all(work, progress)
     total = merged(list(by_scale.values()), query)
+    misfits = complete and total.evaluated and not total.feasible
+    wider = the_space.with_offload(the_system) if misfits else None
+    if wider is not None:
+        again = search(
+            the_model,
+            the_system,
+            wider,
+            objective=objective,
+            top=top,
+            pareto=pareto,
+            axes=() if levels else axes,
+            levels=levels,
+            max_memory=max_memory,
+            reserve=reserve,
+            progress=progress,
+            jobs=jobs,
+            backend=backend,
+            save=save,
+            save_all=save_all,
+            run=the_run,
+            all_variants=all_variants,
+        )
+        more = tuple(n for n in OFFLOADS if getattr(wider, n) != getattr(the_space, n))
+        elapsed_s = time.perf_counter() - started
+        return again.model_copy(update={"widened": more, "elapsed_s": elapsed_s})
     lines, counted = Lines.of_rows(total.best), complete
     if query.lines and complete:
         try:
@@ -178,6 +205,7 @@ def search(
         cells=() if levels else best_by_cell(query, candidates, total),
         levels=best_by_level(query, candidates, total) if levels else None,
         nearest=nearest_of(query, candidates, total),
+        not_tried=the_space.not_tried(the_model, the_system),
         smallest=_smallest(query, the_space) if complete and not total.feasible else None,
     )
     if the_run is None:

@@ -291,7 +291,10 @@ def replica_bounds(
         Largest number of accelerators.
     """
     case = _Case(
-        model=model, system=system, space=space.settled(model), capacity_bytes=capacity_bytes
+        model=model,
+        system=system,
+        space=space.settled(model, system),
+        capacity_bytes=capacity_bytes,
     )
     shapes: list[ReplicaShape] = []
     rejected: Counter[str] = Counter()

@@ -1,6 +1,7 @@
 """`Space`: which strategies a search tries."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -17,6 +18,7 @@ from pydantic import (
 
 from shardwise.config.base import ConfigBase
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
+from shardwise.config.enums import Recompute, RecomputePart
 from shardwise.config.model import Model
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
@@ -29,8 +31,11 @@ from shardwise.config.strategy_fields import (
     StrategyField,
     names_of,
 )
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
+from shardwise.parallel.constraints import illegal_faults, software
+from shardwise.parallel.constraints.options import is_recomputable
 
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
@@ -51,6 +56,15 @@ _AS_TP = "tp"
 # Longer sequences are split over context-parallel ranks, too: their activations alone fill an
 # accelerator (Llama 3 was trained with cp 16 at 131,072 tokens: arXiv 2407.21783, table 4).
 _LONG = 32_768
+# The practical space splits a sequence down to this many tokens on a rank: performance recipes of
+# Megatron-Bridge and NeMo split 8,192 tokens in two, and 4,096 not at all.
+_LEAST_TOKENS = 4096
+Scope = Literal["practical", "full"]
+PRACTICAL: Scope = "practical"
+FULL: Scope = "full"
+SCOPES = (PRACTICAL, FULL)
+SPLIT_FIELDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
+"""Fields of an uneven split of the layers that is not listed by stage."""
 SPACE_FIELDS = tuple(COLUMNS)
 """Fields of `Strategy` in a space: all but the short form of `tp_exchange`."""
 
@@ -116,11 +130,19 @@ class Space(_Values):
     """Values to try for each field of `Strategy`.
 
     A field is one value, a list, a range of numbers (``64..512`` doubles, ``64..512:64`` steps) or
-    ``all``. By default a search tries all degrees, chunks and micro-batches that divide what they
-    split (but cp only for long sequences, tp2 and panels only with 2D products, and etp 1 or tp);
-    recompute, communication of tensor parallelism except 2D products, its overlap, ZeRO 0 and 1,
-    fused activations, placements and, where there is a second memory tier, offload. Every other
-    field has its default.
+    ``all``. What a space leaves open has the values of its scope, as far as the stack can run them.
+
+    The practical scope tries what recipes use: all degrees, chunks and micro-batches that divide
+    what they split, with tensor parallelism inside the fastest domain, shards of a sequence of
+    4,096 tokens or more, and etp 1; recompute of the stack's own modules; all-reduce, or
+    reduce-scatter and all-gather; ZeRO 1 to 3; overlapped experts; and the stack's dispatchers.
+    Layers that the stages cannot share evenly are listed by stage.
+
+    The full scope tries tensor parallelism across domains, etp 1 or tp, every overlap and placement
+    and, where there is a second memory tier, offload, too. With `any_software` it tries this
+    whatever the stack.
+
+    Every other field has the default of the stack.
 
     Some fields can select one value for each combination of the others:
     ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
@@ -128,6 +150,8 @@ class Space(_Values):
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
+    scope: Scope = PRACTICAL
+    """Values of fields that the space leaves open."""
     batch: Literal["fixed", "largest"] = "fixed"
     """Whether every strategy has exactly the global batch, or the largest multiple of its replicas
     up to it."""
@@ -187,25 +211,121 @@ class Space(_Values):
         """
         return tuple(name for name, word in _SELECTED_BY.items() if getattr(self, name) == word)
 
-    def settled(self, model: Model) -> Self:
+    def settled(self, model: Model, system: System) -> Self:
         """Return the space with the default degrees of a model.
 
-        These are every ep, with etp 1 or tp, for models with experts; every cp for long sequences;
-        and, where 2D products are requested, every tp2 and number of panels.
+        These are every ep, with etp 1 (in the full scope 1 or tp), for models with experts; every
+        cp for long sequences, and in the practical scope those that leave a rank 4,096 tokens; and,
+        where 2D products are requested, every tp2 and number of panels.
         """
         defaults: dict[str, object] = {}
-        lengths = self.seq_len if isinstance(self.seq_len, tuple) else (model.seq_len,)
-        if self.cp is None and max(length or 0 for length in lengths) >= _LONG:
+        practical = self.scope == PRACTICAL
+        if self.cp is None and self._longest(model) >= _LONG and not practical:
             defaults["cp"] = "all"
         if model.has_experts:
             defaults |= {"ep": "all"} if self.ep is None else {}
-            defaults |= {"etp": (1, _AS_TP)} if self.etp is None else {}
+            etps = (1,) if practical else (1, _AS_TP)
+            defaults |= {"etp": etps} if self.etp is None else {}
+        if self.recompute_parts is None:
+            defaults |= self._recompute(model, system)
         if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
             defaults |= {"tp2": "all"} if self.tp2 is None else {}
             defaults |= {"summa_panels": "all"} if self.summa_panels is None else {}
         if self.tp_exchange == ("summa",) and self.tp_overlap is None:
             defaults["tp_overlap"] = ("stack", "none")
         return self.model_copy(update=defaults) if defaults else self
+
+    def lists_uneven(self, system: System) -> bool:
+        """Whether layers that the stages cannot share evenly are listed by stage."""
+        fields = ("stage_layers", *SPLIT_FIELDS)
+        is_open = all(getattr(self, name) is None for name in fields)
+        runs = any(software.can_run(stack, "stage_layers", (1,)) for stack in self.stacks(system))
+        return self.scope == PRACTICAL and is_open and (runs or self._lifted)
+
+    def most(self, axis: str, model: Model, system: System) -> float:
+        """Largest degree of an axis that the space leaves open."""
+        if self.scope == FULL or getattr(self, axis) is not None:
+            return math.inf
+        if axis == "tp":
+            return system.network[0].domain or math.inf
+        long = self._longest(model) >= _LONG
+        return (
+            max(self._longest(model) // _LEAST_TOKENS, 1) if axis == "cp" and not long else math.inf
+        )
+
+    def _longest(self, model: Model) -> int:
+        """Tokens of the longest sequence."""
+        lengths = self.seq_len if isinstance(self.seq_len, tuple) else (None,)
+        return max(length or model.seq_len or 1 for length in lengths)
+
+    def _recompute(self, model: Model, system: System) -> dict[str, object]:
+        """What recipes of the stacks recompute together, where the model has all of it."""
+        bound = [s for s in self.stacks(system) if software.capabilities_of(s) is not None]
+        sets = [parts for stack in bound for parts in stack.recompute_sets]
+        if self._lifted or not sets:
+            return {}
+        own = [parts for parts in sets if all(is_recomputable(model, part) for part in parts)]
+        runs = [parts for parts in own if self._recomputes(model, system, parts)]
+        if found := tuple(dict.fromkeys(runs)):
+            return {"recompute_parts": found}
+        if self.recompute is not None:
+            return {}
+        every = self.values("recompute", system) or ()
+        return {"recompute": tuple(one for one in every if one != Recompute.SELECTIVE)}
+
+    def _recomputes(self, model: Model, system: System, parts: tuple[RecomputePart, ...]) -> bool:
+        """Whether some stack recomputes these parts of a model."""
+        fields = {"dp": 1, "gbs": 1, "seq_len": 1, "recompute": "selective"}
+        for stack in self.stacks(system):
+            own = {**fields, "recompute_parts": [parts], "stack": stack}
+            faults = illegal_faults(model, system, Table.of(model, own))
+            if all(fault.field != "recompute_parts" for fault in faults.values()):
+                return True
+        return False
+
+    def _is_bound(self, system: System) -> bool:
+        """Whether rules of software apply to some stack."""
+        stacks = self.stacks(system)
+        return not self._lifted and any(software.capabilities_of(s) is not None for s in stacks)
+
+    @property
+    def _lifted(self) -> bool:
+        """Whether the rules of software do not apply."""
+        return self.any_software == (True,)
+
+    def with_offload(self, system: System) -> Self | None:
+        """Return the space with the offload that it leaves open; None if there is nothing more."""
+        if self.scope == FULL:
+            return None
+        more = {name: "all" for name in OFFLOADS if getattr(self, name) is None}
+        wider = self.model_copy(update=more)
+        adds = any(wider.values(name, system) != self.values(name, system) for name in more)
+        return wider if adds and len(system.accelerator.memory) > 1 else None
+
+    def not_tried(self, model: Model, system: System) -> dict[str, tuple[Any, ...]]:
+        """Return values that the stacks can run and only the full scope tries, by field.
+
+        Of a degree that the space leaves open it is a text such as `above 8`.
+        """
+        if self.scope == FULL:
+            return {}
+        wide = self.model_copy(update={"scope": FULL})
+        mine, theirs = self.settled(model, system), wide.settled(model, system)
+        found: dict[str, tuple[Any, ...]] = {}
+        for field in SPACE_FIELDS:
+            most = self.most(field, model, system)
+            if most < math.inf:
+                found[field] = (f"above {most:g}",)
+            if getattr(self, field) is not None or most < math.inf:
+                continue
+            tried, every = mine.values(field, system), theirs.values(field, system)
+            if tried is not None and every is not None:
+                found[field] = tuple(value for value in every if value not in tried)
+        return {field: values for field, values in found.items() if values}
+
+    def stacks(self, system: System) -> tuple[Stack, ...]:
+        """Return the stacks of the space."""
+        return tuple(Stack.load(name) for name in self.stack or (system.stack,))
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Return the values of a field to try, in order; None for all that divide what they split.
@@ -215,26 +335,69 @@ class Space(_Values):
         choices: Choices = getattr(self, field)
         if isinstance(choices, tuple):
             return choices
-        tries = COLUMNS[field].role.tries
-        if choices == "all" and tries is Tries.DEFAULT_DIVISOR:
-            tries = Tries.DIVISORS
-        elif choices == "all" and tries is not Tries.DIVISORS:
-            tries = Tries.ALL
+        if field == "stack":
+            return (system.stack,)
+        tries = self._tries(field, system)
         if field in self.selected or tries is Tries.DIVISORS:
             return None
-        default = system.stack if field == "stack" else COLUMNS[field].default
+        usual = self._defaults(field, system)
         if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
-            return (default,)
-        if COLUMNS[field].kind is Kind.TIER:
-            return tuple(range(len(system.network)))
+            return usual
         if choices is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
-        every = tries if isinstance(tries, tuple) else _every(COLUMNS[field])
-        return tuple(sorted(every, key=lambda value: value != default))
+        every = tries if isinstance(tries, tuple) else _every(COLUMNS[field], system)
+        if choices is None and self.scope == FULL and self._is_listed(field, system):
+            every = _every(COLUMNS[field], system)
+        return self._that_run(field, tuple(sorted(every, key=lambda v: v not in usual)), system)
+
+    def _tries(self, field: str, system: System) -> Tries | tuple[Any, ...]:
+        """What to try of a field that is not listed."""
+        role = COLUMNS[field].role
+        narrow = role.practical
+        if getattr(self, field) != "all":
+            if narrow is None:
+                return role.tries
+            if self.scope == PRACTICAL:
+                return narrow
+            # What recipes of today's software try is part of all that it can run.
+            adds = role.tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR) and self._is_bound(system)
+            if adds and narrow is not Tries.DEFAULT:
+                return Tries.DIVISORS if narrow is Tries.DIVISORS else Tries.ALL
+            return role.tries
+        by_layout = role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
+        return Tries.DIVISORS if by_layout else Tries.ALL
+
+    def _defaults(self, field: str, system: System) -> tuple[Any, ...]:
+        """Defaults of a field by stack."""
+        if field == "dispatcher" and self._tries(field, system) is not Tries.DEFAULT:
+            return tuple(dict.fromkeys(stack.dispatcher for stack in self.stacks(system)))
+        default = COLUMNS[field].default
+        own = [stack.defaults.get(field, default) for stack in self.stacks(system)]
+        return tuple(value for i, value in enumerate(own) if value not in own[:i])
+
+    def _is_listed(self, field: str, system: System) -> bool:
+        """Whether all stacks list the values of a field that they can run."""
+        bound = [software.capabilities_of(stack) for stack in self.stacks(system)]
+        listed = [one is not None and field in one.fields for one in bound]
+        return not self._lifted and all(listed)
+
+    def _that_run(self, field: str, values: tuple[Any, ...], system: System) -> tuple[Any, ...]:
+        """The values that some stack of the space can run; if none can, all that it can run."""
+        if self._lifted:
+            return values
+        stacks = self.stacks(system)
+        every = (values, _every(COLUMNS[field], system))
+        runs = [
+            tuple(v for v in vs if any(software.can_run(s, field, v) for s in stacks))
+            for vs in every
+        ]
+        return runs[0] or runs[1] or values
 
 
-def _every(field: StrategyField) -> tuple[object, ...]:
-    """All values of a field with finitely many, independent of layout and system."""
+def _every(field: StrategyField, system: System | None = None) -> tuple[Any, ...]:
+    """All values of a field with finitely many, independent of the layout."""
+    if field.kind is Kind.TIER:
+        return tuple(range(len(system.network))) if system is not None else ()
     if field.kind is Kind.FLAG:
         return (False, True)
     return field.role.every or (field.words if field.kind is Kind.WORD else ())

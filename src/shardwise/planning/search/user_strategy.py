@@ -34,8 +34,8 @@ from shardwise.parallel.effects import (
 )
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.layouts import SPLIT_FIELDS, expert_degrees
-from shardwise.planning.search.space import SPACE_FIELDS, Space
+from shardwise.planning.search.layouts import expert_degrees, uneven_layers
+from shardwise.planning.search.space import SPACE_FIELDS, SPLIT_FIELDS, Space
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
 _NO_TIER = ("none", "placement")
@@ -119,7 +119,7 @@ class UserStrategy:
         """Fields whose value a space does not try, with the values that it tries."""
         mine = self.row.strategy(0)
         idle = self.without_effect()
-        space = space.settled(self.model)
+        space = space.settled(self.model, self.system)
         found = {}
         for name in SPACE_FIELDS:
             values = None if name in (*_NETWORK, *idle) else self._tried(space, name)
@@ -139,6 +139,9 @@ class UserStrategy:
         if name == "global_batch_size" and self.follows_batch:
             dp = int(self.row.dp[0])
             return tuple(batch // dp * dp or batch for batch in values)
+        if name == "stage_layers" and space.lists_uneven(self.system):
+            places = int(self.row.pp[0] * self.row.vpp[0])
+            return (*values, uneven_layers(self.model.depth, places))
         default: object = self.model.seq_len if name == "seq_len" else None
         if name == "dispatcher":
             default = self.row.stacks[int(self.row.stack[0])].dispatcher

@@ -76,6 +76,7 @@ _REASONS = {
     "ffn": "tp does not divide the width of the MLP",
 }
 _MOST_PARETO = 40
+_MOST_LEFT_OUT = 4
 _IN_BRIEF = (
     *("recompute", "recompute_layers", "zero", "tp_exchange", "tp_overlap", "schedule"),
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
@@ -116,6 +117,8 @@ def print_search(result: SearchResult) -> None:
         show(_pareto(result.pareto, result.pareto_against or "memory"))
     if result.cells:
         show(_cells(result.cells))
+    if note := _scope_note(result):
+        show(Text(note + "\n"))
     show(Text("\n".join(closing(result)), style="dim" if result.best else ""))
 
 
@@ -147,6 +150,32 @@ def _variants_note(result: SearchResult) -> str:
         "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the "
         "best of them; the line is the simplest (--all-variants lists all)\n"
     )
+
+
+def _scope_note(result: SearchResult) -> str:
+    """What the space left out, and what it was widened by."""
+    lines = []
+    if result.widened:
+        lines.append(f"nothing fits without offload; also tried: {', '.join(result.widened)}")
+    if result.not_tried:
+        left_out = "; ".join(_left_out(*item) for item in result.not_tried.items())
+        lines.append(f"not tried: {left_out} (add with --allow FIELD, or --space full)")
+    return "\n".join(lines)
+
+
+def _left_out(field: str, values: Sequence[object]) -> str:
+    """Values of a field that were not tried, or how many there are."""
+    if list(values) == [True]:
+        return field
+    if len(values) > _MOST_LEFT_OUT:
+        return f"{field} ({len(values)} more)"
+    return f"{field} {', '.join(map(_plain_value, values))}"
+
+
+def _plain_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _ties_note(result: SearchResult, found: Ties) -> str:
