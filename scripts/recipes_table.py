@@ -12,10 +12,12 @@ saved in build/recipes-table.json after each recipe; the next run reuses it with
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "recipes.md"
 SAVED = ROOT / "build" / "recipes-table.json"
 START, END = "<!-- table: scripts/recipes_table.py -->", "<!-- end of table -->"
+_HEADS = (
+    *("recipe", "in the default space", "its plan", "[s]", "our best plan", "[s]", "gap"),
+    "search [s]",
+)
 Row = dict[str, Any]
 
 
@@ -62,7 +68,7 @@ def compare(
         "candidates": found.candidates,
         "complete": found.complete,
         "best_s": None if best is None else best.step_time_s,
-        "best": None if best is None else in_brief(best.strategy),
+        "best": None if best is None else brief(best.strategy),
     }
     try:
         mine = estimate_recipe(recipe)
@@ -70,17 +76,48 @@ def compare(
         return row | {"recipe_s": None, "gap": None, "refused": str(refusal)}
     step_s = mine.estimate.step_time_s
     gap = None if best is None else step_s / best.step_time_s - 1
-    plan = in_brief(mine.estimate.strategy)
+    plan = brief(mine.estimate.strategy)
     return row | {"recipe_s": step_s, "gap": gap, "plan": plan, "fits": mine.estimate.fits}
 
 
 def outside(recipe: Recipe, space: Any) -> list[str]:
     """What of a recipe a space does not try, and rules that it breaks, a phrase each."""
     model, system = Model.load(recipe.model), System.load(recipe.system)
-    user = UserStrategy.of(model, system, space, recipe.fields())
+    user = UserStrategy.of(model, system, space, in_counts(recipe.fields(), model.depth))
     mine = user.row.strategy(0).to_dict()
-    fields = [f"{name} {word(mine[name])}" for name in user.outside(space)]
+    fields = [f"{name} {shortened(word(mine[name]))}" for name in user.outside(space)]
     return fields + [f"rule: {reason}" for reason in user.broken]
+
+
+def in_counts(fields: dict[str, Any], depth: int) -> dict[str, Any]:
+    """Fields with layers of stages in place of an embedding and a loss that count as layers.
+
+    n layers a chunk with both ends counted are n - 1 layers on the first and the last chunk.
+    """
+    ends = ("embedding_as_layer", "loss_as_layer")
+    chunks = fields.get("pp", 1) * fields.get("vpp", 1)
+    if not all(fields.get(name) for name in ends) or (depth + 2) % chunks or chunks == 1:
+        return fields
+    lengths = [(depth + 2) // chunks] * chunks
+    lengths[0] -= 1
+    lengths[-1] -= 1
+    return {n: v for n, v in fields.items() if n not in ends} | {"stage_layers": lengths}
+
+
+def brief(strategy: Mapping[str, Any]) -> str:
+    """A strategy in a cell of the table."""
+    overlap = ", expert overlap" if strategy["expert_overlap"] else ""
+    return shortened(in_brief(strategy)) + overlap
+
+
+def shortened(text: str) -> str:
+    """Text with runs of equal numbers in lists of layers counted: 3+4+4+4+2 as 3+4x3+2."""
+
+    def counted(found: re.Match[str]) -> str:
+        groups = [(value, len(list(run))) for value, run in groupby(found[0].split("+"))]
+        return "+".join(f"{value}x{n}" if n > 1 else value for value, n in groups)
+
+    return re.sub(r"\d+(\+\d+)+", counted, text)
 
 
 def _stop_after(seconds: float | None, started: float) -> Callable[..., None] | None:
@@ -105,10 +142,9 @@ def table(rows: Sequence[Row]) -> str:
         f"the median, {max(gaps):+.1%} at most, {min(gaps):+.1%} at least (one outside the space "
         "may be faster than the best in it)."
     )
-    heads = ("recipe", "in the default space", "recipe [s]", "our best [s]", "gap", "our best plan")
     lines = [
-        f"| {' | '.join(heads)} | search [s] |",
-        "|---|---|--:|--:|--:|---|--:|",
+        f"| {' | '.join(_HEADS)} |",
+        "|---|---|---|--:|---|--:|--:|--:|",
         *map(_line, rows),
     ]
     return "\n".join([summary, "", *lines]).replace("+0.0%", "0.0%")
@@ -122,10 +158,11 @@ def _line(row: Row) -> str:
     cells = (
         row["name"],
         inside,
+        row.get("plan") or f"refused: {row['refused']}",
         _seconds(row["recipe_s"]),
+        best + note,
         _seconds(row["best_s"]),
         gap,
-        best + note,
         f"{row['seconds']:.1f}",
     )
     return f"| {' | '.join(cells)} |"

@@ -63,13 +63,26 @@ def test_a_recipe_outside_the_space_says_by_which_field(script):
     assert len(said) == 2
 
 
+def test_stages_with_both_ends_as_layers_are_those_with_a_layer_less(script):
+    """30 layers over 4 stages of 8, ends counted, are 7+8+8+7, which the space tries."""
+    fields = {"pp": 4, "embedding_as_layer": True, "loss_as_layer": True}
+    assert script.in_counts(fields, 30) == {"pp": 4, "stage_layers": [7, 8, 8, 7]}
+    assert script.in_counts(fields, 31) == fields
+    assert script.in_counts({"pp": 4}, 30) == {"pp": 4}
+    assert (
+        script.shortened("pp 4 layers 7+8+8+7, recompute a+b")
+        == "pp 4 layers 7+8x2+7, recompute a+b"
+    )
+
+
 def test_a_search_that_takes_too_long_is_stopped_and_marked(script):
     """At the first report of progress; what it found until then counts."""
     row = script.compare(own(zero=1), seconds=0.0, narrowed=NARROW | {"tp": "all", "pp": "all"})
     assert row["seconds"] < 5
     line = script.table([row | {"gap": 0.031, "complete": False, "best": "tp 8"}]).splitlines()[-1]
     assert line.startswith("| mine | yes | ")
-    assert "| +3.1% | tp 8 (stopped) |" in line
+    assert "| tp 8 (stopped) | " in line
+    assert line.endswith(f"| +3.1% | {row['seconds']:.1f} |")
 
 
 def test_the_page_has_one_place_for_the_table(script):
