@@ -98,7 +98,7 @@ SELECTED = [
 ]
 
 
-@pytest.mark.parametrize("name", ["context", "uneven stages", *SELECTED])
+@pytest.mark.parametrize("name", SELECTED)
 def test_variants_obey_the_selection_of_a_space(name, monkeypatch):
     """Layouts that compete to be selected are evaluated together, whichever are listed."""
     compared(modern_case(name), monkeypatch, "step_time")
@@ -108,11 +108,12 @@ def test_all_variants_lists_every_strategy():
     """Without lines the best are those of the full space; a line is among them."""
     space = {"gpus": 8, "gbs": 64, "tp": 2, "pp": [1, 2], "zero": 1, "micro_batch_size": 1}
     space |= {"recompute": "none", "dp_overlap": True, "fused_activation": False, "vpp": 1}
-    space |= {"placement": "tp-cp-dp-pp", "tp_overlap": ["stack", "none"]}
+    space |= {"placement": "tp-cp-dp-pp", "tp_overlap": ["stack", "none"], "tp_exchange": "rs_ag"}
+    space |= {"offload_weights": False, "offload_optimizer": False, "offload_activations": False}
     lines = search("llama3-8b", "h100-sxm", space, top=3)
     every = search("llama3-8b", "h100-sxm", space, top=1000, all_variants=True)
     assert (lines.all_variants, every.all_variants) == (False, True)
-    assert len(every.best) == min(every.feasible, 1000) > 10
+    assert len(every.best) == every.feasible > 4
     assert {one.variants for one in every.best} == {0}
     assert [one.best_step_time_s for one in every.best] == [None] * len(every.best)
     first = lines.best[0]
