@@ -1,0 +1,72 @@
+"""What the Hugging Face Trainer with accelerate's FSDP2 refuses."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher_rules.plan import (
+    NO_STAGES,
+    NO_TIERS,
+    NOWHERE,
+    Abilities,
+    Plan,
+    ability_faults,
+    any_of,
+    expert_degree_faults,
+    grid_faults,
+    plan_of,
+)
+
+_HUGGINGFACE: Abilities = {
+    **NOWHERE,
+    **NO_TIERS,
+    **NO_STAGES,
+    "schedule": any_of("1f1b"),
+    "tp_exchange": any_of("all_reduce", "rs_ag"),
+    "tp_overlap": any_of("stack", "none"),
+    "cp_exchange": {"ring": (1, 10), "all_gather": (1, 10), "all_to_all": (1, 12)},
+    "zero": any_of(0, 2, 3),
+    "fsdp_prefetch": any_of(1),
+    "dp_overlap": any_of(True),
+    "etp": any_of(1),
+    "expert_capacity": any_of(None),
+    "dispatcher": any_of("all_to_all"),
+    "dispatch_dtype": any_of("dtype"),
+    "expert_overlap": any_of(False),
+    "quantization": any_of("none", "fp8_tensor"),
+    "recompute": any_of("none", "full"),
+    "recompute_layers": any_of(None),
+    "offload_activations": any_of(False),
+    "optimizer": any_of("adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum"),
+}
+
+
+def _huggingface_sharding(plan: Plan) -> Iterator[str]:
+    shard = plan["dp_shard"] or plan["dp"]
+    is_mesh = plan["tp"] > 1 or plan["cp"] > 1
+    if is_mesh and plan.release < (1, 10):
+        yield "tp, cp: not before release 1.10"
+    if is_mesh and plan["dp"] > shard == 1:
+        yield "dp_shard: tp or cp with replicas needs shards"
+    if plan["cp"] > 1 and plan["cp_exchange"] != "all_to_all" and plan["zero"] < 2:
+        yield "cp: needs zero 2 or 3 (FSDP2)"
+    if plan["ep"] > plan["dp"]:
+        yield f"ep {plan['ep']}: at most dp {plan['dp']}"
+    if plan["quantized_weights"] and plan["quantization"] != "fp8_tensor":
+        yield "quantized_weights: of fp8_tensor only"
+    if plan["offload_weights"] != plan["offload_optimizer"]:
+        yield "offload_weights, offload_optimizer: both or none"
+    if plan["offload_weights"] and (plan["zero"] < 2 or not plan.is_sharded):
+        yield "offload_weights: needs zero 2 or 3"
+    if not plan.orders_as("tp-cp-dp-pp"):
+        yield f"placement {plan['placement']}: only tp-cp-dp"
+
+
+def huggingface_faults(model: Any, strategy: Mapping[str, Any], release: str) -> list[str]:
+    """Rules of accelerate's FSDP2 and the Trainer that a plan breaks; a release of accelerate."""
+    plan = plan_of(model, strategy, release)
+    return [
+        *ability_faults(plan, _HUGGINGFACE),
+        *grid_faults(plan),
+        *expert_degree_faults(plan),
+        *_huggingface_sharding(plan),
+    ]

@@ -1,0 +1,135 @@
+"""What torchtitan refuses."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher_rules.plan import (
+    ALWAYS,
+    NO_TIERS,
+    NOWHERE,
+    Abilities,
+    Plan,
+    Release,
+    ability_faults,
+    any_of,
+    expert_degree_faults,
+    grid_faults,
+    part_faults,
+    plan_of,
+)
+
+_MAIN: Release = (0, 3)  # since 9810191bb of 2026-02-23, after v0.2.2
+_TITAN: Abilities = {
+    **NOWHERE,
+    **NO_TIERS,
+    "schedule": any_of("1f1b", "gpipe", "interleaved", "zb-v"),
+    "tp_exchange": {"rs_ag": ALWAYS, "all_reduce": _MAIN},
+    "tp_overlap": any_of("stack", "none", "ring"),
+    "zero": any_of(0, 2, 3),
+    "fsdp_prefetch": any_of(1),
+    "dp_overlap": any_of(True),
+    "recompute_layers": any_of(None),
+    "quantized_weights": any_of(False, True),
+    "dtype": any_of("bf16", "fp32"),
+    "optimizer": {"adamw": ALWAYS, "adamw-bf16": _MAIN, "muon": _MAIN},
+    "lora_rank": any_of(None),
+    "frozen": any_of(()),
+    "fused_activation": any_of(False),
+    "offload_activations": any_of(False),
+    "expert_overlap": any_of(False),
+    "dispatch_dtype": any_of("dtype"),
+    "dispatcher": {"all_to_all": ALWAYS, "deepep": (0, 2, 1), "hybridep": _MAIN},
+}
+
+
+def _titan_degrees(plan: Plan) -> Iterator[str]:
+    tp, cp = plan["tp"], plan["cp"]
+    for heads, groups in plan.heads:
+        if heads % tp or groups % tp:
+            yield f"tp {tp}: must divide {heads} heads and {groups} key-value heads"
+    multiple = (tp if plan["tp_exchange"] == "rs_ag" else 1) * (2 * cp if cp > 1 else 1)
+    if plan["micro_batch_size"] * plan["seq_len"] % multiple:
+        yield f"seq_len: tokens of a micro-batch must be a multiple of {multiple}"
+    if not plan.orders_as("tp-cp-dp-pp"):
+        yield f"placement {plan['placement']}: only tp-cp-dp-pp"
+
+
+def _titan_shards(plan: Plan) -> Iterator[str]:
+    tp, cp, dp, ep = plan["tp"], plan["cp"], plan["dp"], plan["ep"]
+    if plan["zero"] == 0 and cp > 1:
+        yield "zero 0: cp shards weights"
+    shard = 1 if plan["zero"] == 0 else plan["dp_shard"] or dp
+    if dp % shard:
+        yield f"dp_shard {shard}: must divide dp {dp}"
+    if plan.experts and ep > 1:
+        is_main = plan.release >= _MAIN
+        if plan["etp"] not in ((1,) if is_main else (1, tp)):
+            yield f"etp {plan['etp']}: experts are not split inside"
+        if shard * cp * tp % (ep * plan["etp"]):
+            yield f"ep {ep}: must divide dp_shard x cp x tp"
+        if plan.release < (0, 2):
+            yield "ep: not before release 0.2"
+
+
+def _titan_stages(plan: Plan, compiled: bool) -> Iterator[str]:
+    schedule, vpp, pp = plan["schedule"], plan["vpp"], plan["pp"]
+    if schedule in ("1f1b", "gpipe") and vpp > 1:
+        yield f"vpp: {schedule} has one stage per rank"
+    if schedule == "interleaved" and (vpp == 1 or pp == 1):
+        yield "schedule interleaved: needs pp > 1 and vpp > 1"
+    rounds = max(1, plan.micro_batches // pp)
+    if schedule == "interleaved" and plan.micro_batches % rounds:  # PyTorch's schedules.py
+        yield f"vpp: {plan.micro_batches} micro-batches are not {rounds} equal rounds"
+    if schedule == "zb-v" and compiled:
+        yield "schedule zb-v: not with torch.compile"
+    if pp > 1 and plan.model.tied_embeddings:
+        yield "pp: not with tied embeddings"
+    if plan["stage_layers"] is not None and plan.release < (0, 2):
+        yield "stage_layers: not before release 0.2"
+
+
+def _titan_recompute(plan: Plan) -> Iterator[str]:
+    yield from part_faults(plan, {"every_other": ALWAYS})
+    if plan["cp"] > 1:
+        known = {"all_gather"} if plan.release >= _MAIN else {"all_gather", "ring"}
+        if plan["cp_exchange"] not in known:
+            yield f"cp_exchange {plan['cp_exchange']}: cannot"
+    if plan["offload_weights"] != plan["offload_optimizer"]:
+        yield "offload_weights, offload_optimizer: both or none"
+    if plan["offload_weights"] and (plan["zero"] < 2 or not plan.is_sharded):
+        yield "offload_weights: needs zero 2 or 3"
+
+
+def _titan_precision(plan: Plan, compiled: bool) -> Iterator[str]:
+    is_main, recipe = plan.release >= _MAIN, plan["quantization"]
+    recipes = ("none", "mxfp8", "nvfp4") if is_main else ("none", "fp8_tensor", "mxfp8")
+    if recipe not in recipes:
+        yield f"quantization {recipe}: cannot"
+    if plan["quantized_weights"] and (is_main or recipe != "fp8_tensor" or plan["zero"] < 2):
+        yield "quantized_weights: of fp8_tensor with FSDP, up to release 0.2"
+    if plan["tp"] > 1 and plan["tp_overlap"] == "ring" and not compiled:
+        yield "tp_overlap ring: needs torch.compile"
+    if plan["tp"] > 1 and plan["tp_overlap"] == "ring" and plan["tp_exchange"] != "rs_ag":
+        yield "tp_overlap ring: needs tp_exchange rs_ag"
+    if plan.experts and plan["expert_capacity"] is not None and plan.dispatcher != "hybridep":
+        yield "expert_capacity: hybridep only"
+
+
+def torchtitan_faults(
+    model: Any, strategy: Mapping[str, Any], release: str, *, compiled: bool = True
+) -> list[str]:
+    """Rules of torchtitan that a plan breaks; `compiled` where torch.compile is on."""
+    plan = plan_of(model, strategy, release)
+    abilities = dict(_TITAN)
+    if plan.release >= _MAIN:
+        del abilities["lora_rank"]
+    return [
+        *ability_faults(plan, abilities),
+        *grid_faults(plan),
+        *expert_degree_faults(plan),
+        *_titan_degrees(plan),
+        *_titan_shards(plan),
+        *_titan_stages(plan, compiled),
+        *_titan_recompute(plan),
+        *_titan_precision(plan, compiled),
+    ]
