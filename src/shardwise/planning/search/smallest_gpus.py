@@ -40,16 +40,12 @@ from shardwise.planning.search.space import Space
 from shardwise.units import readable
 
 _PIECE_ROWS = 1 << 16
-# No strategy has more accelerators.
-_MOST_GPUS = 2**31
+_MOST_GPUS = 2**31  # no strategy has more accelerators
 # Numbers of accelerators to evaluate in full before giving up.
 _MOST_EVALUATED = 200
-# Largest degree to try where a space leaves it open.
-_MOST_OPEN = 1 << 10
-# The last digits of a quotient.
-_ROUNDING = 1e-9
-# Overlaps that 2D products may have, too.
-_SUMMA_OVERLAPS = ("stack", "none")
+_MOST_OPEN = 1 << 10  # largest degree to try where a space leaves it open
+_ROUNDING = 1e-9  # the last digits of a quotient
+_SUMMA_OVERLAPS = ("stack", "none")  # overlaps that 2D products may have, too
 
 # These rules depend on the number of replicas.
 _REPLICA_RULES = (
