@@ -159,3 +159,12 @@ def test_an_interrupted_search_lists_the_best_of_each_layout():
         assert [one.variants for one in found.best] == [0] * len(found.best)
     fastest = [one.best_step_time_s or one.step_time_s for one in whole.best]
     assert sorted(fastest) == [one.step_time_s for one in found.best]
+
+
+def test_a_field_without_effect_is_no_setting():
+    """One tensor-parallel rank has no communication, whatever the space says."""
+    space = {"gpus": 8, "gbs": 64, "tp": [1, 2], "pp": 1, "tp_exchange": ["all_reduce"], "cp": 1}
+    found = search("llama3-8b", "h100-sxm", space, top=1000)
+    assert {one.strategy["tp"] for one in found.best} == {1, 2}
+    for one in found.best:
+        assert ("tp_exchange" in one.settings) == ("tp" in one.settings) == (one.strategy["tp"] > 1)

@@ -16,6 +16,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, LINE_FIELDS, Kind
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
+from shardwise.parallel.effects import idle_rows, kinds_of
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.evaluate import Evaluated
 from shardwise.planning.search.layout_keys import LAYOUT_PART, OPTION_PART, as_integers
@@ -154,7 +155,8 @@ def _defaults(model: Model, table: Table) -> Table:
 def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
     """Return the fields of each strategy that are not defaults: what a user has to set.
 
-    Without the work itself (model, GPUs, batch, types, software) and what follows from others.
+    Without the work itself (model, GPUs, batch, types, software), what follows from others, and
+    what has no effect.
     """
     usual = Table.of(model, [Strategy(dp=1, global_batch_size=1, seq_len=1)] * len(table))
     off = {
@@ -163,6 +165,9 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
         if not (COLUMNS[name].role.work or COLUMNS[name].role.implied)
     }
     off |= settings_off(table, _defaults(model, table))
+    for kind, rows in kinds_of(model, table):
+        for name, differs in off.items():  # a field without effect need not be set
+            differs[rows] &= ~idle_rows(kind, table.take(rows), name)
     return [
         tuple(name for name in COLUMNS if name in off and off[name][row])
         for row in range(len(table))
