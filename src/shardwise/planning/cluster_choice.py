@@ -1,8 +1,7 @@
 """`choose_cluster`: which system, size and plan train a model in time and within a budget.
 
-Every system is searched at every size. The fastest plan of a size is also its cheapest, because a
-size costs the same per hour whatever runs on it; so each size has one option, with its days and
-dollars, failures and checkpoints included where they are known.
+The fastest plan of a size is also its cheapest, because a size costs the same per hour whatever
+runs on it; so each size of each system has one option.
 """
 
 import math
@@ -39,6 +38,8 @@ Progress = Callable[[float, int, str], None]
 
 _REASONS_SHOWN = 3
 _BATCH = "batch"
+_BATCH_TOKENS = 2.0**23
+_BATCH_SOURCE = "Llama 3 405B had 4 to 16 M tokens: arXiv 2407.21783, section 3.4.1"
 _NEVER = "the run never finishes: failures undo its work"
 _MOST_DAYS = 1e6
 """A run of thousands of years never finishes: its mean is finite up to 1e300."""
@@ -104,6 +105,8 @@ class ClusterChoice(Result):
     smallest: dict[str, int]
     """By system on which no size is feasible: the smallest number of accelerators that is, if it
     was found."""
+    notes: tuple[str, ...]
+    """What was assumed."""
     elapsed_s: float
     complete: bool
     """Whether every system was searched."""
@@ -171,7 +174,8 @@ def choose_cluster(
     systems
         Systems to compare.
     space, **fixed
-        Strategies to try, as in `search`; with one or more ``gpus`` and ``gbs``.
+        Strategies to try, as in `search`; with one or more ``gpus`` and ``gbs``. Without ``gbs``
+        the batch has about 8 Mi tokens.
     tokens
         Tokens to train on, as for `estimate_training_time`.
     deadline
@@ -210,12 +214,12 @@ def choose_cluster(
     several = _systems(systems, {} if prices is None else prices)
     run = TrainingRun.load({"tokens": tokens, "reliability": reliability, "site": site})
     limits = _limits(deadline, budget)
-    unpriced = tuple(system.name for system in several if system.price is None)
+    unpriced = tuple(one.name for one in several if one.price is None)
     _refuse_unpriced(unpriced, limits)
     declared = load_space(space, fixed)
-    for field in ("gpus", "global_batch_size"):
-        if getattr(declared, field) is None:
-            raise InputError(Fault(source="cluster", field=field, problem="is missing: set it"))
+    if declared.gpus is None:
+        raise InputError(Fault(source="cluster", field="gpus", problem="is missing: set it"))
+    declared, notes = _with_batch(declared, the_model)
     options: list[ClusterOption] = []
     smallest: dict[str, int] = {}
     complete = True
@@ -246,9 +250,22 @@ def choose_cluster(
         **_choice(options, limits),
         unpriced=unpriced,
         smallest=smallest,
+        notes=notes,
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
+
+
+def _with_batch(space: Space, model: Model) -> tuple[Space, tuple[str, ...]]:
+    """Return the space with a batch, and a note if it is assumed: a power of two of sequences."""
+    if space.global_batch_size is not None:
+        return space, ()
+    length = space.seq_len[0] if isinstance(space.seq_len, tuple) else model.seq_len
+    if length is None:
+        raise InputError(Fault(field="global_batch_size", problem="is missing: set it"))
+    batch = 2 ** max(0, round(math.log2(_BATCH_TOKENS / length)))
+    note = f"global batch {batch} x {length} tokens, assumed ({_BATCH_SOURCE}); set --gbs"
+    return space.fixed({"global_batch_size": batch}, source="cluster"), (note,)
 
 
 def _systems(

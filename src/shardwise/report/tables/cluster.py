@@ -163,7 +163,7 @@ def _legend(found: ClusterChoice) -> str:
 
 def _notes(found: ClusterChoice) -> list[str]:
     """What the table does not say."""
-    notes = [_legend(found)]
+    notes = [_legend(found), *found.notes]
     levels = {one.run.level for one in found.options if one.run is not None and one.run.level}
     if levels:
         notes.append(
