@@ -57,6 +57,7 @@ def test_each_option_is_a_search_of_its_own(every):
         assert one.plan.strategy == best.strategy
         assert one.days == best.whole_run.goodput.days.expected
         assert one.usd == best.whole_run.goodput.usd.expected
+        assert one.software == best.software
         assert one.candidates == alone.candidates
         assert one.feasible == alone.feasible
         assert one.rejected == alone.rejected
@@ -373,6 +374,7 @@ def test_the_command_line_chooses(shardwise, tmp_path):
     assert (" $ * " in rows[64], " >* " in rows[64]) == (True, False)
     assert (" $ * " in rows[128], " >* " in rows[128]) == (False, True)
     assert "failures and checkpoints are unknown and left out" in out
+    assert "on h100-sxm, a100-80gb-sxm" in out.split("software: ")[1].splitlines()[0]
     assert json.loads(chart.read_text())["data"]
     code, out, _ = shardwise(*words, "--json")
     record = json.loads(out)

@@ -8,14 +8,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from shardwise.analysis import Result
-from shardwise.analysis.results import Estimate
+from shardwise.analysis.results import Estimate, Software
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.config.base import Source
@@ -60,6 +60,8 @@ class ClusterOption(Result):
     """The fastest plan, which is also the cheapest; None where nothing is feasible."""
     run: TrainingTime | None
     """The run with that plan."""
+    software: Software | None
+    """What the plan is estimated with."""
     meets_deadline: bool | None
     """None without a deadline."""
     within_budget: bool | None
@@ -299,10 +301,8 @@ def _priced(system: System, usd: float) -> System:
             {"usd_per_accelerator_hour": usd, "as_of": as_of.isoformat(), "source": "set"}
         )
     except InputError as error:
-        problem = error.faults[0].problem
-        raise InputError(
-            Fault(source="prices", field=system.name, value=usd, has_value=True, problem=problem)
-        ) from None
+        fault = replace(error.faults[0], source="prices", field=system.name)
+        raise InputError(fault) from None
     others = {name: one for name, one in system.sources.items() if name != "price.source"}
     given = {"price.usd_per_accelerator_hour": Source(kind="assumed", text="set for this choice")}
     return system.model_copy(update={"price": price, "sources": others | given})
@@ -394,7 +394,7 @@ def _options(
     """The options of one system."""
     options = []
     for size in _sizes(space, found):
-        answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run"))
+        answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
         answer["problem"] = _why_none(size) if size.best is None else None
         if size.best is not None:
             best = with_training(estimate(model, system, size.best), system, run)
@@ -403,6 +403,7 @@ def _options(
             answer["days"] = best.whole_run.effective_days if ends else None
             answer["usd"] = best.whole_run.effective_usd if ends else None
             answer["plan"], answer["run"] = _plan(best), best.whole_run
+            answer["software"] = best.software
             answer["problem"] = None if ends else _NEVER
         options.append(
             ClusterOption(

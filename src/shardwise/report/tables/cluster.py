@@ -161,6 +161,19 @@ def _legend(found: ClusterChoice) -> str:
     )
 
 
+def _software(found: ClusterChoice) -> list[str]:
+    """The stack and release of each system's plans."""
+    by_system: dict[str, dict[str, None]] = {}
+    for one in found.options:
+        if one.software is not None:
+            release = f" ({one.software.release})" if one.software.release else ""
+            by_system.setdefault(one.system, {})[f"{one.software.stack}{release}"] = None
+    systems: dict[str, list[str]] = {}
+    for system, stacks in by_system.items():
+        systems.setdefault(" or ".join(stacks), []).append(system)
+    return [f"software: {stack} on {', '.join(names)}" for stack, names in systems.items()]
+
+
 def _notes(found: ClusterChoice) -> list[str]:
     """What the table does not say."""
     notes = [_legend(found), *found.notes]
@@ -169,6 +182,7 @@ def _notes(found: ClusterChoice) -> list[str]:
         notes.append(
             f"interval: days in {round(10 * max(levels))} of 10 runs; the price varies alike"
         )
+    notes += _software(found)
     if found.unpriced:
         names = ", ".join(found.unpriced)
         notes.append(f"no price, so days only: {names}; set it with --price NAME=USD")
