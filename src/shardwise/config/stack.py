@@ -15,6 +15,7 @@ from shardwise.config.enums import (
     FlashKernel,
     GradientDtype,
     GroupedProducts,
+    Quantization,
     RecomputePart,
 )
 from shardwise.config.expressions.records import merged
@@ -94,6 +95,13 @@ class Stack(Sourced):
     """Time of expert GEMMs over that of plain GEMMs of the same shapes."""
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     """Dispatcher of experts where the strategy names none."""
+    fused_expert_recipes: tuple[Quantization, ...] = ()
+    """Low-precision recipes in which one kernel runs all expert GEMMs of a rank, with the next two
+    figures in place of `grouped_products` and its factors."""
+    fused_grouped_time_factor: Factor = 1.0
+    """`grouped_time_factor` of these recipes."""
+    fused_permute_traffic_factor: Factor = 1.0
+    """`permute_traffic_factor` of these recipes, whatever the dispatcher."""
     permute_traffic_factor: Factor = 1.0
     """Bytes that permuting tokens by expert and back moves over the minimum, in addition to
     `memory_traffic_factor`."""

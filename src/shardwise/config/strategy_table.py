@@ -14,6 +14,7 @@ from shardwise.config.enums import (
     CudaGraphs,
     Dispatcher,
     Dtype,
+    Quantization,
     Recompute,
     RecomputePart,
     Schedule,
@@ -124,6 +125,13 @@ class Table:
         fused = self.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
+
+    @property
+    def fuses_experts(self) -> Bools:
+        """Whether one kernel runs all expert GEMMs of a rank because of the recipe of a row."""
+        bits = self.by_stack(lambda stack: float(Quantization.bits(stack.fused_expert_recipes)))
+        fused: Bools = bits.astype(np.int64) >> self.quantization & 1 == 1
+        return fused
 
     @property
     def captures_graphs(self) -> Bools:

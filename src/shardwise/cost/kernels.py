@@ -225,6 +225,7 @@ class KernelRates:
                 processing=chip.processing,
                 compute_latency_s=chip.compute_latency,
             )
+        fused = table.fuses_experts
         return cls(
             chip=chip,
             plain=plain,
@@ -233,15 +234,23 @@ class KernelRates:
                 if np.any(table.quantization > 0)
                 else plain
             ),
-            one_by_one=table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
+            one_by_one=~fused
+            & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
-            grouped_time_factor=table.by_stack(lambda stack: stack.grouped_time_factor),
+            grouped_time_factor=np.where(
+                fused,
+                table.by_stack(lambda stack: stack.fused_grouped_time_factor),
+                table.by_stack(lambda stack: stack.grouped_time_factor),
+            ),
             permute_rate_factor=1
-            / np.where(
-                table.sends_once,
-                table.by_stack(lambda stack: stack.flex_permute_traffic_factor),
+            / np.select(
+                [fused, table.sends_once],
+                [
+                    table.by_stack(lambda stack: stack.fused_permute_traffic_factor),
+                    table.by_stack(lambda stack: stack.flex_permute_traffic_factor),
+                ],
                 table.by_stack(lambda stack: stack.permute_traffic_factor),
             ),
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
