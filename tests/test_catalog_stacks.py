@@ -32,6 +32,7 @@ NEW = (
     "huggingface-2024",
     "llama-factory-2024",
     "megatron-bridge-2026",
+    "megatron-bridge-2026-nvl72",
     "primus-2026",
     "torchtune-2024",
     "unknown",
@@ -109,7 +110,7 @@ def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:
     [
         ("a100-80gb-sxm", "megatron-bridge-2026"),
         ("h100-sxm", "megatron-bridge-2026"),
-        ("gb300-nvl72", "megatron-bridge-2026"),
+        ("gb300-nvl72", "megatron-bridge-2026-nvl72"),
         ("mi355x", "primus-2026"),
         ("tpu-v5p", "maxtext-2024"),
         ("trainium1", "neuronx-2024"),
@@ -147,3 +148,21 @@ def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> N
     code, out, _ = shardwise("stacks")
     assert code == 0
     assert "prior: no run at all" in out
+
+
+def test_recipes_in_8_bits_fuse_the_products_of_experts() -> None:
+    """With mxfp8 the stack of NVL72 machines has the figures of the fused one; in 16 bits not."""
+    row = {"gpus": 8, "ep": 8, "gbs": 64, "dispatcher": "hybridep"}
+
+    def time_s(stack: str | dict[str, object], quantization: str) -> float:
+        fields = {**row, "stack": stack, "quantization": quantization}
+        return estimate("qwen3-30b-a3b", "b200-sxm", fields).time_s["forward"]
+
+    unfused = {
+        "base": "megatron-bridge-2026",
+        "grouped_products": "fused",
+        "grouped_time_factor": 0.8872,
+        "flex_permute_traffic_factor": 0.231,
+    }
+    assert time_s("megatron-bridge-2026-nvl72", "mxfp8") == time_s(unfused, "mxfp8")
+    assert time_s("megatron-bridge-2026-nvl72", "none") > time_s(unfused, "none")

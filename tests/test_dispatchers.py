@@ -172,7 +172,8 @@ def test_bad_words_are_refused() -> None:
 
 def tried(**space: Any) -> set[tuple[int, str]]:
     """Ranks of experts and dispatchers of all strategies of a search."""
-    fixed = {"tp": 1, "pp": 1, "mbs": 1, "etp": 1, "recompute": "none", "any_software": True}
+    fixed = {"scope": "full", "any_software": True, "tp": 1, "pp": 1, "mbs": 1, "etp": 1}
+    fixed["recompute"] = "none"
     run = {"gpus": 8, "global_batch_size": 8, "space": fixed | space}
     found = search(mixture(), SYSTEM, **run, top=1000, all_variants=True)
     assert found.best

@@ -228,7 +228,7 @@ class LayerSplits:
         self._known: dict[tuple[int, int, int], list[int]] = {}
 
     def of(self, pp: int, vpp: int, schedule: int) -> list[int]:
-        """Numbers of the splits over a pipeline, none of them twice."""
+        """Numbers of the splits over a pipeline, none twice; none where layers do not fit."""
         key = pp, vpp, schedule
         if key not in self._known:
             self._known[key] = [
@@ -253,7 +253,7 @@ class LayerSplits:
         places = pp * vpp
         if self._lists_uneven and pp > 1 and self._model.depth % places and schedule in _IN_ORDER:
             layers = uneven_layers(self._model.depth, places)
-            return splits if layers is None else [(*_EVEN[:4], self._lists.index(layers))]
+            return [] if layers is None else [(*_EVEN[:4], self._lists.index(layers))]
         if pp == 1:  # there is nothing to split
             splits = [(0, 0, False, False, split[4]) for split in splits]
         elif self._balanced:
