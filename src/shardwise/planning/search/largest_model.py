@@ -113,7 +113,7 @@ def largest_model(
     def fit(space: Space, within: float) -> LargestFit:
         case = _Case(
             system=the_system,
-            space=_with_divisors(space),
+            space=_with_divisors(space, the_system),
             declared=space,
             capacity_bytes=usable,
             memory={"max_memory": max_memory, "reserve": reserve},
@@ -244,11 +244,16 @@ def _with_dtype(space: Space, system: System) -> tuple[Space, str | None]:
     return space.fixed({"dtype": known[0]}, source="largest"), note
 
 
-def _with_divisors(space: Space) -> Space:
-    """The space with the tp degrees that `Candidates` would try: all divisors of the GPUs."""
+def _with_divisors(space: Space, system: System) -> Space:
+    """The space with the tp degrees that `Candidates` would try: divisors of the GPUs.
+
+    In the practical scope those inside the innermost domain of the network.
+    """
     if space.tp is not None:
         return space
-    return space.fixed({"tp": divisors(_single(space, "gpus"))}, source="space")
+    most = None if space.scope == FULL else system.network[0].domain
+    degrees = [n for n in divisors(_single(space, "gpus")) if most is None or n <= most]
+    return space.fixed({"tp": degrees}, source="space")
 
 
 def _single(space: Space, field: str) -> int:
