@@ -13,8 +13,8 @@ _OFFLOADED = ("weights", "activations", "optimizer")
 
 
 _PRACTICAL = (
-    "tensor parallelism inside the innermost domain, no offload, options at their defaults, "
-    "recompute as needed"
+    "what the stack can run and recipes use, tensor parallelism inside the innermost domain, no "
+    "offload"
 )
 _LIMIT = "everything allowed"
 
