@@ -314,13 +314,14 @@ class Space(_Values):
         found: dict[str, tuple[Any, ...]] = {}
         for field in SPACE_FIELDS:
             most = self.most(field, model, system)
-            if most < math.inf:
+            if most < max(self.gpus or (math.inf,)):
                 found[field] = (f"above {most:g}",)
             if getattr(self, field) is not None or most < math.inf:
                 continue
             tried, every = mine.values(field, system), theirs.values(field, system)
             if tried is not None and every is not None:
-                found[field] = tuple(value for value in every if value not in tried)
+                more = [value for value in every if value not in tried]
+                found[field] = tuple(v for v in more if _has_meaning(model, system, field, v))
         return {field: values for field, values in found.items() if values}
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
@@ -392,6 +393,15 @@ class Space(_Values):
             for vs in every
         ]
         return runs[0] or runs[1] or values
+
+
+def _has_meaning(model: Model, system: System, field: str, value: object) -> bool:
+    """Whether a model and a system allow a value at all, as experts allow dispatchers."""
+    if isinstance(value, str) and value == _AS_TP:
+        return True
+    row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: [value]}
+    faults = illegal_faults(model, system, Table.of(model, row))
+    return all(fault.field != field for fault in faults.values())
 
 
 def _every(field: StrategyField, system: System | None = None) -> tuple[Any, ...]:
