@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import samples
+from drawn_strategies import with_host
 from rows import each_row
 from shardwise import Model, catalog
 from shardwise.config.enums import LaunchRule
@@ -16,7 +17,7 @@ from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES
 MODEL = samples.model(position="rope", tied_embeddings=False)
 GROUPED = samples.llama()
 EXPERTS = samples.deepseek()
-SYSTEM = samples.system()
+SYSTEM = with_host(samples.system(), 1e9)
 DOCS = Path(__file__).parent.parent / "docs" / "stacks.md"
 
 
@@ -111,6 +112,33 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
         ("expert_biases", biased, {"dp": 2, "etp": 2}, {"dp": 2, "ep": 2}),
         ("fused_norms", MODEL, parts, {}),
         ("grouped_activation", MODEL, act, {}),
+        (
+            "present_parts",
+            MODEL,
+            {"recompute": "selective", "recompute_parts": ("mlp", "moe")},
+            {"recompute": "selective", "recompute_parts": ("mlp", "core_attention")},
+        ),
+        (
+            "present_parts",
+            GROUPED,
+            {"recompute": "selective", "recompute_parts": ("mla_up", "mlp")},
+            {"recompute": "selective", "recompute_parts": "mlp"},
+        ),
+        (
+            "untied_shards",
+            tied,
+            {"dp": 2, "zero": 3, "fsdp_reshard": False},
+            {"dp": 2, "zero": 3},
+        ),
+        ("offload_shards", MODEL, {"zero": 3, "offload_weights": True}, {"zero": 3}),
+        (
+            "offload_shards",
+            MODEL,
+            {"zero": 3, "offload_weights": True, "tp": 2},
+            {"zero": 3, "offload_weights": True, "cp": 2},
+        ),
+        ("experts_split_as_tp", EXPERTS, {"tp": 2}, {"tp": 2, "etp": 2}),
+        ("experts_split_as_tp", EXPERTS, {"etp": 2, "dp": 2}, {"dp": 2}),
         ("fused_norm_offload", MODEL, host, {"offload_activations": True, "offload_parts": "qkv"}),
     ]
 

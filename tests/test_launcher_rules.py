@@ -63,7 +63,7 @@ TITAN: Cases = {
     ],
     "pp": [(TIED, FULLY, {"pp": 2}, {"pp": 1})],
     "stage_layers": [
-        (DENSE, FULLY | PP, {"stage_layers": [19, 21, 21, 19]}, {}, {"release": "0.1"}),
+        (DENSE, FULLY | PP, {"stage_layers": [19, 21, 21, 19]}, {}, {"release": "0.0"}),
     ],
     "tp_exchange": [
         (DENSE, FULLY | TP, {"tp_exchange": "all_reduce"}, {}, {"release": "0.2.2"}),

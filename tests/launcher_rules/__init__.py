@@ -71,11 +71,11 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-bridge-fused": Launcher(name="bridge", release="0.16"),
     "megatron-bridge-2026": Launcher(name="bridge", release="0.19"),
     "megatron-core-2025": Launcher(name="megatron", release="0.12"),
-    "nemo-2025": Launcher(name="bridge", release="0.12"),
+    "nemo-2025": Launcher(name="bridge", release="0.13"),
     "primus-2026": Launcher(name="primus", release="0.16"),
     "torchtitan-2024": Launcher(name="torchtitan", release="0.1"),
     "torchtitan-2025": Launcher(name="torchtitan", release="0.2.2"),
-    "torchtitan-eager": Launcher(name="torchtitan", release="0.2.2", options={"compiled": False}),
+    "torchtitan-eager": Launcher(name="torchtitan", release="0.1", options={"compiled": False}),
 }
 """Launcher of each stack whose sources were read; of the others nothing is known here."""
 

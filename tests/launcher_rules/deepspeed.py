@@ -31,13 +31,13 @@ _DEEPSPEED: Abilities = {
     "quantization": any_of("none"),
     "quantized_weights": any_of(False),
     "fused_activation": any_of(False),
-    "lora_rank": any_of(None),
+    "recompute_layers": any_of(None),  # checkpoints are of every layer, or every so many
 }
 
 
 def _deepspeed_degrees(plan: Plan) -> Iterator[str]:
     cp = plan["cp"]
-    if plan["pp"] > 1 and plan["zero"] > 1:
+    if plan["pp"] > 1 and plan["zero"] > (1 if plan.is_sharded else 2):
         yield "pp: with zero 0 and 1 only"
     for heads, groups in plan.heads:
         if heads % cp or (groups % cp and cp % groups):
@@ -53,13 +53,13 @@ def _deepspeed_degrees(plan: Plan) -> Iterator[str]:
 
 
 def _deepspeed_experts(plan: Plan) -> Iterator[str]:
+    has_auto = plan.release >= (0, 19, 5)
+    if plan.experts and plan["etp"] > 1 and (not has_auto or plan["zero"] == 3):
+        yield f"etp {plan['etp']}: from release 0.19.5, not with zero 3"
     if not plan.experts or plan["ep"] == 1:
         return
     if plan["dp"] % plan["ep"]:
         yield f"ep {plan['ep']}: must divide dp {plan['dp']}"
-    has_auto = plan.release >= (0, 19, 5)
-    if plan["etp"] > 1 and (not has_auto or plan["zero"] == 3):
-        yield f"etp {plan['etp']}: from release 0.19.5, not with zero 3"
     if plan["zero"] == 3:
         if not has_auto:
             yield "ep: not with zero 3 before release 0.19.5"
@@ -70,9 +70,9 @@ def _deepspeed_experts(plan: Plan) -> Iterator[str]:
 def _deepspeed_memory(plan: Plan) -> Iterator[str]:
     if plan["recompute"] == "selective":
         yield "recompute selective: cannot"
-    if plan["offload_weights"] and plan["zero"] != 3:
+    if plan["offload_weights"] and plan["zero"] != 3 and plan.is_sharded:
         yield "offload_weights: with zero 3 only"
-    if plan["offload_optimizer"] and plan["zero"] == 0:
+    if plan["offload_optimizer"] and plan["zero"] == 0 and plan.is_sharded:
         yield "offload_optimizer: with zero 1 to 3"
     if plan.offloaded_parts:
         yield "offload_parts: cannot"

@@ -49,16 +49,23 @@ def _huggingface_sharding(plan: Plan) -> Iterator[str]:
         yield "dp_shard: tp or cp with replicas needs shards"
     if plan["cp"] > 1 and plan["cp_exchange"] != "all_to_all" and plan["zero"] < 2:
         yield "cp: needs zero 2 or 3 (FSDP2)"
+    if plan["ep"] > 1 and plan.release < (1, 10):  # styles of experts in tp_plan are younger
+        yield "ep: not before release 1.10"
     if plan["ep"] > plan["dp"]:
         yield f"ep {plan['ep']}: at most dp {plan['dp']}"
-    if plan["quantized_weights"] and plan["quantization"] != "fp8_tensor":
-        yield "quantized_weights: of fp8_tensor only"
-    if plan["offload_weights"] != plan["offload_optimizer"]:
-        yield "offload_weights, offload_optimizer: both or none"
-    if plan["offload_weights"] and (plan["zero"] < 2 or not plan.is_sharded):
-        yield "offload_weights: needs zero 2 or 3"
     if not plan.orders_as("tp-cp-dp-pp"):
         yield f"placement {plan['placement']}: only tp-cp-dp"
+
+
+def _huggingface_weights(plan: Plan) -> Iterator[str]:
+    if plan["quantized_weights"] and plan.release < (1, 4):  # the recipe of torchao
+        yield "quantized_weights: not before release 1.4"
+    if plan["quantized_weights"] and plan["quantization"] != "fp8_tensor":
+        yield "quantized_weights: of fp8_tensor only"
+    if plan["training"] and plan["offload_weights"] != plan["offload_optimizer"]:
+        yield "offload_weights, offload_optimizer: both or none"
+    if plan["offload_weights"] and (plan["zero"] < 2 or plan["dp"] * plan["cp"] == 1):
+        yield "offload_weights: needs zero 2 or 3"
 
 
 def huggingface_faults(model: Any, strategy: Mapping[str, Any], release: str) -> list[str]:
@@ -69,4 +76,5 @@ def huggingface_faults(model: Any, strategy: Mapping[str, Any], release: str) ->
         *grid_faults(plan),
         *expert_degree_faults(plan),
         *_huggingface_sharding(plan),
+        *_huggingface_weights(plan),
     ]

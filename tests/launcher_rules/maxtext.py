@@ -26,7 +26,8 @@ _MAXTEXT: Abilities = {
     "zero": any_of(0, 1, 3),
     "fsdp_reshard": any_of(True),
     "fsdp_prefetch": any_of(1),
-    "dispatcher": any_of("all_to_all", "all_gather"),
+    "dispatcher": any_of("all_to_all"),
+    "expert_overlap": any_of(False),  # what XLA overlaps is no option
     "dispatch_dtype": any_of("dtype"),
     "quantization": any_of("none", "fp8_tensor"),
     "quantized_weights": any_of(False),

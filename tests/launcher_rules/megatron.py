@@ -69,7 +69,7 @@ _MEGATRON_PARTS: Mapping[str, Release] = {
     "activation": (0, 12),
     "mlp": (0, 12),
     "moe": (0, 12),
-    "shared_experts": (0, 12),
+    "shared_experts": (0, 16),  # not among the modules of 0.12
 }
 _OFFLOAD_MODULES = {
     "attention_norm",
@@ -217,14 +217,12 @@ def _megatron_shards(plan: Plan) -> Iterator[str]:
 
 
 def _megatron_sharding(plan: Plan) -> Iterator[str]:
-    zero = plan["zero"]
-    if not plan.is_sharded:
-        return
+    zero = plan["zero"] if plan.is_sharded or plan["zero"] == 3 else 0
     if zero > 1 and plan["optimizer"] == "muon":
         yield "zero 2, 3: not with muon"
     if zero > 1 and not plan.orders_as("tp-cp-dp-pp"):  # Bridge: not with Megatron-FSDP
         yield "placement: zero 2 and 3 need tp-cp-dp-pp"
-    if zero == 3 and not plan["fsdp_reshard"]:  # torch FSDP2, A:1031-1064
+    if plan["zero"] == 3 and not plan["fsdp_reshard"]:  # torch FSDP2, A:1031-1064
         if plan["pp"] > 1 or plan["ep"] > 1:
             yield "fsdp_reshard false: needs pp 1 and ep 1"
         if plan.model.tied_embeddings or plan["dtype"] == "fp16" or plan["quantized_weights"]:
@@ -235,12 +233,14 @@ def _megatron_precision(plan: Plan) -> Iterator[str]:
     if plan["quantized_weights"]:
         if plan["quantization"] == "none":
             yield "quantized_weights: needs quantization"
-        if not plan["zero"]:
+        if plan.is_sharded and not plan["zero"] and not plan["lora_rank"]:
             yield "quantized_weights: needs zero 1 or more"
     if plan["offload_optimizer"] and not plan["optimizer"].startswith("adamw"):  # A:1884
         yield f"offload_optimizer: not with {plan['optimizer']}"
     is_aware = plan["offload_optimizer"] or plan["optimizer"] in ("adamw-bf16", "adamw-8bit")
-    if is_aware and not plan["zero"]:  # megatron-core 0.16.1, optimizer_config.py:379
+    if (
+        is_aware and plan.is_sharded and not plan["zero"]
+    ):  # megatron-core 0.16.1, optimizer_config.py:379
         yield "optimizer, offload_optimizer: types of its state need zero 1 or more"
     if plan.model.mtp and plan.model.position not in ("rope", "learned"):  # A:1942
         yield f"mtp: not with {plan.model.position} positions"
@@ -381,7 +381,11 @@ def megatron_faults(
         abilities |= {"offload_weights": any_of(False, True)}
         del abilities["lora_rank"]
     if primus:
-        abilities |= {"schedule": any_of("1f1b", "interleaved", "zb-h1", "zb-v")}
+        abilities |= {
+            "schedule": any_of("1f1b", "interleaved", "zb-h1", "zb-v"),
+            "tp_overlap": any_of("stack", "none"),  # Transformer Engine on ROCm: not checked
+        }
+        del abilities["lora_rank"]  # its trainer for fine-tuning
     faults = list(ability_faults(plan, abilities))
     for rule in (*_MEGATRON_RULES, *([_primus] if primus else [])):
         faults += rule(plan)

@@ -82,7 +82,9 @@ class Plan:
     @property
     def is_sharded(self) -> bool:
         """Whether there is anything to shard or reduce over."""
-        return self["dp"] * self["cp"] > 1
+        if self["dp"] * self["cp"] > 1:
+            return True
+        return bool(self.experts) and self["gpus"] > self["etp"] * self["ep"] * self["pp"]
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -96,6 +98,7 @@ class Plan:
     def is_idle(self, name: str) -> bool:
         """Whether nothing depends on a field, so that a launch file leaves it out."""
         return {
+            "schedule": self["pp"] == 1,
             "tp_exchange": self["tp"] * self["tp2"] == 1,
             "tp_overlap": self["tp"] * self["tp2"] == 1,
             "tp_regather": self["tp"] == 1 or self["tp_exchange"] != "rs_ag",
@@ -104,8 +107,8 @@ class Plan:
             "loss_as_layer": self["pp"] == 1,
             "zero": not self.is_sharded,
             "dp_overlap": not self.is_sharded,
-            "fsdp_reshard": self["zero"] < 3 or not self.is_sharded,
-            "fsdp_prefetch": self["zero"] < 3 or not self.is_sharded,
+            "fsdp_reshard": self["zero"] < 3,
+            "fsdp_prefetch": self["zero"] < 3,
             "dispatcher": not self.experts,
             "dispatch_dtype": not self.experts,
             "expert_capacity": not self.experts,
@@ -156,6 +159,18 @@ NO_STAGES = only_defaults(
 )
 
 
+# What is of training only, where a plan does not train.
+_FORWARD_ONLY: Mapping[str, object] = {
+    "recompute": "none",
+    "recompute_layers": None,
+    "optimizer": "adamw",
+    "expert_overlap": False,
+    "fused_activation": False,
+    "offload_activations": False,
+    "offload_optimizer": False,
+}
+
+
 def grid_faults(plan: Plan) -> Iterator[str]:
     product = plan["tp"] * plan["tp2"] * plan["cp"] * plan["pp"] * plan["dp"]
     if product != plan["gpus"]:
@@ -174,4 +189,6 @@ def expert_degree_faults(plan: Plan) -> Iterator[str]:
 
 def plan_of(model: Any, strategy: Mapping[str, Any], release: str) -> Plan:
     lists = {name: tuple(value) for name, value in strategy.items() if isinstance(value, list)}
-    return Plan(model=model, values={**strategy, **lists}, release=release_numbers(release))
+    idle = {} if strategy["training"] else _FORWARD_ONLY
+    values = {**strategy, **lists, **idle}
+    return Plan(model=model, values=values, release=release_numbers(release))

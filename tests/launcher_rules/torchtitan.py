@@ -61,10 +61,11 @@ def _titan_shards(plan: Plan) -> Iterator[str]:
     shard = 1 if plan["zero"] == 0 else plan["dp_shard"] or dp
     if dp % shard:
         yield f"dp_shard {shard}: must divide dp {dp}"
-    if plan.experts and ep > 1:
-        is_main = plan.release >= _MAIN
-        if plan["etp"] not in ((1,) if is_main else (1, tp)):
+    if plan.experts:
+        has_etp = (0, 2) <= plan.release < _MAIN
+        if plan["etp"] not in ((1, tp) if has_etp else (1,)):
             yield f"etp {plan['etp']}: experts are not split inside"
+    if plan.experts and ep > 1:
         if shard * cp * tp % (ep * plan["etp"]):
             yield f"ep {ep}: must divide dp_shard x cp x tp"
         if plan.release < (0, 2):
@@ -84,8 +85,8 @@ def _titan_stages(plan: Plan, compiled: bool) -> Iterator[str]:
         yield "schedule zb-v: not with torch.compile"
     if pp > 1 and plan.model.tied_embeddings:
         yield "pp: not with tied embeddings"
-    if plan["stage_layers"] is not None and plan.release < (0, 2):
-        yield "stage_layers: not before release 0.2"
+    if plan["stage_layers"] is not None and plan.release < (0, 1):
+        yield "stage_layers: not before release 0.1"  # pipeline_parallel_split_points
 
 
 def _titan_recompute(plan: Plan) -> Iterator[str]:
@@ -94,9 +95,9 @@ def _titan_recompute(plan: Plan) -> Iterator[str]:
         known = {"all_gather"} if plan.release >= _MAIN else {"all_gather", "ring"}
         if plan["cp_exchange"] not in known:
             yield f"cp_exchange {plan['cp_exchange']}: cannot"
-    if plan["offload_weights"] != plan["offload_optimizer"]:
+    if plan["training"] and plan["offload_weights"] != plan["offload_optimizer"]:
         yield "offload_weights, offload_optimizer: both or none"
-    if plan["offload_weights"] and (plan["zero"] < 2 or not plan.is_sharded):
+    if plan["offload_weights"] and (plan["zero"] < 2 or plan["dp"] * plan["cp"] == 1):
         yield "offload_weights: needs zero 2 or 3"
 
 
@@ -105,7 +106,10 @@ def _titan_precision(plan: Plan, compiled: bool) -> Iterator[str]:
     recipes = ("none", "mxfp8", "nvfp4") if is_main else ("none", "fp8_tensor", "mxfp8")
     if recipe not in recipes:
         yield f"quantization {recipe}: cannot"
-    if plan["quantized_weights"] and (is_main or recipe != "fp8_tensor" or plan["zero"] < 2):
+    if recipe == "mxfp8" and plan.release < (0, 2):
+        yield "quantization mxfp8: not before release 0.2"
+    is_gathered = plan["zero"] >= 2 or not plan.is_sharded
+    if plan["quantized_weights"] and (is_main or recipe != "fp8_tensor" or not is_gathered):
         yield "quantized_weights: of fp8_tensor with FSDP, up to release 0.2"
     if plan["tp"] > 1 and plan["tp_overlap"] == "ring" and not compiled:
         yield "tp_overlap ring: needs torch.compile"

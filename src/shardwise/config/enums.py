@@ -312,6 +312,10 @@ class LaunchRule(Word):
     FUSED_NORMS = "fused_norms"
     GROUPED_ACTIVATION = "grouped_activation"
     FUSED_NORM_OFFLOAD = "fused_norm_offload"
+    PRESENT_PARTS = "present_parts"
+    UNTIED_SHARDS = "untied_shards"
+    OFFLOAD_SHARDS = "offload_shards"
+    EXPERTS_SPLIT_AS_TP = "experts_split_as_tp"
 
 
 class AttentionImplementation(Word):

@@ -14,6 +14,7 @@ from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
     PLACEMENTS,
     ZERO_OPTIMIZER,
+    ZERO_WEIGHTS,
     AttentionKind,
     CpExchange,
     Dispatcher,
@@ -26,6 +27,7 @@ from shardwise.config.enums import (
 from shardwise.config.model import Attention, Model
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints.constraint import any_of, one
+from shardwise.parallel.constraints.options import is_recomputable
 
 _NORMS = RecomputePart.bits(("attention_norm", "mlp_norm"))
 _GROUPED = RecomputePart.bits(("activation",))
@@ -158,7 +160,8 @@ def _is_latent(model: Model) -> bool:
 
 
 def _recomputes(table: Table, parts: int) -> Bools:
-    return (table.recompute == Recompute.SELECTIVE.code) & (table.recompute_parts & parts > 0)
+    selective = (table.recompute == Recompute.SELECTIVE.code) & table.training
+    return selective & (table.recompute_parts & parts > 0)
 
 
 def _fused_norms(model: Model, table: Table) -> Bools:
@@ -175,6 +178,27 @@ def _fused_norm_offload(model: Model, table: Table) -> Bools:
     if not model.has_experts:
         named |= OffloadPart.bits(("mlp_norm", "expert_up", "activation", "expert_down"))
     return table.offload_activations & (table.offload_parts & named > 0)
+
+
+def _absent_parts(model: Model) -> int:
+    """Parts of recompute that no layer of a model has, as bits."""
+    return RecomputePart.bits([part for part in RecomputePart if not is_recomputable(model, part)])
+
+
+def _recomputes_absent(model: Model, table: Table) -> Bools:
+    return _recomputes(table, _absent_parts(model))
+
+
+def _tied_shards(model: Model, table: Table) -> Bools:
+    return ~table.fsdp_reshard & (table.zero >= ZERO_WEIGHTS) & model.tied_embeddings
+
+
+def _offloads_unsharded(_: Model, table: Table) -> Bools:
+    return table.offload_weights & (table.replicas == 1)
+
+
+def _split_otherwise(model: Model, table: Table) -> Bools:
+    return (table.etp != table.tp) & model.has_experts
 
 
 def _text(words: str) -> Callable[[Model, Table], str]:
@@ -305,14 +329,14 @@ LAUNCH_RULES: Mapping[LaunchRule, Rule] = {
             "fuses the norms of a dense layer into the products that follow; only those of latent "
             "attention and before experts can be recomputed"
         ),
-        reads=("recompute", "recompute_parts"),
+        reads=("recompute", "recompute_parts", "training"),
     ),
     # Megatron-LM, core/transformer/moe/experts.py:270
     LaunchRule.GROUPED_ACTIVATION: Rule(
         field="recompute_parts",
         violated=_grouped_activation,
         problem=_text("recomputes the activation of experts only"),
-        reads=("recompute", "recompute_parts"),
+        reads=("recompute", "recompute_parts", "training"),
     ),
     # as FUSED_NORMS and GROUPED_ACTIVATION
     LaunchRule.FUSED_NORM_OFFLOAD: Rule(
@@ -323,5 +347,36 @@ LAUNCH_RULES: Mapping[LaunchRule, Rule] = {
             "activations of experts"
         ),
         reads=("offload_activations", "offload_parts"),
+    ),
+    # See T:1900-2051
+    LaunchRule.PRESENT_PARTS: Rule(
+        field="recompute_parts",
+        violated=_recomputes_absent,
+        problem=lambda m, t: (
+            f"recomputes parts that layers have; {m.name} has no "
+            + ", ".join(RecomputePart.from_bits(one(t.recompute_parts) & _absent_parts(m)))
+        ),
+        reads=("recompute", "recompute_parts", "training"),
+    ),
+    # See A:1031-1064
+    LaunchRule.UNTIED_SHARDS: Rule(
+        field="fsdp_reshard",
+        violated=_tied_shards,
+        problem=_text("gathers weights once, in torch FSDP2, where head and embedding are untied"),
+        reads=("fsdp_reshard", "zero"),
+    ),
+    # torchtitan distributed/fsdp.py and accelerate: a policy of FSDP, which one rank does not use
+    LaunchRule.OFFLOAD_SHARDS: Rule(
+        field="offload_weights",
+        violated=_offloads_unsharded,
+        problem=_text("offloads weights that FSDP shards: dp x cp > 1"),
+        reads=("offload_weights", "dp", "cp"),
+    ),
+    # MaxText, configs/base.yml: tensor axes split experts too
+    LaunchRule.EXPERTS_SPLIT_AS_TP: Rule(
+        field="etp",
+        violated=_split_otherwise,
+        problem=lambda _, t: f"splits experts by tensor axes: etp {one(t.tp)}, as tp",
+        reads=("etp", "tp"),
     ),
 }

@@ -16,7 +16,8 @@ def in_flight(
     From the start of F to the end of W, or of a B that does both; the order alone decides,
     whatever the durations. 1F1B min(m, p - i), GPipe m, interleaved the warm-up and one more chunk
     (arXiv 2104.04473, section 2.2); ZB-H1 and ZB-V at most p (arXiv 2401.10241, table 2 and
-    section 6); DualPipe p + 1 stages, of two copies (arXiv 2412.19437, table 2).
+    section 6); DualPipe p + 1 stages, of two copies (arXiv 2412.19437, table 2). A single stage
+    runs each micro-batch forward and backward in turn with GPipe too.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def in_flight(
         {
             "1f1b": lambda: np.minimum(m, p - i),
             "interleaved": lambda: np.where(v > 1, _interleaved(m, p, v, i), np.minimum(m, p - i)),
-            "gpipe": lambda: m,
+            "gpipe": lambda: np.where(p > 1, m, 1),
             "zb-h1": lambda: np.minimum(m, p),
             "zb-v": lambda: (np.minimum(2 * p - 1 - i, m) + np.minimum(i + 1, m)) / 2,
             "dualpipe": lambda: p + 1,
@@ -174,8 +175,8 @@ def first_stage_in_flight(
 ) -> Floats:
     """Peak number of micro-batches that the first virtual stage saves.
 
-    1F1B and ZB-H1 min(m, p), GPipe m, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a second group
-    of p enters the first chunk before the first group has returned to it: min(m, 2 p).
+    1F1B and ZB-H1 min(m, p), GPipe m where p > 1, ZB-V min(m, 2 p - 1), DualPipe p. Interleaved, a
+    second group of p enters the first chunk before the first group has returned to it: min(m, 2 p).
 
     Parameters
     ----------
@@ -194,7 +195,7 @@ def first_stage_in_flight(
         {
             "1f1b": lambda: p,
             "interleaved": lambda: np.where(chunks > 1, 2, 1) * p,
-            "gpipe": lambda: m,
+            "gpipe": lambda: np.where(p > 1, m, 1),
             "zb-h1": lambda: p,
             "zb-v": lambda: 2 * p - 1,
             "dualpipe": lambda: p,

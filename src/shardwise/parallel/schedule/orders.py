@@ -161,8 +161,11 @@ def _dualpipe_faults(ranks: int, micro_batches: int) -> Iterator[Fault]:
         yield Fault(problem=problem, field="micro_batches", value=micro_batches, has_value=True)
 
 
-def _gpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:  # noqa: ARG001
-    """All forwards, then all backwards (arXiv 1811.06965)."""
+def _gpipe(rank: int, ranks: int, micro_batches: int) -> Iterator[Action]:
+    """All forwards, then all backwards (arXiv 1811.06965); one stage waits for no other."""
+    if ranks == 1:
+        yield from _1f1b(rank, ranks, micro_batches)
+        return
     for kind in (FORWARD, BACKWARD):
         for k in range(micro_batches):
             yield Action(kind, k, 0)

@@ -1,0 +1,62 @@
+"""What stacks can run, and what the checker of their launchers says: the same, field by field.
+
+The data of stacks and the checker were written apart from the same sources. Strategies are drawn
+at random; of those that nothing but software refuses, both must refuse the same ones.
+"""
+
+import random
+from collections import defaultdict
+
+import numpy as np
+
+from launcher_draws import MODELS, NVIDIA, SYSTEMS, draw
+from launcher_rules import LAUNCHERS, launch_faults
+from profiles import drawn
+from rows import each_row
+from shardwise import InputError, Model, Stack, Strategy, System
+from shardwise.config.strategy_table import Table
+from shardwise.parallel.constraints import CONSTRAINTS, illegal_faults
+from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
+
+STRICTER = {
+    "with pp 1 only": "Megatron-FSDP with stages is not refused, and no published run has it",
+    "deepspeed-2024 (DeepSpeed 0.16 (December 2024)) runs 1": "Ulysses in code of the model only",
+}
+"""What a stack refuses and its launcher does not: a part of the refusal, and why."""
+
+
+def strategies(stack: str) -> dict[tuple[str, str], list[Strategy]]:
+    """Strategies by model and system, all fields filled in."""
+    source, found = random.Random(stack), defaultdict(list)  # noqa: S311 - of tests
+    for _ in range(drawn(300)):
+        model, system = source.choice(MODELS), source.choice(SYSTEMS.get(stack, NVIDIA))
+        try:
+            one = Strategy(**draw(source, stack)).resolved(Model.load(model))
+        except InputError:
+            continue
+        found[model, system].append(one)
+    return found
+
+
+@each_row("stack", sorted(LAUNCHERS))
+def test_a_stack_refuses_what_its_launcher_does(stack: str) -> None:
+    """And nothing else; both find legal strategies, and others."""
+    graphs, verdicts, differences = Stack.load(stack).cuda_graphs, set(), []
+    for (name, machine), rows in strategies(stack).items():
+        model, system = Model.load(name), System.load(machine)
+        table = Table.of(model, rows)
+        other, software = np.zeros((2, len(rows)), dtype=np.bool_)
+        for one in CONSTRAINTS:
+            mask = software if one in SOFTWARE_CONSTRAINTS else other
+            mask |= one.violated(model, system, table)
+        for row in np.flatnonzero(~other):
+            strategy = rows[row].to_dict()
+            faults = launch_faults(model, strategy, graphs=graphs, machine=machine)
+            verdicts.add(bool(software[row]))
+            if bool(software[row]) == bool(faults):
+                continue
+            refusal = "; ".join(map(str, illegal_faults(model, system, table.take([row])).values()))
+            if not any(part in refusal for part in STRICTER):
+                differences.append(f"{name}, {machine}: {refusal or faults}: {strategy}")
+    assert differences == []
+    assert verdicts == {False, True}
