@@ -68,7 +68,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "maxtext-2024": Launcher(name="maxtext", release="main"),
     "megatron-bridge-2025": Launcher(name="bridge", release="0.16"),
     "megatron-bridge-flex": Launcher(name="bridge", release="0.16"),
-    "megatron-bridge-fused": Launcher(name="bridge", release="0.16"),
+    "megatron-bridge-fused": Launcher(name="bridge", release="0.19"),
     "megatron-bridge-2026": Launcher(name="bridge", release="0.19"),
     "megatron-core-2025": Launcher(name="megatron", release="0.12"),
     "nemo-2025": Launcher(name="bridge", release="0.13"),
