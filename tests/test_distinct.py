@@ -21,7 +21,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
-from test_pairs import DERIVED, MODELS, VALUES, machine, settled
+from test_pairs import DERIVED, MODELS, SLOW_LAUNCHES, VALUES, machine, settled
 
 pytestmark = pytest.mark.any_software
 
@@ -150,6 +150,7 @@ BASES: list[dict[str, Any]] = [
     },
     {"cp": 2, "ep": 4, "lora_rank": 4, "stack": samples.stack(flash_fp32=True)},
     {"tp_exchange": "summa", "tp2": 2},
+    {"stack": SLOW_LAUNCHES, "ep": 2, "quantization": "nvfp4"},
 ]
 
 
@@ -238,7 +239,8 @@ def read_columns(record: Any, seen: set[str]) -> Iterator[np.ndarray]:
 # These follow from other columns of the same keys, or change nothing that others do not.
 REDUNDANT = {
     *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
-    *("hidden", "panels", "fused_attention"),
+    *("hidden", "panels", "fused_attention", "fuses_experts"),
+    *("captures_graphs", "offload_activations"),  # each makes up for the other
 }
 
 

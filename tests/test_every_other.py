@@ -176,6 +176,7 @@ def test_a_search_tells_it_from_other_parts() -> None:
     room = shown["every_other"][1]
     best = min((time, text) for text, (time, total) in shown.items() if total <= room)
     space = {"recompute": ["selective"], "recompute_parts": parts, "micro_batch_size": [1]}
+    space["zero"] = [1]
     found = search(
         LLAMA,
         samples.system(),
@@ -183,6 +184,7 @@ def test_a_search_tells_it_from_other_parts() -> None:
         gpus=1,
         gbs=4,
         max_memory=room,
+        all_variants=True,
     )
     assert best[1] == "every_other"
     assert found.best[0].strategy["recompute_parts"] == ["every_other"]

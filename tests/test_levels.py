@@ -258,7 +258,7 @@ def test_levels_are_a_table_best_first(capsys: pytest.CaptureFixture[str]) -> No
     args = ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "32,64", "--levels"]
     args += [
         "--fix",
-        "recompute=none,tp_overlap=stack,vpp=1,mbs=1,offload_weights=false",
+        "recompute=none,vpp=1,mbs=1,cp=1,zero=1",
         "--top",
         "4",
     ]

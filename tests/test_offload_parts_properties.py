@@ -247,11 +247,13 @@ def test_people_read_which_parts_are_offloaded(capsys: pytest.CaptureFixture[str
     fixed += ",placement=tp-cp-dp-pp,offload_weights=false,offload_optimizer=false"
     fixed += ",tp_exchange=rs_ag,tp_regather=true,dp_overlap=true,fused_activation=false"
     allow = "offload_parts=qkv,mlp+qkv,none"
-    assert cli(["search", *called, "--fix", fixed, "--allow", allow, "--json"]) == 0
+    assert (
+        cli(["search", *called, "--fix", fixed, "--allow", allow, "--all-variants", "--json"]) == 0
+    )
     found = json.loads(capsys.readouterr().out)
     tried = [one["strategy"]["offload_parts"] for one in found["best"]]
     assert {tuple(parts or ()) for parts in tried} == {("qkv",), ("qkv", "mlp"), ()}
-    assert cli(["search", *called, "--fix", fixed, "--allow", allow]) == 0
+    assert cli(["search", *called, "--fix", fixed, "--allow", allow, "--all-variants"]) == 0
     shown = capsys.readouterr().out
     assert "offl. parts" in shown
     assert "qkv+mlp" in shown

@@ -39,6 +39,16 @@ from shardwise.parallel.pipeline_layout import by_stage, stage_groups
 pytestmark = pytest.mark.any_software
 
 BOTH = [False, True]
+# Launches that graphs capture, and experts whose products some recipes fuse.
+SLOW_LAUNCHES = samples.stack(
+    attention="unfused",
+    host_launch=1e-4,
+    cuda_graphs="partial",
+    grouped_products="loop",
+    fused_expert_recipes=("fp8_tensor", "nvfp4"),
+    fused_grouped_time_factor=0.5,
+    fused_permute_traffic_factor=0.5,
+)
 # The first value of each is the base's. None: what `Strategy` fills in.
 VALUES: dict[str, list[Any]] = {
     "tp": [2, 1, 4],
@@ -99,7 +109,7 @@ VALUES: dict[str, list[Any]] = {
     "dp_tier": [None, 1, 2],
     "pp_tier": [None, 0],
     "any_software": [False],
-    "stack": [samples.stack(), "megatron-lm-2022", samples.stack(attention="unfused")],
+    "stack": [samples.stack(), "megatron-lm-2022", SLOW_LAUNCHES],
 }
 DERIVED = {"gpus"}  # degrees say how many there are
 

@@ -50,6 +50,7 @@ def found():
 def scaled():
     """Several scales, on the smallest of which nothing fits, with batches of their own."""
     space = SMALL | {"gpus": [1, 16, 32, 8], "gbs": [64, 128], "vpp": 1, "recompute": "none"}
+    space |= {"scope": "full"}
     axes = ("recompute", "tp_regather", "zero", "tp")
     asked = {"objective": "step_time", "axes": axes, "pareto": "gpus", "top": 3}
     return search("llama3-8b", "h100-sxm", space, **asked)

@@ -230,8 +230,9 @@ def test_words_stand_where_they_mean_something(fields, told):
 
 
 def test_experts_are_as_tensor_parallel_as_the_rest_or_whole():
-    """By default etp is 1 or tp; ep whatever divides 8 experts and the ranks of a stage."""
+    """In the full scope etp is 1 or tp; ep whatever divides 8 experts and the ranks of a stage."""
     space = {"gpus": 8, "gbs": 8, "pp": 1, "mbs": 1, "zero": 1, "tp_overlap": "none"}
+    space |= {"scope": "full"}
     legal = Candidates.of(EXPERTS, SYSTEMS[0], Space.validated(space)).legal
     found = {
         pair

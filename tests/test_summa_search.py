@@ -29,6 +29,7 @@ def test_a_search_finds_what_plain_loops_find(space):
     """Candidates once each, what becomes of them, and the best."""
     few = {"dp_overlap": [True], "fused_activation": [False], "placement": ["tp-cp-dp-pp"]}
     space = {
+        "scope": "full",
         "zero": [1],
         "recompute": ["none"],
         "vpp": [1],

@@ -22,7 +22,12 @@ pytestmark = pytest.mark.any_software
 
 PLAIN = {"stack": samples.stack().to_dict()}
 TINY = {"gpus": 16, "gbs": 64, "zero": 1, "recompute": "none", "tp_overlap": "none"} | PLAIN
-TINY |= {"fused_activation": False, "placement": "tp-cp-dp-pp", "tp_exchange": "rs_ag"}
+TINY |= {
+    "scope": "full",
+    "fused_activation": False,
+    "placement": "tp-cp-dp-pp",
+    "tp_exchange": "rs_ag",
+}
 
 
 def system(**fields):

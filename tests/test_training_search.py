@@ -73,7 +73,7 @@ def test_the_command_line_ranks_runs(capsys):
         "--tokens",
         "100B",
     ]
-    words += ["--fix", "pp=1,tp=1,zero=1,recompute=none,fused_activation=false"]
+    words += ["--fix", "pp=1,tp=2,zero=1,recompute=none"]
     assert run(words) == 0
     out = capsys.readouterr().out
     assert "Time to train on 100 B tokens" in out

@@ -18,6 +18,7 @@ from shardwise import (
     Space,
     Stack,
     Strategy,
+    choose_cluster,
     compare,
     estimate,
     estimate_many,
@@ -61,8 +62,16 @@ ARGUMENTS = {
     explain: {"model": MODEL, "system": SYSTEM, "space": SPACE, "strategy": RUN},
     sweep: {"model": MODEL, "system": SYSTEM, "space": SPACE, "vary": {"inner.bandwidth": "1x"}},
     largest_model: {"system": SYSTEM, "gpus": 1},
+    choose_cluster: {
+        "model": MODEL,
+        "systems": [SYSTEM],
+        "space": SPACE,
+        "gpus": 8,
+        "tokens": "1B",
+        "deadline": "30d",
+    },
 }
-SLOW = (search, explain, sweep, largest_model)
+SLOW = (choose_cluster, search, explain, sweep, largest_model)
 WRONG = {
     "nothing": None,
     "true": True,

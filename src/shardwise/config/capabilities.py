@@ -123,7 +123,9 @@ def _checked(fields: dict[str, Values]) -> dict[str, Values]:
                 words = COLUMNS[name].words
                 allowed = f"allowed: {', '.join(words)}" if words else _described(COLUMNS[name])
                 hint = nearest(str(value), words)
-                raise ValueError(f"{name}: {value!r} is none of its values; {allowed}{hint}")
+                raise ValueError(
+                    f"{name}: {described((value,))} is none of its values; {allowed}{hint}"
+                )
     return fields
 
 

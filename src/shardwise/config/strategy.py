@@ -382,8 +382,8 @@ class Strategy(ConfigBase):
         if word in [*Quantization] or re.fullmatch(r"(mx|nv)?(fp[468]|int[48]).*", word):
             recipes = ", ".join(one for one in Quantization if one != Quantization.NONE)
             raise ValueError(
-                f"fewer than 16 bits are a recipe for products: set quantization ({recipes}) and "
-                f"leave dtype at {Dtype.BF16}"
+                f"allowed: {', '.join(Dtype)}; fewer than 16 bits are a recipe for products: set "
+                f"quantization ({recipes})"
             )
         return value
 
