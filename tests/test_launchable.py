@@ -13,21 +13,7 @@ from launcher_rules import LAUNCHERS, stack_name
 from profiles import examples
 from shardwise import Model
 
-# What a search still answers that a launcher does not take, or does not find.
-OPEN = {
-    "torchtitan-eager": "its plans overlap tensor-parallel communication without torch.compile",
-    "huggingface-2024": "the default space has no ZeRO 2 and 3",
-    "maxtext-2024": "its circular pipeline, all forward passes first, is timed as interleaved 1F1B",
-}
-
-
-def marked(asked: Question) -> object:
-    reason = OPEN.get(dict(asked.fixed).get("stack", ""))
-    marks = [pytest.mark.xfail(reason=reason, strict=False)] if reason else []
-    return pytest.param(asked, id=str(asked), marks=marks)
-
-
-MARKED = [marked(question) for question in QUESTIONS]
+BY_QUESTION = [pytest.param(question, id=str(question)) for question in QUESTIONS]
 SMALL = st.builds(
     asked,
     st.sampled_from(["llama3.2-1b", "llama3-8b", "qwen3-14b", "deepseek-v2-lite", "gpt-oss-20b"]),
@@ -44,14 +30,14 @@ def test_plans_of_any_question_can_be_launched(question: Question) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("question", MARKED)
+@pytest.mark.parametrize("question", BY_QUESTION)
 def test_the_ten_best_can_be_launched(question: Question) -> None:
     assert best_plans(question)
     assert not faults_of(question), as_text(faults_of(question))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("question", MARKED)
+@pytest.mark.parametrize("question", BY_QUESTION)
 def test_launchers_configure_the_ten_best(question: Question) -> None:
     """Their own configurations accept what they have options for."""
     launched_configs = pytest.importorskip("launched_configs")
