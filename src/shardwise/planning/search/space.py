@@ -18,7 +18,7 @@ from pydantic import (
 
 from shardwise.config.base import ConfigBase
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import Recompute, RecomputePart
+from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
 from shardwise.config.model import Model
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
@@ -224,7 +224,7 @@ class Space(_Values):
             defaults["cp"] = "all"
         if model.has_experts:
             defaults |= {"ep": "all"} if self.ep is None else {}
-            etps = (1,) if practical else (1, _AS_TP)
+            etps = (1,) if practical and not self._splits_experts(system) else (1, _AS_TP)
             defaults |= {"etp": etps} if self.etp is None else {}
         if self.recompute_parts is None:
             defaults |= self._recompute(model, system)
@@ -287,6 +287,12 @@ class Space(_Values):
         """Whether rules of software apply to some stack."""
         stacks = self.stacks(system)
         return not self._lifted and any(software.capabilities_of(s) is not None for s in stacks)
+
+    def _splits_experts(self, system: System) -> bool:
+        """Whether some stack splits experts as tensor parallelism splits the other layers."""
+        bound = [software.capabilities_of(stack) for stack in self.stacks(system)]
+        rule = LaunchRule.EXPERTS_SPLIT_AS_TP
+        return any(one is not None and one.rules.get(rule, False) for one in bound)
 
     @property
     def _lifted(self) -> bool:
