@@ -124,9 +124,16 @@ def _checked(fields: dict[str, Values]) -> dict[str, Values]:
                 allowed = f"allowed: {', '.join(words)}" if words else _described(COLUMNS[name])
                 hint = nearest(str(value), words)
                 raise ValueError(
-                    f"{name}: {described((value,))} is none of its values; {allowed}{hint}"
+                    f"{name}: {_as_written(value)} is none of its values; {allowed}{hint}"
                 )
     return fields
+
+
+def _as_written(value: Value) -> str:
+    """A value as files write it."""
+    if value is None:
+        return "null"
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _described(field: Any) -> str:

@@ -320,7 +320,7 @@ class Space(_Values):
         found: dict[str, tuple[Any, ...]] = {}
         for field in SPACE_FIELDS:
             most = self.most(field, model, system)
-            if most < max(self.gpus or (math.inf,)):
+            if most < max(map(float, self.gpus or (math.inf,))):
                 found[field] = (f"above {most:g}",)
             if getattr(self, field) is not None or most < math.inf:
                 continue

@@ -102,7 +102,7 @@ def print_stacks(stacks: Sequence[Stack]) -> None:
         *("stack", "what it is", "release", "runs", "default of", "attention", "gradients"),
         left=7,
         wraps=("what it is", "release", "default of"),
-        optional=("gradients", "attention", "release"),
+        optional=("gradients", "attention", "release", "runs"),
     )
     for stack in stacks:
         basis = data_basis(stack)
