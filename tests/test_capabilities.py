@@ -45,7 +45,7 @@ def refused(model: Model, of: Stack, **columns: Any) -> str:
 
 
 @each_row(
-    ("capabilities", "told"),
+    ("capabilities", "shown"),
     [
         ({"fields": {"shedule": "1f1b"}}, ("shedule", "did you mean 'schedule'")),
         ({"fields": {"any_software": True}}, ("any_software", "no field")),
@@ -67,17 +67,19 @@ def refused(model: Model, of: Stack, **columns: Any) -> str:
         ({"feilds": {}}, ("feilds", "fields")),
     ],
 )
-def test_wrong_data_is_one_clear_error(capabilities: dict[str, Any], told: tuple[str, ...]) -> None:
+def test_wrong_data_is_one_clear_error(
+    capabilities: dict[str, Any], shown: tuple[str, ...]
+) -> None:
     """It names the place in the stack, what is wrong, and what is allowed."""
     with pytest.raises(InputError) as error:
         stack(**capabilities)
     assert len(error.value.faults) == 1
     assert str(error.value).startswith("capabilities")
-    assert [word for word in told if word not in str(error.value)] == []
+    assert [word for word in shown if word not in str(error.value)] == []
 
 
 def test_a_derived_stack_changes_single_entries(tmp_path: Path) -> None:
-    """Words free a field and drop a combination or a rule; `replace` starts anew."""
+    """Words free a field and drop a combination or a rule; `replace` ignores the base."""
     base = Stack.load("megatron-core-2025").capabilities
     path = tmp_path / "mine.yaml"
     path.write_text(
@@ -205,9 +207,9 @@ def test_combinations_ask_for_other_fields() -> None:
     }
     assert refused(MODEL, one, **wrong, zero=1, dp_overlap=False) == ""
     for changed in ({"zero": 2, "dp_overlap": False}, {"zero": 1}, {"zero": 3}):
-        told = refused(MODEL, one, **wrong | changed)
-        assert "pp: 2" in told
-        assert "zero 0, 1 and dp_overlap false only: of this" in told
+        shown = refused(MODEL, one, **wrong | changed)
+        assert "pp: 2" in shown
+        assert "zero 0, 1 and dp_overlap false only: of this" in shown
     assert refused(MODEL, one, **wrong | {"pp": 1, "zero": 3}) == ""
     assert refused(MODEL, one, **wrong | {"recompute_parts": "core_attention", "zero": 3}) == ""
     assert refused(MODEL, one, **wrong | {"recompute": "none", "recompute_parts": None}) == ""

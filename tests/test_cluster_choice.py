@@ -263,7 +263,7 @@ def test_one_progress_over_all_searches():
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"systems": []}, "systems: is missing: name one or more"),
         ({"systems": "h100-sxm"}, "systems: is missing: name one or more"),
@@ -280,11 +280,11 @@ def test_one_progress_over_all_searches():
         ({"tokens": "many"}, "tokens: 'many'"),
     ],
 )
-def test_bad_arguments_are_one_fault_each(words, told):
+def test_bad_arguments_are_one_fault_each(words, message):
     """Each names the argument, the value and what is allowed."""
     with pytest.raises(InputError) as refused:
         choice(**words)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 @each_row(
@@ -430,7 +430,7 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--deadline", "30"), "deadline: '30': must be a duration above 0 such as '30d'"),
         (("--budget", "cheap"), "budget: 'cheap': must be an amount in USD above 0 such as '5M'"),
@@ -446,18 +446,18 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
         (("--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
     ],
 )
-def test_bad_flags_are_one_line(shardwise, words, told):
+def test_bad_flags_are_one_line(shardwise, words, message):
     """Each names the flag and what is allowed."""
     code, out, err = shardwise(*WORDS, *words)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 def test_one_system_or_several(shardwise):
     """Both, neither, no tokens, and flags that need --systems."""
     scale = ("--gpus", 8, "--gbs", 8)
-    for words, told in (
+    for words, message in (
         (("h100-sxm", "--systems", "h100-sxm"), "system: 'h100-sxm': --systems is set, too"),
         ((), "Missing argument 'SYSTEM'"),
         (("--systems", "h100-sxm"), "tokens: is missing: --systems compares training runs"),
@@ -466,7 +466,7 @@ def test_one_system_or_several(shardwise):
     ):
         code, out, err = shardwise("search", "llama3-8b", *words, *scale)
         assert (code, out) == (2, "")
-        assert told in err
+        assert message in err
         assert err.count("\n") == 1
 
 

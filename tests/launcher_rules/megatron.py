@@ -37,7 +37,7 @@ _MEGATRON: Abilities = {
         "deepep": (0, 12),
         "hybridep": (0, 16),
     },
-    "dispatch_dtype": any_of("dtype"),  # mxfp8 of ncclep only, which is no dispatcher of ours
+    "dispatch_dtype": any_of("dtype"),  # mxfp8 needs ncclep, which shardwise does not model
     "expert_overlap": {False: ALWAYS, True: (0, 14)},
     "fused_activation": any_of(False),
     "offload_weights": any_of(False),

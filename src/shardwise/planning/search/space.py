@@ -134,8 +134,9 @@ class Space(_Values):
 
     The practical scope tries what recipes use: all degrees, chunks and micro-batches that divide
     what they split, with tensor parallelism inside the fastest domain, shards of a sequence of
-    4,096 tokens or more, and etp 1; recompute of the stack's own modules; all-reduce, or
-    reduce-scatter and all-gather; ZeRO 1 to 3; overlapped experts; and the stack's dispatchers.
+    4,096 tokens or more, and etp 1; recompute of the stack's own modules; reduce-scatter and
+    all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; and the
+    stack's dispatchers.
     Layers that the stages cannot share evenly are listed by stage.
 
     The full scope tries tensor parallelism across domains, etp 1 or tp, every overlap and placement

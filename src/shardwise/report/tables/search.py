@@ -1,7 +1,6 @@
 """What a search found, as tables."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.analysis.features import feature_words
-from shardwise.config.strategy import Strategy
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
     Cell,
-    LevelsPlan,
     Plan,
     RankedPlan,
     ScaleResult,
@@ -23,6 +20,7 @@ from shardwise.planning.search.results import (
     TrainingRuns,
 )
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.tables.search_levels import levels_note, levels_table
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
     FOLLOWS,
@@ -30,7 +28,6 @@ from shardwise.report.tables.strategy_line import (
     SWITCHES,
     in_brief,
     interval_words,
-    options_in_brief,
     word,
 )
 from shardwise.units import readable
@@ -83,19 +80,6 @@ _IN_BRIEF = (
 )
 _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 _ALWAYS_SHOWN = ("tp", "pp", "dp")
-_LEVEL_HEADS = {"micro_batch_size": "mbs"}
-_LEVEL_AXES = ("tp", "tp2", "cp", "pp", "dp", "ep")
-
-
-# Fields that columns or `options_in_brief` tell, or that others follow from.
-_SHOWN_OF_LEVELS = frozenset(
-    {
-        *(*_LEVEL_AXES, "etp", "vpp", "micro_batch_size", "gpus", "global_batch_size", "seq_len"),
-        *("extents", "placement", "dtype", "recompute", "recompute_layers", "zero"),
-        "dispatcher",
-        *("tp_exchange", "tp_overlap", "summa_panels", "sequence_parallel", "schedule", *SWITCHES),
-    }
-)
 
 
 def print_search(result: SearchResult) -> None:
@@ -380,86 +364,6 @@ def _smallest(found: SmallestGpus) -> str:
         return f"more GPUs would not help: {found.problem}"
     words = f"the smallest number of GPUs that would do: {found.gpus:,}"
     return words if found.strategy is None else f"{words}, such as {in_brief(found.strategy)}"
-
-
-def levels_table(found: Sequence[LevelsPlan]) -> Table:
-    """One combination a line, best first, with the options that are best for it."""
-    axes = [
-        axis
-        for axis in _LEVEL_AXES
-        if axis in _ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
-    ]
-    common = _common_options(found)
-    several = len({one.plan.strategy["gpus"] for one in found}) > 1
-    plain = ["etp"] if any(one.plan.strategy["etp"] > 1 for one in found) else []
-    plain += ["vpp", "micro_batch_size"]
-    heads = (
-        *(("GPUs",) if several else ()),
-        "batch",
-        *axes,
-        *(_LEVEL_HEADS.get(n, n) for n in plain),
-    )
-    figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
-    optional = ("vpp", "memory GiB", "MFU")
-    table = plain_table("", *heads, *figures, left=0, optional=optional, wraps=("with",))
-    table.columns[-1].justify = "left"
-    for rank, one in enumerate(found, start=1):
-        plan, strategy = one.plan, one.plan.strategy
-        table.add_row(
-            str(rank),
-            *([str(strategy["gpus"])] if several else []),
-            str(strategy["global_batch_size"]),
-            *(one.levels[axis] for axis in axes),
-            *(str(strategy[name]) for name in plain),
-            seconds(plan.step_time_s),
-            f"{plan.tokens_per_s:,.0f}",
-            percent(plan.mfu),
-            gib(plan.memory_reserved_bytes),
-            ", ".join(option for option in _level_options(strategy) if option not in common),
-        )
-    return table
-
-
-def levels_note(found: Sequence[LevelsPlan]) -> str:
-    """What the columns mean, and what all lines have in common."""
-    strategy = found[0].plan.strategy
-    common = f"{gpu_count(strategy['gpus'])}, " if len({_gpus(one) for one in found}) == 1 else ""
-    return (
-        "levels: members in a domain of the innermost tier x across; each line is the best of its "
-        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']} tokens, dtype "
-        f"{', '.join([strategy['dtype'], *_common_options(found)])}"
-    )
-
-
-def _common_options(found: Sequence[LevelsPlan]) -> list[str]:
-    """Options of the first that all have."""
-    every = [_level_options(one.plan.strategy) for one in found]
-    return [option for option in every[0] if all(option in options for options in every)]
-
-
-def _level_options(strategy: Mapping[str, object]) -> list[str]:
-    """Options of a strategy that neither levels nor columns show."""
-    more = [
-        f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
-        for name, usual in _defaults().items()
-        if name not in _SHOWN_OF_LEVELS and strategy[name] != usual
-    ]
-    return [*options_in_brief(strategy), *more]
-
-
-@cache
-def _defaults() -> Mapping[str, object]:
-    """Defaults of all fields."""
-    return Strategy().to_dict()
-
-
-def _gpus(one: LevelsPlan) -> int:
-    return int(one.plan.strategy["gpus"])
-
-
-def _is_split(one: LevelsPlan, axis: str) -> bool:
-    """Whether an axis has several members."""
-    return any(part != "1" for part in one.levels[axis].split("x"))
 
 
 def _runs_table(found: TrainingRuns) -> Table:
