@@ -193,6 +193,8 @@ def test_a_field_may_be_put_over_a_space():
         space.fixed({"tp": 0}, source="--fix")
     assert load_space(space, {"micro_batch_size": 8, "zero": 0, "pp": None}) == other
     assert load_space(None, {}) == Space()
+    even = Space.validated({"stage_layers": "none", "tp": 4})
+    assert even.fixed({"tp": 8}, source="--fix").stage_layers == (None,)
 
 
 VALUES = {
@@ -202,6 +204,8 @@ VALUES = {
     "training": st.sampled_from([True, [True, False], "all"]),
     "tp_tier": st.sampled_from([0, [None, 1], "placement", "all"]),
     "zero": st.sampled_from([0, [1, 0], "all"]),
+    "stage_layers": st.sampled_from(["none", [2, 2], [[2, 2], [3, 1]], "balanced"]),
+    "offload_parts": st.sampled_from(["none", "mlp", [["mlp"], ["qkv", "mlp"]]]),
     "stack": st.sampled_from(["calculon", ["calculon", {"base": "calculon", "tp_hidden": 0.5}]]),
     "batch": st.sampled_from(["fixed", "largest"]),
     "placement": st.sampled_from(["tp-dp-pp", "all", ["tp-cp-dp-pp", "dp-tp-cp-pp"]]),

@@ -431,7 +431,9 @@ def _items(name: str, value: object) -> Sequence[object]:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if name in _TOGETHER and isinstance(value, (list, tuple)):
-        several = any(isinstance(item, (list, tuple)) or "+" in str(item) for item in value)
+        several = any(
+            item is None or isinstance(item, (list, tuple)) or "+" in str(item) for item in value
+        )
         return list(value) if several else [value]
     if isinstance(value, str) and name != "stack":
         return [item for text in value.split(",") for item in _expanded(text.strip())]
