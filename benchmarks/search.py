@@ -1,155 +1,153 @@
-"""Strategies per second of `search` on one core, how that scales, and where the time goes.
+"""CPU time and memory of `search`: large spaces, and default searches of many sizes.
 
-Run it as `python benchmarks/search.py [--once] [--large] [--profile]`:
+Run it as `python benchmarks/search.py [MODEL ...] [options]`; `searches.yaml` lists the searches.
+Every search runs in a process of its own, one after the other.
 
-a  GPT-3 175B on 4,096 A100, batches up to 3,072: Calculon's whole space, 9,670,848 executions there
-b  Turing 530B on 2,240 A100, batches up to 1,920, likewise: 4,215,872 there
-c  our own whole space for Llama 3 405B on 16,384 H100
-d  Mixtral 8x7B on 64 H100, every ep and cp, the fewest recomputed layers of the largest micro-batch
-
-`--once` takes no time twice, to see that all of it works; `--large` also searches some 10^8
-strategies, `--profile` tells what the time of c is spent on.
+`--against TREE` also runs the large ones with an older checkout, and prints the ratio of CPU time.
+An older commit needs minutes for spaces of 10^8 strategies: with `--share 0.05` it evaluates a
+twentieth of the layouts, evenly spaced, and its time is scaled to all of them.
 """
 
-import cProfile
-import pstats
-import resource
+import argparse
+import json
+import os
+import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from shardwise import Model, SearchResult, Space, System, estimate, search
+import yaml
 
-_REPEATS = 3
-_SINGLES = 20
-# What Calculon's searches vary: whole blocks on every stage, a tier for each axis.
-_CALCULONS: dict[str, Any] = {
-    "batch": "largest",
-    "tp_tier": "all",
-    "dp_tier": "all",
-    "pp_tier": "all",
-    "placement": "tp-cp-dp-pp",
-    "tp_overlap": ["none", "ring", "pipe"],
-    "fused_activation": True,
-    "dtype": "fp16",
-    "stack": "calculon",
-    "scope": "full",
-}
-# Whatever software can run.
-_WIDE = {"scope": "full", "any_software": True}
-CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "a": (
-        "calculon-gpt3-175b",
-        "calculon-a100-80g",
-        {**_CALCULONS, "gpus": 4096, "gbs": 3072, "pp": [1, 2, 4, 8, 16, 32]},
-    ),
-    "b": (
-        "calculon-turing-530b",
-        "calculon-a100-80g",
-        {**_CALCULONS, "gpus": 2240, "gbs": 1920, "pp": [1, 5, 7, 35]},
-    ),
-    "c": ("llama3-405b", "h100-sxm", {**_WIDE, "gpus": 16384, "gbs": 16384}),
-    "d": (
-        "mixtral-8x7b",
-        "h100-sxm",
-        {
-            **_WIDE,
-            "gpus": 64,
-            "gbs": 256,
-            "tp_exchange": "rs_ag",
-            "tp_overlap": "stack",
-            **dict.fromkeys(("offload_weights", "offload_activations"), False),
-            "recompute_layers": "fit",
-            "micro_batch_size": "largest",
-        },
-    ),
-}
-_SEVERAL = ("llama3-405b", "h100-sxm", {**_WIDE, "gpus": "4096..16384", "gbs": 16384})
-_LARGE = ("llama3-405b", "h100-sxm", {**_WIDE, "gpus": "1024..65536", "gbs": 65536})
+_HERE = Path(__file__).parent
+_MOST_CPU_S, _MOST_MIB = 3.0, 500.0
+"""What a default search should need at most, as a process."""
+_QUICK = {"large": 1, "default": 3}
+"""How many searches of each list `--quick` runs: the first ones."""
+_COMMAND = "from shardwise.cli import main; main()"
 
 
-def main(options: list[str]) -> None:
-    """Print rates, their ratio to single estimates, scaling and peak memory."""
-    once = "--once" in options
-    repeats = 1 if once else _REPEATS
-    for name, case in CASES.items():
-        found, seconds = timed(case, repeats=repeats)
-        report(name, case, found, seconds)
-        if name == "c":
-            single = best_single(found, case)
-            print(f"   {single * found.candidates / seconds:,.0f} times as fast as one at a time")
-    third = ("llama3-405b", "h100-sxm", {**_WIDE, "gpus": 16384, "gbs": 16384, "recompute": "none"})
-    found, seconds = timed(third, repeats=repeats)
-    report("a third of c", third, found, seconds)
-    for jobs in (2,) if once else (1, 2):
-        found, seconds = timed(_SEVERAL, jobs=jobs, clock=time.perf_counter)
-        report(f"several scales, {jobs} process(es)", _SEVERAL, found, seconds)
-    if "--large" in options:
-        found, seconds = timed(_LARGE)
-        report("large", _LARGE, found, seconds)
-    if "--profile" in options:
-        profile(CASES["c"])
+def main() -> None:
+    """Measure the searches that the options select."""
+    options = read_options()
+    listed = yaml.safe_load((_HERE / "searches.yaml").read_text(encoding="utf-8"))
+    for kind, measure in (("large", measure_large), ("default", measure_defaults)):
+        cases = listed[kind]
+        if options.only not in (None, kind):
+            continue
+        if options.models:
+            cases = [case for case in cases if case["model"] in options.models]
+        if options.quick:
+            cases = cases[: _QUICK[kind]]
+        measure(cases, options)
 
 
-def timed(
-    case: tuple[str, str, dict[str, Any]],
-    *,
-    repeats: int = 1,
-    clock: Any = time.process_time,
-    **words: Any,
-) -> tuple[SearchResult, float]:
-    """Search, and the shortest time of several [CPU s unless told otherwise]."""
-    times = []
-    model, system, space = case
-    for _ in range(repeats):
-        start = clock()
-        found = search(model, system, Space.validated(space), top=1, **words)
-        times.append(clock() - start)
-    return found, min(times)
+def read_options() -> argparse.Namespace:
+    """Read the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="only the searches of these")
+    parser.add_argument("--only", choices=("large", "default"), help="only this list")
+    parser.add_argument("--quick", action="store_true", help="only the first searches of each list")
+    parser.add_argument("--against", metavar="TREE", help="checkout of an older commit")
+    parser.add_argument("--share", type=float, default=1.0, help="of the layouts for that commit")
+    parser.add_argument("--jobs", type=int, help="processes of each large search")
+    parser.add_argument("--profile", action="store_true", help="what the large ones spend time on")
+    return parser.parse_args()
 
 
-def report(
-    name: str, case: tuple[str, str, dict[str, Any]], found: SearchResult, seconds: float
-) -> None:
-    """Print a line of figures."""
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    print(f"{name}: {case[0]}, {found.candidates:,} strategies in {seconds:.2f} s")
-    print(
-        f"   {found.candidates / seconds / 1e6:.1f} million/s in all, "
-        f"{found.evaluated / seconds / 1e6:.1f} million/s of those that obey the rules, "
-        f"{found.feasible:,} feasible; peak memory so far {peak_mib:,.0f} MiB"
+def measure_large(cases: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the figures of each large space, next to those of the older commit."""
+    for case in cases:
+        space = str(_HERE / "spaces" / f"{case['space']}.yaml")
+        task = {**case, "space": space, "share": 1.0, "jobs": options.jobs, "profile": False}
+        if options.profile:
+            print(f"{case['space']}\n{run_once(task | {'profile': True})}", end="", flush=True)
+            continue
+        new = json.loads(run_once(task))
+        if new["candidates"] != case["candidates"]:
+            sys.exit(f"{case['space']}: {new['candidates']} strategies, not {case['candidates']}")
+        print(f"{case['space']}: {line_of(new)}, {new['wall_s']:.2f} s elapsed", flush=True)
+        if options.against is not None:
+            old = json.loads(run_once(task | {"share": options.share}, tree=options.against))
+            print(f"   {options.against}: {line_of(old)}")
+            print(f"   {old['cpu_s'] / new['cpu_s']:.1f} times as fast; {same_best(old, new)}")
+
+
+def line_of(figures: dict[str, Any]) -> str:
+    """Figures of one search in a line."""
+    rate = figures["candidates"] / figures["cpu_s"] / 1e6
+    share = figures.get("share")
+    return (
+        f"{figures['candidates']:,} strategies, {figures['timed']:,} timed, "
+        f"{figures['cpu_s']:.2f} CPU s, {rate:,.1f} million judged per second, "
+        f"peak {figures['peak_mib']:,.0f} MiB"
+        + ("" if share is None else f" (from {100 * share:.1f} % of the layouts)")
     )
 
 
-def best_single(found: SearchResult, case: tuple[str, str, dict[str, Any]]) -> float:
-    """Time of one `estimate` [CPU s]."""
-    model, system = Model.load(case[0]), System.load(case[1])
-    start = time.process_time()
-    for _ in range(_SINGLES):
-        estimate(model, system, found.best[0].strategy)
-    return (time.process_time() - start) / _SINGLES
+def same_best(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Whether both commits found the same plans."""
+    if "best" not in old:
+        return "the best were not compared"
+    same = old["best"] == new["best"]
+    return f"{len(new['best'])} best, {'identical' if same else 'NOT identical'}"
 
 
-def profile(case: tuple[str, str, dict[str, Any]]) -> None:
-    """Print the share of the time spent in each module's own code."""
-    profiler = cProfile.Profile()
-    profiler.enable()
-    timed(case)
-    profiler.disable()
-    shares: dict[str, float] = {}
-    entries = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
-    for (file, _, name), (_, _, own, _, callers) in entries.items():
-        if "shardwise" in file:
-            shares[Path(file).stem] = shares.get(Path(file).stem, 0.0) + own
-        else:  # numpy's own functions count for the modules that call them
-            for (caller, _, _), (_, _, part, _) in callers.items():
-                stem = Path(caller).stem if "shardwise" in caller else name
-                shares[stem] = shares.get(stem, 0.0) + part
-    whole = sum(shares.values())
-    for module, seconds in sorted(shares.items(), key=lambda item: -item[1])[:15]:
-        print(f"   {module:20} {100 * seconds / whole:5.1f} %")
+def run_once(task: dict[str, Any], *, tree: str | None = None) -> str:
+    """Measure one search in a process of its own, with the shardwise of a tree."""
+    script = [sys.executable, str(_HERE / "search_once.py"), json.dumps(task)]
+    sources = (Path(tree) if tree is not None else _HERE.parent) / "src"
+    done = subprocess.run(  # noqa: S603 - this script itself
+        script, env=environment(sources), stdout=subprocess.PIPE, check=True, text=True
+    )
+    return done.stdout
+
+
+def environment(sources: Path) -> dict[str, str]:
+    """Environment of a process that imports shardwise from a folder."""
+    return {**os.environ, "PYTHONPATH": str(sources.resolve())}
+
+
+def measure_defaults(cases: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print the figures of each default search, as a function and as a process."""
+    measured = []
+    for case in cases:
+        space = {"gpus": case["gpus"], "gbs": case["gbs"]}
+        task = {**case, "space": space, "share": 1.0, "jobs": options.jobs, "profile": False}
+        figures = json.loads(run_once(task))
+        name = f"{case['model']} on {case['gpus']:,} {case['system']}"
+        cpu_s, peak_mib = process_figures(case)
+        measured.append((cpu_s, peak_mib, name))
+        print(
+            f"{name}: {figures['candidates']:,} strategies, {figures['timed']:,} timed, search() "
+            f"{figures['cpu_s']:.2f} CPU s, process {cpu_s:.2f} CPU s, peak {peak_mib:,.0f} MiB",
+            flush=True,
+        )
+    if measured:
+        slowest, largest = max(measured), max(measured, key=lambda one: one[1])
+        slow = sum(cpu_s > _MOST_CPU_S for cpu_s, _, _ in measured)
+        large = sum(peak_mib > _MOST_MIB for _, peak_mib, _ in measured)
+        print(
+            f"{len(measured)} default searches as processes: slowest {slowest[2]} with "
+            f"{slowest[0]:.2f} CPU s, largest {largest[2]} with {largest[1]:,.0f} MiB; "
+            f"{slow} above {_MOST_CPU_S:g} s, {large} above {_MOST_MIB:g} MiB"
+        )
+
+
+def process_figures(case: dict[str, Any]) -> tuple[float, float]:
+    """CPU time [s] and peak memory [MiB] of `shardwise search`, from its start to its end."""
+    words = ["search", case["model"], case["system"], "--gpus", case["gpus"], "--gbs", case["gbs"]]
+    process = subprocess.Popen(  # noqa: S603 - a catalog name and numbers
+        [sys.executable, "-c", _COMMAND, *map(str, words), "--ok-if-none"],
+        env=environment(_HERE.parent / "src"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{case} failed")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
