@@ -205,7 +205,7 @@ VALUES = {
     "tp_tier": st.sampled_from([0, [None, 1], "placement", "all"]),
     "zero": st.sampled_from([0, [1, 0], "all"]),
     "stage_layers": st.sampled_from(["none", [2, 2], [[2, 2], [3, 1]], "balanced"]),
-    "offload_parts": st.sampled_from(["none", "mlp", [["mlp"], ["qkv", "mlp"]]]),
+    "offload_parts": st.sampled_from(["none", ["mlp"], [["mlp"], ["qkv", "mlp"]]]),
     "stack": st.sampled_from(["calculon", ["calculon", {"base": "calculon", "tp_hidden": 0.5}]]),
     "batch": st.sampled_from(["fixed", "largest"]),
     "placement": st.sampled_from(["tp-dp-pp", "all", ["tp-cp-dp-pp", "dp-tp-cp-pp"]]),
