@@ -171,7 +171,7 @@ def test_an_unknown_name_gets_a_suggestion(capsys):
 def test_the_list_and_one_recipe(capsys, estimates, monkeypatch):
     """Tables for people, everything as JSON."""
     known = lambda recipe: estimates[getattr(recipe, "name", recipe)]  # noqa: E731
-    monkeypatch.setattr("shardwise.cli.recipes.estimate_recipe", known)
+    monkeypatch.setattr("shardwise.planning.recipes.estimate_recipe", known)
     assert run(["recipes"]) == 0
     table = capsys.readouterr().out
     assert all(name in table for name in NAMES)

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from shardwise.config.base import faults_of
+from shardwise.config.described import Described
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError, nearest
@@ -19,12 +20,8 @@ _MOST_FAULTS = 5
 _OTHER_VERSION = "was it written by another version? Run it again"
 
 
-class Result(BaseModel):
+class Result(Described):
     """Base of all result records: frozen, plain and finite values."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
 """
 
 import errno
+import gc
 import inspect
 import io
 import logging
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -46,6 +48,7 @@ VERBS = {
 # Verbs whose function is not `command` of the module of their name.
 _FUNCTIONS = {"systems": ("listing", "systems"), "stacks": ("listing", "stacks")}
 _INTERRUPTED = 130
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300
 
 # Without a handler of its own, logging would print errors on stderr a second time.
@@ -180,11 +183,33 @@ def _app(chosen: str | None) -> typer.Typer:
     for name, summary in VERBS.items():
         if name == chosen:
             module, attribute = _FUNCTIONS.get(name, (name, "command"))
-            function = getattr(import_module(f"shardwise.cli.{module}"), attribute)
+            function = getattr(_imported(f"shardwise.cli.{module}"), attribute)
             app.command(name=name, help=_paragraphs(function), short_help=summary)(function)
         else:
             app.command(name=name, help=summary)(_placeholder)
     return app
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module, and fast.
+
+    What modules hold is never garbage, so none is looked for. The BLAS of numpy starts no threads,
+    which would spin for longer than small products take.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    collects, own = gc.isenabled(), _BLAS_THREADS not in os.environ
+    gc.disable()
+    if own:
+        os.environ[_BLAS_THREADS] = "1"
+    try:
+        return import_module(name)
+    finally:
+        if own:
+            del os.environ[_BLAS_THREADS]
+        if collects:
+            gc.freeze()
+            gc.enable()
 
 
 def _paragraphs(function: Callable[..., object]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise import catalog
 from shardwise.analysis.results import Estimate
@@ -13,10 +13,10 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.interop.amped.files import AmpedConfig, looks_like, read_config
-from shardwise.interop.amped.import_record import fields_of_several, import_record
-from shardwise.interop.amped.parameters import Purpose
-from shardwise.interop.amped.reader import fields_by_degrees
+
+if TYPE_CHECKING:
+    from shardwise.interop.amped.files import AmpedConfig
+    from shardwise.interop.amped.parameters import Purpose
 
 _NEEDS_CONFIG = "is for an AMPeD configuration as MODEL"
 _TOKENS = "tokens_to_train"
@@ -39,7 +39,7 @@ class Inputs:
     flags: Mapping[str, Any]
     run: Mapping[str, Any]
     """Flags of a training run; the tokens of the configuration by default."""
-    config: AmpedConfig | None = None
+    config: "AmpedConfig | None" = None
     """The configuration, if it sets model, system and strategy."""
     changed: frozenset[str] = frozenset()
     """Flags that override its strategy."""
@@ -82,6 +82,11 @@ def read_inputs(
         refuse_options(_NEEDS_CONFIG, tables=tables)
         system = system_or_config(model, system)
         return Inputs(model=model, system=system, strategy=strategy, flags=flags, run=run)
+    from shardwise.interop.amped.import_record import (  # noqa: PLC0415 - slow to import
+        fields_of_several,
+        import_record,
+    )
+
     log.info("configuration %s, lookup tables %s", model, config.tables_source or "none")
     nouns: list[Purpose] = ["model"]
     nouns += ["system"] if system is None else []
@@ -112,7 +117,7 @@ def read_inputs(
     )
 
 
-def configuration_of(model: str, tables: str | None = None) -> AmpedConfig | None:
+def configuration_of(model: str, tables: str | None = None) -> "AmpedConfig | None":
     """Read an AMPeD configuration and its lookup tables; None if the file is something else.
 
     Raises
@@ -123,6 +128,8 @@ def configuration_of(model: str, tables: str | None = None) -> AmpedConfig | Non
     data = _configuration(model)
     if data is None:
         return None
+    from shardwise.interop.amped.files import read_config  # noqa: PLC0415 - slow to import
+
     found = None if tables is None else (files.read_mapping(tables), tables)
     return read_config(data, model.strip(), found)
 
@@ -149,6 +156,8 @@ def _configuration(model: str) -> dict[str, object] | None:
     known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
     if not known or catalog.find("models", path) is not None:
         return None
+    from shardwise.interop.amped.files import looks_like  # noqa: PLC0415 - slow to import
+
     try:
         data = files.read_mapping(path)
     except InputError:  # reported when it is read as a model
@@ -157,12 +166,14 @@ def _configuration(model: str) -> dict[str, object] | None:
 
 
 def _without_flags(
-    config: AmpedConfig, strategy: Mapping[str, object], flags: Mapping[str, object]
+    config: "AmpedConfig", strategy: Mapping[str, object], flags: Mapping[str, object]
 ) -> tuple[dict[str, Any], str]:
     """Strategy fields of the configuration that flags leave, and a note on those removed.
 
     Fields that contradict the flags are removed; those that follow from degrees are recomputed.
     """
+    from shardwise.interop.amped.reader import fields_by_degrees  # noqa: PLC0415 - slow to import
+
     removed = set()
     if _PLACES & flags.keys():
         removed.add("extents")

@@ -31,8 +31,6 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
-from shardwise.interop.translation import known_reference
-from shardwise.planning.training_time import with_training
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
 _CSV = (".csv", ".csv.gz")
@@ -248,6 +246,7 @@ def command(
     other = None
     if also is not None:
         from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
+        from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
 
         other = known_reference(also, "also")
     destination.check(gemms=gemms)
@@ -272,6 +271,8 @@ def command(
             refusal, other, inputs, ops=ops, json=destination.json, output=destination.output
         )
     if training is not None:
+        from shardwise.planning.training_time import with_training  # noqa: PLC0415 - slow to import
+
         result = with_training(result, the_system[0], training)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
@@ -306,6 +307,7 @@ def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
     from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
+    from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
 
     name = known_reference(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -13,7 +13,9 @@ from shardwise.config.reliability import Reliability
 from shardwise.config.strategy import Strategy, explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import Site
-from shardwise.planning.training_time import TrainingRun
+
+if TYPE_CHECKING:
+    from shardwise.planning.training_time import TrainingRun
 
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
 
@@ -87,7 +89,8 @@ def _option(
 
 def _strategy_flag(name: str) -> object:
     field = Strategy.model_fields[name]
-    description = " ".join((field.description or "").split()).replace("; None:", "; if not set:")
+    description = " ".join(Strategy.descriptions().get(name, "").split())
+    description = description.replace("; None:", "; if not set:")
     kinds = list(unfold(field.annotation))
     parts = words_of(get_args(kinds[0])) if get_origin(kinds[0]) is tuple else ()
     description += f" Of: {', '.join(parts)}." if parts else ""
@@ -129,9 +132,10 @@ def _run_flag(name: str) -> object:
         metavar = "N" if name == "tokens" else "FILE"
         return _option(name, str, panel, _RUN_HELP[name], metavar=metavar)
     config = Site if name in _SITE else Reliability
-    field = config.model_fields[(_SITE | _RELIABILITY)[name]]
+    name_there = (_SITE | _RELIABILITY)[name]
+    field = config.model_fields[name_there]
     kinds = list(unfold(field.annotation))
-    help_text = " ".join((field.description or "").split()).replace("`", "")
+    help_text = " ".join(config.descriptions().get(name_there, "").split()).replace("`", "")
     for other in ("node_mtbf", "storage_bandwidth"):
         help_text = help_text.replace(other, "--" + other.replace("_", "-"))
     help_text = help_text.replace("None:", "if not set:").replace(". if", "; if")
@@ -153,11 +157,13 @@ def strategy_of(path: str | None, flags: Mapping[str, object]) -> Strategy:
     return Strategy.validated(explicit_fields(path) | dict(flags), source=path)
 
 
-def training_run(flags: Mapping[str, object]) -> TrainingRun | None:
+def training_run(flags: Mapping[str, object]) -> "TrainingRun | None":
     """The training run that flags describe; None without --tokens, which the others need."""
     if "tokens" not in flags:
         refuse_options(_NEEDS_TOKENS, **flags)
         return None
+    from shardwise.planning.training_time import TrainingRun  # noqa: PLC0415 - slow to import
+
     fields = {"tokens": flags["tokens"], "reliability": _reliability(flags)}
     site = {field: flags[name] for name, field in _SITE.items() if name in flags}
     if site:  # validated here, so that faults name the flags

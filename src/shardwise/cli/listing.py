@@ -8,7 +8,7 @@ import typer
 
 from shardwise import catalog
 from shardwise.analysis.prediction_interval import data_basis
-from shardwise.cli.options import JsonFlag, OutputOption, refuse_options
+from shardwise.cli.options import JsonFlag, NameArgument, OutputOption, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
@@ -22,9 +22,6 @@ from shardwise.report.tables.catalog import (
 
 Config = TypeVar("Config", bound=ConfigBase)
 
-NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
-]
 ExplainFlag = Annotated[
     bool,
     typer.Option(

@@ -39,6 +39,9 @@ SystemOrNone = Annotated[
         help=f"{_SYSTEM_FILES} Optional with --recipe, or if MODEL is an AMPeD configuration.",
     ),
 ]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
+]
 TablesOption = Annotated[
     str | None,
     typer.Option(

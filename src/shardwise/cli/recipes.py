@@ -2,22 +2,23 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwise.analysis.results import Estimate
-from shardwise.cli.listing import NameArgument
 from shardwise.cli.options import (
     COMMAND_LINE,
     JsonFlag,
+    NameArgument,
     OutputOption,
     refuse_options,
 )
 from shardwise.cli.output import emit_json, note
-from shardwise.config.recipe import Recipe
 from shardwise.errors import Fault, InputError
-from shardwise.planning.recipes import check_same, compared, estimate_recipe, recipes
+
+if TYPE_CHECKING:
+    from shardwise.analysis.results import Estimate
+    from shardwise.config.recipe import Recipe
 
 RecipeOption = Annotated[
     str | None,
@@ -53,6 +54,7 @@ def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOpt
     The error is that of the estimated step time: positive where the estimate is slower. With
     --output, write all of it to a file.
     """
+    from shardwise.planning.recipes import estimate_recipe, recipes  # noqa: PLC0415 - slow
     from shardwise.report.tables.recipes import print_recipe, print_recipes  # noqa: PLC0415 - slow
 
     if name is not None:
@@ -74,7 +76,7 @@ def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOpt
 class Chosen:
     """Model and system of the arguments, or those of the recipe."""
 
-    recipe: Recipe | None
+    recipe: "Recipe | None"
     model: str
     system: str | None
 
@@ -90,6 +92,9 @@ class Chosen:
             If neither is there, or one contradicts the other.
         """
         if name is not None:
+            from shardwise.config.recipe import Recipe  # noqa: PLC0415 - slow to import
+            from shardwise.planning.recipes import check_same  # noqa: PLC0415 - slow to import
+
             refuse_options(
                 "has no effect with --recipe, which sets the strategy", strategy=strategy
             )
@@ -120,7 +125,7 @@ class Chosen:
         """Fields that a search leaves as the recipe has them."""
         return {} if self.recipe is None else self.recipe.question()
 
-    def record(self, result: Estimate, changed: Collection[str]) -> dict[str, Any]:
+    def record(self, result: "Estimate", changed: Collection[str]) -> dict[str, Any]:
         """What was measured with the recipe, for its estimate as JSON; empty without one.
 
         Parameters
@@ -134,6 +139,8 @@ class Chosen:
             return {}
         record: dict[str, Any] = {"name": self.recipe.name, "changed": sorted(changed)}
         if not changed:
+            from shardwise.planning.recipes import compared  # noqa: PLC0415 - slow to import
+
             both = compared(self.recipe, result)
             record |= {"measured_step_time_s": both.measured_step_time_s, "error": both.error}
         return {"recipe": record}

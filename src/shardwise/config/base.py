@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from shardwise import catalog
 from shardwise.config import files, readers
+from shardwise.config.described import Described
 from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
@@ -48,17 +49,10 @@ MOST_LAYERS = 10_000
 """Layers are looked at one by one; no published model has a tenth of this."""
 
 
-class ConfigBase(BaseModel):
+class ConfigBase(Described):
     """A frozen, keyword-only record; unknown keys, NaN and infinities are refused."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        str_strip_whitespace=True,
-        validate_default=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(str_strip_whitespace=True, validate_default=True)
 
     def __init__(self, /, **fields: Any) -> None:
         """Validate fields.
@@ -141,18 +135,32 @@ class ConfigBase(BaseModel):
 
     @classmethod
     def _of_data(
-        cls, data: Mapping[str, Any], name: str, source: str, chain: Chain
+        cls,
+        data: Mapping[str, Any],
+        name: str,
+        source: str,
+        chain: Chain,
+        *,
+        foreign: bool = True,
     ) -> tuple[Self, Resolved]:
-        """Validate a mapping of shardwise or another tool; shardwise figures are calculated."""
+        """Validate a mapping of shardwise or another tool; shardwise figures are calculated.
+
+        Parameters
+        ----------
+        foreign
+            Whether it may be of another tool.
+        """
         data = cls.located(data, source)
         resolved = Resolved(data=data)
-        if cls.FIGURES and has_figures(data) and not cls.is_foreign(data):
+        if cls.FIGURES and has_figures(data) and not (foreign and cls.is_foreign(data)):
 
             def rows(named: str, is_base: bool) -> Row:
                 return row_of(named, cls, chain, is_base=is_base)
 
             resolved = resolve(data, cls, source=source, rows=rows)
-        fields = cls.native(resolved.data, name=name, source=source)
+        fields = resolved.data
+        if foreign:
+            fields = cls.native(fields, name=name, source=source)
         try:
             return cls.validated(fields, source=source), resolved
         except InputError as error:
@@ -191,7 +199,8 @@ class ConfigBase(BaseModel):
     @classmethod
     @cache  # configs are frozen, so one of each will do
     def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
-        return cls._of_data(files.read_mapping(path), path.stem, path.stem, Chain((path.stem,)))
+        chain = Chain((path.stem,))
+        return cls._of_data(files.read_mapping(path), path.stem, path.stem, chain, foreign=False)
 
     @classmethod
     def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:

@@ -410,11 +410,13 @@ class Strategy(ConfigBase):
     def _stack_name_or_fields(self, value: str | Stack | None) -> object:
         if value is None or isinstance(value, str):
             return value
-        fields = value.to_dict()
         if catalog.find("stacks", value.name) is None:
-            return fields
-        base = Stack.load(value.name).to_dict()
-        changed = {key: item for key, item in fields.items() if item != base[key]}
+            return value.to_dict()
+        base = Stack.load(value.name)
+        if value is base:
+            return value.name
+        usual = base.to_dict()
+        changed = {key: item for key, item in value.to_dict().items() if item != usual[key]}
         return {"base": value.name} | changed if changed else value.name
 
     @model_validator(mode="after")

@@ -56,8 +56,14 @@ class StrategyField:
     """Greatest number that it may be."""
     words: tuple[str, ...]
     """Words that it may have, or a set of which it is."""
-    about: str
-    """What it is, in a few words."""
+
+    @property
+    def about(self) -> str:
+        """What it is, in a few words."""
+        text = " ".join(Strategy.descriptions().get(self.name, "").split())
+        found = (at for end in (";", ":", " (", ". ") if (at := text.find(end)) >= 0)
+        about = text[: min(found, default=-1)].rstrip(".")
+        return about[0].lower() + about[1:]
 
     @property
     def word_type(self) -> type[Word]:
@@ -99,9 +105,6 @@ def _field(name: str, info: FieldInfo) -> StrategyField:
         kind = Kind.TIER if optional and least == 0 else Kind.WHOLE
     else:
         kind = Kind.NUMBER if float in members else Kind.LIST
-    text = " ".join((info.description or "").split())
-    first = min((at for end in (";", ":", " (", ". ") if (at := text.find(end)) >= 0), default=-1)
-    about = text[:first].rstrip(".")
     return StrategyField(
         name=name,
         kind=kind,
@@ -111,7 +114,6 @@ def _field(name: str, info: FieldInfo) -> StrategyField:
         least=least,
         most=most,
         words=words,
-        about=about[0].lower() + about[1:],
     )
 
 
