@@ -1,6 +1,6 @@
 """`shardwise search`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -25,26 +25,21 @@ from shardwise.cli.options import (
 from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, note, progress_bar, show
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.space import (
-    AllowOption,
-    FixOption,
     MaxMemoryOption,
     ObjectiveOption,
     OkIfNoneFlag,
     ReferenceOptions,
     ReserveOption,
-    SpaceOption,
+    SpaceOptions,
     field_pairs,
-    merge_fields,
-    read_space,
 )
 from shardwise.config import files
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
-from shardwise.planning.search.results import SearchResult
-from shardwise.planning.search.run import Progress, search
-from shardwise.planning.search.run import count as count_space
+from shardwise.planning.search.results import Explanation, SearchResult
+from shardwise.planning.search.run import Progress, count, search
 from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
@@ -57,67 +52,9 @@ _NO_EFFECT = "has no effect with --reference, which searches the space of anothe
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
 _NOT_EXPLAINED = "has no effect with --explain, which is about one strategy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceOptions:
-    """Which strategies are candidates."""
-
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus", metavar="N", help="A number, a list (64,96) or a range (64..512)."),
-    ] = None
-    gbs: Annotated[
-        str | None,
-        typer.Option("--gbs", metavar="N", help="Global batch [sequences]; same forms as --gpus."),
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            metavar="fixed|largest",
-            help="Use all of --gbs (default), or the largest multiple of the replicas up to it.",
-        ),
-    ] = None
-    space: SpaceOption = None
-    fix: FixOption = None
-    allow: AllowOption = None
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="NAME", help="Short for --allow dtype=...")
-    ] = None
-    seq_len: Annotated[
-        str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
-    ] = None
-    quantization: Annotated[
-        str | None,
-        typer.Option("--quantization", metavar="NAME", help="Short for --allow quantization=..."),
-    ] = None
-    stack: Annotated[
-        str | None,
-        typer.Option("--stack", metavar="NAME", help="Software. Default: that of the system."),
-    ] = None
-    any_software: Annotated[
-        bool,
-        typer.Option("--any-software", help="Try what the release of the stack cannot run, too."),
-    ] = False
-
-    def read(self, work: Mapping[str, object]) -> Space:
-        """Read the space; fields of `work` are those of a recipe, which all others override."""
-        fields = merge_fields(
-            {
-                "gpus": self.gpus,
-                "global_batch_size": self.gbs,
-                "batch": self.batch,
-                "dtype": self.dtype,
-                "seq_len": self.seq_len,
-                "quantization": self.quantization,
-                "stack": self.stack,
-                "any_software": "true" if self.any_software else None,
-            },
-            fix=field_pairs("fix", self.fix, values="one"),
-            allow=field_pairs("allow", self.allow, values="several"),
-        )
-        return read_space(self.space, fields, work)
+_NOTHING_FEASIBLE = "nothing of the space is feasible"
+_ALSO_THEIRS = ("top", "save", "axes", "plot")
+_ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "explain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +172,10 @@ class SearchOptions:
             "save_all": self.save_all,
         }
 
+    def without(self, names: Collection[str]) -> dict[str, Any]:
+        """Return all other options."""
+        return {name: value for name, value in asdict(self).items() if name not in names}
+
 
 @with_run_flags
 @with_options
@@ -272,154 +213,156 @@ def command(
     With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
     exit code 1 if none meets --deadline and --budget.
     """
+    shown: dict[str, Any] = {"json": json, "output": output}
     if cluster.systems is not None:
-        entered = {"count": count, "reference": reference, "recipe": recipe}
+        entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
         check_one_kind(system, cluster, **entered, **asdict(theirs))
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
-        if output is not None:
-            files.check_writable_ending(output)
-        return choose(
-            model,
-            of.read({}),
-            cluster,
-            wanted,
-            training_run(run),
-            json=json,
-            output=output,
-            ok_if_none=ok_if_none,
-        )
+        _check_output(output)
+        space, training = of.read({}), training_run(run)
+        return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()
     chosen = Chosen.of(recipe, model=model, system=system)
-    model = chosen.model
-    system = system_or_config(model, chosen.system)
-    if output is not None:
-        files.check_writable_ending(output)
+    case = chosen.model, system_or_config(chosen.model, chosen.system)
+    _check_output(output)
     if reference is not None:
-        from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
-
-        refuse_options(_NO_EFFECT, recipe=recipe)
-        useless = used(of, *_ONLY_OURS) | asdict(wanted) | dict(run)
-        theirs_too = ("top", "save", "axes", "plot")
-        refuse_options(_NO_EFFECT, **{n: v for n, v in useless.items() if n not in theirs_too})
-        record = search_reference(
-            reference,
-            (model, system),
-            theirs,
-            gpus=of.gpus,
-            gbs=of.gbs,
-            dtype=of.dtype,
-            top=whole_number("top", wanted.top),
-            save=wanted.save,
-            axes=wanted.axes,
-            plot=wanted.plot,
-            count=count,
-            json=json,
-            output=output,
-        )
-        return 0 if count or ok_if_none or record["best"] else 1
+        entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS) | dict(run)
+        refuse_options(_NO_EFFECT, recipe=recipe, **entered)
+        found = _search_reference(reference, case, of, wanted, theirs, count=count, **shown)
+        return 0 if found or ok_if_none else 1
     for options in theirs.entered().values():
         refuse_options(_NEEDS_REFERENCE, **options)
     refuse_options(_NEEDS_REFERENCE, layers=theirs.layers)
-    space = of.read(chosen.question())
+    query = _Query(model=case[0], system=case[1], space=of.read(chosen.question()), **shown)
     if count:
         refuse_options(_NEEDS_SEARCH, **asdict(wanted), ok_if_none=ok_if_none, **run)
-        return _count(model, system, space, json=json, output=output)
+        return query.count()
     if wanted.explain is not None:
-        shared = ("objective", "max_memory", "reserve", "explain")
-        others = {name: v for name, v in asdict(wanted).items() if name not in shared}
+        others = wanted.without(_ALSO_EXPLAINED)
         refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
-        return _explain(model, system, space, wanted, json=json, output=output)
-    found = _search(model, system, space, wanted, training_run(run), json=json, output=output)
-    if not found.complete:
-        return INTERRUPTED
-    return 0 if ok_if_none or found.best else 1
+        return query.explain(wanted)
+    return query.search(wanted, training_run(run), ok_if_none=ok_if_none)
 
 
-def _count(model: str, system: str, space: Space, *, json: bool, output: str | None) -> int:
-    """Print the size of a space."""
-    candidates, rejected = count_space(model, system, space)
-
-    def tables() -> None:
-        from shardwise.report.tables.search import print_count  # noqa: PLC0415 - slow to import
-
-        print_count(candidates, rejected)
-
-    record = {"candidates": candidates, "rejected": rejected}
-    show(lambda: record, tables, json=json, output=output)
-    return 0
+def _check_output(output: str | None) -> None:
+    if output is not None:
+        files.check_writable_ending(output)
 
 
-def _search(
-    model: str,
-    system: str,
-    space: Space,
-    options: SearchOptions,
-    training: TrainingRun | None,
+def _search_reference(
+    reference: str,
+    case: tuple[str, str],
+    of: SpaceOptions,
+    wanted: SearchOptions,
+    theirs: ReferenceOptions,
     *,
+    count: bool,
     json: bool,
     output: str | None,
-) -> SearchResult:
-    """Search a space; print, write and draw the result."""
-    options.check(output)
-    arguments = options.arguments()
-    with progress_bar("strategies") as bar:
-        result = search(model, system, space, run=training, progress=_progress(bar), **arguments)
-    note(f"{result.looked_at:,} strategies in {result.elapsed_s:.2f} s")
-    if options.save is not None and not result.complete:
-        note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
+) -> bool:
+    """Search or count the space of another model; return whether there is an answer."""
+    from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
 
-    def tables() -> None:
-        from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
-
-        print_search(result)
-
-    lacks = ""
-    if not result.best:
-        from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
-
-        lacks = "; ".join(closing(result))
-    show(result.to_dict, tables, json=json, output=output, lacks=lacks)
-    if options.plot is not None:
-        from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
-
-        write_charts(result, options.plot)
-    return result
+    record = search_reference(
+        reference,
+        case,
+        theirs,
+        gpus=of.gpus,
+        gbs=of.gbs,
+        dtype=of.dtype,
+        top=whole_number("top", wanted.top),
+        save=wanted.save,
+        axes=wanted.axes,
+        plot=wanted.plot,
+        count=count,
+        json=json,
+        output=output,
+    )
+    return count or bool(record["best"])
 
 
-def _explain(
-    model: str,
-    system: str,
-    space: Space,
-    options: SearchOptions,
-    *,
-    json: bool,
-    output: str | None,
-) -> int:
-    """Explain why a strategy is not legal, does not fit, or is not the best."""
-    assert options.explain is not None  # noqa: S101 - checked by the caller
-    fields = tuple(Strategy.model_fields)
-    strategy = field_pairs("explain", [options.explain], values="one", known=fields)
-    with progress_bar("strategies") as bar:
-        found = explain(
-            model,
-            system,
-            space,
-            strategy,
-            progress=_progress(bar),
-            **used(options, "objective", "max_memory", "reserve"),
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Query:
+    """What is searched, and where the answer goes; each method returns the exit code."""
 
-    def tables() -> None:
-        from shardwise.report.tables.explain import print_explanation  # noqa: PLC0415 - slow to import
+    model: str
+    system: str
+    space: Space
+    json: bool
+    output: str | None
 
-        print_explanation(found)
+    def _show(self, record: Callable[[], Any], tables: Callable[[], None], lacks: str = "") -> None:
+        show(record, tables, json=self.json, output=self.output, lacks=lacks)
 
-    lacks = "" if found.better is not None else "nothing of the space is feasible"
-    show(found.to_dict, tables, json=json, output=output, lacks=lacks)
+    def count(self) -> int:
+        """Print the size of the space."""
+        candidates, rejected = count(self.model, self.system, self.space)
+
+        def tables() -> None:
+            from shardwise.report.tables.search import print_count  # noqa: PLC0415 - slow to import
+
+            print_count(candidates, rejected)
+
+        self._show(lambda: {"candidates": candidates, "rejected": rejected}, tables)
+        return 0
+
+    def search(
+        self, options: SearchOptions, training: TrainingRun | None, *, ok_if_none: bool
+    ) -> int:
+        """Search the space; print, write and draw the result."""
+        options.check(self.output)
+        arguments = options.arguments() | {"run": training}
+        with progress_bar("strategies") as bar:
+            progress = _progress(bar)
+            found = search(self.model, self.system, self.space, progress=progress, **arguments)
+        note(f"{found.looked_at:,} strategies in {found.elapsed_s:.2f} s")
+        if options.save is not None and not found.complete:
+            note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
+
+        def tables() -> None:
+            from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
+
+            print_search(found)
+
+        lacks = ""
+        if not found.best:
+            from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
+
+            lacks = "; ".join(closing(found))
+        self._show(found.to_dict, tables, lacks)
+        if options.plot is not None:
+            from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
+
+            write_charts(found, options.plot)
+        return _exit_code(found, has_answer=ok_if_none or bool(found.best))
+
+    def explain(self, options: SearchOptions) -> int:
+        """Explain why a strategy is not legal, does not fit, or is not the best."""
+        assert options.explain is not None  # noqa: S101 - checked by the caller
+        fields = tuple(Strategy.model_fields)
+        strategy = field_pairs("explain", [options.explain], values="one", known=fields)
+        arguments = used(options, "objective", "max_memory", "reserve")
+        with progress_bar("strategies") as bar:
+            case = self.model, self.system, self.space, strategy
+            found = explain(*case, progress=_progress(bar), **arguments)
+
+        def tables() -> None:
+            from shardwise.report.tables.explain import (  # noqa: PLC0415 - slow to import
+                print_explanation,
+            )
+
+            print_explanation(found)
+
+        has_answer = found.better is not None
+        self._show(found.to_dict, tables, "" if has_answer else _NOTHING_FEASIBLE)
+        return _exit_code(found, has_answer=has_answer)
+
+
+def _exit_code(found: SearchResult | Explanation, *, has_answer: bool) -> int:
     if not found.complete:
         return INTERRUPTED
-    return 0 if found.better is not None else 1
+    return 0 if has_answer else 1
 
 
 def _progress(bar: Bar | None) -> Progress | None:

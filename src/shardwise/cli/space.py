@@ -74,6 +74,67 @@ OkIfNoneFlag = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which strategies are candidates."""
+
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="N", help="A number, a list (64,96) or a range (64..512)."),
+    ] = None
+    gbs: Annotated[
+        str | None,
+        typer.Option("--gbs", metavar="N", help="Global batch [sequences]; same forms as --gpus."),
+    ] = None
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="fixed|largest",
+            help="Use all of --gbs (default), or the largest multiple of the replicas up to it.",
+        ),
+    ] = None
+    space: SpaceOption = None
+    fix: FixOption = None
+    allow: AllowOption = None
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="NAME", help="Short for --allow dtype=...")
+    ] = None
+    seq_len: Annotated[
+        str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
+    ] = None
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", metavar="NAME", help="Short for --allow quantization=..."),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="Software. Default: that of the system."),
+    ] = None
+    any_software: Annotated[
+        bool,
+        typer.Option("--any-software", help="Try what the release of the stack cannot run, too."),
+    ] = False
+
+    def read(self, work: Mapping[str, object]) -> Space:
+        """Read the space; fields of `work` are those of a recipe, which all others override."""
+        fields = merge_fields(
+            {
+                "gpus": self.gpus,
+                "global_batch_size": self.gbs,
+                "batch": self.batch,
+                "dtype": self.dtype,
+                "seq_len": self.seq_len,
+                "quantization": self.quantization,
+                "stack": self.stack,
+                "any_software": "true" if self.any_software else None,
+            },
+            fix=field_pairs("fix", self.fix, values="one"),
+            allow=field_pairs("allow", self.allow, values="several"),
+        )
+        return read_space(self.space, fields, work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
     """Options of the search spaces of other models."""
 
