@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
-from shardwise.arrays import gather
+from shardwise.arrays import gather, joined
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
 
@@ -53,3 +53,17 @@ def test_gather_follows_records_and_tuples() -> None:
     assert taken.tp.tolist() == arrays[0].tolist() == [4, 1]
     assert taken.stacks == table.stacks
     assert word == "word"
+
+
+def test_records_of_one_form_are_joined() -> None:
+    """Rows of nested records and tuples follow each other; what is not an array must agree."""
+    table = Table.of(MODEL, {"tp": [1, 2, 4], "dp": 1, "gbs": 1})
+    first, others = table.take(slice(0, 1)), table.take(slice(1, 3))
+    both = joined([(first, (first.tp,), "word"), (others, (others.tp,), "word")])
+    assert both is not None
+    assert both[0].tp.tolist() == both[1][0].tolist() == [1, 2, 4]
+    assert both[0].stacks == table.stacks
+    assert both[2] == "word"
+    assert joined([(first.tp, "word"), (others.tp, "other")]) is None
+    assert joined([(first.tp, None), (others.tp, others.tp)]) is None
+    assert joined([(first.tp,), ()]) is None

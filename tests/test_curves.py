@@ -16,7 +16,7 @@ from shardwise import System
 from shardwise.arrays import Floats
 from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_costs import operation_costs
+from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.kernels import KernelRates, memory_bound_times
 from shardwise.cost.operations import Machine
@@ -211,7 +211,7 @@ def test_the_rate_of_large_transfers_is_that_of_the_last_point() -> None:
             {"dp": 1, "gbs": 1, "stack": samples.stack(memory_traffic_factor=2)},
         )
         described = curved(memory=[hbm])
-        machine = Machine.of(described, table, place(described, table))
+        machine = Machine.of(described, table)
         assert machine.memory_rate == pytest.approx(0.375e12)
 
 

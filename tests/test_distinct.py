@@ -18,6 +18,7 @@ from shardwise import distinct
 from shardwise.arrays import Bools, Ints, gather
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
+from shardwise.cost import component_costs, component_operations
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
@@ -208,6 +209,19 @@ def test_rows_with_one_result_agree_in_all_that_was_read(
     for name, column in figures(kind, legal_rows(kind)).items():
         np.testing.assert_array_equal(column, expected(kind)[name])
     assert len(seen) > 40
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_rows_do_not_depend_on_the_block_they_are_in(
+    kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs of few rows at a time are those of all rows at once, bit by bit."""
+    usual = expected(kind)
+    for module in (component_operations, component_costs):
+        monkeypatch.setattr(module, "BLOCK", block)
+    for name, column in figures(kind, legal_rows(kind)).items():
+        np.testing.assert_array_equal(column, usual[name])
 
 
 def replace_in_all_modules(monkeypatch: pytest.MonkeyPatch, other: Callable[..., Any]) -> None:

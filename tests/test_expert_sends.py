@@ -16,6 +16,7 @@ from profiles import examples
 from samples import GB
 from shardwise import Model, estimate
 from shardwise.config.strategy_table import Table
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, operation_cost
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import Collective, CollectiveKind, Phase
@@ -44,12 +45,13 @@ def swaps(model: Model, ep: int) -> tuple[list[float], Collective]:
     ways = [way["dispatcher"] for way in WAYS]
     columns = {"dp": ep, "ep": ep, "mbs": 1, "gbs": ep, "stack": samples.stack()}
     table = Table.of(model, columns | {"dispatcher": ways})
-    machine = Machine.of(SYSTEM, table, place(SYSTEM, table))
+    machine = Machine.of(SYSTEM, table)
+    times = CollectiveTimes(Links.of(SYSTEM, table, place(SYSTEM, table)))
     operations = layer_operations(model, model.layers[0], rank_work(table))
     dispatch = next(o for o in operations if o.name == "moe.dispatch")
     found = next(
         e
-        for e in operation_cost(dispatch, machine).collectives
+        for e in operation_cost(dispatch, machine, times).collectives
         if e.collective.phase is Phase.FORWARD and e.collective.kind is CollectiveKind.ALL_TO_ALL
     )
     return found.time_s.tolist(), found.collective

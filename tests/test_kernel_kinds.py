@@ -13,6 +13,7 @@ from samples import column
 from shardwise import InputError, System
 from shardwise.config.strategy_table import Table
 from shardwise.cost.kernels import KernelRates
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, operation_cost
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place
@@ -115,11 +116,12 @@ def test_the_host_launches_every_expert() -> None:
         samples.model(), {"dp": 1, "gbs": 1, "stack": [samples.stack(), samples.stack(**IN_TURN)]}
     )
     system = samples.system()
-    machine = Machine.of(system, table, place(system, table))
+    machine = Machine.of(system, table)
+    times = CollectiveTimes(Links.of(system, table, place(system, table)))
     kernels = (product(6, grouped=True), product(0, grouped=True), moved())
     zero = column(0)
     work: dict[str, Any] = {"parameters": zero, "saved_bytes": zero, "working_bytes": zero}
-    cost = operation_cost(Operation(name="moe.up", kernels=kernels, **work), machine)
+    cost = operation_cost(Operation(name="moe.up", kernels=kernels, **work), machine, times)
     assert cost.launches(Phase.FORWARD).tolist() == [2, 7]
     assert cost.launches(Phase.WEIGHT_GRAD).tolist() == [0]
 

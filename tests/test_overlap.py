@@ -15,7 +15,8 @@ from samples import column, run
 from shardwise import System
 from shardwise.analysis.results import Estimate, OperationEstimate
 from shardwise.config.strategy_table import Table
-from shardwise.cost.operations import hidden_by_pieces, processor_share
+from shardwise.cost.links import processor_share
+from shardwise.cost.operations import hidden_by_pieces
 from shardwise.engine.data_parallel import Windows, windows
 from shardwise.parallel.placement import place
 

@@ -18,6 +18,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import AttentionKernel
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.kernels import KernelRates
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost, with_host
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
@@ -37,7 +38,7 @@ def machine(*stacks: dict[str, Any], system: System | None = None, **columns: An
     described = system or samples.system()
     given = PLAIN | columns | {"stack": [samples.stack(**fields) for fields in stacks]}
     table = Table.of(EXPERTS, given)
-    return Machine.of(described, table, place(described, table))
+    return Machine.of(described, table)
 
 
 def costs(*stacks: dict[str, Any], **columns: Any) -> dict[str, OperationCost]:
@@ -45,9 +46,10 @@ def costs(*stacks: dict[str, Any], **columns: Any) -> dict[str, OperationCost]:
     system = columns.pop("system", samples.system())
     given = PLAIN | columns | {"stack": [samples.stack(**fields) for fields in stacks]}
     table = Table.of(EXPERTS, given)
-    on = Machine.of(system, table, place(system, table))
+    on = Machine.of(system, table)
+    times = CollectiveTimes(Links.of(system, table, place(system, table)))
     work = rank_work(table)
-    return {o.name: operation_cost(o, on) for o in layer_operations(EXPERTS, MOE, work)}
+    return {o.name: operation_cost(o, on, times) for o in layer_operations(EXPERTS, MOE, work)}
 
 
 def core(*stacks: dict[str, Any], attention: dict[str, Any]) -> list[float]:

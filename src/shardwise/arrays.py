@@ -95,6 +95,38 @@ def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:
     return kind(**{name: _gathered(getattr(value, name), index, but) for name in names})
 
 
+def joined(records: Sequence[T]) -> T | None:
+    """Put the rows of records one after the other, following nested dataclasses and tuples.
+
+    None if the records differ in more than the rows of their arrays.
+    """
+    try:
+        return _joined(records)
+    except _UnlikeError:
+        return None
+
+
+class _UnlikeError(Exception):
+    """Records differ in more than the rows of their arrays."""
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    kind: Any = type(values[0])
+    if any(type(value) is not kind for value in values):
+        raise _UnlikeError
+    if kind is np.ndarray:
+        return np.concatenate(values, axis=-1)
+    if kind is tuple:
+        if len(set(map(len, values))) > 1:
+            raise _UnlikeError
+        return tuple([_joined(items) for items in zip(*values, strict=True)])
+    if names := _field_names(kind):
+        return kind(**{name: _joined([getattr(v, name) for v in values]) for name in names})
+    if any(value is not values[0] and value != values[0] for value in values):
+        raise _UnlikeError
+    return values[0]
+
+
 @cache
 def _field_names(record: type) -> tuple[str, ...]:
     is_record = dataclasses.is_dataclass(record)

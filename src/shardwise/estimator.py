@@ -29,7 +29,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
-from shardwise.cost.component_costs import operation_costs
+from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.kernels import product_peak
 from shardwise.distinct import evaluate_distinct
 from shardwise.engine.evaluate import Evaluation, Timing, evaluate

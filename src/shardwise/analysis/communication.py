@@ -18,7 +18,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost
 from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation

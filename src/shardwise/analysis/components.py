@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.config.enums import Recompute, RecomputePart
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentOperations
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 

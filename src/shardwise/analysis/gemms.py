@@ -17,7 +17,7 @@ from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentOperations
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import KernelCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,

@@ -15,7 +15,8 @@ from shardwise.analysis.results import OperationEstimate
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, ComponentOperations
+from shardwise.cost.component_costs import ComponentCosts
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.cost.optimizer import newton_schulz_time
 from shardwise.engine.evaluate import Evaluation

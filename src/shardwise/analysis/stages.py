@@ -7,7 +7,8 @@ import numpy as np
 from shardwise.analysis.results import Memory, Peak, StageEstimate
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, ComponentOperations, component_times
+from shardwise.cost.component_costs import ComponentCosts, component_times
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import (
     MEMORY_PARTS,

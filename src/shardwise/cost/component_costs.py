@@ -1,17 +1,26 @@
 """Cost of a micro-batch on a rank, by component: a layer of each kind, the embedding, the head."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, total
+from shardwise.arrays import Bools, Floats, Ints, gather, joined, total
 from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.cost.component_operations import (
+    BLOCK,
+    ComponentOperations,
+    OperationInputs,
+    Totals,
+    by_kernels,
+    totals_of,
+)
+from shardwise.cost.layer_communication import LayerCommunication
 from shardwise.cost.layer_cost import (
     LayerBytes,
     LayerCost,
@@ -20,27 +29,18 @@ from shardwise.cost.layer_cost import (
     RecomputedRows,
     WeightBytes,
     layer_cost,
-    layer_work,
     weight_bytes,
 )
+from shardwise.cost.links import Links
 from shardwise.cost.offload import with_offload
-from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.cost.overlap import with_expert_overlap
 from shardwise.distinct import Distinct, evaluate_distinct
-from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
-from shardwise.ops.linear import with_accumulation
-from shardwise.ops.lora import Subset, with_subset
-from shardwise.ops.operation import Matmul, Phase, RankWork
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 
 T = TypeVar("T")
-
-# A component of the model, how often it occurs, and the costs of its operations.
-ComponentOperations = tuple[str, int, list[OperationCost]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,88 +197,13 @@ def _weighted(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationInputs:
-    """What the operations of a micro-batch are built and costed from, as columns."""
-
-    work: RankWork
-    subset: Subset
-    machine: Machine
-    head_copy: Bools
-    """Whether the rank of the head stores its own table."""
-    mtp_copy: Bools
-    """Whether modules of multi-token prediction store a copy of the embedding."""
-
-    @classmethod
-    def of(cls, model: Model, system: System, table: Table, extents: Extents) -> "OperationInputs":
-        """Read strategies and where their axes are placed."""
-        untied = np.full(len(table), not model.tied_embeddings)
-        apart = table.pipelined
-        if model.tied_embeddings or model.mtp:
-            apart = apart & ~table.joins_ends
-        return cls(
-            work=rank_work(table),
-            subset=Subset.of(table),
-            machine=Machine.of(system, table, extents),
-            head_copy=apart | untied,
-            mtp_copy=apart & untied,
-        )
-
-
-def operation_costs(
-    model: Model, system: System, table: Table, extents: Extents
-) -> list[ComponentOperations]:
-    """Cost every operation of the embedding, each kind of layer, and the head.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
-    extents
-        Placement of each axis; shape (tiers, n).
-    """
-    return _operation_costs(model, OperationInputs.of(model, system, table, extents))
-
-
-def _operation_costs(model: Model, inputs: OperationInputs) -> list[ComponentOperations]:
-    work = inputs.work
-    parts = [("embedding", 1, embedding_operations(model, work))]
-    parts += [
-        ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
-    ]
-    if model.mtp:
-        mtp = mtp_operations(model, work, holds_table=inputs.mtp_copy)
-        parts.append(("mtp", model.mtp, mtp))
-    parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
-    costs = []
-    for name, count, listed in parts:
-        operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
-        costs.append((name, count, [operation_cost(o, inputs.machine) for o in operations]))
-    return costs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Totals:
-    """What the operations of a micro-batch add up to, whatever is recomputed or offloaded."""
-
-    work: tuple[LayerWork, ...]
-    """Of each of `ComponentOperations`."""
-    element_bytes: Floats
-    gradient_bytes: Floats
-    boundary_bytes: Floats
-    memory_rate: Floats
-    matrix_rate: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Choices:
     """What else a strategy decides about the cost of layers, as columns."""
 
-    operations: Ints
-    """Position among the distinct operations."""
+    kernels: Ints
+    """Position among the distinct inputs of operations."""
+    links: Ints
+    """Position among the distinct rows of `Links`."""
     system: System
     training: Bools
     recompute: RecomputedRows
@@ -294,21 +219,23 @@ class _Choices:
     offload_parts: Ints
 
     @classmethod
-    def of(cls, system: System, totals: _Totals, table: Table, operations: Ints) -> "_Choices":
+    def of(cls, system: System, totals: Totals, table: Table, links: Ints) -> "_Choices":
         """Read strategies whose operations are known."""
-        element_bytes = totals.element_bytes[operations]
-        gradient_bytes = totals.gradient_bytes[operations]
+        kernels = totals.position[links]
+        element_bytes = totals.kernels.element_bytes[kernels]
+        gradient_bytes = totals.kernels.gradient_bytes[kernels]
         separate = table.by_stack(lambda stack: stack.plain_gradients)
         separate &= gradient_bytes > element_bytes
         selective = table.recompute == Recompute.SELECTIVE.code
         return cls(
-            operations=operations,
+            kernels=kernels,
+            links=links,
             system=table.on(system),
             training=table.training,
             recompute=RecomputedRows(
                 full=table.recompute == Recompute.FULL.code,
                 parts=np.where(selective, table.recompute_parts, 0),
-                checkpoint_bytes=totals.boundary_bytes[operations],
+                checkpoint_bytes=totals.kernels.boundary_bytes[kernels],
             ),
             recomputes_some=bool(np.any(table.recomputes_some)),
             overlaps_experts=table.overlaps_experts,
@@ -332,7 +259,7 @@ def component_costs(
     """Cost a layer of each kind, the embedding and the head, once for rows that cost the same.
 
     Operations do not depend on what is recomputed or offloaded, so they are costed once for all
-    of these.
+    of these; nor do kernels depend on the placement, so they are timed once for all of it.
 
     Parameters
     ----------
@@ -347,35 +274,34 @@ def component_costs(
     costs
         `operation_costs` of a table of one row, if already computed.
     """
-    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table, extents)
-    totals = _totals(model, inputs.values, costs)
-    choices = evaluate_distinct(partial(_Choices.of, system, totals), table, inputs.position)
-    found = _component_costs(model, totals, choices.values)
+    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
+    links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
+    if table.systems is None:
+        links = by_kernels(links)
+    totals = totals_of(model, inputs.values, links.values, costs)
+    choices = evaluate_distinct(partial(_Choices.of, system, totals), table, links.position)
+    several = choices.values
+    if table.systems is not None or len(several.training) <= BLOCK:
+        return Distinct(_component_costs(model, totals, several), choices.position)
+    blocks = [
+        _component_costs(model, totals, gather(several, slice(start, start + BLOCK)))
+        for start in range(0, len(several.training), BLOCK)
+    ]
+    found = joined(blocks) or _component_costs(model, totals, several)
+    found = replace(found, key=np.arange(len(several.training)))
     return Distinct(found, choices.position)
 
 
-def _totals(
-    model: Model, inputs: OperationInputs, costs: Sequence[ComponentOperations] | None
-) -> _Totals:
-    machine, work = inputs.machine, inputs.work
-    parts = costs or _operation_costs(model, inputs)
-    return _Totals(
-        work=tuple(layer_work(costs, machine) for _, _, costs in parts),
-        element_bytes=work.element_bytes,
-        gradient_bytes=work.gradient_bytes,
-        boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
-        memory_rate=machine.memory_rate,
-        matrix_rate=_matrix_rate(machine, model.hidden, work.element_bytes),
-    )
-
-
-def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> ComponentCosts:
-    totals = gather(totals, choices.operations)
-    embedding, *inner, head = totals.work
+def _component_costs(model: Model, all_totals: Totals, choices: _Choices) -> ComponentCosts:
+    totals = gather(all_totals.kernels, choices.kernels)
+    communication = gather(all_totals.communication, choices.links)
+    embedding, *inner, head = zip(totals.work, communication, strict=True)
     sizes, training = choices.weight_sizes, choices.training
 
-    def layer(kind: LayerWork, again: RecomputedRows | None) -> LayerCost:
-        one = layer_cost(kind, training=training, recompute=again, movable=choices.offload_parts)
+    def layer(
+        kind: tuple[LayerWork, LayerCommunication], again: RecomputedRows | None
+    ) -> LayerCost:
+        one = layer_cost(*kind, training=training, recompute=again, movable=choices.offload_parts)
         if model.has_experts:
             one = with_expert_overlap(one, choices.overlaps_experts, choices.overlap_processors)
         return with_offload(
@@ -390,7 +316,8 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
         )
 
     kinds = inner[: len(model.layers)]
-    several = (*kinds, inner[-1] if model.mtp else None, embedding, head)
+    works = totals.work
+    several = (*works[1 : 1 + len(kinds)], works[-2] if model.mtp else None, works[0], works[-1])
     memory_of = partial(
         weight_bytes,
         sizes=sizes,
@@ -402,9 +329,9 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
     return ComponentCosts(
         kinds=tuple(layer(kind, recompute) for kind in kinds),
         plain=tuple(layer(kind, None) for kind in kinds) if choices.recomputes_some else None,
-        embedding=layer_cost(embedding, training=training),
+        embedding=layer_cost(*embedding, training=training),
         mtp=layer(inner[-1], recompute) if model.mtp else None,
-        head=layer_cost(head, training=training),
+        head=layer_cost(*head, training=training),
         weights=tuple(memory_of(part, expert=False) for part in several),
         expert_weights=tuple(memory_of(part, expert=True) for part in several),
         element_bytes=totals.element_bytes,
@@ -416,16 +343,6 @@ def _component_costs(model: Model, totals: _Totals, choices: _Choices) -> Compon
         key=np.arange(len(training)),
         matrix_rate=totals.matrix_rate,
     )
-
-
-def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
-    """FLOPs over time of a product of square matrices in the row's type [FLOP/s]."""
-    one = np.ones_like(machine.host_launch_s)
-    side, size = width * one, element_bytes
-    product = Matmul(
-        phase=Phase.FORWARD, m=side, n=side, k=side, input_bytes=size, output_bytes=size, batch=one
-    )
-    return product.flops / machine.kernels.times(product)[2]
 
 
 @dataclass(frozen=True, slots=True)

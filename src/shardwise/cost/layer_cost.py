@@ -1,34 +1,28 @@
 """Times and bytes of a list of operations: one layer, the embedding or the head, on one rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
+from shardwise.arrays import Bools, Floats, Ints, gather, total
 from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
-from shardwise.cost.operations import CollectiveCost, Machine, OperationCost, with_host
+from shardwise.cost.layer_communication import (
+    ByAxis,
+    Communication,
+    LayerCommunication,
+    reruns_of,
+    run_again,
+)
+from shardwise.cost.operations import (
+    Machine,
+    OperationCost,
+    with_host,
+)
 from shardwise.cost.optimizer import TrainedWeights, state_bytes, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 from shardwise.ops.quantization import WeightSizes
-
-COMM_AXES = ("tp", "cp", "ep")
-"""Axes that communicate inside layers; tp2 is counted with tp, etp with ep."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByAxis:
-    """A time of each axis that communicates inside layers [s]."""
-
-    tp: Floats
-    cp: Floats
-    ep: Floats
-
-    @property
-    def total(self) -> Floats:
-        """All axes together."""
-        return self.tp + self.cp + self.ep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +73,6 @@ class LayerTimes:
 
 _EVERY_OTHER = RecomputePart.bits(["every_other"])
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
-_COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +119,10 @@ class LayerCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Communication:
-    """Communication time of one direction, forward or backward [s]."""
-
-    alone: ByAxis
-    exposed: ByAxis
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
     """Operations that the same recompute parts run again."""
 
     forward_s: Floats
-    communication: _Communication
     flops: Floats
     in_part: "_Segment | None" = None
     """The share of them that every_other runs again, without communication."""
@@ -152,8 +136,6 @@ class LayerWork:
     """Kernels, without communication, as in `backward_s` [s]."""
     backward_s: Floats
     weight_grad_s: Floats
-    forward: _Communication
-    backward: _Communication
     parameters: Floats
     expert_parameters: Floats
     quantized_parameters: Floats
@@ -217,20 +199,13 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     def trained(*, expert: bool) -> TrainedWeights:
         return trained_weights([c.operation for c in costs if c.operation.expert is expert], zero)
 
-    collectives = [timed for c in costs for timed in c.collectives]
     backward, backward_busy = kernels(_BACKWARD), busy(_BACKWARD)
     weight_share = busy(_BACKWARD[1:]) / np.where(backward_busy > 0, backward_busy, 1.0)
-    reruns = tuple(sorted({RecomputePart.bits(c.operation.reruns_with) for c in costs} - {0}))
+    reruns = reruns_of(costs)
     return LayerWork(
         forward_s=kernels((Phase.FORWARD,)),
         backward_s=backward,
         weight_grad_s=backward * weight_share,
-        forward=_communication(
-            [c for c in collectives if c.collective.phase is Phase.FORWARD], zero
-        ),
-        backward=_communication(
-            [c for c in collectives if c.collective.phase is not Phase.FORWARD], zero
-        ),
         parameters=parameters(expert=False),
         expert_parameters=parameters(expert=True),
         quantized_parameters=quantized(expert=False),
@@ -245,42 +220,26 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     )
 
 
-def _communication(collectives: Sequence[CollectiveCost], zero: Floats) -> _Communication:
-    def by_axis(name: str) -> ByAxis:
-        sums: Mapping[str, Floats] = {
-            axis: total(
-                [getattr(c, name) for c in collectives if _COUNTED_WITH[c.collective.axis] == axis],
-                zero,
-            )
-            for axis in COMM_AXES
-        }
-        return ByAxis(**sums)
-
-    return _Communication(alone=by_axis("time_s"), exposed=by_axis("exposed_s"))
-
-
 def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
     """Add up the operations that exactly these recompute parts run again."""
-    group = [c for c in costs if RecomputePart.bits(c.operation.reruns_with) == parts]
-    repeated = [e for c in group for e in c.collectives if e.collective.phase is Phase.FORWARD]
+    group = run_again(costs, parts)
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]
         in_part = _Segment(
             forward_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
-            communication=_communication([], zero),
             flops=total([share * _forward_flops(c) for share, c in shares], zero),
         )
     return _Segment(
         in_part=in_part,
         forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),
-        communication=_communication(repeated, zero),
         flops=total([_forward_flops(c) for c in group], zero),
     )
 
 
 def layer_cost(
     work: LayerWork,
+    communication: LayerCommunication,
     *,
     training: Bools,
     recompute: RecomputedRows | None = None,
@@ -296,6 +255,8 @@ def layer_cost(
     ----------
     work
         Totals of the operations (`layer_work`); columns of shape (n,).
+    communication
+        Totals of their collectives (`layer_communication`); columns of shape (n,).
     training
         Rows with a backward pass; shape (n,).
     recompute
@@ -303,16 +264,16 @@ def layer_cost(
     movable
         Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
     """
-    zero = np.zeros_like(work.parameters)
+    zero, every = np.zeros_like(work.parameters), np.ones(training.shape, dtype=np.bool_)
     times = LayerTimes(
         forward_s=work.forward_s,
         backward_s=np.where(training, work.backward_s, 0.0),
         weight_grad_s=np.where(training, work.weight_grad_s, 0.0),
         recompute_s=zero,
-        alone_forward_s=work.forward.alone,
-        alone_backward_s=_where(training, work.backward.alone),
-        exposed_forward_s=work.forward.exposed,
-        exposed_backward_s=_where(training, work.backward.exposed),
+        alone_forward_s=communication.forward.alone.where(every),
+        alone_backward_s=communication.backward.alone.where(training),
+        exposed_forward_s=communication.forward.exposed.where(every),
+        exposed_backward_s=communication.backward.exposed.where(training),
         offload_forward_s=zero,
         offload_backward_s=zero,
         offload_forward_exposed_s=zero,
@@ -324,7 +285,7 @@ def layer_cost(
     if recompute is not None:
         again = np.where(recompute.full, FULL, recompute.parts)
         checkpoint = recompute.checkpoint_bytes
-        times = _with_recompute(times, work, np.where(training, again, 0))
+        times = _with_recompute(times, work, communication, np.where(training, again, 0))
     walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
     memory = LayerBytes(
         parameters=work.parameters,
@@ -342,35 +303,34 @@ def layer_cost(
     return LayerCost(times=times, bytes=memory)
 
 
-def _with_recompute(times: LayerTimes, work: LayerWork, again: Ints) -> LayerTimes:
+def _with_recompute(
+    times: LayerTimes, work: LayerWork, communication: LayerCommunication, again: Ints
+) -> LayerTimes:
     """Add the time of recompute: `FULL`, or the bits of recompute parts."""
     full = again == FULL
-    runs = [
-        (
-            full,
-            _Segment(
-                forward_s=work.forward_s, communication=work.forward, flops=work.forward_flops
-            ),
-        )
-    ]
-    for parts, segment in zip(work.reruns, work.segments, strict=True):
+    every = _Segment(forward_s=work.forward_s, flops=work.forward_flops)
+    runs: list[tuple[Bools, _Segment, Communication | None]]
+    runs = [(full, every, communication.forward)]
+    for parts, segment, repeated in zip(
+        work.reruns, work.segments, communication.segments, strict=True
+    ):
         selected = ~full & (again & parts & ~_EVERY_OTHER > 0)
-        runs.append((selected, segment))
+        runs.append((selected, segment, repeated))
         if segment.in_part is not None:
-            runs.append((~full & ~selected & (again & parts > 0), segment.in_part))
-    for rows, segment in runs:
-        if np.any(rows):
-            repeated = segment.communication
+            runs.append((~full & ~selected & (again & parts > 0), segment.in_part, None))
+    for rows, segment, again_sent in runs:
+        if not np.any(rows):
+            continue
+        times = replace(
+            times,
+            recompute_s=times.recompute_s + np.where(rows, segment.forward_s, 0.0),
+            recompute_flops=times.recompute_flops + np.where(rows, segment.flops, 0.0),
+        )
+        if again_sent is not None:
             times = replace(
                 times,
-                recompute_s=times.recompute_s + np.where(rows, segment.forward_s, 0.0),
-                recompute_flops=times.recompute_flops + np.where(rows, segment.flops, 0.0),
-                alone_backward_s=combined(
-                    np.add, times.alone_backward_s, _where(rows, repeated.alone)
-                ),
-                exposed_backward_s=combined(
-                    np.add, times.exposed_backward_s, _where(rows, repeated.exposed)
-                ),
+                alone_backward_s=again_sent.alone.added_to(times.alone_backward_s, rows),
+                exposed_backward_s=again_sent.exposed.added_to(times.exposed_backward_s, rows),
             )
     return times
 
@@ -391,10 +351,6 @@ def _walked(work: LayerWork, again: Ints, checkpoint: Floats, movable: Ints | No
         for column in fields(Walk):
             getattr(joined, column.name)[rows] = getattr(part, column.name)
     return joined
-
-
-def _where(rows: Bools, times: ByAxis) -> ByAxis:
-    return combined(lambda time: np.where(rows, time, 0.0), times)
 
 
 def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:

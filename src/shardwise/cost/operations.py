@@ -1,7 +1,7 @@
 """Time of operations: kernels, collectives, and the exposed communication."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,18 +9,16 @@ from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import CudaGraphs, TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.ops.operation import (
     Collective,
-    CollectiveKind,
     Kernel,
     Matmul,
     MemoryBound,
     Operation,
     Phase,
 )
-from shardwise.parallel.placement import Extents
 
 # The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
 # they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
@@ -33,18 +31,12 @@ _UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.5, CudaGraphs.FULL: 0
 _UNCAPTURED_EXPERTS = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
 # No host can wait inside a graph.
 _WAITS = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 1.0, CudaGraphs.FULL: 0.0}
-_OF_EXPERTS = ("ep", "etp")
-LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
-"""Axes that communicate inside layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What operations run on: rates of the system by each row's dtype and stack, as columns."""
 
-    system: System
-    extents: Mapping[str, Ints]
-    """Extents of each axis that communicates inside layers; shape (tiers, rows)."""
     kernels: KernelRates
     host_launch_s: Floats
     """Launch time of one kernel that CUDA graphs leave [s]."""
@@ -52,51 +44,23 @@ class Machine:
     """The same for a kernel of routed experts, which partial graphs do not capture [s]."""
     expert_wait_s: Floats
     """Time for which the host waits for one result of the router [s]."""
-    communication_factor: Floats
-    """Time of collectives inside layers over their time alone."""
-    expert_communication_factor: Floats
-    """The same for collectives of experts."""
-    tp_overlap: Ints
-    """Code of `TpOverlap`."""
-    tp_hidden: Floats
-    tp_backward_async: Bools
-    sends_once: Bools
-    """Whether copies of a token for experts of one node travel there once."""
 
     @classmethod
-    def of(cls, system: System, table: Table, extents: Extents) -> "Machine":
+    def of(cls, system: System, table: Table) -> "Machine":
         """Gather the rates of each row."""
         launch_s = table.by_stack(lambda stack: stack.host_launch)
         return cls(
-            system=table.on(system),
-            extents={axis: getattr(extents, axis) for axis in LAYER_AXES},
             kernels=KernelRates.of(system, table),
             host_launch_s=launch_s * _of_graphs(table, _UNCAPTURED),
             expert_launch_s=launch_s * _of_graphs(table, _UNCAPTURED_EXPERTS),
             expert_wait_s=table.by_stack(lambda stack: stack.expert_wait)
             * _of_graphs(table, _WAITS),
-            communication_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
-            expert_communication_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
-            tp_overlap=table.tp_overlap,
-            tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
-            tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
-            sends_once=table.sends_once,
         )
 
     @property
     def memory_rate(self) -> Floats:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
-
-    def factor_of(self, collective: Collective) -> Floats:
-        """Time of a collective in a step over its time alone.
-
-        Tokens that ep gathers or reduce-scatters go through the kernels of other axes.
-        """
-        swaps = collective.kind is CollectiveKind.ALL_TO_ALL
-        if collective.axis == "etp" or (collective.axis == "ep" and swaps):
-            return self.expert_communication_factor
-        return self.communication_factor
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to launch an operation's kernels of a phase [s]."""
@@ -175,7 +139,9 @@ def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) 
     return joined
 
 
-def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
+def operation_cost(
+    operation: Operation, machine: Machine, times: "CollectiveTimes"
+) -> OperationCost:
     """Time of an operation's kernels, and time and exposed part of its collectives.
 
     Parameters
@@ -184,14 +150,17 @@ def operation_cost(operation: Operation, machine: Machine) -> OperationCost:
         Kernels and collectives of one micro-batch on one rank; sizes have shape (n,).
     machine
         Rates of the n rows.
+    times
+        Times of collectives alone, of m rows that have the kernels of one of the n rows each; of
+        these m rows are the times of the operation's collectives.
     """
     kernels = tuple(_kernel_cost(kernel, operation, machine) for kernel in operation.kernels)
     partial = OperationCost(operation=operation, kernels=kernels, collectives=())
     unsplit = [c for c in operation.collectives if c.panels is None]
-    costs = [_collective_cost(c, partial, machine) for c in unsplit]
+    costs = [_collective_cost(c, partial, machine, times) for c in unsplit]
     if len(unsplit) < len(operation.collectives):
-        costs += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine)]
-    return OperationCost(operation=operation, kernels=kernels, collectives=tuple(costs))
+        costs += [cost for phase in Phase for cost in _panel_costs(phase, partial, machine, times)]
+    return replace(partial, collectives=tuple(costs))
 
 
 def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> KernelCost:
@@ -212,7 +181,7 @@ def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> Kern
 
 
 def _collective_cost(
-    collective: Collective, partial: OperationCost, machine: Machine
+    collective: Collective, partial: OperationCost, machine: Machine, times: CollectiveTimes
 ) -> CollectiveCost:
     """Time of a collective alone, and the part that no product hides.
 
@@ -223,33 +192,40 @@ def _collective_cost(
     1 / (1 - u) times as long meanwhile, and u of the hidden time counts as exposed. G includes the
     host that launches the product.
     """
-    extents = machine.extents[collective.axis]
-    if collective.in_ring:
-        return _ring_cost(collective, partial, machine, extents)
-    sent, far_share = _sent(collective, machine, extents)
-    time = collective_time(
-        machine.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
-    )
-    time = time * machine.factor_of(collective)
+    links, time = times.links, times.alone_s(collective)
     if not time.any():  # the usual case: most rows of a space split few axes
         return CollectiveCost(collective=collective, time_s=time, hidden_s=time, exposed_s=time)
-    used_share = processor_share(machine.system, extents)
+    extents = links.extents[collective.axis]
+    used_share = times.processor_share(collective.axis)
     hidden = np.zeros_like(time)
-    by_stack = machine.tp_overlap == TpOverlap.STACK.code
+
+    def window(phase: Phase) -> Floats:
+        return _window(phase, partial, machine, links) / (1 - used_share)
+
+    if collective.in_ring:
+        if collective.behind is not None:
+            product_s = window(collective.behind)
+            hidden = hidden_by_pieces(time, product_s, extents[-1], first_hides=True)
+        return CollectiveCost(
+            collective=collective,
+            time_s=time,
+            hidden_s=hidden,
+            exposed_s=time - hidden * (1 - used_share),
+        )
+    by_stack = links.tp_overlap == TpOverlap.STACK.code
     if collective.split_with is not None:
-        window = _window(collective.split_with, partial, machine) / (1 - used_share)
+        product_s = window(collective.split_with)
         near = extents[0] == extents[-1]
-        pieces = np.minimum(time * machine.tp_hidden, window)
+        pieces = np.minimum(time * links.tp_hidden, product_s)
         hidden = np.where(by_stack & near & collective.stack_splits, pieces, hidden)
         for overlap in ("ring", "pipe"):
-            chosen = machine.tp_overlap == TpOverlap(overlap).code
+            chosen = links.tp_overlap == TpOverlap(overlap).code
             if chosen.any():
-                cut = hidden_by_pieces(time, window, extents[-1], first_hides=overlap == "ring")
+                cut = hidden_by_pieces(time, product_s, extents[-1], first_hides=overlap == "ring")
                 hidden = np.where(chosen, cut, hidden)
     if collective.behind is not None:
-        window = _window(collective.behind, partial, machine) / (1 - used_share)
-        covered = np.minimum(time, window)
-        runs = by_stack & machine.tp_backward_async
+        covered = np.minimum(time, window(collective.behind))
+        runs = by_stack & links.tp_backward_async
         hidden = np.where(runs, np.maximum(hidden, covered), hidden)
     return CollectiveCost(
         collective=collective,
@@ -259,51 +235,9 @@ def _collective_cost(
     )
 
 
-def _sent(
-    collective: Collective, machine: Machine, extents: Ints
-) -> tuple[Floats | float, Floats | float]:
-    """Share of the copies of tokens that is sent, and the share of it that leaves the domain.
-
-    If each rank and domain receives a token once: k copies spread evenly over the N domains of the
-    first tier that routing may choose reach D = N (1 - (1 - 1/N)^k) of them on average, and R of
-    their ranks likewise: R / k and D / R.
-    """
-    if collective.copies == 1:
-        return 1.0, 1.0
-    copies, allowed = collective.copies, collective.most_domains
-    domains = extents[-1] / extents[0]
-    if allowed is not None:
-        domains = np.minimum(domains, allowed)
-
-    def reached(places: Floats) -> Floats:
-        return places * (1 - (1 - 1 / places) ** copies)
-
-    near, far = reached(domains * extents[0]), reached(domains)
-    once = machine.sends_once
-    return np.where(once, near / copies, 1.0), np.where(once, far / near, 1.0)
-
-
-def _ring_cost(
-    collective: Collective, partial: OperationCost, machine: Machine, extents: Ints
-) -> CollectiveCost:
-    """Time of n - 1 messages to the next member, each behind one of n pieces of the product."""
-    used_share = processor_share(machine.system, extents)
-    others = np.maximum(extents[-1] - 1, 1)
-    time = others * transfer_time(machine.system, collective.bytes / others, extents)
-    time = time * machine.factor_of(collective)
-    hidden = np.zeros_like(time)
-    if collective.behind is not None:
-        window = _window(collective.behind, partial, machine) / (1 - used_share)
-        hidden = hidden_by_pieces(time, window, extents[-1], first_hides=True)
-    return CollectiveCost(
-        collective=collective,
-        time_s=time,
-        hidden_s=hidden,
-        exposed_s=time - hidden * (1 - used_share),
-    )
-
-
-def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list[CollectiveCost]:
+def _panel_costs(
+    phase: Phase, partial: OperationCost, machine: Machine, times: CollectiveTimes
+) -> list[CollectiveCost]:
     """Time of a 2D product's collectives in panels; all but those of one panel may be hidden.
 
     Those of one panel, one after the other, take s, those of all n panels n s. The product of time
@@ -318,18 +252,17 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
     ]
     if not cut:
         return []
-    panels = cut[0][1]
-    extents = [machine.extents[collective.axis] for collective, _ in cut]
-    times = [
-        collective_time(machine.system, collective.kind, collective.bytes / count, extent)
-        * machine.factor_of(collective)
-        for (collective, count), extent in zip(cut, extents, strict=True)
+    links = times.links
+    panels = links.of_kernels(cut[0][1])
+    each = [
+        times.alone_s(replace(collective, bytes=collective.bytes / count))
+        for collective, count in cut
     ]
-    one = total(times, panels)
-    used_share = np.max([processor_share(machine.system, extent) for extent in extents], axis=0)
-    window = _window(phase, partial, machine) / (panels * (1 - used_share))
+    one = total(each, panels)
+    used_share = np.max([times.processor_share(collective.axis) for collective, _ in cut], axis=0)
+    window = _window(phase, partial, machine, links) / (panels * (1 - used_share))
     overlapped = np.where(
-        machine.tp_overlap == TpOverlap.NONE.code, 0.0, (panels - 1) * np.minimum(one, window)
+        links.tp_overlap == TpOverlap.NONE.code, 0.0, (panels - 1) * np.minimum(one, window)
     )
     share = overlapped / np.where(one > 0, panels * one, 1.0)
     return [
@@ -339,7 +272,7 @@ def _panel_costs(phase: Phase, partial: OperationCost, machine: Machine) -> list
             hidden_s=panels * time * share,
             exposed_s=panels * time * (1 - share * (1 - used_share)),
         )
-        for (collective, _), time in zip(cut, times, strict=True)
+        for (collective, _), time in zip(cut, each, strict=True)
     ]
 
 
@@ -367,24 +300,7 @@ def hidden_by_pieces(
     return np.minimum(time_s if first_hides else share * time_s, share * window_s)
 
 
-def processor_share(system: System, extents: Ints) -> Floats:
-    """Share of the processor that communication of an axis uses: the largest of its tiers.
-
-    Parameters
-    ----------
-    system
-        Its network tiers have the shares.
-    extents
-        Extents of the axis; shape (tiers, n).
-    """
-    shares = np.zeros(extents.shape[1])
-    inner = np.ones(extents.shape[1], dtype=np.int64)
-    for extent, tier in zip(extents, system.network, strict=True):
-        shares = np.where(extent > inner, np.maximum(shares, tier.processor_share), shares)
-        inner = extent
-    return shares
-
-
-def _window(phase: Phase, partial: OperationCost, machine: Machine) -> Floats:
+def _window(phase: Phase, partial: OperationCost, machine: Machine, links: Links) -> Floats:
     """Time of an operation's kernels of a phase, behind which communication may run [s]."""
-    return with_host(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    product_s = with_host(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    return links.of_kernels(product_s)

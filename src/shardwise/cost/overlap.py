@@ -7,7 +7,8 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.layer_cost import ByAxis, LayerCost
+from shardwise.cost.layer_communication import ByAxis
+from shardwise.cost.layer_cost import LayerCost
 from shardwise.ops.operation import CollectiveKind
 
 

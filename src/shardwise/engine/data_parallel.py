@@ -12,8 +12,9 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.cost.component_costs import ComponentCosts
-from shardwise.cost.layer_cost import COMM_AXES, LayerBytes
-from shardwise.cost.operations import processor_share
+from shardwise.cost.layer_communication import COMM_AXES
+from shardwise.cost.layer_cost import LayerBytes
+from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.critical_stage import CriticalStage, LargestStage

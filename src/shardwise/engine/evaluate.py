@@ -14,12 +14,8 @@ from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import (
-    ComponentCosts,
-    ComponentOperations,
-    PlacedCosts,
-    component_times,
-)
+from shardwise.cost.component_costs import ComponentCosts, PlacedCosts, component_times
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times

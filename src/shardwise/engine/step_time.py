@@ -10,7 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import component_bytes, trained_on
-from shardwise.cost.layer_cost import COMM_AXES
+from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage

@@ -22,7 +22,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.activation_walk import step_of
-from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.layer_cost import layer_work
 from shardwise.cost.operations import Machine, OperationCost
 from shardwise.errors import Fault, InputError
@@ -335,7 +335,7 @@ def profile_of(
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     extents = place(the_system, table)
-    machine = Machine.of(the_system, table, extents)
+    machine = Machine.of(the_system, table)
     costs = operation_costs(the_model, the_system, table, extents)
     tokens = batch * int(table.seq_len[0])
     assembly = _Assembly(

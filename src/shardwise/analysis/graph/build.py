@@ -34,7 +34,7 @@ from shardwise.config.model import Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.ops.layer import rank_work

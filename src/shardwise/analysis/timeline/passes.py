@@ -12,12 +12,13 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.cost.component_costs import (
     ComponentCosts,
-    ComponentOperations,
     component_bytes,
     component_times,
     layer_bytes,
 )
-from shardwise.cost.layer_cost import COMM_AXES, LayerCost, LayerTimes
+from shardwise.cost.component_operations import ComponentOperations
+from shardwise.cost.layer_communication import COMM_AXES
+from shardwise.cost.layer_cost import LayerCost, LayerTimes
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory

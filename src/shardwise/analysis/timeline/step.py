@@ -22,7 +22,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import StageMemory, stage_memory

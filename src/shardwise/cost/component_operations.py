@@ -1,0 +1,192 @@
+"""Operations of a micro-batch on a rank, by component of the model: their costs, and the totals."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints, gather, joined
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.layer_communication import LayerCommunication, layer_communication
+from shardwise.cost.layer_cost import LayerWork, layer_work
+from shardwise.cost.links import CollectiveTimes, Links
+from shardwise.cost.operations import Machine, OperationCost, operation_cost
+from shardwise.distinct import Distinct
+from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
+from shardwise.ops.linear import with_accumulation
+from shardwise.ops.lora import Subset, with_subset
+from shardwise.ops.operation import Matmul, Phase, RankWork
+from shardwise.parallel.placement import Extents
+
+# Rows whose costs are computed at a time: more would not stay in the cache.
+BLOCK = 1 << 14
+
+# A component of the model, how often it occurs, and the costs of its operations.
+ComponentOperations = tuple[str, int, list[OperationCost]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationInputs:
+    """What the operations of a micro-batch are built from, and their kernels timed, as columns."""
+
+    work: RankWork
+    subset: Subset
+    machine: Machine
+    head_copy: Bools
+    """Whether the rank of the head stores its own table."""
+    mtp_copy: Bools
+    """Whether modules of multi-token prediction store a copy of the embedding."""
+
+    @classmethod
+    def of(cls, model: Model, system: System, table: Table) -> "OperationInputs":
+        """Read strategies."""
+        untied = np.full(len(table), not model.tied_embeddings)
+        apart = table.pipelined
+        if model.tied_embeddings or model.mtp:
+            apart = apart & ~table.joins_ends
+        return cls(
+            work=rank_work(table),
+            subset=Subset.of(table),
+            machine=Machine.of(system, table),
+            head_copy=apart | untied,
+            mtp_copy=apart & untied,
+        )
+
+
+def operation_costs(
+    model: Model, system: System, table: Table, extents: Extents
+) -> list[ComponentOperations]:
+    """Cost every operation of the embedding, each kind of layer, and the head.
+
+    Parameters
+    ----------
+    model
+        Architecture.
+    system
+        Accelerators and network tiers.
+    table
+        Strategies of n rows.
+    extents
+        Placement of each axis; shape (tiers, n).
+    """
+    inputs = OperationInputs.of(model, system, table)
+    links = Links.of(system, table, extents)
+    return list(_operation_costs(model, inputs, links))
+
+
+def _operation_costs(
+    model: Model, inputs: OperationInputs, links: Links
+) -> Iterator[ComponentOperations]:
+    work, times = inputs.work, CollectiveTimes(links)
+    parts = [("embedding", 1, embedding_operations(model, work))]
+    parts += [
+        ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
+    ]
+    if model.mtp:
+        mtp = mtp_operations(model, work, holds_table=inputs.mtp_copy)
+        parts.append(("mtp", model.mtp, mtp))
+    parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
+    for name, count, listed in parts:
+        operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
+        yield name, count, [operation_cost(o, inputs.machine, times) for o in operations]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTotals:
+    """What the operations of a micro-batch add up to, whatever is recomputed or offloaded."""
+
+    work: tuple[LayerWork, ...]
+    """Of each of `ComponentOperations`."""
+    element_bytes: Floats
+    gradient_bytes: Floats
+    boundary_bytes: Floats
+    memory_rate: Floats
+    matrix_rate: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the kernels and the collectives of a micro-batch add up to."""
+
+    kernels: KernelTotals
+    """Of each distinct input of operations."""
+    communication: tuple[LayerCommunication, ...]
+    """Of each of `ComponentOperations`, for each row of `Links`."""
+    position: Ints
+    """For each row of `Links`, which kernels it has."""
+
+
+def totals_of(
+    model: Model,
+    inputs: OperationInputs,
+    links: Links,
+    costs: Sequence[ComponentOperations] | None,
+) -> Totals:
+    """Add up the costs of operations, some of the rows of `Links` at a time.
+
+    The times of all kernels of many rows would not stay in the cache.
+    """
+    kernels = links.kernels
+    if costs or kernels is None or links.several_systems or kernels.size <= BLOCK:
+        return _totals_of_block(model, inputs, links, costs)
+    blocks = []
+    count = len(inputs.mtp_copy)
+    firsts = np.searchsorted(kernels, np.arange(count + 1))
+    cuts = np.unique(np.searchsorted(firsts, range(BLOCK, kernels.size, BLOCK))).tolist()
+    for start, end in pairwise([0, *cuts, count]):
+        some = links.take(slice(firsts[start], firsts[end]))
+        some = replace(some, kernels=kernels[firsts[start] : firsts[end]] - start)
+        blocks.append(_totals_of_block(model, gather(inputs, slice(start, end)), some, None))
+    found = joined(blocks)
+    if found is None:
+        return _totals_of_block(model, inputs, links, None)
+    return replace(found, position=kernels)
+
+
+def by_kernels(links: Distinct[Links]) -> Distinct[Links]:
+    """Sort rows by their kernels."""
+    kernels = links.values.kernels
+    assert kernels is not None  # noqa: S101 - of several rows
+    order = np.argsort(kernels, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    return Distinct(links.values.take(order), place[links.position])
+
+
+def _totals_of_block(
+    model: Model,
+    inputs: OperationInputs,
+    links: Links,
+    costs: Sequence[ComponentOperations] | None,
+) -> Totals:
+    machine, work = inputs.machine, inputs.work
+    kernels, communication = [], []
+    for _, _, operations in costs or _operation_costs(model, inputs, links):
+        kernels.append(layer_work(operations, machine))
+        communication.append(layer_communication(operations))
+    return Totals(
+        kernels=KernelTotals(
+            work=tuple(kernels),
+            element_bytes=work.element_bytes,
+            gradient_bytes=work.gradient_bytes,
+            boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
+            memory_rate=machine.memory_rate,
+            matrix_rate=_matrix_rate(machine, model.hidden, work.element_bytes),
+        ),
+        communication=tuple(communication),
+        position=np.asarray(links.kernels),
+    )
+
+
+def _matrix_rate(machine: Machine, width: int, element_bytes: Floats) -> Floats:
+    """FLOPs over time of a product of square matrices in the row's type [FLOP/s]."""
+    one = np.ones_like(machine.host_launch_s)
+    side, size = width * one, element_bytes
+    product = Matmul(
+        phase=Phase.FORWARD, m=side, n=side, k=side, input_bytes=size, output_bytes=size, batch=one
+    )
+    return product.flops / machine.kernels.times(product)[2]

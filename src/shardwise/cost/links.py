@@ -1,0 +1,184 @@
+"""What collectives inside layers run on, and their times alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Bools, Column, Floats, Ints, gather
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.cost.collective import collective_time, transfer_time
+from shardwise.distinct import distinct_rows
+from shardwise.ops.operation import Collective, CollectiveKind
+from shardwise.parallel.placement import Extents
+
+_OF_EXPERTS = ("ep", "etp")
+LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
+"""Axes that communicate inside layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What collectives run on, and what they may overlap, as columns.
+
+    Rows that differ only in these share their kernels: there may be more rows than of a `Machine`.
+    """
+
+    system: System
+    extents: Mapping[str, Ints]
+    """Extents of each axis that communicates inside layers; shape (tiers, rows)."""
+    communication_factor: Floats
+    """Time of collectives inside layers over their time alone."""
+    expert_communication_factor: Floats
+    """The same for collectives of experts."""
+    tp_overlap: Ints
+    """Code of `TpOverlap`."""
+    tp_hidden: Floats
+    tp_backward_async: Bools
+    sends_once: Bools
+    """Whether copies of a token for experts of one node travel there once."""
+    several_systems: bool
+    """Whether figures of the system are columns."""
+    kernels: Ints | None = None
+    """The row of the machine that each row has its kernels of; None: as many rows, in order."""
+
+    @classmethod
+    def of(
+        cls, system: System, table: Table, extents: Extents, kernels: Ints | None = None
+    ) -> "Links":
+        """Gather the rates of each row."""
+        return cls(
+            system=table.on(system),
+            extents={axis: getattr(extents, axis) for axis in LAYER_AXES},
+            communication_factor=table.by_stack(lambda stack: stack.exchange_time_factor),
+            expert_communication_factor=table.by_stack(lambda stack: stack.expert_exchange_factor),
+            tp_overlap=table.tp_overlap,
+            tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
+            tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
+            sends_once=table.sends_once,
+            several_systems=table.systems is not None,
+            kernels=kernels,
+        )
+
+    def of_kernels(self, column: Column) -> Any:
+        """The value of each row, of a column of the rows of the machine."""
+        return column if self.kernels is None else column[self.kernels]
+
+    def take(self, rows: Ints | slice) -> "Links":
+        """Some of the rows, of one system."""
+        extents = {axis: extents[:, rows] for axis, extents in self.extents.items()}
+        return replace(gather(self, rows), extents=extents)
+
+    def factor_of(self, collective: Collective) -> Floats:
+        """Time of a collective in a step over its time alone.
+
+        Tokens that ep gathers or reduce-scatters go through the kernels of other axes.
+        """
+        swaps = collective.kind is CollectiveKind.ALL_TO_ALL
+        if collective.axis == "etp" or (collective.axis == "ep" and swaps):
+            return self.expert_communication_factor
+        return self.communication_factor
+
+
+class CollectiveTimes:
+    """Times of collectives alone, and what they use of the processor; equal ones are found once."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self._alone: dict[tuple[object, ...], Floats] = {}
+        self._alike: dict[str, Ints] = {}
+        self._shares: dict[str, Floats] = {}
+
+    def alone_s(self, collective: Collective) -> Floats:
+        """Time of a collective that no product hides [s].
+
+        Parameters
+        ----------
+        collective
+            Its bytes are those of each row of the machine.
+        """
+        links = self.links
+        if links.several_systems or len(links.tp_hidden) == 1:
+            return _alone_s(replace(collective, bytes=links.of_kernels(collective.bytes)), links)
+        one = collective
+        what = (one.kind, one.axis, one.copies, one.most_domains, one.in_ring, one.bytes.tobytes())
+        if what not in self._alone:
+            sizes, codes = np.unique(one.bytes, return_inverse=True)
+            codes = links.of_kernels(codes)
+            firsts, position = distinct_rows([codes, self._alike_on(one.axis)])
+            found = _alone_s(replace(one, bytes=sizes[codes[firsts]]), links.take(firsts))
+            self._alone[what] = found[position]
+        return self._alone[what]
+
+    def processor_share(self, axis: str) -> Floats:
+        """Share of the processor that communication of an axis uses."""
+        if axis not in self._shares:
+            self._shares[axis] = processor_share(self.links.system, self.links.extents[axis])
+        return self._shares[axis]
+
+    def _alike_on(self, axis: str) -> Ints:
+        """Equal numbers in rows where equal bytes take as long on an axis."""
+        links = self.links
+        if axis not in self._alike:
+            factors = (links.communication_factor, links.expert_communication_factor)
+            columns = [*links.extents[axis], *factors, links.sends_once]
+            self._alike[axis] = distinct_rows(columns)[1]
+        return self._alike[axis]
+
+
+def _alone_s(collective: Collective, links: Links) -> Floats:
+    """Time of a collective: of n - 1 messages to the next member in a ring."""
+    extents = links.extents[collective.axis]
+    if collective.in_ring:
+        others = np.maximum(extents[-1] - 1, 1)
+        time = others * transfer_time(links.system, collective.bytes / others, extents)
+    else:
+        sent, far_share = _sent(collective, links, extents)
+        time = collective_time(
+            links.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
+        )
+    return time * links.factor_of(collective)
+
+
+def _sent(
+    collective: Collective, links: Links, extents: Ints
+) -> tuple[Floats | float, Floats | float]:
+    """Share of the copies of tokens that is sent, and the share of it that leaves the domain.
+
+    If each rank and domain receives a token once: k copies spread evenly over the N domains of the
+    first tier that routing may choose reach D = N (1 - (1 - 1/N)^k) of them on average, and R of
+    their ranks likewise: R / k and D / R.
+    """
+    if collective.copies == 1:
+        return 1.0, 1.0
+    copies, allowed = collective.copies, collective.most_domains
+    domains = extents[-1] / extents[0]
+    if allowed is not None:
+        domains = np.minimum(domains, allowed)
+
+    def reached(places: Floats) -> Floats:
+        return places * (1 - (1 - 1 / places) ** copies)
+
+    near, far = reached(domains * extents[0]), reached(domains)
+    once = links.sends_once
+    return np.where(once, near / copies, 1.0), np.where(once, far / near, 1.0)
+
+
+def processor_share(system: System, extents: Ints) -> Floats:
+    """Share of the processor that communication of an axis uses: the largest of its tiers.
+
+    Parameters
+    ----------
+    system
+        Its network tiers have the shares.
+    extents
+        Extents of the axis; shape (tiers, n).
+    """
+    shares = np.zeros(extents.shape[1])
+    inner = np.ones(extents.shape[1], dtype=np.int64)
+    for extent, tier in zip(extents, system.network, strict=True):
+        shares = np.where(extent > inner, np.maximum(shares, tier.processor_share), shares)
+        inner = extent
+    return shares
