@@ -1,7 +1,8 @@
 """`estimate` and `estimate_many`: one strategy in full detail, or a table of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from shardwise.analysis.layer_totals import (
 )
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
-from shardwise.analysis.results import CommTime, Cost, Estimate, EstimateTable, Software
+from shardwise.analysis.results import (
+    CommTime,
+    Cost,
+    Estimate,
+    EstimateTable,
+    Interval,
+    Software,
+)
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
@@ -109,8 +117,38 @@ def estimate(
     counted = count_parameters(counted_model)
     per_s = rates(the_model, the_system, table, result, flops_convention, counted)
     stack = table.stacks[0]
-    unmeasured = unmeasured_features(the_model, table)
-    return Estimate(
+    step_s, mfu = float(result.step_time_s[0]), float(per_s["mfu"][0])
+    flops_per_s = float(per_s["flops_per_s_per_gpu"][0])
+
+    @cache
+    def unmeasured() -> tuple[str, ...]:
+        return unmeasured_features(the_model, table)
+
+    def interval() -> Interval | None:
+        counts = counted if counted_model is the_model else None
+        return interval_of(
+            the_model, the_system, resolved, step_s, counts, unmeasured=len(unmeasured())
+        )
+
+    formulas: dict[str, Callable[[], Any]] = {
+        "mfu_by_convention": lambda: _by_convention(
+            the_model, table, counted, mfu, flops_convention
+        ),
+        "stages": lambda: stage_estimates(the_system, table, result, parts),
+        "layers": lambda: layer_totals(table, result, parts),
+        "matrix_flops": lambda: matrix_flops(table, result, parts),
+        "breakdown": lambda: breakdown_of(the_model, the_system, table, result, parts),
+        "efficiency": lambda: efficiency(the_system, table, result, flops_per_s * step_s),
+        "required_bandwidth": lambda: required_bandwidth(the_system, table, result, parts),
+        "interval": interval,
+        "unmeasured_features": unmeasured,
+        "rests_on": lambda: rests_on(the_system, resolved, _outermost_tiers(result)),
+        "assumed": lambda: _assumed(requested, resolved),
+        "provenance": lambda: _provenance(the_model, the_system, stack, resolved),
+        "missed_operations": lambda: missed_operations(table, parts),
+    }
+    return Estimate.deferring(
+        formulas,
         model=the_model.name,
         system=the_system.name,
         strategy=resolved.to_dict(),
@@ -122,17 +160,14 @@ def estimate(
         parameters=counted.total,
         active_parameters=counted.active,
         trainable_parameters=count_trainable(counted_model, Subset.of(table), counted),
-        step_time_s=float(result.step_time_s[0]),
+        step_time_s=step_s,
         tokens_per_s=float(per_s["tokens_per_s"][0]),
         tokens_per_s_per_gpu=float(per_s["tokens_per_s"][0]) / int(table.gpus[0]),
         samples_per_s=float(table.global_batch_size[0] / result.step_time_s[0]),
-        model_tflops_per_gpu=float(per_s["flops_per_s_per_gpu"][0]) / 1e12,
-        mfu=float(per_s["mfu"][0]),
+        model_tflops_per_gpu=flops_per_s / 1e12,
+        mfu=mfu,
         hfu=float(per_s["hfu"][0]),
         flops_convention=flops_convention,
-        mfu_by_convention=_by_convention(
-            the_model, table, counted, float(per_s["mfu"][0]), flops_convention
-        ),
         fits=bool(result.fits[0]),
         micro_batches=int(table.micro_batches[0]),
         tokens_per_step=int(table.global_batch_size[0]) * int(table.seq_len[0]),
@@ -143,31 +178,7 @@ def estimate(
         },
         extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
-        stages=stage_estimates(the_system, table, result, parts),
-        layers=layer_totals(table, result, parts),
-        matrix_flops=matrix_flops(table, result, parts),
-        breakdown=breakdown_of(the_model, the_system, table, result, parts),
-        efficiency=efficiency(
-            the_system,
-            table,
-            result,
-            float(per_s["flops_per_s_per_gpu"][0] * result.step_time_s[0]),
-        ),
-        required_bandwidth=required_bandwidth(the_system, table, result, parts),
         cost=_cost(the_system, table, result),
-        interval=interval_of(
-            the_model,
-            the_system,
-            resolved,
-            float(result.step_time_s[0]),
-            counted if counted_model is the_model else None,
-            unmeasured=len(unmeasured),
-        ),
-        unmeasured_features=unmeasured,
-        rests_on=rests_on(the_system, resolved, _outermost_tiers(result)),
-        assumed=_assumed(requested, resolved),
-        provenance=_provenance(the_model, the_system, stack, resolved),
-        missed_operations=missed_operations(table, parts),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
         gemms=gemm_estimates(the_system, table, result, parts) if gemms else None,
     )

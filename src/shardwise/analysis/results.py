@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from shardwise.analysis import Result, part_faults
+from shardwise.analysis.deferred import Deferred
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import Source
@@ -332,7 +333,7 @@ class Software(Result):
     """Whether the strategy is known to be one that the release can run."""
 
 
-class Estimate(Result):
+class Estimate(Deferred):
     """Times, memory and detail of one strategy."""
 
     model: str

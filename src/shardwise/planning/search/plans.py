@@ -85,7 +85,7 @@ def ranked_plans(
                 "best_step_time_s": best_s,
                 "settings": settings[i],
             }
-            found.append(RankedPlan.model_construct(**dict(one) | line))
+            found.append(RankedPlan.extending(one, **line))
     return tuple(found)
 
 
