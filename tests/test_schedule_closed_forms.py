@@ -19,6 +19,7 @@ from profiles import examples
 from rows import each_row
 from shardwise.config.enums import Schedule
 from shardwise.parallel.schedule.in_flight import in_flight
+from shardwise.parallel.schedule.longest_path import Ranks, ranks_sampled
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
@@ -316,3 +317,13 @@ def test_in_flight_is_what_ranks_hold(schedule):
                 )
                 per_stage = 2 if schedule == "zb-v" else v
                 assert (found * per_stage).tolist() == pytest.approx(step.peak_chunks.tolist())
+
+
+def test_each_rank_is_sampled_once() -> None:
+    """Both ends of every group; where another pipeline has more, the last rank is repeated."""
+    sizes = np.array([[1, 1, 1], [6, 0, 0], [0, 2, 0], [1, 1, 0]])
+    ranks = Ranks.sample(sizes)
+    assert ranks.index.T.tolist() == [[0, 1, 6, 7], [0, 1, 2, 3], [0, 0, 0, 0]]
+    assert ranks_sampled(sizes).tolist() == [4, 4, 1]
+    apart = [Ranks.sample(sizes[:, [row]]).index[:, 0].tolist() for row in range(3)]
+    assert apart == [[0, 1, 6, 7], [0, 1, 2, 3], [0]]

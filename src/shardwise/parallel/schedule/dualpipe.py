@@ -39,8 +39,9 @@ def dualpipe(pipelines: Pipelines) -> Solution:
         Pipelines of one schedule, columns of shape (rows,): passes and messages [s].
     """
     m, p = pipelines.micro_batches, pipelines.stages
-    sampled = Ranks.sample(pipelines.group_sizes, [p // 2 - 1]).index
-    ranks = Ranks.sample(pipelines.group_sizes, [p // 2 - 1, *(p - 1 - sampled)])
+    sampled = Ranks.sample(pipelines.group_sizes, [p // 2 - 1], mirrored=True).index
+    more = [p // 2 - 1, *(p - 1 - sampled)]
+    ranks = Ranks.sample(pipelines.group_sizes, more, mirrored=True)
     half = _Half.of(pipelines, ranks)
     step = longest(_heads(half), half.busy_s, _tails(half))
     if not pipelines.blocking and pipelines.hop_s.any():

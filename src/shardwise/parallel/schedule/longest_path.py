@@ -69,7 +69,7 @@ class Passes:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Sampled ranks of pipelines, in order and repeated where a group is short."""
+    """Sampled ranks of pipelines, in order; the last one is repeated where others have more."""
 
     index: Ints
     """Rank i, from 0, (ranks, rows)."""
@@ -81,7 +81,9 @@ class Ranks:
     """Ranks of the same group that come before it."""
 
     @classmethod
-    def sample(cls, group_sizes: Ints, more: Sequence[Ints] = ()) -> "Ranks":
+    def sample(
+        cls, group_sizes: Ints, more: Sequence[Ints] = (), *, mirrored: bool = False
+    ) -> "Ranks":
         """First and last rank of the pipeline, and of what each group has between them.
 
         Parameters
@@ -90,19 +92,17 @@ class Ranks:
             Ranks in each group of equal stages, (groups, rows).
         more
             Further ranks to sample, where the order of work changes.
+        mirrored
+            Whether these are such that i comes as often as p - 1 - i, and repeats must stay.
         """
         starts = _sum_before(group_sizes)
         ends = starts + group_sizes
         count = ends[-1]
-        last = count - 1
-        sampled = [np.zeros_like(count)]
-        for size, end in zip(group_sizes, ends, strict=True):
-            low = np.minimum(np.maximum(end - size, 1), last)
-            sampled += [low, np.maximum(np.minimum(end, last) - 1, low)]
-        sampled.append(last)
-        index = np.stack(sampled)
+        index = _ends_of_groups(group_sizes, ends)
         if len(more):
-            index = np.sort(np.clip(np.stack([*sampled, *more]), 0, last), axis=0)
+            index = np.sort(np.clip(np.concatenate([index, more]), 0, count - 1), axis=0)
+        if not mirrored:
+            index = _without_repeats(index)
         group = sum((index >= end for end in ends[:-1]), np.zeros_like(index))
         place = group * count.size + np.arange(count.size)
         offset = (index - np.take(starts, place)).astype(np.float64)
@@ -134,6 +134,43 @@ class Ranks:
     def with_messages(self, passes: Passes, hop_s: Floats) -> Passes:
         """Add a message from rank to rank that occupies neither."""
         return Passes(time=passes.time, before=passes.before + hop_s * self.index)
+
+
+def ranks_sampled(group_sizes: Ints) -> Ints:
+    """How many ranks `Ranks.sample` takes of each pipeline: blocks of equal ones are fastest.
+
+    Parameters
+    ----------
+    group_sizes
+        Ranks in each group of equal stages, (groups, rows).
+    """
+    index = _ends_of_groups(group_sizes, np.cumsum(group_sizes, axis=0))
+    count: Ints = 1 + np.count_nonzero(index[1:] != index[:-1], axis=0)
+    return count
+
+
+def _ends_of_groups(group_sizes: Ints, ends: Ints) -> Ints:
+    """First and last rank of a pipeline, and of what each group has between them, in order."""
+    last = ends[-1] - 1
+    sampled = [np.zeros_like(last)]
+    for size, end in zip(group_sizes, ends, strict=True):
+        low = np.minimum(np.maximum(end - size, 1), last)
+        sampled += [low, np.maximum(np.minimum(end, last) - 1, low)]
+    return np.stack([*sampled, last])
+
+
+def _without_repeats(index: Ints) -> Ints:
+    """Ranks in order, each once; the last one is repeated where another row has more."""
+    places = np.cumsum(index[1:] != index[:-1], axis=0)
+    most = 1 + int(places[-1].max(initial=0))
+    if most == len(index):
+        return index
+    found = np.broadcast_to(index[-1], (most, index.shape[1])).copy()
+    found[0] = index[0]
+    rows = np.arange(index.shape[1])
+    for place, rank in zip(places, index[1:], strict=True):
+        found[place, rows] = rank
+    return found
 
 
 def _sum_before(values: Numbers) -> Numbers:
