@@ -148,9 +148,8 @@ class Ranks:
 def ranks(name: str) -> Ranks:
     """Put our best ten through Calculon, and what it finds better than the first through ours."""
     case, (model, system) = OPTIMA[name], inputs(name)
-    result = search(
-        model, system, space(name), objective="tokens_per_s_per_gpu", top=TOP, all_variants=True
-    )
+    asked: dict[str, Any] = {"objective": "tokens_per_s_per_gpu", "all_variants": True}
+    result = search(model, system, space(name), top=TOP, counts=True, **asked)
     theirs = [sample_rate(name, one) for one in result.best]
     files = calculon_model(case["model"]), calculon_system(case["system"], case["overrides"])
     chunks = [(columns, f["sample_rate"]) for columns, f in rows(*files, **case["limits"])]

@@ -48,7 +48,7 @@ def test_a_search_finds_what_plain_loops_find(space):
     ]
     assert len(table) == len(keys[0]) > 20
     assert keys[0] == keys[1]
-    found = search(WIDE, machine, space, all_variants=True)
+    found = search(WIDE, machine, space, all_variants=True, counts=True)
     assert found.feasible == len(naive.feasible)
     assert found.rejected == dict(naive.rejected)
     best = naive.estimates.step_time_s[naive.feasible].min()

@@ -62,6 +62,23 @@ class Links:
             kernels=kernels,
         )
 
+    @classmethod
+    def silent(cls, system: System, rows: int) -> "Links":
+        """Rows without communication: every axis has one member."""
+        one, none = np.ones(rows), np.zeros(rows, dtype=np.bool_)
+        alone = np.ones((len(system.network), rows), dtype=np.int64)
+        return cls(
+            system=system,
+            extents=dict.fromkeys(LAYER_AXES, alone),
+            communication_factor=one,
+            expert_communication_factor=one,
+            tp_overlap=np.zeros(rows, dtype=np.int64),
+            tp_hidden=0 * one,
+            tp_backward_async=none,
+            sends_once=none,
+            several_systems=False,
+        )
+
     def of_kernels(self, column: Column) -> Any:
         """The value of each row, of a column of the rows of the machine."""
         return column if self.kernels is None else column[self.kernels]

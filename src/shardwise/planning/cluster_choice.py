@@ -353,15 +353,12 @@ class _Size:
 
     gpus: int
     global_batch_size: int
+    candidates: int
+    """Strategies of the space."""
     feasible: int
     rejected: Mapping[str, int]
     best: Mapping[str, Any] | None
     """Fields of the best strategy."""
-
-    @property
-    def candidates(self) -> int:
-        """Strategies of the space."""
-        return self.feasible + sum(self.rejected.values())
 
 
 def _sizes(space: Space, found: SearchResult) -> list[_Size]:
@@ -371,16 +368,16 @@ def _sizes(space: Space, found: SearchResult) -> list[_Size]:
     assert isinstance(batches, tuple)  # noqa: S101
     if not found.scales:
         best = found.best[0].strategy if found.best else None
-        return [_Size(gpus[0], batches[0], found.feasible, found.rejected, best)]
+        return [_Size(gpus[0], batches[0], found.candidates, found.feasible, found.rejected, best)]
     known = {(scale.gpus, scale.global_batch_size): scale for scale in found.scales}
     sizes = []
     for number, batch in product(gpus, batches):
         scale = known.get((number, batch))
         if scale is None:
-            sizes.append(_Size(number, batch, 0, {}, None))
+            sizes.append(_Size(number, batch, 0, 0, {}, None))
             continue
         best = None if scale.best is None else scale.best.strategy
-        sizes.append(_Size(number, batch, scale.feasible, scale.rejected, best))
+        sizes.append(_Size(number, batch, scale.candidates, scale.feasible, scale.rejected, best))
     return sizes
 
 

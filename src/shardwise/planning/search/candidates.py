@@ -67,6 +67,8 @@ class Box:
     choices: Table
     selected: tuple[str, ...] = ()
     """Fields of which one value is selected (see `Space.selected`)."""
+    place: Ints | None = None
+    """Position of each layout in the box that numbers it; None: in order from 0."""
 
     def __len__(self) -> int:
         return len(self.layouts) * self.width
@@ -75,6 +77,15 @@ class Box:
     def width(self) -> int:
         """Candidates of one layout."""
         return len(self.options) * len(self.choices)
+
+    def select(self, layouts: Ints) -> "Box":
+        """Some of the layouts, whose candidates keep their numbers."""
+        return replace(
+            self,
+            layouts=self.layouts.take(layouts),
+            broken=self.broken[layouts],
+            place=layouts if self.place is None else self.place[layouts],
+        )
 
     def cut(self, most_rows: int) -> Iterator["Box"]:
         """Cut the box along its layouts into pieces of about `most_rows` rows of `table`.
@@ -87,9 +98,10 @@ class Box:
             piece = slice(first, end)
             yield replace(
                 self,
-                start=self.start + first * self.width,
+                start=self.start + (first * self.width if self.place is None else 0),
                 layouts=self.layouts.take(piece),
                 broken=self.broken[piece],
+                place=None if self.place is None else self.place[piece],
             )
             first = end
 
@@ -107,14 +119,25 @@ class Box:
                 yield end
                 first = end
 
-    def table(self) -> Table:
-        """Every layout with every option as a row, each with all choices."""
-        layouts, options = np.indices((len(self.layouts), len(self.options))).reshape(2, -1)
-        rows = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
-        return rows.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
+    def table(self, rows: Ints | None = None) -> Table:
+        """Every layout with every option as a row, each with all choices; or some of these rows."""
+        if rows is None:
+            rows = np.arange(len(self.layouts) * len(self.options))
+        layouts, options = np.divmod(rows, len(self.options))
+        every = self._rows(layouts, options, np.zeros(1, dtype=np.int64))
+        return every.with_choices({name: getattr(self.choices, name) for name in CHOICE_FIELDS})
+
+    def options_with_choices(self) -> Table:
+        """Every option with every choice, one row each."""
+        options, choices = np.indices((len(self.options), len(self.choices))).reshape(2, -1)
+        columns = {name: getattr(self.choices, name)[choices] for name in CHOICE_FIELDS}
+        return replace(self.options.take(options), **columns)
 
     def numbers(self, rows: Ints, choices: Ints) -> Ints:
         """Numbers of candidates by row of `table` and position of the choice."""
+        if self.place is not None:
+            layouts, options = np.divmod(rows, len(self.options))
+            rows = self.place[layouts] * len(self.options) + options
         return self.start + rows * len(self.choices) + choices
 
     def strategies(self, numbers: Ints) -> Table:
@@ -175,6 +198,10 @@ class Candidates:
 
     def __len__(self) -> int:
         return sum(map(len, (*self.legal, *self.illegal)))
+
+    def number_at(self, scale: Scale) -> int:
+        """Return the number of strategies of a scale."""
+        return sum(len(box) for box in (*self.legal, *self.illegal) if box.scale == scale)
 
     @property
     def scales(self) -> tuple[Scale, ...]:

@@ -6,12 +6,13 @@ the layer split with the shortest step, each among what the one before leaves.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Column, Floats, Ints, combined, gather
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
@@ -21,6 +22,7 @@ from shardwise.cost.component_costs import PlacedCosts
 from shardwise.distinct import distinct_rows
 from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.on_systems import OnSystems
+from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
@@ -33,6 +35,8 @@ _SELECTED_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
+# Rows that are timed first: the best of them leave few others to time.
+_FIRST_TIMED = 1 << 7
 _OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
 
 
@@ -54,8 +58,8 @@ class Evaluated:
 
     rows: Ints
     """Positions in `Box.table`."""
-    first: int
-    """Position of the first row among all that obey the rules."""
+    at: Ints
+    """Positions among the rows of the evaluator."""
     legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
     feasible: Bools
@@ -66,8 +70,41 @@ class Evaluated:
     """Shape (holdings, rows): not every choice changes the memory."""
     holding_of: Ints
     """Position of each choice in `holding`."""
-    timed: Timed | None
+    bound_s: Floats = field(default_factory=lambda: np.empty(0))
+    """Lower bound of the step time of each row, where they have one [s]."""
+    timed: Timed | None = None
     """None before timing, and where nothing is feasible."""
+
+    def take(self, rows: Ints) -> "Evaluated":
+        """Some of the rows, without their times."""
+        return Evaluated(
+            rows=self.rows[rows],
+            at=self.at[rows],
+            legal=self.legal[:, rows],
+            feasible=self.feasible[:, rows],
+            rejected=self.rejected[:, rows],
+            holding=gather(self.holding, rows),
+            holding_of=self.holding_of,
+            bound_s=self.bound_s[rows] if self.bound_s.size else self.bound_s,
+        )
+
+    @staticmethod
+    def joined(chunks: "Sequence[Evaluated]") -> "Evaluated":
+        """The rows of several chunks of one evaluator, without their times."""
+
+        def columns(name: str) -> Any:
+            return np.concatenate([getattr(chunk, name) for chunk in chunks], axis=-1)
+
+        def along_rows(*parts: Column) -> Any:
+            return np.concatenate(parts, axis=-1)
+
+        first, *others = (chunk.holding for chunk in chunks)
+        names = ("rows", "at", "legal", "feasible", "rejected", "bound_s")
+        return Evaluated(
+            **{name: columns(name) for name in names},
+            holding=combined(along_rows, first, *others),
+            holding_of=chunks[0].holding_of,
+        )
 
     def over_capacity(self, capacity_bytes: float) -> Bools:
         """Choices that need more of the first memory tier than is usable; (choices, rows)."""
@@ -120,18 +157,26 @@ class Evaluator:
 
     @classmethod
     def of(
-        cls, model: Model, system: System, table: Table, broken: Ints, capacity_bytes: float
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        broken: Ints,
+        capacity_bytes: float,
+        positions: Ints | None = None,
     ) -> "Evaluator":
         """Place the rows of which some choice obeys the rules.
 
         Parameters
         ----------
         table
-            `Box.table` of a box of legal layouts.
+            `Box.table` of a box of legal layouts, or some of its rows.
         broken
             Result of `broken_options`; shape (choices, rows).
         capacity_bytes
             Usable part of the first memory tier.
+        positions
+            Positions of the rows in `Box.table`; None: all of its rows.
         """
         rows = np.flatnonzero((broken < 0).any(axis=0))
         legal = table.take(rows)
@@ -142,7 +187,7 @@ class Evaluator:
             _model=model,
             _system=system,
             _capacity_bytes=capacity_bytes,
-            _rows=rows,
+            _rows=rows if positions is None else positions[rows],
             _table=legal,
             _legal=broken[:, rows] < 0,
             _placed=PlacedCosts.of(model, system, legal),
@@ -162,13 +207,12 @@ class Evaluator:
             fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]
             yield Evaluated(
                 rows=self._rows[chunk],
-                first=start,
+                at=np.arange(start, start + legal.shape[1]),
                 legal=legal,
                 feasible=legal & fit,
                 rejected=np.full(legal.shape, -1),
                 holding=holding,
                 holding_of=self._holding_of,
-                timed=None,
             )
 
     def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
@@ -185,21 +229,57 @@ class Evaluator:
         within = np.flatnonzero(chunk.feasible.any(axis=0))
         if not within.size:
             return chunk
-        rows, placed = chunk.first + within, self._placed
+        return replace(chunk, timed=self._timed(chunk, within))
+
+    def bounds(self, chunk: Evaluated) -> Floats:
+        """Lower bound of the step time of each row of a chunk [s]."""
+        placed, rows = self._placed, chunk.at
+        passes = pass_times(placed.components.take(rows))
+        return bound_of_rows(self._system, self.table_of(chunk), placed.stages.take(rows), passes)
+
+    def best_first(
+        self, chunks: Sequence[Evaluated], limit_s: Callable[[Evaluated], Floats]
+    ) -> Iterator[Evaluated]:
+        """Time rows in the order of their bounds, as long as limits allow.
+
+        Parameters
+        ----------
+        chunks
+            Rows with their bounds.
+        limit_s
+            Returns the longest step time of each row that matters [s]; it may fall from call to
+            call.
+        """
+        if not chunks:
+            return
+        every = Evaluated.joined(chunks)
+        order = np.argsort(every.bound_s, kind="stable")
+        start, size = 0, _FIRST_TIMED
+        while start < order.size:
+            some = every.take(order[start : start + size])
+            start, size = start + size, min(2 * size, _CHUNK)
+            some = some.take(np.flatnonzero(some.bound_s <= limit_s(some)))
+            if some.rows.size:
+                yield replace(some, timed=self._timed(some, np.arange(some.rows.size)))
+
+    def _timed(self, chunk: Evaluated, within: Ints) -> Timed:
+        """Time some rows of a chunk."""
+        rows, placed = chunk.at[within], self._placed
         table, extents = self._table.take(rows), placed.extents.take(rows)
         costs, stages = placed.components.take(rows), placed.stages.take(rows)
-        return replace(
-            chunk,
-            timed=Timed(
-                table=table,
-                rows=within,
-                feasible=chunk.feasible[:, within],
-                timing=timed(self._model, self._system, table, extents, costs, stages),
-            ),
+        return Timed(
+            table=table,
+            rows=within,
+            feasible=chunk.feasible[:, within],
+            timing=timed(self._model, self._system, table, extents, costs, stages),
         )
 
+    def table_of(self, chunk: Evaluated) -> Table:
+        """Return the rows of a chunk."""
+        return self._table.take(chunk.at)
+
     def on_systems(self, systems: SystemColumns) -> OnSystems:
-        """Return the rows on other systems of the same structure; see `Evaluated.first`."""
+        """Return the rows on other systems of the same structure; see `Evaluated.at`."""
         return OnSystems.of(self._model, self._system, self._table, self._placed, systems)
 
     @property
@@ -223,11 +303,11 @@ def not_selected(
         fitting[:, chunk.rows] = chunk.feasible
     rejected = np.full(fitting.shape, -1, dtype=np.int64)
     penalty: Floats
-    for number, field in enumerate(_SELECTED_FIELDS):
-        if field in box.selected:
-            if field == "stage_layers":
+    for number, name in enumerate(_SELECTED_FIELDS):
+        if name in box.selected:
+            if name == "stage_layers":
                 penalty = _step_times(evaluator, chunks, rejected)
-            elif field == "recompute_layers":
+            elif name == "recompute_layers":
                 layers = table.recompute_layers
                 penalty = np.where(layers > 0, layers, model.depth + 1).astype(np.float64)
             else:
@@ -250,7 +330,7 @@ def _step_times(evaluator: Evaluator, chunks: Sequence[Evaluated], rejected: Int
 
 def _rival_groups(box: Box, fields: tuple[str, ...]) -> Ints:
     """Group numbers of rows that differ in nothing but the selected ones of some fields."""
-    varied = tuple(field for field in fields if field in box.selected)
+    varied = tuple(name for name in fields if name in box.selected)
     layout = groups_without(box.layouts, varied)
     columns = [getattr(box.options, name) for name in OPTION_FIELDS if name not in varied]
     option = distinct_rows(columns)[1]

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator
+import math
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 from shardwise._version import __version__
 from shardwise.config import files
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates
+from shardwise.planning.search.bounded import BoundedScan, LayoutBounds, scan_bounded
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates, Scale
+from shardwise.planning.search.pairs import Legality
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.scan import Findings, scan
+from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
 
@@ -45,6 +49,45 @@ class SearchTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedTask:
+    """Scans a piece for what is better than all that is known, on any worker."""
+
+    query: SearchQuery
+
+    def __call__(self, item: tuple[Box, BoundedScan]) -> Findings:
+        """Return the findings of a piece."""
+        return scan_bounded(self.query, *item)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scanned:
+    """What a search found so far."""
+
+    query: SearchQuery
+    total: Findings
+    by_scale: dict[Scale, Findings]
+
+    @classmethod
+    def nothing(cls, query: SearchQuery, scales: Sequence[Scale]) -> "Scanned":
+        """Before the first piece."""
+        none = Findings.empty(len(query.axes))
+        return cls(query=query, total=none, by_scale=dict.fromkeys(scales, none))
+
+    def add(self, scale: Scale, findings: Findings) -> None:
+        """Add the findings of some candidates of a scale."""
+        self.by_scale[scale] = merged([self.by_scale[scale], findings], self.query)
+        self.total = merged([self.total, findings], self.query)
+
+    def start(self, scale: Scale, legality: Legality, *, counts: bool) -> BoundedScan:
+        """Return what a bounded scan of a piece of a scale starts from."""
+        score = None
+        if len(self.by_scale) > 1:
+            best = self.by_scale[scale].best
+            score = float(best.score[0]) if len(best) else math.inf
+        return BoundedScan(legality=legality, known=self.total, scale_score=score, counts=counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """All pieces of a search, the workers, and the file that rows are saved to."""
 
@@ -54,6 +97,11 @@ class Work:
     file: Path | None = None
     """None: rows are not saved."""
     save_rejected: bool = False
+    bounds: bool = True
+    """Whether to leave out candidates that are too slow by their bounds, where no rows are saved
+    and no field has one value selected."""
+    counts: bool = False
+    """Whether to count every candidate by outcome nevertheless."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -61,13 +109,56 @@ class Work:
         every = self.file is not None and self.save_rejected
         return (*self.candidates.legal, *(self.candidates.illegal if every else ()))
 
-    def pieces(self) -> Iterator[Box]:
-        """Cut all boxes, in the same way on any workers."""
-        rows = PIECE_ROWS if self.file is None else SAVED_PIECE_ROWS
-        return (piece for box in self.boxes for piece in box.cut(rows))
+    def scan(self, scanned: Scanned) -> Generator[None, None, None]:
+        """Scan every candidate; yield whenever there is more in `scanned`."""
+        bounded = self.bounds and self.file is None
+        plain = [box for box in self.boxes if box.selected or not bounded]
+        with closing(self.results(plain)) as results:
+            for piece, findings in results:
+                scanned.add(piece.scale, findings)
+                yield
+        if not bounded:
+            return
+        for scale in scanned.by_scale:
+            boxes = [box for box in self.boxes if box.scale == scale and not box.selected]
+            yield from self._scan_bounded(scanned, scale, boxes)
 
-    def results(self) -> Generator[tuple[Box, Findings], None, None]:
-        """Yield every piece with its findings, in order; at the end, write the file.
+    def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
+        """Scan boxes of one scale, the layouts with the least bounds first."""
+        every = []
+        for box in boxes:
+            every.append(LayoutBounds.of(self.query, box))
+            scanned.add(scale, every[-1].findings)
+        every.sort(key=lambda one: one.bound_s.min(initial=np.inf))
+        sizes: deque[int] = deque()
+
+        def items() -> Iterator[tuple[Box, BoundedScan]]:
+            for one in every:
+                for piece, legality, bound_s in one.pieces():
+                    start = scanned.start(scale, legality, counts=self.counts)
+                    none = Findings.empty(len(self.query.axes))
+                    limit_s = start.limits(self.query, none).of_layouts(piece)
+                    some = np.flatnonzero((bound_s <= limit_s) | self.counts)
+                    if some.size:
+                        sizes.append(some.size * piece.width)
+                        yield piece.select(some), replace(start, legality=legality.take(some))
+
+        with closing(self.workers.each(BoundedTask(query=self.query), items())) as results:
+            for findings in results:
+                scanned.add(scale, replace(findings, candidates=sizes.popleft()))
+                yield
+        everything = sum(len(box) for box in self.boxes if box.scale == scale)
+        left = everything - scanned.by_scale[scale].candidates
+        scanned.add(scale, replace(Findings.empty(len(self.query.axes)), candidates=left))
+        yield
+
+    def pieces(self, boxes: Sequence[Box]) -> Iterator[Box]:
+        """Cut boxes, in the same way on any workers."""
+        rows = PIECE_ROWS if self.file is None else SAVED_PIECE_ROWS
+        return (piece for box in boxes for piece in box.cut(rows))
+
+    def results(self, boxes: Sequence[Box]) -> Generator[tuple[Box, Findings], None, None]:
+        """Yield every piece of boxes with its findings, in order; at the end, write the file.
 
         Raises
         ------
@@ -75,24 +166,24 @@ class Work:
             If the file cannot be written, or the workers fail.
         """
         if self.file is None:
-            yield from self._scanned(None)
+            yield from self._scanned(boxes, None)
             return
-        pieces = sum(1 for _ in self.pieces())
+        pieces = sum(1 for _ in self.pieces(boxes))
         file = files.target_of(self.file)
         with Store(file=file, fingerprint=self.fingerprint(), pieces=pieces) as store:
-            yield from self._scanned(store)
+            yield from self._scanned(boxes, store)
             store.finish(no_rows(self.query.model))
 
-    def _scanned(self, store: Store | None) -> Iterator[tuple[Box, Findings]]:
+    def _scanned(self, boxes: Sequence[Box], store: Store | None) -> Iterator[tuple[Box, Findings]]:
         """Scan the pieces that the store lacks, and add them to it."""
         task = SearchTask(
             query=self.query, save=store is not None, save_rejected=self.save_rejected
         )
         finished = frozenset[int]() if store is None else store.finished
-        numbered = enumerate(self.pieces())
+        numbered = enumerate(self.pieces(boxes))
         missing = (piece for number, piece in numbered if number not in finished)
         with closing(self.workers.each(task, missing)) as results:
-            for number, piece in enumerate(self.pieces()):
+            for number, piece in enumerate(self.pieces(boxes)):
                 if store is not None and number in finished:
                     yield piece, store.findings(number)
                     continue

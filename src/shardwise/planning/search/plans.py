@@ -109,7 +109,7 @@ def best_by_scale(
             ScaleResult(
                 gpus=scale.gpus,
                 global_batch_size=scale.global_batch_size,
-                candidates=findings.candidates,
+                candidates=candidates.number_at(scale),
                 feasible=findings.feasible,
                 rejected=dict((findings.rejected + illegal).most_common()),
                 best=best,

@@ -167,11 +167,16 @@ class SearchResult(Result):
     candidates: int
     """Strategies of the space, each once."""
     evaluated: int
-    """Candidates that obey the rules: their memory was computed."""
+    """Candidates that obey the rules."""
     feasible: int
-    """Candidates that also fit: their times were computed."""
+    """Candidates that also fit; at least so many, unless `counts_exact`."""
     rejected: dict[str, int]
-    """The others, by reason; most frequent first."""
+    """The others, by reason, most frequent first; for memory at least so many, unless
+    `counts_exact`."""
+    timed: int
+    """Candidates whose step was timed; bounds prove that no other is among the results."""
+    counts_exact: bool
+    """Whether the memory of every candidate that obeys the rules was checked."""
     looked_at: int
     """Candidates that were feasible or rejected; all of them unless interrupted."""
     elapsed_s: float

@@ -10,8 +10,8 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
-from shardwise.planning.search.candidates import Candidates, Scale, refusals
-from shardwise.planning.search.pieces import Work
+from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.pieces import Scanned, Work
 from shardwise.planning.search.plans import (
     LEVELS_AXES,
     best_by_cell,
@@ -26,7 +26,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.query import SearchQuery, load_space
 from shardwise.planning.search.results import SearchResult, SmallestGpus
-from shardwise.planning.search.scan import Findings, merged
+from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
@@ -57,6 +57,8 @@ def search(
     save: str | Path | None = None,
     save_all: bool = False,
     run: TrainingRun | Mapping[str, Any] | None = None,
+    counts: bool = False,
+    bounds: bool = True,
     **fixed: Any,
 ) -> SearchResult:
     """Find the best ways to run a model on a system.
@@ -98,6 +100,12 @@ def search(
     run
         A training run, which ranks the plans by its days with failures: a mapping of ``tokens``
         and, if known, ``reliability`` and ``site``.
+    counts
+        Whether to count every strategy by outcome. By default the search leaves out strategies
+        that cannot be among the results before it knows whether they fit.
+    bounds
+        Whether to leave out strategies that a lower bound of their step proves too slow. The
+        results are the same without.
     **fixed
         Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
 
@@ -110,11 +118,13 @@ def search(
     --------
     >>> from shardwise import search
     >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, zero=1)
-    >>> found.best[0].fits, found.candidates == found.feasible + sum(found.rejected.values())
+    >>> found.best[0].fits, found.candidates >= found.feasible + sum(found.rejected.values())
     (True, True)
     """
     started = time.perf_counter()
-    check_flags(levels=levels, save_all=save_all, all_variants=all_variants)
+    check_flags(
+        levels=levels, save_all=save_all, all_variants=all_variants, counts=counts, bounds=bounds
+    )
     check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system)
     the_space = load_space(space, fixed)
@@ -147,9 +157,11 @@ def search(
         workers=workers,
         file=None if save is None else Path(save),
         save_rejected=save_all,
+        bounds=bounds,
+        counts=counts,
     )
-    by_scale, complete = _scan_all(work, progress)
-    total = merged(list(by_scale.values()), query)
+    scanned, complete = _scan_all(work, progress)
+    total = scanned.total
     misfits = complete and total.evaluated and not total.feasible
     wider = the_space.with_offload(the_system) if misfits else None
     if wider is not None:
@@ -171,6 +183,8 @@ def search(
             save_all=save_all,
             run=the_run,
             all_variants=all_variants,
+            counts=counts,
+            bounds=bounds,
         )
         more = tuple(n for n in OFFLOADS if getattr(wider, n) != getattr(the_space, n))
         elapsed_s = time.perf_counter() - started
@@ -191,6 +205,8 @@ def search(
         candidates=len(candidates),
         evaluated=total.evaluated,
         feasible=total.feasible,
+        timed=total.timed,
+        counts_exact=complete and total.checked == total.evaluated,
         rejected=dict((total.rejected + refusals(candidates.illegal)).most_common()),
         looked_at=total.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
@@ -201,7 +217,7 @@ def search(
         alike=ties_of(best, query.objective),
         pareto=None if pareto is None else plans_of(query, candidates, total.front.number),
         pareto_against=pareto,
-        scales=best_by_scale(query, candidates, by_scale),
+        scales=best_by_scale(query, candidates, scanned.by_scale),
         cells=() if levels else best_by_cell(query, candidates, total),
         levels=best_by_level(query, candidates, total) if levels else None,
         nearest=nearest_of(query, candidates, total),
@@ -224,22 +240,18 @@ def count(
     return len(candidates), dict(refusals(candidates.illegal).most_common())
 
 
-def _scan_all(work: Work, progress: Progress | None) -> tuple[dict[Scale, Findings], bool]:
-    """Scan every candidate; return the findings by scale, and whether they are complete."""
-    query = work.query
-    by_scale = dict.fromkeys(work.candidates.scales, Findings.empty(len(query.axes)))
-    total, done, all_candidates = Findings.empty(len(query.axes)), 0, sum(map(len, work.boxes))
+def _scan_all(work: Work, progress: Progress | None) -> tuple[Scanned, bool]:
+    """Scan every candidate; return what was found, and whether it is complete."""
+    scanned = Scanned.nothing(work.query, work.candidates.scales)
+    all_candidates = sum(map(len, work.boxes))
     try:
-        with closing(work.results()) as results:
-            for piece, findings in results:
-                by_scale[piece.scale] = merged([by_scale[piece.scale], findings], query)
-                total = merged([total, findings], query)
-                done += len(piece)
+        with closing(work.scan(scanned)) as steps:
+            for _ in steps:
                 if progress is not None:
-                    progress(done, all_candidates, total)
+                    progress(scanned.total.candidates, all_candidates, scanned.total)
     except KeyboardInterrupt:
-        return by_scale, False
-    return by_scale, True
+        return scanned, False
+    return scanned, True
 
 
 def _smallest(query: SearchQuery, space: Space) -> SmallestGpus | None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -42,10 +42,14 @@ class Findings:
     candidates: int
     evaluated: int
     """Candidates that obey the rules."""
+    checked: int
+    """Those of them whose memory was checked."""
     feasible: int
-    """Candidates that obey the rules and fit."""
+    """Those of them that fit."""
+    timed: int
+    """Those of them whose step was timed."""
     rejected: Counter[str]
-    """The others, by reason."""
+    """Candidates that break a rule or do not fit, by reason."""
     best: Ranked
     """The best candidates, or those of different layouts (`SearchQuery.lines`)."""
     best_keys: Ints
@@ -66,7 +70,9 @@ class Findings:
         return cls(
             candidates=0,
             evaluated=0,
+            checked=0,
             feasible=0,
+            timed=0,
             rejected=Counter(),
             best=none,
             best_keys=np.empty((0, len(LINE_FIELDS)), np.int64),
@@ -93,7 +99,9 @@ def merged(parts: Sequence[Findings], query: SearchQuery) -> Findings:
     return Findings(
         candidates=sum(part.candidates for part in parts),
         evaluated=sum(part.evaluated for part in parts),
+        checked=sum(part.checked for part in parts),
         feasible=sum(part.feasible for part in parts),
+        timed=sum(part.timed for part in parts),
         rejected=sum((part.rejected for part in parts), Counter()),
         best=best,
         best_keys=keys,
@@ -132,26 +140,31 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
     layout = layout_codes(box) if query.lines else None
     for untimed in chunks:
         chunk = evaluator.timed(untimed, rejected)
-        findings = merged([findings, _findings_of(query, box, chunk, findings, layout)], query)
+        counted = counted_in(query, chunk)
+        if chunk.timed is None:
+            counted = replace(counted, nearest=least_excess(query, box, chunk))
+            findings = merged([findings, counted], query)
+        else:
+            found = findings_of(query, box, chunk, findings, layout)
+            findings = merged([findings, counted, found], query)
         if observer is not None:
             observer.evaluated(chunk)
     return findings
 
 
-def _findings_of(
+def findings_of(
     query: SearchQuery, box: Box, chunk: Evaluated, before: Findings, layout: Ints | None
 ) -> Findings:
-    """Findings of a chunk; `best` has only what may beat the findings before.
+    """Findings of a timed chunk; `best` has only what may beat the findings before.
 
     Parameters
     ----------
     layout
         Code of the layout of each row of `Box.table`, if only the best of each counts.
     """
-    here = replace(Findings.empty(len(query.axes)), **_counts(query, chunk))
-    if chunk.timed is None:
-        return replace(here, nearest=_nearest(query, box, chunk))
     timed = chunk.timed
+    assert timed is not None  # noqa: S101 - what the caller ensures
+    here = replace(Findings.empty(len(query.axes)), timed=int(np.count_nonzero(timed.feasible)))
     step_s, table, system = timed.timing.step_time_s, timed.table, query.system
     reserved = chunk.holding.reserved_bytes[:, timed.rows][chunk.holding_of]
 
@@ -212,18 +225,24 @@ def _best_of_layouts(rivals: Bools, score: Floats, layout: Ints) -> tuple[Ints, 
     return choice[found], found
 
 
-def _counts(query: SearchQuery, chunk: Evaluated) -> dict[str, Any]:
-    """How many candidates obey the rules, how many are feasible, and why the others are not."""
+def counted_in(query: SearchQuery, chunk: Evaluated) -> Findings:
+    """Count the candidates that obey the rules, those that are feasible, and why others are not."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (chunk.legal, chunk.feasible))
     memory = int(np.count_nonzero(chunk.legal & chunk.over_capacity(query.capacity_bytes)))
     selected = np.bincount(chunk.rejected[chunk.rejected >= 0], minlength=len(NOT_SELECTED))
     others = dict(zip(NOT_SELECTED, selected.tolist(), strict=True))
     second = legal - feasible - memory - sum(others.values())
     rejected = Counter({MEMORY: memory, SECOND_MEMORY: second, **others})
-    return {"evaluated": legal, "feasible": feasible, "rejected": +rejected}
+    return replace(
+        Findings.empty(len(query.axes)),
+        evaluated=legal,
+        checked=legal,
+        feasible=feasible,
+        rejected=+rejected,
+    )
 
 
-def _nearest(query: SearchQuery, box: Box, chunk: Evaluated) -> Ranked:
+def least_excess(query: SearchQuery, box: Box, chunk: Evaluated) -> Ranked:
     """The candidate that exceeds memory by least, on its tier with the most excess."""
     excess = excess_bytes(query.system, chunk.holding, query.capacity_bytes)
     by_tier = excess[:, chunk.holding_of]

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Ints
+from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, LINE_FIELDS, Kind
 from shardwise.config.strategy_table import Table
-from shardwise.distinct import distinct_rows
 from shardwise.parallel.effects import idle_rows, kinds_of
+from shardwise.planning.search.bounded import timed_within
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.evaluate import Evaluated
-from shardwise.planning.search.layout_keys import LAYOUT_PART, OPTION_PART, as_integers
+from shardwise.planning.search.layout_keys import LAYOUT_PART, OPTION_PART
 from shardwise.planning.search.layouts import groups_without
+from shardwise.planning.search.limits import Limits, matching
 from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked
@@ -70,6 +71,7 @@ def lines_of(work: Work, findings: Findings) -> Lines:
         keys=findings.best_keys,
         limit=best.score * (1 + VARIANT_SHARE),
         defaults=_defaults(work.query.model, work.candidates.strategies(best.number)),
+        bounds=work.bounds,
     )
     boxes = list(_boxes_of_layouts(work.candidates.legal, findings.best_keys))
     rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
@@ -113,8 +115,8 @@ def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
     With each layout come the others that compete with it to be selected (`Space.selected`).
     """
     for box in boxes:
-        layouts = _matching(box.layouts, LAYOUT_PART, keys) >= 0
-        options = np.flatnonzero(_matching(box.options, OPTION_PART, keys) >= 0)
+        layouts = matching(box.layouts, LAYOUT_PART, keys) >= 0
+        options = np.flatnonzero(matching(box.options, OPTION_PART, keys) >= 0)
         if box.selected and layouts.any():
             group = groups_without(box.layouts, box.selected)
             layouts = np.isin(group, group[layouts])
@@ -129,17 +131,6 @@ def _boxes_of_layouts(boxes: Sequence[Box], keys: Ints) -> Iterator[_Part]:
             options=box.options.take(options),
         )
         yield _Part(box=some, whole=box, layouts=rows, options=options)
-
-
-def _matching(table: Table, names: Sequence[str], keys: Ints) -> Ints:
-    """Position of a key that each row agrees with in some fields, or -1."""
-    columns: list[Column] = []
-    for name in names:
-        of_keys = keys[:, LINE_FIELDS.index(name)]
-        columns.append(np.concatenate([of_keys, as_integers(table, name)]))
-    firsts, position = distinct_rows(columns)
-    first: Ints = firsts[position[len(keys) :]]
-    return np.where(first < len(keys), first, -1)
 
 
 def _defaults(model: Model, table: Table) -> Table:
@@ -234,15 +225,22 @@ class CountVariants:
     query: SearchQuery
     keys: Ints
     """Of the layouts; shape (layouts, `LINE_FIELDS`)."""
-    limit: Column
+    limit: Floats
     """Worst score of a variant of each layout."""
     defaults: Table
     """Of the layouts."""
+    bounds: bool
+    """Whether to leave out candidates that are too slow by their bounds."""
 
     def __call__(self, piece: Box) -> _Counted:
         """Return the variants of a piece."""
         observer = _Observer(task=self, box=piece, found=_Counted.none(len(self.keys)))
-        scan(self.query, piece, observer)
+        if piece.selected or not self.bounds:
+            scan(self.query, piece, observer)
+            return observer.found
+        limits = Limits.of_layout_keys(self.query, self.keys, self.limit)
+        for chunk in timed_within(self.query, piece, limits):
+            observer.evaluated(chunk)
         return observer.found
 
 
@@ -263,7 +261,7 @@ class _Observer:
         if timed is None:
             return
         table = timed.table
-        layout = _matching(table, LINE_FIELDS, task.keys)
+        layout = matching(table, LINE_FIELDS, task.keys)
         score = OBJECTIVES[task.query.objective](timed.timing.step_time_s, table, task.query.system)
         near = timed.feasible & (layout >= 0) & (score <= task.limit[layout])
         choice, row = np.nonzero(near)

@@ -1,0 +1,336 @@
+"""Bounded search: evaluate only what can be among the results.
+
+Four filters, each far cheaper for a candidate than the next one, leave out what is too slow:
+
+1. a bound of each layout by its kernels alone, whatever its options;
+2. a bound of each layout with each group of options, with exposed communication, whatever is
+   recomputed or offloaded;
+3. memory, and then a bound of each candidate that fits, with recompute and offload;
+4. the others are timed in the order of their bounds.
+
+Every bound is at most the time (`engine.step_bound`), and equal times stay, so the results are
+those of a search that times every candidate that fits.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints, gather
+from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
+from shardwise.cost.component_operations import OperationInputs, totals_of
+from shardwise.cost.links import Links
+from shardwise.distinct import distinct_rows, evaluate_distinct
+from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
+from shardwise.parallel.pipeline_layout import distinct_stage_groups
+from shardwise.parallel.placement import Extents, place
+from shardwise.planning.search.candidates import Box
+from shardwise.planning.search.evaluate import Evaluated, Evaluator
+from shardwise.planning.search.layout_keys import layout_codes
+from shardwise.planning.search.limits import Limits
+from shardwise.planning.search.pairs import Legality, Pairs
+from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.scan import (
+    Findings,
+    counted_in,
+    findings_of,
+    least_excess,
+    merged,
+)
+
+# Layouts x options x choices that are looked up at a time.
+_MOST_PAIRS = 1 << 22
+# Layouts of the first piece of a box, to have good limits for the next ones, and of these.
+_FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
+# Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
+_FIRST_BATCH, _BATCH_GROWTH = 1 << 5, 8
+# Bounds that are computed at a time: their columns stay in the cache.
+_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionBounds:
+    """Lower bounds of the step of each layout with each group of options."""
+
+    bound_s: Floats
+    """Infinite where no option of the group is legal; shape (layouts, groups) [s]."""
+    option_group: Ints
+    """Of each option with each choice."""
+
+
+def option_bounds(
+    query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
+) -> OptionBounds:
+    """Bound the step of each layout with each group of options that costs the same.
+
+    Parameters
+    ----------
+    pairs
+        Layouts and options.
+    legality
+        Of these pairs.
+    communicates
+        Whether the bound has exposed communication.
+    """
+    model, system, layouts, options = query.model, query.system, pairs.layouts, pairs.options
+    operations = pairs.evaluate(lambda table, _: OperationInputs.of(model, system, table), legality)
+
+    def costs(table: Table, extents: Extents) -> "_PassCosts":
+        OperationInputs.of(model, system, table)  # rows that differ in these differ here too
+        links = Links.of(system, table, extents) if communicates else None
+        return _PassCosts(
+            links=links or Links.silent(system, len(table)),
+            training=table.training,
+            overlaps_experts=table.overlaps_experts if communicates else table.training,
+            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
+        )
+
+    found = pairs.evaluate(costs, legality)
+    kernels = operations.at(found.layouts, found.options)
+    passes = _least_passes(model, operations.values, kernels, found.values)
+    index = found.index[found.layout_group]
+    bound_s = np.full(index.shape, np.inf)
+    stages = distinct_stage_groups(model, layouts)
+    member = np.unique(found.option_group, return_index=True)[1]
+    overhead_s = options.by_stack(lambda stack: stack.step_overhead)[member]
+    growth = options.by_stack(lambda stack: stack.straggler_per_doubling)[member]
+    step = max(1, _BLOCK // index.shape[1])
+    for start in range(0, len(layouts), step):
+        row, group = np.nonzero(index[start : start + step] >= 0)
+        row += start
+        at = index[row, group]
+        bound_s[row, group] = step_bound(
+            system,
+            stages.take(row),
+            _taken(passes, at),
+            stages=layouts.pp[row],
+            chunks=layouts.vpp[row],
+            schedule=layouts.schedule[row],
+            micro_batches=layouts.micro_batches[row],
+            gpus=layouts.gpus[row],
+            step_overhead_s=overhead_s[group],
+            straggler_per_doubling=growth[group],
+        )
+    return OptionBounds(bound_s=bound_s, option_group=found.option_group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PassCosts:
+    """What the time of a pass depends on besides its kernels, as columns."""
+
+    links: Links
+    training: Bools
+    overlaps_experts: Bools
+    overlap_processors: Floats
+
+
+def _least_passes(
+    model: Model, operations: OperationInputs, kernels: Ints, costs: _PassCosts
+) -> Passes:
+    """Least time of a pass of each component; so many rows at a time that memory is small.
+
+    Parameters
+    ----------
+    kernels
+        Row of the operations of each row.
+    """
+    order = np.argsort(kernels, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    parts = []
+    for start in range(0, max(order.size, 1), _BLOCK):
+        rows = order[start : start + _BLOCK]
+        first, last = (int(kernels[rows[end]]) if rows.size else 0 for end in (0, -1))
+        links = replace(costs.links.take(rows), kernels=kernels[rows] - first)
+        some = gather(operations, slice(first, last + 1))
+        parts.append(
+            least_pass_times(
+                model,
+                totals_of(model, some, links, None),
+                training=costs.training[rows],
+                overlaps_experts=costs.overlaps_experts[rows],
+                overlap_processors=costs.overlap_processors[rows],
+            )
+        )
+    return tuple(
+        None if any(one is None for one in several) else np.concatenate(several)[place]
+        for several in zip(*parts, strict=True)
+    )
+
+
+def _taken(passes: Passes, at: Ints) -> Passes:
+    return tuple(None if one is None else one[at] for one in passes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutBounds:
+    """A box with lower bounds of its layouts."""
+
+    box: Box
+    legality: Legality
+    bound_s: Floats
+    """Least step of each layout with any options, without communication [s]."""
+    findings: Findings
+    """Candidates that obey the rules, and the others by reason."""
+
+    @classmethod
+    def of(cls, query: SearchQuery, box: Box) -> "LayoutBounds":
+        """Check the rules of all candidates of a box, and bound its layouts."""
+        pairs = _pairs(query, box)
+        legality = pairs.legality(query.model, query.system)
+        legal, rejected = legality.counts()
+        found = option_bounds(query, pairs, legality, communicates=False)
+        counted = Findings.empty(len(query.axes))
+        return cls(
+            box=box,
+            legality=legality,
+            bound_s=found.bound_s.min(axis=1, initial=np.inf),
+            findings=replace(counted, evaluated=legal, rejected=rejected),
+        )
+
+    def pieces(self) -> Iterator[tuple[Box, Legality, Floats]]:
+        """Cut the box into pieces of work: layouts that cost the same together, the best first.
+
+        Yields the layouts of a piece, their legality and their bounds [s].
+        """
+        table = self.box.layouts
+        names = ("tp", "tp2", "cp", "ep", "etp", "micro_batch_size")
+        group = distinct_rows([getattr(table, name) for name in names])[1]
+        least = np.full(int(group.max(initial=0)) + 1, np.inf)
+        np.minimum.at(least, group, self.bound_s)
+        every = np.flatnonzero(np.isfinite(self.bound_s))
+        order = every[np.lexsort((every, group[every], least[group[every]]))]
+        start, size = 0, _FIRST_LAYOUTS
+        while start < order.size:
+            some = np.sort(order[start : start + size])
+            start, size = start + size, _MOST_LAYOUTS
+            yield self.box.select(some), self.legality.take(some), self.bound_s[some]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedScan:
+    """What a bounded scan of a piece starts from."""
+
+    legality: Legality
+    """Of the pairs of the piece."""
+    known: Findings
+    """Findings in other pieces."""
+    scale_score: float | None = None
+    """The best score at the scale of the piece, if the best of each scale matters."""
+    counts: bool = False
+    """Whether to check the memory of every candidate that obeys the rules."""
+
+    def limits(self, query: SearchQuery, findings: Findings) -> Limits:
+        """Limits after some findings."""
+        every = merged([self.known, findings], query)
+        worst = every.best.score[-1] if len(every.best) == query.top else math.inf
+        if self.scale_score is not None:
+            own = findings.best.score[0] if len(findings.best) else math.inf
+            worst = max(worst, min(own, self.scale_score))
+        return Limits(
+            query=query,
+            score=worst,
+            front=every.front,
+            cells=every.cells,
+            cell_values=every.cell_values,
+        )
+
+
+def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
+    """Find what is better in a piece than all that is known.
+
+    Candidates and those that obey the rules are counted by `LayoutBounds`.
+    """
+    layout = layout_codes(box) if query.lines else None
+    findings = Findings.empty(len(query.axes))
+
+    def limits() -> Limits:
+        return start.limits(query, findings)
+
+    for evaluator in _batches(query, box, start.legality, None if start.counts else limits):
+        kept: list[Evaluated] = []
+        for chunk in evaluator.memory():
+            counted = replace(counted_in(query, chunk), evaluated=0)
+            if not (counted.feasible or findings.feasible or start.known.feasible):
+                counted = replace(counted, nearest=least_excess(query, box, chunk))
+            findings = merged([findings, counted], query)
+            kept += _bounded(evaluator, chunk)
+        for chunk in evaluator.best_first(kept, partial(_limit_s, limits, evaluator)):
+            known = merged([start.known, findings], query)
+            before = known if start.scale_score is None else findings
+            timed = findings_of(query, box, chunk, before, layout)
+            findings = merged([findings, timed], query)
+    return findings
+
+
+def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evaluated]:
+    """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
+    legality = _pairs(query, box).legality(query.model, query.system)
+    for evaluator in _batches(query, box, legality, lambda: limits):
+        kept = [some for chunk in evaluator.memory() for some in _bounded(evaluator, chunk)]
+        yield from evaluator.best_first(kept, partial(_limit_s, lambda: limits, evaluator))
+
+
+def _limit_s(limits: Callable[[], Limits], evaluator: Evaluator, chunk: Evaluated) -> Floats:
+    """Longest step time of each row of a chunk that matters [s]."""
+    reserved = chunk.holding.reserved_bytes[chunk.holding_of]
+    least_bytes = np.where(chunk.feasible, reserved, np.inf).min(axis=0)
+    return limits().of_rows(evaluator.table_of(chunk), least_bytes)
+
+
+def _pairs(query: SearchQuery, box: Box) -> Pairs:
+    """The pairs of a piece."""
+    placed = evaluate_distinct(partial(place, query.system), box.layouts)
+    return Pairs(box.layouts, box.options_with_choices(), placed)
+
+
+def _batches(
+    query: SearchQuery, box: Box, legality: Legality, limits: Callable[[], Limits] | None
+) -> Iterator[Evaluator]:
+    """Rows of a piece of which some choice obeys the rules and can be within limits.
+
+    The layouts with the least bounds come first, a few of them.
+
+    Parameters
+    ----------
+    limits
+        Returns the limits of the findings so far; None: there are none.
+    """
+    most = max(1, _MOST_PAIRS // box.width)
+    order, size, bounds = np.arange(len(box.layouts)), most, None
+    if limits is not None and limits().bounds_layouts:
+        bounds = option_bounds(query, _pairs(query, box), legality)
+        least = bounds.bound_s.min(axis=1, initial=np.inf)
+        order, size = np.argsort(least, kind="stable"), min(most, _FIRST_BATCH)
+    start = 0
+    while start < order.size:
+        some = order[start : start + size]
+        start, size = start + size, min(most, _BATCH_GROWTH * size)
+        if bounds is None or limits is None:
+            allowed = legality.of_layouts(some)
+        else:
+            limit_s = limits().of_layouts(box)
+            some = np.sort(some[least[some] <= limit_s[some]])
+            if not some.size:
+                continue
+            within = bounds.bound_s[some] <= limit_s[some, np.newaxis]
+            allowed = legality.of_layouts(some) & within[:, bounds.option_group]
+        by_choice = allowed.reshape(some.size, len(box.options), len(box.choices))
+        layouts, options = np.nonzero(by_choice.any(axis=2))
+        if layouts.size:
+            rows = some[layouts] * len(box.options) + options
+            broken = np.where(by_choice[layouts, options].T, -1, 0)
+            table = box.table(rows)
+            capacity = query.capacity_bytes
+            yield Evaluator.of(query.model, query.system, table, broken, capacity, rows)
+
+
+def _bounded(evaluator: Evaluator, chunk: Evaluated) -> Iterator[Evaluated]:
+    """Rows of a chunk of which some choice is feasible, with their bounds."""
+    fitting = chunk.take(np.flatnonzero(chunk.feasible.any(axis=0)))
+    if fitting.rows.size:
+        yield replace(fitting, bound_s=evaluator.bounds(fitting))

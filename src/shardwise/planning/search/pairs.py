@@ -1,0 +1,287 @@
+"""Evaluate formulas on layouts x options: once for each combination of what they read of either.
+
+A box of a search has thousands of layouts and options, and millions of pairs of them. A formula
+reads a few columns of each side. So layouts and options are grouped apart, and only pairs of groups
+are evaluated. Nobody lists the columns: views record what a formula reads.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from shardwise.arrays import Bools, Column, Ints
+from shardwise.config.model import Model
+from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.distinct import Distinct, distinct_rows
+from shardwise.parallel.constraints import CONSTRAINTS, Constraint
+from shardwise.parallel.placement import Extents
+
+T = TypeVar("T")
+
+_LAYOUT, _OPTION, _EXTENT = "layout", "option", "extent"
+_Reads = set[tuple[str, str]]
+"""What a formula read: a side, and the name of a column or property."""
+_EXTENTS = frozenset(field.name for field in fields(Extents))
+_OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairValues(Generic[T]):
+    """Results of a formula on pairs of groups of layouts and options."""
+
+    values: T
+    """One for each pair of groups that was evaluated."""
+    layouts: Ints
+    """A layout of each of these."""
+    options: Ints
+    """An option of each of these."""
+    index: Ints
+    """Position of each pair of groups in the values, -1 where it has none; shape (groups of
+    layouts, groups of options)."""
+    layout_group: Ints
+    """Of each layout."""
+    option_group: Ints
+    """Of each option."""
+
+    def at(self, layouts: Ints, options: Ints) -> Ints:
+        """Position of some pairs among the values."""
+        found: Ints = self.index[self.layout_group[layouts], self.option_group[options]]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legality:
+    """The rule that each pair of a layout and an option breaks."""
+
+    first: Ints
+    """Position in `CONSTRAINTS` of the first rule, or -1; shape (groups of layouts, of options)."""
+    layout_group: Ints
+    option_group: Ints
+
+    def of_layouts(self, layouts: Ints | slice) -> Bools:
+        """Options that some layouts may have; shape (layouts, options)."""
+        legal: Bools = (self.first < 0)[self.layout_group[layouts]][:, self.option_group]
+        return legal
+
+    def take(self, layouts: Ints) -> "Legality":
+        """Return the legality of some layouts."""
+        return replace(self, layout_group=self.layout_group[layouts])
+
+    def counts(self) -> tuple[int, Counter[str]]:
+        """Return the number of legal pairs, and that of the others by reason."""
+        layouts = np.bincount(self.layout_group, minlength=self.first.shape[0])
+        options = np.bincount(self.option_group, minlength=self.first.shape[1])
+        pairs, reasons = np.outer(layouts, options), Counter[str]()
+        for rule in np.unique(self.first[self.first >= 0]).tolist():
+            reasons[CONSTRAINTS[rule].reason] += int(pairs[self.first == rule].sum())
+        return int(pairs[self.first < 0].sum()), reasons
+
+
+class Pairs:
+    """The pairs of some layouts and options.
+
+    Parameters
+    ----------
+    layouts
+        Rows with the fields of layouts.
+    options
+        Rows with all other fields.
+    extents
+        Placement of the layouts.
+    """
+
+    def __init__(self, layouts: Table, options: Table, extents: Distinct[Extents]) -> None:
+        self.layouts, self.options, self._extents = layouts, options, extents
+
+    def rows(self, layouts: Ints, options: Ints) -> Table:
+        """Some pairs as strategies."""
+        columns: dict[str, Any] = {
+            name: getattr(self.layouts, name)[layouts]
+            if name in LAYOUT_FIELDS
+            else getattr(self.options, name)[options]
+            for name in COLUMNS
+        }
+        lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
+        return Table(**columns, **lists, stacks=self.options.stacks)
+
+    def extents(self, layouts: Ints) -> Extents:
+        """Placement of some layouts."""
+        return self._extents.take(layouts)
+
+    def legality(self, model: Model, system: System) -> Legality:
+        """Check the rules that read options; the layouts obey all others."""
+        layout_group = np.zeros(len(self.layouts), dtype=np.int64)
+        option_group = np.zeros(len(self.options), dtype=np.int64)
+        broken: list[tuple[int, Bools, Ints, Ints]] = []
+        for rule in _OPTION_RULES:
+            found = self.evaluate(partial(_violated, rule, model, system))
+            if np.any(found.values):
+                violated = np.broadcast_to(found.values, found.index.size)[found.index]
+                place = CONSTRAINTS.index(rule)
+                broken.append((place, violated, found.layout_group, found.option_group))
+        for _, _, layouts, options in broken:
+            layout_group = distinct_rows([layout_group, layouts])[1]
+            option_group = distinct_rows([option_group, options])[1]
+        firsts = [_first_of_each(group) for group in (layout_group, option_group)]
+        first = np.full([rows.size for rows in firsts], -1)
+        for place, violated, layouts, options in reversed(broken):
+            here = violated[layouts[firsts[0]]][:, options[firsts[1]]]
+            first = np.where(here, place, first)
+        return Legality(
+            first=first,
+            layout_group=np.broadcast_to(layout_group, len(self.layouts)),
+            option_group=np.broadcast_to(option_group, len(self.options)),
+        )
+
+    def evaluate(
+        self, formula: Callable[[Any, Any], T], legality: Legality | None = None
+    ) -> PairValues[T]:
+        """Evaluate a formula on every pair of groups, with legality of those with a legal member.
+
+        Layouts and options are grouped by what the formula read so far, at first by nothing; what
+        else it reads then splits the groups, until no group splits.
+
+        Parameters
+        ----------
+        formula
+            Called with views of a `Table` and of its `Extents`; see `evaluate_distinct`.
+        legality
+            Legal pairs; None: every pair is evaluated.
+        """
+        reads: _Reads = set()
+        while True:
+            layout_group = _groups(self._keys(reads, _LAYOUT), len(self.layouts))
+            option_group = _groups(self._keys(reads, _OPTION), len(self.options))
+            layouts, options, index = _members(layout_group, option_group, legality)
+            known = len(reads)
+            table = self.rows(layouts, options)
+            extents = _ExtentsView(self._extents, self._extents.position[layouts], reads)
+            values = formula(_TableView(table, reads), extents)
+            if len(reads) == known:
+                break
+        return PairValues(
+            values=values,
+            layouts=layouts,
+            options=options,
+            index=index,
+            layout_group=layout_group,
+            option_group=option_group,
+        )
+
+    def _keys(self, reads: _Reads, side: str) -> list[Column]:
+        """Columns of one side that were read."""
+        source = self.layouts if side == _LAYOUT else self.options
+        keys = [getattr(source, name) for where, name in sorted(reads) if where == side]
+        names = [name for where, name in sorted(reads) if where == _EXTENT]
+        if side == _LAYOUT and names:
+            rows = [row for name in names for row in getattr(self._extents.values, name)]
+            keys.append(distinct_rows(rows)[1][self._extents.position])
+        return keys
+
+
+def _violated(rule: Constraint, model: Model, system: System, table: Table, _: Extents) -> Bools:
+    return rule.violated(model, system, table)
+
+
+def _groups(keys: Sequence[Column], count: int) -> Ints:
+    """Group of each row by some columns."""
+    if not keys:
+        return np.zeros(count, dtype=np.int64)
+    return np.broadcast_to(distinct_rows(keys)[1], count)
+
+
+def _first_of_each(group: Ints) -> Ints:
+    """First row of each group."""
+    first: Ints = np.unique(group, return_index=True)[1]
+    return first
+
+
+def _members(
+    layout_group: Ints, option_group: Ints, legality: Legality | None
+) -> tuple[Ints, Ints, Ints]:
+    """A legal layout and option of each pair of groups, and the position of the pair among them."""
+    if legality is None:
+        layouts, options = _first_of_each(layout_group), _first_of_each(option_group)
+        every = np.indices((layouts.size, options.size)).reshape(2, -1)
+        positions = np.arange(layouts.size * options.size).reshape(layouts.size, -1)
+        return layouts[every[0]], options[every[1]], positions
+    layouts = distinct_rows([layout_group, legality.layout_group])[0]
+    options = distinct_rows([option_group, legality.option_group])[0]
+    legal = (legality.first < 0)[legality.layout_group[layouts]][:, legality.option_group[options]]
+    row, column = np.nonzero(legal)
+    count = int(option_group.max(initial=0)) + 1
+    index: Ints = np.full((int(layout_group.max(initial=0)) + 1) * count, -1)
+    codes = layout_group[layouts[row]] * count + option_group[options[column]]
+    index[codes[::-1]] = np.arange(codes.size - 1, -1, -1)  # the first member of each pair
+    present = np.flatnonzero(index >= 0)
+    chosen = index[present]
+    index[present] = np.arange(present.size)
+    return layouts[row[chosen]], options[column[chosen]], index.reshape(-1, count)
+
+
+class _TableView:
+    """Some strategies; what is read of them is recorded, by side.
+
+    A property that reads one side alone counts as a column of that side: a formula that reads
+    whether there are several stages does not read how many.
+    """
+
+    __slots__ = ("_reads", "_table")
+
+    def __init__(self, table: Table, reads: _Reads) -> None:
+        self._table, self._reads = table, reads
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in COLUMNS:
+            self._reads.add((_LAYOUT if name in LAYOUT_FIELDS else _OPTION, name))
+            return getattr(self._table, name)
+        attribute = getattr(Table, name, None)
+        if isinstance(attribute, FunctionType):
+            return MethodType(attribute, self)
+        if not isinstance(attribute, property):
+            return getattr(self._table, name)
+        inside: _Reads = set()
+        value = attribute.fget(_TableView(self._table, inside)) if attribute.fget else None
+        sides = {side for side, _ in inside}
+        self._reads.update({(sides.pop(), name)} if len(sides) == 1 else inside)
+        return value
+
+    def take(self, rows: Any) -> "_TableView":
+        """Show some of the rows."""
+        return _TableView(self._table.take(rows), self._reads)
+
+    def changed(self, **columns: Any) -> "_TableView":
+        """Show other columns in the place of some."""
+        return _TableView(self._table.changed(**columns), self._reads)
+
+
+class _ExtentsView:
+    """Placement of some rows; which axes are read is recorded."""
+
+    __slots__ = ("_extents", "_position", "_reads")
+
+    def __init__(self, extents: Distinct[Extents], position: Ints, reads: _Reads) -> None:
+        self._extents, self._position, self._reads = extents, position, reads
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _EXTENTS:
+            self._reads.add((_EXTENT, name))
+            return getattr(self._extents.values, name)[:, self._position]
+        attribute = getattr(Extents, name)
+        if isinstance(attribute, property) and attribute.fget:
+            return attribute.fget(self)
+        return MethodType(attribute, self)
