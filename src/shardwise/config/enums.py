@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 from itertools import permutations
 from typing import Self
 
@@ -33,7 +34,7 @@ class Word(StrEnum):
     @classmethod
     def bits(cls, words: Iterable[str]) -> int:
         """A set of words as a number: bit n stands for the word with code n."""
-        return sum(1 << cls(word).code for word in set(words))
+        return _bits(cls, frozenset(words))
 
     @classmethod
     def from_bits(cls, bits: int) -> tuple[Self, ...]:
@@ -51,6 +52,11 @@ class Word(StrEnum):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, object]:
         return {"type": "string", "enum": [word.value for word in cls]}
+
+
+@lru_cache(1024)
+def _bits(words_of: type[Word], words: frozenset[str]) -> int:
+    return sum(1 << words_of(word).code for word in words)
 
 
 class Activation(Word):

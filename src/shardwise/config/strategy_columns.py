@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -218,7 +219,14 @@ def _set(field: StrategyField, value: Any) -> int:
         return int(value)
     if field.optional and _is_open(value):
         return 0
+    if isinstance(value, tuple) and all(isinstance(word, str) for word in value):
+        return _bits_of_words(field.name, value)
     return field.word_type.bits(_validated(field.name, value))
+
+
+@lru_cache(1024)
+def _bits_of_words(name: str, words: tuple[str, ...]) -> int:
+    return FIELDS[name].word_type.bits(_validated(name, words))
 
 
 def _validated(name: str, value: Any) -> Any:
@@ -400,6 +408,8 @@ def _stack_defaults(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stack(item: Any) -> Stack:
+    if isinstance(item, Stack):
+        return item
     if isinstance(item, str) and catalog.find("stacks", item):
         return Stack.load(item)
     return Stack.load(_validated("stack", item))
