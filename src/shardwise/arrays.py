@@ -20,6 +20,12 @@ ONLY_ROW: Ints = np.zeros(1, dtype=np.int64)
 ONLY_ROW.flags.writeable = False
 
 
+def distinct_values(column: Ints) -> list[int]:
+    """Values of a column, each once, in order."""
+    one = column.size == 1  # `np.unique` would import masked arrays, which nothing else uses
+    return column.tolist() if one else np.unique(column).tolist()
+
+
 def total(columns: Iterable[Floats], like: Floats) -> Floats:
     """Add up columns; zeros of the shape of `like` if there are none."""
     left = iter(columns)

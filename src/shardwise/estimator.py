@@ -3,20 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.communication import breakdown_of
 from shardwise.analysis.features import unmeasured_features
-from shardwise.analysis.gemms import gemm_estimates
-from shardwise.analysis.layer_totals import (
-    efficiency,
-    layer_totals,
-    matrix_flops,
-    required_bandwidth,
-)
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.results import (
@@ -135,11 +128,17 @@ def estimate(
             the_model, table, counted, mfu, flops_convention
         ),
         "stages": lambda: stage_estimates(the_system, table, result, parts),
-        "layers": lambda: layer_totals(table, result, parts),
-        "matrix_flops": lambda: matrix_flops(table, result, parts),
-        "breakdown": lambda: breakdown_of(the_model, the_system, table, result, parts),
-        "efficiency": lambda: efficiency(the_system, table, result, flops_per_s * step_s),
-        "required_bandwidth": lambda: required_bandwidth(the_system, table, result, parts),
+        "layers": lambda: _module("layer_totals").layer_totals(table, result, parts),
+        "matrix_flops": lambda: _module("layer_totals").matrix_flops(table, result, parts),
+        "breakdown": lambda: _module("communication").breakdown_of(
+            the_model, the_system, table, result, parts
+        ),
+        "efficiency": lambda: _module("layer_totals").efficiency(
+            the_system, table, result, flops_per_s * step_s
+        ),
+        "required_bandwidth": lambda: _module("layer_totals").required_bandwidth(
+            the_system, table, result, parts
+        ),
         "interval": interval,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, _outermost_tiers(result)),
@@ -180,8 +179,13 @@ def estimate(
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         cost=_cost(the_system, table, result),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
-        gemms=gemm_estimates(the_system, table, result, parts) if gemms else None,
+        gemms=_module("gemms").gemm_estimates(the_system, table, result, parts) if gemms else None,
     )
+
+
+def _module(name: str) -> Any:
+    """Import what works out details, when they are read."""
+    return import_module(f"shardwise.analysis.{name}")
 
 
 def estimate_many(

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Annotated, Any
 
 import typer
@@ -148,7 +149,7 @@ class Destination:
         return self.json or self.output is not None or self.report == _STDOUT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """An estimate and its inputs."""
 
@@ -156,10 +157,25 @@ class Answer:
     system: tuple[System, Resolved]
     strategy: Strategy
     result: Estimate
-    record: Mapping[str, Any]
-    """The estimate as plain values, with the answer of another model and import notes."""
-    texts: Mapping[str, str]
+    inputs: Inputs
+    chosen: Chosen
+    flags: Mapping[str, object]
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """Answer of another model, by its name."""
+    texts: Mapping[str, str] = field(default_factory=dict)
     """Files in the format of another model, by name, for --out."""
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The estimate as plain values, with the answer of another model and import notes."""
+        notes = self.chosen.record(self.result, self.flags)
+        notes |= {"also": self.also} if self.also else {}
+        return self.inputs.record(self.result) | notes
+
+    def show_measured(self) -> None:
+        """Print what was measured with the recipe, if there is one."""
+        if self.chosen.recipe is not None:
+            self.chosen.show(self.record)
 
 
 def _write_folder(folder: str, answer: Answer) -> None:
@@ -281,21 +297,22 @@ def command(
         system=the_system,
         strategy=the_strategy,
         result=result,
-        record=inputs.record(result) | chosen.record(result, flags),
-        texts={},
+        inputs=inputs,
+        chosen=chosen,
+        flags=flags,
     )
     if other is not None:
         case = other_models.case_of(other, inputs)
-        record = {**answer.record, "also": {other: case.answer()}}
-        answer = replace(answer, record=record, texts=other_models.texts_of(case))
+        also_answers = {other: case.answer()}
+        answer = replace(answer, also=also_answers, texts=other_models.texts_of(case))
     if not destination.write(answer):
         from shardwise.report.tables.estimate import print_estimate  # noqa: PLC0415 - slow
 
         print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
         if other is not None:
-            other_models.show_comparison(case, result, answer.record["also"][other], all_=ops)
+            other_models.show_comparison(case, result, answer.also[other], all_=ops)
         inputs.show_imported()
-        chosen.show(answer.record)
+        answer.show_measured()
     elif not result.fits:
         from shardwise.report.tables.estimate import verdict  # noqa: PLC0415 - slow to import
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
+from shardwise.arrays import Floats, Ints, distinct_values
 from shardwise.config.enums import Processing
 from shardwise.config.system import EfficiencyCurve
 
@@ -51,7 +51,7 @@ class RowCurves:
             return 1.0
         shares = np.ones(np.broadcast_shapes(sizes.shape, self.codes.shape))
         sizes = np.broadcast_to(sizes, shares.shape)
-        for code in np.unique(self.codes):
+        for code in distinct_values(self.codes):
             rows = self.codes == code
             shares[rows] = share_at(self.curves[code], sizes[rows])
         return shares

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, total
+from shardwise.arrays import Bools, Floats, Ints, distinct_values, gather, total
 from shardwise.config.enums import RecomputePart
 from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, Walk, step_of, walk
 from shardwise.cost.layer_communication import (
@@ -337,7 +337,7 @@ def _with_recompute(
 
 def _walked(work: LayerWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
     """Walk through the operations, once for each kind of recompute in the rows."""
-    kinds = np.unique(again).tolist()
+    kinds = distinct_values(again)
     if len(kinds) == 1:
         return walk(work.steps, kinds[0], checkpoint, movable)
     columns = [np.zeros_like(work.parameters) for _ in range(3)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints, distinct_values
 from shardwise.config.system import ShapeTable
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Phase
@@ -107,7 +107,7 @@ class RowTables:
     @classmethod
     def of(cls, tables: Sequence[ShapeTable | None], codes: Ints) -> "RowTables":
         """Prepare the tables, one or none by code of a type, for rows of these types."""
-        used = ((code, tables[code]) for code in np.unique(codes).tolist())
+        used = ((code, tables[code]) for code in distinct_values(codes))
         present = {code: table for code, table in used if table is not None}
         return cls(
             shapes={
