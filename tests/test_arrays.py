@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples
-from shardwise.arrays import gather, joined
+from shardwise.arrays import equal, gather, joined
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
 
@@ -67,3 +67,15 @@ def test_records_of_one_form_are_joined() -> None:
     assert joined([(first.tp, "word"), (others.tp, "other")]) is None
     assert joined([(first.tp, None), (others.tp, others.tp)]) is None
     assert joined([(first.tp,), ()]) is None
+
+
+def test_records_are_equal_in_every_array() -> None:
+    """Nested records and tuples, of one form."""
+    table = Table.of(MODEL, {"tp": [1, 2], "dp": 1, "gbs": 1})
+    again = Table.of(MODEL, {"tp": [1, 2], "dp": 1, "gbs": 1})
+    other = Table.of(MODEL, {"tp": [1, 4], "dp": 1, "gbs": 1})
+    assert equal((table, (table.tp, "word")), (again, (again.tp, "word")))
+    assert not equal(table, other)
+    assert not equal((table.tp, "word"), (table.tp, "other"))
+    assert not equal((table.tp,), (table.tp, table.tp))
+    assert not equal(table.tp, (table.tp,))

@@ -112,6 +112,22 @@ def joined(records: Sequence[T]) -> T | None:
         return None
 
 
+def equal(one: object, other: object) -> bool:
+    """Whether two records are equal, down to every value of the arrays in them."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    kind: Any = type(one)
+    if names := _field_names(kind):
+        return all(equal(getattr(one, name), getattr(other, name)) for name in names)
+    return bool(one == other)
+
+
 class _UnlikeError(Exception):
     """Records differ in more than the rows of their arrays."""
 

@@ -27,12 +27,13 @@ from shardwise.config.enums import EXTENT_AXES, AttentionKind
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.kernels import product_peak
-from shardwise.distinct import evaluate_distinct
+from shardwise.distinct import distinct_rows, evaluate_distinct
 from shardwise.engine.evaluate import Evaluation, Timing, evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -219,10 +220,13 @@ def estimate_many(
         raise InputError(Fault(field="strategies", problem=problem))
     if isinstance(system, Sequence) and not isinstance(system, str):
         table, groups = _on_systems(the_model, strategies, [System.load(one) for one in system])
+        like = np.arange(len(table))
     else:
         the_system = System.load(system)
         table = Table.of(the_model, strategies, the_system.stack)
-        groups = [(np.arange(len(table)), the_system, None)]
+        firsts, position = distinct_rows([getattr(table, name) for name in COLUMNS])
+        like = firsts[position]  # equal rows are evaluated once
+        groups = [(np.sort(firsts), the_system, None)]
     refused = np.empty(len(table), dtype=np.int64)
     columns: dict[str, Floats] = {}
     for rows, base, system_columns in groups:
@@ -239,11 +243,11 @@ def estimate_many(
                 column[rows[some]] = values
 
     def named(name: str) -> Floats:
-        return columns.get(name, np.full(len(table), np.nan))
+        return columns[name][like] if name in columns else np.full(len(table), np.nan)
 
     return EstimateTable(
         table=table,
-        refused=refused,
+        refused=refused[like],
         step_time_s=named("step_time_s"),
         tokens_per_s=named("tokens_per_s"),
         mfu=named("mfu"),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather, joined
+from shardwise.arrays import Bools, Floats, Ints, equal, gather, joined
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -19,7 +19,7 @@ from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
-from shardwise.ops.operation import Matmul, Phase, RankWork
+from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
 from shardwise.parallel.placement import Extents
 
 # Rows whose costs are computed at a time: more would not stay in the cache.
@@ -81,7 +81,7 @@ def operation_costs(
 def _operation_costs(
     model: Model, inputs: OperationInputs, links: Links
 ) -> Iterator[ComponentOperations]:
-    work, times = inputs.work, CollectiveTimes(links)
+    work, known = inputs.work, _KnownCosts(inputs.machine, CollectiveTimes(links))
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
         ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
@@ -92,7 +92,29 @@ def _operation_costs(
     parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
     for name, count, listed in parts:
         operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
-        yield name, count, [operation_cost(o, inputs.machine, times) for o in operations]
+        yield name, count, [known.cost_of(o) for o in operations]
+
+
+class _KnownCosts:
+    """Costs of operations: those of one kind of layer may occur in others too."""
+
+    def __init__(self, machine: Machine, times: CollectiveTimes) -> None:
+        self._machine, self._times = machine, times
+        self._costs: dict[str, list[OperationCost]] = {}
+
+    def cost_of(self, operation: Operation) -> OperationCost:
+        """Cost of an operation, as it was found for an equal one before."""
+        costs = self._costs.setdefault(operation.name.removeprefix("mtp."), [])
+        for cost in costs:
+            same = cost.operation
+            if (
+                same.expert is operation.expert
+                and equal(same.kernels, operation.kernels)
+                and equal(same.collectives, operation.collectives)
+            ):
+                return replace(cost, operation=operation)
+        costs.append(operation_cost(operation, self._machine, self._times))
+        return costs[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
