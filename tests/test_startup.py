@@ -1,0 +1,144 @@
+"""What a command loads and works out: nothing that its answer does not need."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from shardwise import Estimate, Strategy, estimate, search
+from shardwise.analysis.deferred import Deferred
+
+QUESTION = "llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --mbs 1 --gbs 128"
+STRATEGY = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
+# Slow to import, and of no use to the table of an estimate.
+UNUSED = {
+    *("joblib", "matplotlib", "pandas", "plotly", "polars", "scipy", "torch", "numpy.ma"),
+    *("http.client", "multiprocessing", "urllib.request"),
+    *(f"shardwise.{name}" for name in ("fsdp", "interop", "planning", "validate")),
+    *(f"shardwise.analysis.{name}" for name in ("communication", "gemms", "graph", "layer_totals")),
+    *("shardwise.analysis.timeline", "shardwise.report.charts", "shardwise.report.tables.catalog"),
+}
+DETAILS = {
+    *("assumed", "breakdown", "efficiency", "interval", "layers", "matrix_flops"),
+    *("mfu_by_convention", "missed_operations", "provenance", "required_bandwidth", "rests_on"),
+    *("stages", "unmeasured_features"),
+}
+_PROGRAM = """
+import json, sys
+from shardwise.cli import run
+code = run(sys.argv[1:])
+loaded, classes = sorted(sys.modules), []
+if "pydantic" in sys.modules:
+    from pydantic import BaseModel
+    waiting = [BaseModel]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        waiting += below
+        classes += [one.__name__ for one in below if one.__pydantic_complete__]
+print(json.dumps([code, loaded, classes]), file=sys.stderr)
+"""
+
+
+def _run(words):
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, modules, validators = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0
+    return done.stdout, set(modules), set(validators)
+
+
+def _fresh(**options):
+    return estimate("llama3-70b", "h100-sxm", STRATEGY, **options)
+
+
+def test_an_estimate_loads_what_its_table_needs():
+    """No other tools, searches or charts; no validators of results that are not printed."""
+    table, modules, validators = _run(f"estimate {QUESTION}")
+    assert "step time" in table
+    assert UNUSED & modules == set()
+    assert {"Model", "System", "Strategy", "Stack"} <= validators
+    assert {"Estimate", "LayerTotals", "Breakdown", "TrainingTime", "Recipe"} & validators == set()
+
+
+def test_an_estimate_as_json_is_complete():
+    """The details are worked out for it."""
+    printed, modules, _ = _run(f"estimate {QUESTION} --json")
+    assert set(json.loads(printed)) == set(Estimate.model_fields)
+    assert "shardwise.analysis.communication" in modules
+    assert {"numpy.ma", "polars", "shardwise.interop", "shardwise.planning"} & modules == set()
+
+
+def test_help_loads_no_arrays_and_no_validators():
+    """The list of verbs has only their names and summaries."""
+    printed, modules, _ = _run("--help")
+    assert "estimate" in printed
+    assert {"numpy", "pydantic", "rich.table", "yaml", "shardwise.estimator"} & modules == set()
+
+
+def test_details_are_worked_out_when_they_are_read():
+    """And once."""
+    found = _fresh()
+    assert set(Estimate.model_fields) - set(vars(found)) == DETAILS
+    assert found.breakdown is found.breakdown
+    assert set(Estimate.model_fields) - set(vars(found)) == DETAILS - {"breakdown"}
+    copied = found.model_copy(update={"gemms": ()})
+    assert "layers" not in vars(copied)
+    assert copied.layers is found.layers
+
+
+def test_plans_of_a_search_keep_formulas_of_details():
+    """A table of ten plans reads few of them."""
+    best = search("llama3-8b", "h100-sxm", gpus=8, global_batch_size=64, top=3).best
+    assert all("breakdown" not in vars(plan) for plan in best)
+    assert all(plan.to_dict()["breakdown"]["exchanges"] for plan in best)
+
+
+@pytest.mark.parametrize("options", [{}, {"operations": True, "gemms": True}])
+def test_details_read_late_are_no_different(options):
+    """JSON, pickles, copies, comparison, text and iteration have all fields, in their order."""
+    complete = Estimate(**dict(_fresh(**options)))  # validated, so all types are right
+    assert list(vars(complete)) == list(Estimate.model_fields)
+    first = _fresh(**options)
+    assert first.layers[0].count
+    assert first == complete
+    assert complete == _fresh(**options)
+    assert _fresh(**options) == _fresh(**options)
+    assert repr(_fresh(**options)) == repr(complete)
+    assert _fresh(**options).model_dump_json() == complete.model_dump_json()
+    assert json.dumps(_fresh(**options).to_dict()) == json.dumps(complete.to_dict())
+    assert pickle.dumps(_fresh(**options)) == pickle.dumps(first)
+    assert pickle.loads(pickle.dumps(_fresh(**options))) == complete  # noqa: S301 - our own
+    assert copy.deepcopy(_fresh(**options)) == complete
+    assert dict(_fresh(**options)) == dict(complete)
+    with pytest.raises(AttributeError, match="no attribute 'step'"):
+        _fresh(**options).step  # noqa: B018 - the access itself must fail
+
+
+def test_details_inside_other_results_are_written():
+    """Whatever serializes the record around them."""
+
+    class Around(Deferred):
+        inside: Estimate
+        anything: dict[str, object]
+
+    around = Around.deferring({"inside": _fresh}, anything={"also": _fresh()})
+    written = around.to_dict()
+    assert written["inside"] == written["anything"]["also"] == _fresh().to_dict()
+
+
+def test_descriptions_of_fields_are_their_docstrings():
+    """Also of inherited fields, and of those with another name in files."""
+    described = Strategy.descriptions()
+    assert set(described) <= set(Strategy.model_fields)
+    properties = Strategy.model_json_schema()["properties"]
+    assert properties["tp"]["description"] == described["tp"]
+    assert properties["mbs"]["description"] == described["micro_batch_size"]
+    stage = Estimate.model_json_schema()["$defs"]["StageEstimate"]["properties"]
+    assert stage["activations"]["description"] == "Saved from forward to backward."
