@@ -41,6 +41,7 @@ class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
 
     @classmethod
     def _of(cls, formulas: Mapping[str, Callable[[], Any]], fields: Mapping[str, Any]) -> Self:
+        cls.model_rebuild()  # before pydantic 2.14 a field of type Any can write no other records
         one: Any = cls.model_construct({*formulas, *fields}, **fields)
         for name in formulas.keys() - fields.keys():
             one.__dict__.pop(name, None)  # a default
