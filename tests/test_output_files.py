@@ -229,13 +229,10 @@ def test_a_terminated_search_prints_what_it_found(tmp_path):
     code = (
         "import os, signal, sys\n"
         "from shardwise.cli import main\n"
-        "from shardwise.planning.search import run\n"
-        "merged = run.merged\n"
-        "def merged_then_terminated(*arguments):\n"
-        "    run.merged = merged\n"
+        "from shardwise.planning.search.progress import Reporter\n"
+        "def terminate(*arguments):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return merged(*arguments)\n"
-        "run.merged = merged_then_terminated\n"
+        "Reporter.__call__ = terminate\n"
         "main(sys.argv[1:])\n"
     )
     done = subprocess.run(

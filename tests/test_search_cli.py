@@ -56,6 +56,36 @@ def test_the_table_shows_the_best_and_the_reasons(shardwise):
         assert words in out
 
 
+def test_counts_are_lower_bounds_unless_they_are_requested(shardwise):
+    """The table says so, and how few strategies were timed; the plans are the same."""
+    records, tables = {}, {}
+    for flag in ("--top=3", "--counts", "--no-bounds"):
+        words = (*SMALL, *FEW, "--top", 3, flag)
+        records[flag] = json.loads(shardwise(*words, "--json")[1])
+        tables[flag] = shardwise(*words)[1]
+    fast, counted, timed = records.values()
+    assert fast["best"] == counted["best"] == timed["best"]
+    assert fast["counts_exact"] is False
+    assert counted["counts_exact"] is timed["counts_exact"] is True
+    for name in ("evaluated", "feasible", "rejected"):
+        assert counted[name] == timed[name]
+    assert fast["timed"] <= fast["feasible"] < counted["feasible"]
+    assert counted["timed"] < timed["timed"] == timed["feasible"]
+    total = f"{fast['candidates']:,}"
+    for words in (
+        f"{total} strategies, at least {fast['feasible']:,} of them feasible",
+        f"{fast['timed']:,} of {total} timed; the rest cannot be among the 3 best",
+        "rejected at least:",
+    ):
+        assert words in tables["--top=3"]
+    for flag in ("--counts", "--no-bounds"):
+        assert f"{total} strategies, {counted['feasible']:,} of them feasible" in tables[flag]
+        assert "timed" not in tables[flag]
+        assert "at least" not in tables[flag]
+    _, out, _ = shardwise(*SMALL, *FEW, "--top", 3, "--axes", "tp")
+    assert "timed; the rest cannot be in any of these tables" in out
+
+
 def test_fixed_and_allowed_fields_narrow_the_space(shardwise):
     """Every strategy found has the value fixed, and one of those allowed."""
     words = ("--fix", "tp=2,zero=0", "--fix", "pp=1", "--allow", "mbs=1,2", "--top", 15, "--json")
@@ -167,6 +197,8 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--layers",), "needs --reference"),
         (("--reference", "calculon", "--pareto"), "no effect with --reference"),
         (("--count", "--pareto"), "--count only counts"),
+        (("--count", "--counts"), "--count only counts"),
+        (("--explain", "tp=2", "--no-bounds"), "no effect with --explain"),
         (("--gpus", "8..4"), "a range runs"),
         (("--gpus", "0"), "greater than or equal to 1"),
         (("--space", "nowhere.yaml"), "nowhere.yaml"),

@@ -83,7 +83,9 @@ class Stopwatch:
 
 @contextmanager
 def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
-    """Show progress, rate and time left while the block runs; None if stderr is not a terminal.
+    """Show progress, rate and time left while the block runs, and what was found below them.
+
+    None if stderr is not a terminal.
 
     Parameters
     ----------
@@ -93,7 +95,8 @@ def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.console import Console, Group  # noqa: PLC0415 - slow to import
+    from rich.live import Live  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         Progress,
@@ -101,21 +104,24 @@ def progress_bar(what: str, *, counted: bool = True) -> Iterator[Bar | None]:
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text  # noqa: PLC0415
 
-    columns = (
+    bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[found]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, found="", rate="")
+    task, best = bar.add_task(what, total=None, rate=""), Text(no_wrap=True, overflow="ellipsis")
+    with Live(Group(bar, best), console=Console(stderr=True), transient=True) as live:
 
         def update(done: float, total: int, found: str) -> None:
             elapsed = bar.tasks[0].elapsed
             rate = f"{done / elapsed / 1e6:.1f} million/s" if elapsed and counted else ""
-            bar.update(task, completed=done, total=total, found=found, rate=rate)
+            bar.update(task, completed=done, total=total, rate=rate)
+            if found != best.plain:
+                best.plain = found
+                live.refresh()
 
         yield update

@@ -37,12 +37,13 @@ from shardwise.config import files
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.explain import explain
+from shardwise.planning.search.progress import BestSoFar, Progress
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
-from shardwise.planning.search.run import Progress, count, search
-from shardwise.planning.search.scan import Findings
+from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
+from shardwise.units import readable
 
 _ONLY_OURS = (
     *("batch", "space", "fix", "allow", "seq_len"),
@@ -54,6 +55,7 @@ _NEEDS_SEARCH = "needs a search; --count only counts"
 _NOT_EXPLAINED = "has no effect with --explain, which is about one strategy"
 _NOTHING_FEASIBLE = "nothing of the space is feasible"
 _ALSO_THEIRS = ("top", "save", "axes", "plot")
+_DEGREES = ("tp", "pp", "cp", "ep", "dp")
 _ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "explain")
 
 
@@ -128,6 +130,21 @@ class SearchOptions:
     save_all: Annotated[
         bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
     ] = False
+    counts: Annotated[
+        bool,
+        typer.Option(
+            "--counts",
+            help="Count how many strategies fit. By default those that are too slow in any case "
+            "are not checked, and counts are lower bounds.",
+        ),
+    ] = False
+    no_bounds: Annotated[
+        bool,
+        typer.Option(
+            "--no-bounds",
+            help="Time every strategy that fits. The answer is the same, and takes longer.",
+        ),
+    ] = False
     jobs: Annotated[
         str | None,
         typer.Option("--jobs", metavar="N", help="Processes. Default: 1, or those of the cluster."),
@@ -170,6 +187,8 @@ class SearchOptions:
             "all_variants": self.all_variants,
             "levels": self.levels,
             "save_all": self.save_all,
+            "counts": self.counts,
+            "bounds": not self.no_bounds,
         }
 
     def without(self, names: Collection[str]) -> dict[str, Any]:
@@ -366,12 +385,18 @@ def _exit_code(found: SearchResult | Explanation, *, has_answer: bool) -> int:
 
 
 def _progress(bar: Bar | None) -> Progress | None:
-    """Update the bar with the best step time so far."""
+    """Update the bar with the best plan so far."""
     if bar is None:
         return None
 
-    def update(done: int, total: int, found: Findings) -> None:
-        best = f"best {found.best.step_time_s[0]:.4g} s" if len(found.best) else "nothing fits yet"
-        bar(done, total, best)
+    def update(done: int, total: int, best: BestSoFar | None) -> None:
+        bar(done, total, "nothing fits yet" if best is None else _in_a_line(best))
 
     return update
+
+
+def _in_a_line(best: BestSoFar) -> str:
+    """The degrees, the step time and the rate of a plan."""
+    degrees = " ".join(f"{axis} {getattr(best.strategy, axis)}" for axis in _DEGREES)
+    time = readable(best.step_time_s, "seconds")
+    return f"best so far: {degrees}, {time}, {best.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"

@@ -25,10 +25,11 @@ from shardwise.config.system import Price, Site, System
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
 from shardwise.planning.search.evaluate import MEMORY, SECOND_MEMORY
+from shardwise.planning.search.progress import BestSoFar
+from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.planning.search.run import search
-from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
 from shardwise.units import parse_money, parse_time_span
@@ -236,6 +237,7 @@ def choose_cluster(
             reserve=reserve,
             jobs=jobs,
             backend=backend,
+            counts=True,
             progress=_progress(progress, position, several),
         )
         if not found.complete:
@@ -334,13 +336,13 @@ def _limits(deadline: float | str | None, budget: float | str | None) -> _Limits
 
 def _progress(
     progress: Progress | None, position: int, systems: Sequence[System]
-) -> Callable[[int, int, Findings], None] | None:
+) -> SearchProgress | None:
     """Report the share of the search of one system as a share of all."""
     if progress is None:
         return None
 
-    def report(done: int, total: int, found: Findings) -> None:
-        del found
+    def report(done: int, total: int, best: BestSoFar | None) -> None:
+        del best
         share = done / max(total, 1)
         progress(position + share, len(systems), systems[position].name)
 

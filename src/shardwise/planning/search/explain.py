@@ -23,6 +23,7 @@ from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import Evaluated
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.plans import plans_of
+from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import SearchQuery, load_space
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked, best_of_each
 from shardwise.planning.search.results import (
@@ -34,7 +35,6 @@ from shardwise.planning.search.results import (
     OutsideSpace,
     Shortage,
 )
-from shardwise.planning.search.run import Progress
 from shardwise.planning.search.scan import Findings, merged, scan
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.planning.search.user_strategy import UserStrategy
@@ -104,7 +104,8 @@ def explain(
     if mine is not None and not shortages:
         step_s = np.array([mine.step_time_s])
         score = float(OBJECTIVES[query.objective](step_s, user.row, the_system)[0])
-    findings, neighbors, complete = _scan_all(query, candidates, user, score, progress)
+    report = Reporter(progress, candidates)
+    findings, neighbors, complete = _scan_all(query, candidates, user, score, report)
     best: Estimate | None = None
     differs: tuple[FieldChange, ...] = ()
     if len(findings.best):
@@ -225,7 +226,7 @@ def _scan_all(
     candidates: Candidates,
     user: UserStrategy,
     score: float | None,
-    progress: Progress | None,
+    report: Reporter,
 ) -> tuple[Findings, _Neighbors, bool]:
     """Scan every candidate; return what was found, and whether it is complete.
 
@@ -241,8 +242,7 @@ def _scan_all(
             observer = _NeighborObserver(query, user, score, piece)
             findings = merged([findings, scan(query, piece, observer)], query)
             neighbors = _Neighbors.joined([neighbors, observer.neighbors])
-            if progress is not None:
-                progress(findings.candidates, legal, findings)
+            report(findings.candidates, legal, findings.best)
     except KeyboardInterrupt:
         return findings, neighbors, False
     return findings, neighbors, True

@@ -1,7 +1,7 @@
 """`search`: the best strategies of a space, found with certainty."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,15 @@ from shardwise.planning.search.plans import (
     ties_of,
     with_training_runs,
 )
+from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import SearchQuery, load_space
 from shardwise.planning.search.results import SearchResult, SmallestGpus
-from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
 from shardwise.planning.search.variants import Lines, lines_of
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
-
-Progress = Callable[[int, int, Findings], None]
-"""Called with candidates scanned, all candidates, and the findings so far."""
 
 
 def search(
@@ -88,7 +85,8 @@ def search(
         Memory of an accelerator that may be used at most, and how much of that stays free
         (bytes, or text such as ``"70 GiB"``).
     progress
-        Called with the candidates scanned, all candidates, and the findings so far.
+        Called with the candidates scanned, all candidates, and the best plan so far (a `BestSoFar`,
+        or None).
     jobs, backend
         Number of processes, and what runs them: ``loky`` on this machine (one process by
         default); ``ray`` or ``dask`` on the connected cluster, the one that RAY_ADDRESS or Dask's
@@ -160,7 +158,7 @@ def search(
         bounds=bounds,
         counts=counts,
     )
-    scanned, complete = _scan_all(work, progress)
+    scanned, complete = _scan_all(work, Reporter(progress, candidates))
     total = scanned.total
     misfits = complete and total.evaluated and not total.feasible
     wider = the_space.with_offload(the_system) if misfits else None
@@ -240,15 +238,14 @@ def count(
     return len(candidates), dict(refusals(candidates.illegal).most_common())
 
 
-def _scan_all(work: Work, progress: Progress | None) -> tuple[Scanned, bool]:
+def _scan_all(work: Work, report: Reporter) -> tuple[Scanned, bool]:
     """Scan every candidate; return what was found, and whether it is complete."""
     scanned = Scanned.nothing(work.query, work.candidates.scales)
     all_candidates = sum(map(len, work.boxes))
     try:
         with closing(work.scan(scanned)) as steps:
             for _ in steps:
-                if progress is not None:
-                    progress(scanned.total.candidates, all_candidates, scanned.total)
+                report(scanned.total.candidates, all_candidates, scanned.total.best)
     except KeyboardInterrupt:
         return scanned, False
     return scanned, True

@@ -243,6 +243,8 @@ def rejections(result: SearchResult) -> Figure:
     """Draw how many candidates are feasible, and how many are rejected for each reason."""
     go = plotly()
     counts = {"feasible": result.feasible, **result.rejected}
+    if left_out := result.looked_at - sum(counts.values()):
+        counts["left out as too slow"] = left_out
     names = [f"too little {n.replace('_', ' ')}" if "memory" in n else n for n in counts]
     numbers = list(counts.values())
     figure = go.Figure(
@@ -250,7 +252,7 @@ def rejections(result: SearchResult) -> Figure:
             x=numbers,
             y=[name.replace("_", " ") for name in names],
             orientation="h",
-            marker={"color": [LINES[0], *[GREY] * len(result.rejected)]},
+            marker={"color": [LINES[0], *[GREY] * (len(counts) - 1)]},
             text=[f"{n:,}" for n in numbers],
             textposition="outside",
             cliponaxis=False,
@@ -385,7 +387,8 @@ def charts(result: SearchResult) -> dict[str, Figure]:
 
 def write_charts(result: SearchResult, path: str | Path) -> None:
     """Write all charts of a search on one page, .html with all that it needs, or .json by name."""
-    counts = f"{result.candidates:,} strategies, {result.feasible:,} of them feasible"
+    least = "" if result.counts_exact else "at least "
+    counts = f"{result.candidates:,} strategies, {least}{result.feasible:,} of them feasible"
     facts = [f"{counts}; searched in {result.elapsed_s:.1f} s"]
     if not result.best:
         facts.append("Nothing is feasible: each strategy breaks a rule or does not fit.")

@@ -73,6 +73,7 @@ _REASONS = {
     "ffn": "tp does not divide the width of the MLP",
 }
 _MOST_PARETO = 40
+_COUNTED_IN_FULL = 1_000_000
 _MOST_LEFT_OUT = 4
 _IN_BRIEF = (
     *("recompute", "recompute_layers", "zero", "tp_exchange", "tp_overlap", "schedule"),
@@ -118,12 +119,29 @@ def _headline(result: SearchResult) -> Text:
     text.append(f"{result.model} on {result.system}", style="bold")
     counts = f"{result.candidates:,} strategies, "
     counts += "" if result.complete else f"{result.looked_at:,} of them evaluated, "
+    counts += "at least " if _leaves_out(result) else ""
     counts += f"{result.feasible:,} {'of them ' if result.complete else ''}feasible"
     counts += "" if result.objective == "step_time" else f"; best by {result.objective}"
     text.append(f"\n{counts}\n")
+    if _leaves_out(result):
+        text.append(f"{_timed_note(result)}\n")
     if not result.complete:
         text.append("interrupted: the best so far\n", style="bold red")
     return text
+
+
+def _leaves_out(result: SearchResult) -> bool:
+    """Whether bounds left out strategies, so that counts are lower bounds."""
+    return result.complete and not result.counts_exact
+
+
+def _timed_note(result: SearchResult) -> str:
+    """How many strategies were timed, and why that is enough."""
+    total = result.candidates
+    of = f"{total:,}" if total < _COUNTED_IN_FULL else count(total)
+    more = result.pareto is not None or result.cells or result.levels
+    where = "in any of these tables" if more else f"among the {len(result.best)} best"
+    return f"{result.timed:,} of {of} timed; the rest cannot be {where}"
 
 
 def _variants_note(result: SearchResult) -> str:
@@ -344,7 +362,8 @@ def closing(result: SearchResult) -> list[str]:
     rejected = ", ".join(
         f"{_REASONS.get(reason, reason)} {number:,}" for reason, number in result.rejected.items()
     )
-    lines = [f"rejected: {rejected}"] if rejected else []
+    least = " at least" if _leaves_out(result) else ""
+    lines = [f"rejected{least}: {rejected}"] if rejected else []
     if not result.candidates:
         lines.append(_EMPTY)
     if result.best:
