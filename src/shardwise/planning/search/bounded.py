@@ -180,7 +180,7 @@ class LayoutBounds:
     @classmethod
     def of(cls, query: SearchQuery, box: Box) -> "LayoutBounds":
         """Check the rules of all candidates of a box, and bound its layouts."""
-        pairs = _pairs(query, box)
+        pairs = placed_pairs(query, box)
         legality = pairs.legality(query.model, query.system)
         legal, rejected = legality.counts()
         found = option_bounds(query, pairs, legality, communicates=False)
@@ -269,7 +269,7 @@ def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
 
 def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evaluated]:
     """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
-    legality = _pairs(query, box).legality(query.model, query.system)
+    legality = placed_pairs(query, box).legality(query.model, query.system)
     for evaluator in _batches(query, box, legality, lambda: limits):
         kept = [some for chunk in evaluator.memory() for some in _bounded(evaluator, chunk)]
         yield from evaluator.best_first(kept, partial(_limit_s, lambda: limits, evaluator))
@@ -282,8 +282,8 @@ def _limit_s(limits: Callable[[], Limits], evaluator: Evaluator, chunk: Evaluate
     return limits().of_rows(evaluator.table_of(chunk), least_bytes)
 
 
-def _pairs(query: SearchQuery, box: Box) -> Pairs:
-    """The pairs of a piece."""
+def placed_pairs(query: SearchQuery, box: Box) -> Pairs:
+    """Return the layouts of a box with its options and choices."""
     placed = evaluate_distinct(partial(place, query.system), box.layouts)
     return Pairs(box.layouts, box.options_with_choices(), placed)
 
@@ -303,7 +303,7 @@ def _batches(
     most = max(1, _MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None
     if limits is not None and limits().bounds_layouts:
-        bounds = option_bounds(query, _pairs(query, box), legality)
+        bounds = option_bounds(query, placed_pairs(query, box), legality)
         least = bounds.bound_s.min(axis=1, initial=np.inf)
         order, size = np.argsort(least, kind="stable"), min(most, _FIRST_BATCH)
     start = 0
