@@ -6,7 +6,7 @@ are evaluated. Nobody lists the columns: views record what a formula reads.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import FunctionType, MethodType
@@ -100,21 +100,6 @@ class Pairs:
     def __init__(self, layouts: Table, options: Table, extents: Distinct[Extents]) -> None:
         self.layouts, self.options, self._extents = layouts, options, extents
 
-    def rows(self, layouts: Ints, options: Ints) -> Table:
-        """Some pairs as strategies."""
-        columns: dict[str, Any] = {
-            name: getattr(self.layouts, name)[layouts]
-            if name in LAYOUT_FIELDS
-            else getattr(self.options, name)[options]
-            for name in COLUMNS
-        }
-        lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
-        return Table(**columns, **lists, stacks=self.options.stacks)
-
-    def extents(self, layouts: Ints) -> Extents:
-        """Placement of some layouts."""
-        return self._extents.take(layouts)
-
     def legality(self, model: Model, system: System) -> Legality:
         """Check the rules that read options; the layouts obey all others."""
         layout_group = np.zeros(len(self.layouts), dtype=np.int64)
@@ -161,9 +146,9 @@ class Pairs:
             option_group = _groups(self._keys(reads, _OPTION), len(self.options))
             layouts, options, index = _members(layout_group, option_group, legality)
             known = len(reads)
-            table = self.rows(layouts, options)
+            rows = _Rows(self.layouts, self.options, layouts, options)
             extents = _ExtentsView(self._extents, self._extents.position[layouts], reads)
-            values = formula(_TableView(table, reads), extents)
+            values = formula(_TableView(rows, reads), extents)
             if len(reads) == known:
                 break
         return PairValues(
@@ -226,6 +211,41 @@ def _members(
     return layouts[row[chosen]], options[column[chosen]], index.reshape(-1, count)
 
 
+class _Rows:
+    """Some pairs as strategies; a column is gathered when it is read."""
+
+    def __init__(self, layouts: Table, options: Table, rows: Ints, option_rows: Ints) -> None:
+        self._layouts, self._options = layouts, options
+        self._rows, self._option_rows = rows, option_rows
+        self._columns: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return self._rows.size
+
+    def read(self, name: str) -> Any:
+        """Return a column of the pairs, or what all of them share."""
+        if name not in COLUMNS:
+            shared = self._layouts if name in ("stage_lists", "extent_lists") else self._options
+            return getattr(shared, name)
+        if name not in self._columns:
+            of_layouts = name in LAYOUT_FIELDS
+            column = getattr(self._layouts if of_layouts else self._options, name)
+            self._columns[name] = column[self._rows if of_layouts else self._option_rows]
+        return self._columns[name]
+
+    def take(self, rows: Any) -> "_Rows":
+        """Some of the pairs."""
+        some = _Rows(self._layouts, self._options, self._rows[rows], self._option_rows[rows])
+        some._columns = {name: column[rows] for name, column in self._columns.items()}
+        return some
+
+    def changed(self, columns: Mapping[str, Any]) -> "_Rows":
+        """The pairs with other columns."""
+        some = _Rows(self._layouts, self._options, self._rows, self._option_rows)
+        some._columns = {**self._columns, **columns}
+        return some
+
+
 class _TableView:
     """Some strategies; what is read of them is recorded, by side.
 
@@ -233,10 +253,11 @@ class _TableView:
     whether there are several stages does not read how many.
     """
 
-    __slots__ = ("_reads", "_table")
+    __slots__ = ("_known", "_reads", "_table")
 
-    def __init__(self, table: Table, reads: _Reads) -> None:
+    def __init__(self, table: _Rows, reads: _Reads) -> None:
         self._table, self._reads = table, reads
+        self._known: dict[str, tuple[Any, _Reads]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -246,16 +267,19 @@ class _TableView:
             raise AttributeError(name)
         if name in COLUMNS:
             self._reads.add((_LAYOUT if name in LAYOUT_FIELDS else _OPTION, name))
-            return getattr(self._table, name)
+            return self._table.read(name)
         attribute = getattr(Table, name, None)
         if isinstance(attribute, FunctionType):
             return MethodType(attribute, self)
         if not isinstance(attribute, property):
-            return getattr(self._table, name)
-        inside: _Reads = set()
-        value = attribute.fget(_TableView(self._table, inside)) if attribute.fget else None
-        sides = {side for side, _ in inside}
-        self._reads.update({(sides.pop(), name)} if len(sides) == 1 else inside)
+            return self._table.read(name)
+        if name not in self._known:
+            inside: _Reads = set()
+            value = attribute.fget(_TableView(self._table, inside)) if attribute.fget else None
+            sides = {side for side, _ in inside}
+            self._known[name] = value, ({(sides.pop(), name)} if len(sides) == 1 else inside)
+        value, inside = self._known[name]
+        self._reads.update(inside)
         return value
 
     def take(self, rows: Any) -> "_TableView":
@@ -264,7 +288,7 @@ class _TableView:
 
     def changed(self, **columns: Any) -> "_TableView":
         """Show other columns in the place of some."""
-        return _TableView(self._table.changed(**columns), self._reads)
+        return _TableView(self._table.changed(columns), self._reads)
 
 
 class _ExtentsView:

@@ -121,20 +121,17 @@ class Work:
             return
         for scale in scanned.by_scale:
             boxes = [box for box in self.boxes if box.scale == scale and not box.selected]
-            yield from self._scan_bounded(scanned, scale, boxes)
+            if boxes:
+                yield from self._scan_bounded(scanned, scale, boxes)
 
     def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
-        """Scan boxes of one scale, the layouts with the least bounds first."""
-        every = []
-        for box in boxes:
-            every.append(LayoutBounds.of(self.query, box))
-            scanned.add(scale, every[-1].findings)
-        every.sort(key=lambda one: one.bound_s.min(initial=np.inf))
+        """Scan boxes of one scale: the smallest for a first answer, then those of least bound."""
         sizes: deque[int] = deque()
 
         def items() -> Iterator[tuple[Box, BoundedScan]]:
-            for one in every:
-                for piece, legality, bound_s in one.pieces():
+            for bounds in self._bounds(boxes):
+                scanned.add(scale, bounds.findings)
+                for piece, legality, bound_s in bounds.pieces():
                     start = scanned.start(scale, legality, counts=self.counts)
                     none = Findings.empty(len(self.query.axes))
                     limit_s = start.limits(self.query, none).of_layouts(piece)
@@ -151,6 +148,13 @@ class Work:
         left = everything - scanned.by_scale[scale].candidates
         scanned.add(scale, replace(Findings.empty(len(self.query.axes)), candidates=left))
         yield
+
+    def _bounds(self, boxes: Sequence[Box]) -> Iterator[LayoutBounds]:
+        """Bounds of boxes, in the order in which to scan them."""
+        first, *others = sorted(boxes, key=len)
+        yield LayoutBounds.of(self.query, first)
+        every = [LayoutBounds.of(self.query, box) for box in others]
+        yield from sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf)))
 
     def pieces(self, boxes: Sequence[Box]) -> Iterator[Box]:
         """Cut boxes, in the same way on any workers."""
