@@ -60,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_closed_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    gc.freeze()  # so that the end of Python looks for no cycles in what it frees
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
