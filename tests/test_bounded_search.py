@@ -105,9 +105,10 @@ def bounded_rows(first: int, count: int) -> tuple[int, float, set[int]]:
     for query, box in boxes(first, count, 1 << 11):
         whole = LayoutBounds.of(query, box)
         groups = option_bounds(query, placed_pairs(query, box), whole.legality)
+        bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):
             of_layout = whole.bound_s[layout]
-            of_group = groups.bound_s[layout, groups.option_group[option]]
+            of_group = bound_of_group[layout, groups.pairs.option_group[option]]
             assert np.all(of_layout <= of_group * (1 + 1e-9))
             assert np.all(of_group <= bound_s * (1 + 1e-9))
             assert np.all(bound_s <= time_s)

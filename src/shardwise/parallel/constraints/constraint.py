@@ -29,6 +29,12 @@ class Constraint:
     """Whether it reads nothing but degrees, chunks, batch and placement."""
     blame: Callable[[Model, System, Table], str] | None = None
     """The field to blame in a table of one row, where it depends on the row."""
+    parts: Callable[[Table], Iterable[Test]] | None = None
+    """Tests of which a table violates one where it violates the condition: each reads less."""
+
+    def tests(self, table: Table) -> Iterable[Test]:
+        """Tests of which rows with the stacks of a table violate one, or none."""
+        return (self.violated,) if self.parts is None else self.parts(table)
 
 
 def any_of(table: Table, masks: Iterable[Bools]) -> Bools:

@@ -4,8 +4,10 @@ A field that has no effect on a strategy breaks nothing: with one tensor-paralle
 `tp_exchange` is the same.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -34,7 +36,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints.constraint import Constraint, one
+from shardwise.parallel.constraints.constraint import Constraint, Test, one
 from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES, Rule
 from shardwise.parallel.constraints.network import wrong_degrees
 from shardwise.parallel.placement import fixed_tiers, place
@@ -407,6 +409,13 @@ def _broken(selected: Selected) -> Callable[[Model, System, Table], Bools]:
     return violated
 
 
+def _parts(selected: Selected, table: Table) -> list[Test]:
+    """The selected checks of all releases of a table, one by one."""
+    releases = {id(one): one for one in map(capabilities_of, table.stacks) if one is not None}
+    checks = [check for one in releases.values() for check in checks_of(one) if selected(check)]
+    return [_broken(partial(operator.is_, check)) for check in checks]
+
+
 def _first(selected: Selected, model: Model, system: System, table: Table) -> Check:
     """The first check that a table of one row violates."""
     capabilities = capabilities_of(table.stacks[one(table.stack)])
@@ -432,6 +441,7 @@ def _constraint(
         violated=_broken(selected),
         problem=problem,
         blame=lambda m, s, t: _blamed(_first(selected, m, s, t).field, t),
+        parts=lambda table: _parts(selected, table),
     )
 
 

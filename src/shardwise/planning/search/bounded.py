@@ -16,23 +16,25 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, gather
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
 from shardwise.cost.component_operations import OperationInputs, totals_of
 from shardwise.cost.links import Links
-from shardwise.distinct import distinct_rows, evaluate_distinct
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
-from shardwise.parallel.pipeline_layout import distinct_stage_groups
+from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.evaluate import Evaluated, Evaluator
 from shardwise.planning.search.layout_keys import layout_codes
 from shardwise.planning.search.limits import Limits
-from shardwise.planning.search.pairs import Legality, Pairs
+from shardwise.planning.search.pairs import Legality, Pairs, PairValues
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import (
     Findings,
@@ -54,12 +56,49 @@ _BLOCK = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionBounds:
-    """Lower bounds of the step of each layout with each group of options."""
+    """Lower bounds of the step of layouts with each group of options that costs the same."""
 
-    bound_s: Floats
-    """Infinite where no option of the group is legal; shape (layouts, groups) [s]."""
-    option_group: Ints
-    """Of each option with each choice."""
+    system: System
+    layouts: Table
+    stages: Distinct[tuple[StageGroup, ...]]
+    """Of the layouts."""
+    passes: Passes
+    """Least time of a pass of each component, of pairs of groups [s]."""
+    pairs: PairValues[Any]
+    """Positions of pairs of groups among these."""
+    step_overhead_s: Floats
+    """Of each group of options [s]."""
+    straggler_per_doubling: Floats
+    """Of each group of options."""
+
+    def of(self, layouts: Ints) -> Floats:
+        """Bounds of some layouts, infinite where no option is legal; (layouts, groups) [s]."""
+        index = self.pairs.index[self.pairs.layout_group[layouts]]
+        bound_s = np.full(index.shape, np.inf)
+        place, group = np.nonzero(index >= 0)
+        row, at = layouts[place], index[place, group]
+        bound_s[place, group] = step_bound(
+            self.system,
+            self.stages.take(row),
+            tuple(None if one is None else one[at] for one in self.passes),
+            stages=self.layouts.pp[row],
+            chunks=self.layouts.vpp[row],
+            schedule=self.layouts.schedule[row],
+            micro_batches=self.layouts.micro_batches[row],
+            gpus=self.layouts.gpus[row],
+            step_overhead_s=self.step_overhead_s[group],
+            straggler_per_doubling=self.straggler_per_doubling[group],
+        )
+        return bound_s
+
+    def least(self) -> Floats:
+        """Least bound of each layout, with any options [s]."""
+        least = np.full(len(self.layouts), np.inf)
+        step = max(1, _BLOCK // self.pairs.index.shape[1])
+        for start in range(0, least.size, step):
+            some = np.arange(start, min(start + step, least.size))
+            least[some] = self.of(some).min(axis=1, initial=np.inf)
+        return least
 
 
 def option_bounds(
@@ -92,30 +131,16 @@ def option_bounds(
     found = pairs.evaluate(costs, legality)
     kernels = operations.at(found.layouts, found.options)
     passes = _least_passes(model, operations.values, kernels, found.values)
-    index = found.index[found.layout_group]
-    bound_s = np.full(index.shape, np.inf)
-    stages = distinct_stage_groups(model, layouts)
     member = np.unique(found.option_group, return_index=True)[1]
-    overhead_s = options.by_stack(lambda stack: stack.step_overhead)[member]
-    growth = options.by_stack(lambda stack: stack.straggler_per_doubling)[member]
-    step = max(1, _BLOCK // index.shape[1])
-    for start in range(0, len(layouts), step):
-        row, group = np.nonzero(index[start : start + step] >= 0)
-        row += start
-        at = index[row, group]
-        bound_s[row, group] = step_bound(
-            system,
-            stages.take(row),
-            _taken(passes, at),
-            stages=layouts.pp[row],
-            chunks=layouts.vpp[row],
-            schedule=layouts.schedule[row],
-            micro_batches=layouts.micro_batches[row],
-            gpus=layouts.gpus[row],
-            step_overhead_s=overhead_s[group],
-            straggler_per_doubling=growth[group],
-        )
-    return OptionBounds(bound_s=bound_s, option_group=found.option_group)
+    return OptionBounds(
+        system=system,
+        layouts=layouts,
+        stages=distinct_stage_groups(model, layouts),
+        passes=passes,
+        pairs=found,
+        step_overhead_s=options.by_stack(lambda stack: stack.step_overhead)[member],
+        straggler_per_doubling=options.by_stack(lambda stack: stack.straggler_per_doubling)[member],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +187,6 @@ def _least_passes(
     )
 
 
-def _taken(passes: Passes, at: Ints) -> Passes:
-    return tuple(None if one is None else one[at] for one in passes)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutBounds:
     """A box with lower bounds of its layouts."""
@@ -188,7 +209,7 @@ class LayoutBounds:
         return cls(
             box=box,
             legality=legality,
-            bound_s=found.bound_s.min(axis=1, initial=np.inf),
+            bound_s=found.least(),
             findings=replace(counted, evaluated=legal, rejected=rejected),
         )
 
@@ -304,7 +325,7 @@ def _batches(
     order, size, bounds = np.arange(len(box.layouts)), most, None
     if limits is not None and limits().bounds_layouts:
         bounds = option_bounds(query, placed_pairs(query, box), legality)
-        least = bounds.bound_s.min(axis=1, initial=np.inf)
+        least = bounds.least()
         order, size = np.argsort(least, kind="stable"), min(most, _FIRST_BATCH)
     start = 0
     while start < order.size:
@@ -317,8 +338,8 @@ def _batches(
             some = np.sort(some[least[some] <= limit_s[some]])
             if not some.size:
                 continue
-            within = bounds.bound_s[some] <= limit_s[some, np.newaxis]
-            allowed = legality.of_layouts(some) & within[:, bounds.option_group]
+            within = bounds.of(some) <= limit_s[some, np.newaxis]
+            allowed = legality.of_layouts(some) & within[:, bounds.pairs.option_group]
         by_choice = allowed.reshape(some.size, len(box.options), len(box.choices))
         layouts, options = np.nonzero(by_choice.any(axis=2))
         if layouts.size:

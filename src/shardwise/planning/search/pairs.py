@@ -6,7 +6,7 @@ are evaluated. Nobody lists the columns: views record what a formula reads.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import FunctionType, MethodType
@@ -21,6 +21,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import Distinct, distinct_rows
 from shardwise.parallel.constraints import CONSTRAINTS, Constraint
+from shardwise.parallel.constraints.constraint import Test
 from shardwise.parallel.placement import Extents
 
 T = TypeVar("T")
@@ -105,12 +106,15 @@ class Pairs:
         layout_group = np.zeros(len(self.layouts), dtype=np.int64)
         option_group = np.zeros(len(self.options), dtype=np.int64)
         broken: list[tuple[int, Bools, Ints, Ints]] = []
-        for rule in _OPTION_RULES:
-            found = self.evaluate(partial(_violated, rule, model, system))
+        for rule, test in self._tests():
+            found = self.evaluate(partial(_violated, test, model, system))
             if np.any(found.values):
                 violated = np.broadcast_to(found.values, found.index.size)[found.index]
-                place = CONSTRAINTS.index(rule)
-                broken.append((place, violated, found.layout_group, found.option_group))
+                rows, row_of = _distinct(violated)
+                columns, column_of = _distinct(violated[rows].T)
+                layouts, options = row_of[found.layout_group], column_of[found.option_group]
+                kept = violated[rows][:, columns]
+                broken.append((CONSTRAINTS.index(rule), kept, layouts, options))
         for _, _, layouts, options in broken:
             layout_group = distinct_rows([layout_group, layouts])[1]
             option_group = distinct_rows([option_group, options])[1]
@@ -124,6 +128,10 @@ class Pairs:
             layout_group=np.broadcast_to(layout_group, len(self.layouts)),
             option_group=np.broadcast_to(option_group, len(self.options)),
         )
+
+    def _tests(self) -> Iterator[tuple[Constraint, Test]]:
+        """Rules that read options, in order, each with its tests."""
+        return ((rule, test) for rule in _OPTION_RULES for test in rule.tests(self.options))
 
     def evaluate(
         self, formula: Callable[[Any, Any], T], legality: Legality | None = None
@@ -171,8 +179,15 @@ class Pairs:
         return keys
 
 
-def _violated(rule: Constraint, model: Model, system: System, table: Table, _: Extents) -> Bools:
-    return rule.violated(model, system, table)
+def _distinct(rows: Bools) -> tuple[Ints, Ints]:
+    """The first of equal rows of a matrix, and the position of each row among these."""
+    packed = np.packbits(rows, axis=1)
+    _, firsts, position = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+    return firsts, position.reshape(-1)
+
+
+def _violated(test: Test, model: Model, system: System, table: Table, _: Extents) -> Bools:
+    return test(model, system, table)
 
 
 def _groups(keys: Sequence[Column], count: int) -> Ints:
