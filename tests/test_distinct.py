@@ -56,6 +56,14 @@ class Rows:
         return replace(self, **columns)
 
 
+@dataclass(frozen=True)
+class Keyed:
+    """A record whose rows are compared by one key."""
+
+    value: Ints
+    key: Ints
+
+
 def branching(rows: Rows) -> Ints:
     """Reads c only where some a is 3, and b only where some c is 2."""
     if not np.any(rows.a == 3):
@@ -115,6 +123,26 @@ def test_what_cannot_be_a_key_is_refused() -> None:
         _ = kept[-1].c
 
 
+def test_choices_are_the_same_in_all_rows() -> None:
+    """Columns of shape (choices, 1) do not split rows; results have a row for each choice."""
+    rows = Rows(a=np.array([1, 2, 1]), b=np.array([[5], [7]]), c=np.arange(3))
+    found = evaluate_distinct(lambda some: some.a * some.b, rows, choices=True)
+    assert found.values.tolist() == [[5, 10], [7, 14]]
+    assert found.of_all().tolist() == [[5, 10, 5], [7, 14, 7]]
+
+
+def test_rows_share_results_with_a_key_of_their_own() -> None:
+    """Rows of keyed records that others share are told apart by their positions."""
+    record = Keyed(np.array([3, 4]), np.array([0, 1]))
+    found = evaluate_distinct(
+        lambda rows, one: rows.a + one.value,
+        Rows(a=np.zeros(4, np.int64), b=np.zeros(4, np.int64), c=np.zeros(4, np.int64)),
+        Distinct(record, np.array([1, 0, 1, 0])),
+    )
+    assert found.of_all().tolist() == [4, 3, 4, 3]
+    assert len(found.values) == 2
+
+
 class Reader:
     """Notes what a formula reads of some rows, by itself."""
 
@@ -151,6 +179,8 @@ BASES: list[dict[str, Any]] = [
     },
     {"cp": 2, "ep": 4, "lora_rank": 4, "stack": samples.stack(flash_fp32=True)},
     {"tp_exchange": "summa", "tp2": 2},
+    {"zero": 3},
+    {"zero": 3, "dp": 8, "global_batch_size": 64},  # as many micro-batches on more replicas
     {"stack": SLOW_LAUNCHES, "ep": 2, "quantization": "nvfp4"},
 ]
 
@@ -194,8 +224,8 @@ def test_rows_with_one_result_agree_in_all_that_was_read(
     """Of every formula whose results are shared in an estimate, as another recorder notes it."""
     seen: set[str] = set()
 
-    def checked(formula: Callable[..., Any], *records: Any) -> Distinct[Any]:
-        found = evaluate_distinct(formula, *records)
+    def checked(formula: Callable[..., Any], *records: Any, choices: bool = False) -> Distinct[Any]:
+        found = evaluate_distinct(formula, *records, choices=choices)
         firsts, position = np.unique(found.position, return_index=True)[1], found.position
         whole = [one.of_all() if isinstance(one, Distinct) else one for one in records]
         readers = [one if is_keyed(one) else Reader(one, firsts, set()) for one in whole]
@@ -254,6 +284,7 @@ def read_columns(record: Any, seen: set[str]) -> Iterator[np.ndarray]:
 REDUNDANT = {
     *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
     *("hidden", "panels", "fused_attention", "fuses_experts"),
+    *("replicas", "expert_replicas"),  # each makes up for the other
     *("captures_graphs", "offload_activations"),  # each makes up for the other
 }
 
@@ -311,7 +342,11 @@ def test_rows_that_differ_in_one_field_share_nothing_that_differs(
         one = figures(kind, rows.take(slice(row, row + 1)))
         assert {n: c[0] for n, c in one.items()} == {n: c[row] for n, c in shared.items()}
 
-    def unshared(formula: Callable[..., Any], *records: Any) -> Distinct[Any]:
+    def unshared(
+        formula: Callable[..., Any],
+        *records: Any,
+        choices: bool = False,  # noqa: ARG001
+    ) -> Distinct[Any]:
         whole = [one.of_all() if isinstance(one, Distinct) else one for one in records]
         return Distinct(formula(*whole), np.arange(len(rows)))
 

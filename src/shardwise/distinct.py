@@ -36,12 +36,18 @@ class Distinct(Generic[T]):
         """Results of some rows."""
         return gather(self.values, self.position[rows])
 
+    def of_rows(self, rows: Ints | slice) -> "Distinct[T]":
+        """Some of the rows, which still share results."""
+        return Distinct(self.values, self.position[rows])
+
     def of_all(self) -> T:
         """Results of all rows."""
         return gather(self.values, self.position)
 
 
-def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
+def evaluate_distinct(
+    formula: Callable[..., T], *records: Any, choices: bool = False
+) -> Distinct[T]:
     """Evaluate a formula once for all rows that agree in every column that it reads.
 
     Rows are grouped by the columns read so far, at first by none. The formula is evaluated on one
@@ -59,6 +65,8 @@ def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
         Columns of equal length, at least one: dataclasses of arrays (the last axis is that of the
         rows) with a `take` of rows, results that rows share (`Distinct`), or arrays, which count
         as read. The first one has a length.
+    choices
+        Whether columns of shape (choices, 1) are allowed: the same choices in all rows.
 
     Raises
     ------
@@ -66,14 +74,14 @@ def evaluate_distinct(formula: Callable[..., T], *records: Any) -> Distinct[T]:
         If the formula reads what does not have one value for each row, or keeps a view and reads
         it later.
     """
-    sources = [_Source(record) for record in records]
+    sources = [_Source(record, choices=choices) for record in records]
     count = len(records[0])
     if count == 1:
         all_rows = [
             record.of_all() if isinstance(record, Distinct) else record for record in records
         ]
         return Distinct(formula(*all_rows), ONLY_ROW)
-    firsts, position = _grouped(sources, count)
+    firsts, position = np.zeros(min(count, 1), dtype=np.int64), np.zeros(count, dtype=np.int64)
     while True:
         result = formula(*(source.view(firsts) for source in sources))
         split, finer = _grouped(sources, count)
@@ -135,7 +143,7 @@ def _packed(columns: Sequence[Column]) -> tuple[Ints, int]:
 class _Source:
     """A record whose reads are recorded."""
 
-    def __init__(self, record: Any) -> None:
+    def __init__(self, record: Any, *, choices: bool) -> None:
         shared = isinstance(record, Distinct)
         self.record = record.values if shared else record
         self.position: Ints | None = record.position if shared else None
@@ -143,13 +151,13 @@ class _Source:
         self.kind: type = record.kind if isinstance(record, _View) else type(self.record)
         self.columns: dict[str, Any] = {}
         """What was read, of all rows."""
+        self.choices = choices
         self.closed = False
 
     def view(self, rows: Ints) -> Any:
         """Show some rows to a formula."""
-        if _is_keyed(self.record):
-            return _shown(self.record, rows)
-        return _View(self, rows if self.position is None else self.position[rows])
+        rows = rows if self.position is None else self.position[rows]
+        return _shown(self.record, rows) if _is_keyed(self.record) else _View(self, rows)
 
     def read(self, name: str) -> Any:
         """Return a column, property or shared value, and record that it was read."""
@@ -163,9 +171,15 @@ class _Source:
     def keys(self, count: int) -> list[Column]:
         """Columns that were read."""
         if _is_keyed(self.record):
-            return list(_keys(_key_of(self.record), count, "key"))
+            key = _key_of(self.record) if self.position is None else self.position
+            return list(_keys(key, count, "key"))
         own = count if self.position is None else None
-        keys = [key for name, value in self.columns.items() for key in _keys(value, own, name)]
+        columns = {
+            name: value
+            for name, value in self.columns.items()
+            if not (self.choices and _is_choices(value))
+        }
+        keys = [key for name, value in columns.items() for key in _keys(value, own, name)]
         if self.position is None or not keys:
             return keys
         return [distinct_rows(keys)[1][self.position]]
@@ -174,6 +188,11 @@ class _Source:
 def _is_keyed(record: object) -> bool:
     """Whether rows of a record are compared by one key: an array, or a record with a key."""
     return isinstance(record, (np.ndarray, tuple)) or hasattr(type(record), "key")
+
+
+def _is_choices(value: object) -> bool:
+    """Whether a column holds choices that are the same in all rows."""
+    return isinstance(value, np.ndarray) and value.ndim > 1 and value.shape[-1] == 1
 
 
 def _key_of(record: Any) -> Column:
@@ -253,7 +272,8 @@ class _View:
         if name not in self._columns or self._source.closed:
             value = self._source.read(name)
             if isinstance(value, np.ndarray):
-                value = rows_of(value, self._rows)
+                if not (self._source.choices and _is_choices(value)):
+                    value = rows_of(value, self._rows)
             elif hasattr(value, "position"):
                 value = value.take(self._rows)
             self._columns[name] = value
@@ -274,14 +294,17 @@ class _View:
 class _KeyedView:
     """Some rows of a record whose rows are compared by one key."""
 
-    __slots__ = ("_record", "_rows")
+    __slots__ = ("_read", "_record", "_rows")
 
     def __init__(self, record: object, rows: Ints) -> None:
         self._record = record
         self._rows = rows
+        self._read: dict[str, object] = {}
 
     def __getattr__(self, name: str) -> object:
-        return _shown(getattr(self._record, name), self._rows)
+        if name not in self._read:
+            self._read[name] = _shown(getattr(self._record, name), self._rows)
+        return self._read[name]
 
 
 def _shown(value: Any, rows: Ints) -> Any:

@@ -15,26 +15,27 @@ from shardwise.config.system import System
 from shardwise.cost.component_operations import (
     BLOCK,
     ComponentOperations,
+    KernelTotals,
     OperationInputs,
     Totals,
     by_kernels,
     totals_of,
 )
-from shardwise.cost.layer_communication import LayerCommunication
 from shardwise.cost.layer_cost import (
+    NO_TIMES,
     LayerBytes,
     LayerCost,
+    LayerStorage,
     LayerTimes,
-    LayerWork,
     RecomputedRows,
-    WeightBytes,
-    layer_cost,
-    weight_bytes,
+    bytes_of_layer,
+    times_of_layer,
 )
 from shardwise.cost.links import Links
 from shardwise.cost.offload import with_offload
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.cost.overlap import with_expert_overlap
+from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
@@ -197,55 +198,84 @@ def _weighted(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Choices:
-    """What else a strategy decides about the cost of layers, as columns."""
+class _Recompute:
+    """Which operations each row runs again, and whether it goes backward at all, as columns."""
+
+    training: Bools
+    rows: RecomputedRows
+    some: bool
+    """Whether any row recomputes only some of its layers."""
+
+    @classmethod
+    def of(cls, table: Table, checkpoint_bytes: Floats) -> "_Recompute":
+        selective = table.recompute == Recompute.SELECTIVE.code
+        return cls(
+            training=table.training,
+            rows=RecomputedRows(
+                full=table.recompute == Recompute.FULL.code,
+                parts=np.where(selective, table.recompute_parts, 0),
+                checkpoint_bytes=checkpoint_bytes,
+            ),
+            some=bool(np.any(table.recomputes_some)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StorageChoices:
+    """What else a strategy decides about the memory of layers, as columns."""
 
     kernels: Ints
     """Position among the distinct inputs of operations."""
-    links: Ints
-    """Position among the distinct rows of `Links`."""
-    system: System
-    training: Bools
-    recompute: RecomputedRows
-    recomputes_some: bool
-    """Whether any row recomputes only some of its layers."""
-    overlaps_experts: Bools
-    overlap_processors: Floats
+    recompute: _Recompute
     weight_sizes: WeightSizes
     resident_gradient_bytes: Floats
     optimizer: Ints
-    offload_weights: Bools
-    offload_activations: Bools
     offload_parts: Ints
 
     @classmethod
-    def of(cls, system: System, totals: Totals, table: Table, links: Ints) -> "_Choices":
+    def of(cls, totals: KernelTotals, table: Table, kernels: Ints) -> "_StorageChoices":
         """Read strategies whose operations are known."""
-        kernels = totals.position[links]
-        element_bytes = totals.kernels.element_bytes[kernels]
-        gradient_bytes = totals.kernels.gradient_bytes[kernels]
+        element_bytes = totals.element_bytes[kernels]
+        gradient_bytes = totals.gradient_bytes[kernels]
         separate = table.by_stack(lambda stack: stack.plain_gradients)
         separate &= gradient_bytes > element_bytes
-        selective = table.recompute == Recompute.SELECTIVE.code
         return cls(
             kernels=kernels,
-            links=links,
-            system=table.on(system),
-            training=table.training,
-            recompute=RecomputedRows(
-                full=table.recompute == Recompute.FULL.code,
-                parts=np.where(selective, table.recompute_parts, 0),
-                checkpoint_bytes=totals.kernels.boundary_bytes[kernels],
-            ),
-            recomputes_some=bool(np.any(table.recomputes_some)),
-            overlaps_experts=table.overlaps_experts,
-            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
+            recompute=_Recompute.of(table, totals.boundary_bytes[kernels]),
             weight_sizes=weight_sizes(table, element_bytes),
             resident_gradient_bytes=gradient_bytes + np.where(separate, element_bytes, 0.0),
             optimizer=table.optimizer,
+            offload_parts=table.offload_parts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimeChoices:
+    """What else a strategy decides about the times of layers, as columns."""
+
+    links: Ints
+    """Position among the distinct rows of `Links`."""
+    storage: Ints
+    """Position among the distinct rows of `_StorageChoices`."""
+    system: System
+    recompute: _Recompute
+    overlaps_experts: Bools
+    overlap_processors: Floats
+    offload_weights: Bools
+    offload_activations: Bools
+
+    @classmethod
+    def of(cls, system: System, table: Table, links: Ints, storage: Ints) -> "_TimeChoices":
+        """Read strategies whose operations and memory are known."""
+        return cls(
+            links=links,
+            storage=storage,
+            system=table.on(system),
+            recompute=_Recompute.of(table, np.zeros(links.shape)),
+            overlaps_experts=table.overlaps_experts,
+            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
             offload_weights=table.offload_weights,
             offload_activations=table.offload_activations,
-            offload_parts=table.offload_parts,
         )
 
 
@@ -257,9 +287,6 @@ def component_costs(
     costs: Sequence[ComponentOperations] | None = None,
 ) -> Distinct[ComponentCosts]:
     """Cost a layer of each kind, the embedding and the head, once for rows that cost the same.
-
-    Operations do not depend on what is recomputed or offloaded, so they are costed once for all
-    of these; nor do kernels depend on the placement, so they are timed once for all of it.
 
     Parameters
     ----------
@@ -274,34 +301,123 @@ def component_costs(
     costs
         `operation_costs` of a table of one row, if already computed.
     """
+    return costs_and_bytes(model, system, table, extents, costs)[0]
+
+
+def costs_and_bytes(
+    model: Model,
+    system: System,
+    table: Table,
+    extents: Extents | Distinct[Extents],
+    costs: Sequence[ComponentOperations] | None = None,
+) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
+    """Result of `component_costs`, and the bytes alone, once for rows that need the same memory.
+
+    Operations do not depend on what is recomputed or offloaded, so they are costed once for all
+    of these; nor do kernels and bytes depend on the placement, so they are computed once for all
+    of it.
+
+    Parameters
+    ----------
+    model, system, table, extents, costs
+        As of `component_costs`.
+    """
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
     if table.systems is None:
         links = by_kernels(links)
     totals = totals_of(model, inputs.values, links.values, costs)
-    choices = evaluate_distinct(partial(_Choices.of, system, totals), table, links.position)
-    several = choices.values
-    if table.systems is not None or len(several.training) <= BLOCK:
-        return Distinct(_component_costs(model, totals, several), choices.position)
-    blocks = [
-        _component_costs(model, totals, gather(several, slice(start, start + BLOCK)))
-        for start in range(0, len(several.training), BLOCK)
-    ]
-    found = joined(blocks) or _component_costs(model, totals, several)
-    found = replace(found, key=np.arange(len(several.training)))
-    return Distinct(found, choices.position)
+    kept = evaluate_distinct(partial(_StorageChoices.of, totals.kernels), table, inputs.position)
+    chosen = evaluate_distinct(
+        partial(_TimeChoices.of, system), table, links.position, kept.position
+    )
+    in_blocks = table.systems is None
+
+    def bytes_of(choices: _StorageChoices) -> ComponentCosts:
+        return _component_bytes(model, totals.kernels, choices)
+
+    held = _by_block(bytes_of, kept.values, len(kept.values.kernels), in_blocks=in_blocks)
+
+    def costs_of(choices: _TimeChoices) -> ComponentCosts:
+        return _component_costs(model, totals, held, choices)
+
+    found = _by_block(costs_of, chosen.values, len(chosen.values.links), in_blocks=in_blocks)
+    return Distinct(found, chosen.position), Distinct(held, kept.position)
 
 
-def _component_costs(model: Model, all_totals: Totals, choices: _Choices) -> ComponentCosts:
-    totals = gather(all_totals.kernels, choices.kernels)
-    communication = gather(all_totals.communication, choices.links)
-    embedding, *inner, head = zip(totals.work, communication, strict=True)
-    sizes, training = choices.weight_sizes, choices.training
+def _by_block(
+    formula: Callable[[T], ComponentCosts], choices: T, count: int, *, in_blocks: bool
+) -> ComponentCosts:
+    """Costs of so many rows, evaluated some at a time."""
+    if not in_blocks or count <= BLOCK:
+        return formula(choices)
+    starts = range(0, count, BLOCK)
+    blocks = [formula(gather(choices, slice(start, start + BLOCK))) for start in starts]
+    return replace(joined(blocks) or formula(choices), key=np.arange(count))
 
-    def layer(
-        kind: tuple[LayerWork, LayerCommunication], again: RecomputedRows | None
-    ) -> LayerCost:
-        one = layer_cost(*kind, training=training, recompute=again, movable=choices.offload_parts)
+
+def _component_bytes(
+    model: Model, totals: KernelTotals, choices: _StorageChoices
+) -> ComponentCosts:
+    """Bytes of the components, without their times."""
+    at = choices.kernels
+    storage = gather(totals.storage, at)
+    again, training = choices.recompute.rows, choices.recompute.training
+
+    def layer(part: LayerStorage, recompute: RecomputedRows | None) -> LayerCost:
+        size = bytes_of_layer(
+            part, training=training, recompute=recompute, movable=choices.offload_parts
+        )
+        return LayerCost(times=NO_TIMES, bytes=size)
+
+    def end(part: LayerStorage) -> LayerCost:
+        return LayerCost(times=NO_TIMES, bytes=bytes_of_layer(part, training=training))
+
+    kinds = storage[1 : 1 + len(model.layers)]
+    mtp = storage[-2] if model.mtp else None
+    memory_of = partial(
+        weight_bytes,
+        sizes=choices.weight_sizes,
+        gradient_bytes=choices.resident_gradient_bytes,
+        optimizer=choices.optimizer,
+        training=training,
+    )
+    several = (*kinds, mtp, storage[0], storage[-1])
+    return ComponentCosts(
+        kinds=tuple(layer(kind, again) for kind in kinds),
+        plain=tuple(layer(kind, None) for kind in kinds) if choices.recompute.some else None,
+        embedding=end(storage[0]),
+        mtp=None if mtp is None else layer(mtp, again),
+        head=end(storage[-1]),
+        weights=tuple(memory_of(part, expert=False) for part in several),
+        expert_weights=tuple(memory_of(part, expert=True) for part in several),
+        element_bytes=totals.element_bytes[at],
+        weight_sizes=choices.weight_sizes,
+        gradient_bytes=totals.gradient_bytes[at],
+        resident_gradient_bytes=choices.resident_gradient_bytes,
+        boundary_bytes=totals.boundary_bytes[at],
+        memory_rate=totals.memory_rate[at],
+        key=np.arange(len(at)),
+        matrix_rate=totals.matrix_rate[at],
+    )
+
+
+def _component_costs(
+    model: Model, totals: Totals, held: ComponentCosts, choices: _TimeChoices
+) -> ComponentCosts:
+    """Times of the components, with their bytes."""
+    costs = gather(held, choices.storage, but=(LayerTimes,))
+    work = gather(totals.kernels.work, totals.position[choices.links])
+    communication = gather(totals.communication, choices.links)
+    timed = dict(enumerate(zip(work, communication, strict=True)))
+    sizes, training = costs.weight_sizes, choices.recompute.training
+
+    def end(part: LayerCost, place: int) -> LayerCost:
+        return replace(part, times=times_of_layer(*timed[place], training=training))
+
+    def layer(part: LayerCost, place: int, again: RecomputedRows | None) -> LayerCost:
+        times = times_of_layer(*timed[place], training=training, recompute=again)
+        one = replace(part, times=times)
         if model.has_experts:
             one = with_expert_overlap(one, choices.overlaps_experts, choices.overlap_processors)
         return with_offload(
@@ -315,33 +431,16 @@ def _component_costs(model: Model, all_totals: Totals, choices: _Choices) -> Com
             activations=choices.offload_activations,
         )
 
-    kinds = inner[: len(model.layers)]
-    works = totals.work
-    several = (*works[1 : 1 + len(kinds)], works[-2] if model.mtp else None, works[0], works[-1])
-    memory_of = partial(
-        weight_bytes,
-        sizes=sizes,
-        gradient_bytes=choices.resident_gradient_bytes,
-        optimizer=choices.optimizer,
-        training=training,
-    )
-    recompute = choices.recompute
-    return ComponentCosts(
-        kinds=tuple(layer(kind, recompute) for kind in kinds),
-        plain=tuple(layer(kind, None) for kind in kinds) if choices.recomputes_some else None,
-        embedding=layer_cost(*embedding, training=training),
-        mtp=layer(inner[-1], recompute) if model.mtp else None,
-        head=layer_cost(*head, training=training),
-        weights=tuple(memory_of(part, expert=False) for part in several),
-        expert_weights=tuple(memory_of(part, expert=True) for part in several),
-        element_bytes=totals.element_bytes,
-        weight_sizes=sizes,
-        gradient_bytes=totals.gradient_bytes,
-        resident_gradient_bytes=choices.resident_gradient_bytes,
-        boundary_bytes=totals.boundary_bytes,
-        memory_rate=totals.memory_rate,
-        key=np.arange(len(training)),
-        matrix_rate=totals.matrix_rate,
+    recompute, last = choices.recompute.rows, len(timed) - 1
+    plain = costs.plain
+    return replace(
+        costs,
+        kinds=tuple(layer(kind, place, recompute) for place, kind in enumerate(costs.kinds, 1)),
+        plain=plain and tuple(layer(kind, place, None) for place, kind in enumerate(plain, 1)),
+        embedding=end(costs.embedding, 0),
+        mtp=None if costs.mtp is None else layer(costs.mtp, last - 1, recompute),
+        head=end(costs.head, last),
+        key=np.arange(len(choices.links)),
     )
 
 
@@ -352,6 +451,8 @@ class PlacedCosts:
     extents: Distinct[Extents]
     components: Distinct[ComponentCosts]
     stages: Distinct[tuple[StageGroup, ...]]
+    holdings: Distinct[ComponentCosts]
+    """Bytes of the components alone: fewer distinct rows, since placement does not matter."""
 
     @classmethod
     def of(
@@ -369,10 +470,10 @@ class PlacedCosts:
             `operation_costs` of a table of one row, if already computed.
         """
         extents = evaluate_distinct(partial(place, system), table)
-        components = component_costs(model, system, table, extents, costs)
-        return cls(extents, components, distinct_stage_groups(model, table))
+        components, holdings = costs_and_bytes(model, system, table, extents, costs)
+        return cls(extents, components, distinct_stage_groups(model, table), holdings)
 
     def without_times(self, rows: Ints | slice) -> ComponentCosts:
-        """Costs of some rows for `memory` alone, which reads none of their times."""
-        position = self.components.position[rows]
-        return gather(self.components.values, position, but=(LayerTimes, TrainedWeights))
+        """Costs of some rows for `peak_memory` alone, which reads none of their times."""
+        position = self.holdings.position[rows]
+        return gather(self.holdings.values, position, but=(LayerTimes, TrainedWeights))

@@ -11,7 +11,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.layer_communication import LayerCommunication, layer_communication
-from shardwise.cost.layer_cost import LayerWork, layer_work
+from shardwise.cost.layer_cost import LayerStorage, LayerWork, layer_storage, layer_work
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.distinct import Distinct
@@ -123,6 +123,8 @@ class KernelTotals:
 
     work: tuple[LayerWork, ...]
     """Of each of `ComponentOperations`."""
+    storage: tuple[LayerStorage, ...]
+    """Likewise."""
     element_bytes: Floats
     gradient_bytes: Floats
     boundary_bytes: Floats
@@ -186,13 +188,15 @@ def _totals_of_block(
     costs: Sequence[ComponentOperations] | None,
 ) -> Totals:
     machine, work = inputs.machine, inputs.work
-    kernels, communication = [], []
+    kernels, storage, communication = [], [], []
     for _, _, operations in costs or _operation_costs(model, inputs, links):
         kernels.append(layer_work(operations, machine))
+        storage.append(layer_storage(operations))
         communication.append(layer_communication(operations))
     return Totals(
         kernels=KernelTotals(
             work=tuple(kernels),
+            storage=tuple(storage),
             element_bytes=work.element_bytes,
             gradient_bytes=work.gradient_bytes,
             boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,8 @@ from shardwise.cost.operations import (
     OperationCost,
     with_host,
 )
-from shardwise.cost.optimizer import TrainedWeights, state_bytes, trained_weights
+from shardwise.cost.optimizer import TrainedWeights, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
-from shardwise.ops.quantization import WeightSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +118,26 @@ class LayerCost:
     bytes: LayerBytes
 
 
+_NONE: Any = np.nan
+_NO_AXIS = ByAxis(tp=_NONE, cp=_NONE, ep=_NONE)
+NO_TIMES = LayerTimes(
+    forward_s=_NONE,
+    backward_s=_NONE,
+    weight_grad_s=_NONE,
+    recompute_s=_NONE,
+    alone_forward_s=_NO_AXIS,
+    alone_backward_s=_NO_AXIS,
+    exposed_forward_s=_NO_AXIS,
+    exposed_backward_s=_NO_AXIS,
+    offload_forward_s=_NONE,
+    offload_backward_s=_NONE,
+    offload_forward_exposed_s=_NONE,
+    offload_backward_exposed_s=_NONE,
+    recompute_flops=_NONE,
+)
+"""Where only bytes are computed: not a number, in any row."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
     """Operations that the same recompute parts run again."""
@@ -136,6 +156,17 @@ class LayerWork:
     """Kernels, without communication, as in `backward_s` [s]."""
     backward_s: Floats
     weight_grad_s: Floats
+    forward_flops: Floats
+    """FLOPs of matrix products and attention in the forward pass."""
+    segments: tuple[_Segment, ...]
+    reruns: tuple[int, ...]
+    """For each segment, bits of the recompute parts that run it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStorage:
+    """Weights and activations of a list of operations, independent of recompute."""
+
     parameters: Floats
     expert_parameters: Floats
     quantized_parameters: Floats
@@ -145,11 +176,6 @@ class LayerWork:
     steps: tuple[Step, ...]
     """Memory of each operation."""
     gradient_buffer_bytes: Floats
-    forward_flops: Floats
-    """FLOPs of matrix products and attention in the forward pass."""
-    segments: tuple[_Segment, ...]
-    reruns: tuple[int, ...]
-    """For each segment, bits of the recompute parts that run it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +189,14 @@ class RecomputedRows:
     checkpoint_bytes: Floats
     """Checkpoint that full recompute saves [byte]."""
 
+    @property
+    def again(self) -> Ints:
+        """`FULL`, or the bits of recompute parts."""
+        return np.where(self.full, FULL, self.parts)
+
 
 def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
-    """Add up the times and bytes of operations.
+    """Add up the times of operations.
 
     Time of a direction: kernels joined with the host's launches and waits (`with_host`); gradients
     of weights have their kernels' share of the backward one.
@@ -188,6 +219,29 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
         waits = total([result for result in results if result is not None], zero)
         return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
 
+    backward, backward_busy = kernels(_BACKWARD), busy(_BACKWARD)
+    weight_share = busy(_BACKWARD[1:]) / np.where(backward_busy > 0, backward_busy, 1.0)
+    reruns = reruns_of(costs)
+    return LayerWork(
+        forward_s=kernels((Phase.FORWARD,)),
+        backward_s=backward,
+        weight_grad_s=backward * weight_share,
+        forward_flops=total([_forward_flops(c) for c in costs], zero),
+        segments=tuple(_segment(costs, parts, zero) for parts in reruns),
+        reruns=reruns,
+    )
+
+
+def layer_storage(costs: Sequence[OperationCost]) -> LayerStorage:
+    """Add up the weights of operations, and list the memory of each.
+
+    Parameters
+    ----------
+    costs
+        Costs of the operations, in forward order; columns of shape (n,).
+    """
+    zero = np.zeros(costs[0].operation.parameters.shape)
+
     def parameters(*, expert: bool) -> Floats:
         own = [c.operation.parameters for c in costs if c.operation.expert is expert]
         return total(own, zero)
@@ -199,13 +253,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     def trained(*, expert: bool) -> TrainedWeights:
         return trained_weights([c.operation for c in costs if c.operation.expert is expert], zero)
 
-    backward, backward_busy = kernels(_BACKWARD), busy(_BACKWARD)
-    weight_share = busy(_BACKWARD[1:]) / np.where(backward_busy > 0, backward_busy, 1.0)
-    reruns = reruns_of(costs)
-    return LayerWork(
-        forward_s=kernels((Phase.FORWARD,)),
-        backward_s=backward,
-        weight_grad_s=backward * weight_share,
+    return LayerStorage(
         parameters=parameters(expert=False),
         expert_parameters=parameters(expert=True),
         quantized_parameters=quantized(expert=False),
@@ -214,9 +262,6 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
         expert_trained=trained(expert=True),
         steps=tuple(step_of(c.operation) for c in costs),
         gradient_buffer_bytes=_gradient_buffers(costs, zero),
-        forward_flops=total([_forward_flops(c) for c in costs], zero),
-        segments=tuple(_segment(costs, parts, zero) for parts in reruns),
-        reruns=reruns,
     )
 
 
@@ -237,19 +282,18 @@ def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segme
     )
 
 
-def layer_cost(
+def times_of_layer(
     work: LayerWork,
     communication: LayerCommunication,
     *,
     training: Bools,
     recompute: RecomputedRows | None = None,
-    movable: Ints | None = None,
-) -> LayerCost:
-    """Cost of a list of operations under each row's recompute.
+) -> LayerTimes:
+    """Times of a list of operations under each row's recompute.
 
     Without training only the forward pass counts. Full recompute runs forward again, communication
-    included, and saves only a checkpoint; selective recompute runs the operations of its parts
-    again and does not save what they rebuild (arXiv 2205.05198, section 5).
+    included; selective recompute runs the operations of its parts again (arXiv 2205.05198,
+    section 5).
 
     Parameters
     ----------
@@ -261,10 +305,8 @@ def layer_cost(
         Rows with a backward pass; shape (n,).
     recompute
         Recompute of each row; None: none.
-    movable
-        Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
     """
-    zero, every = np.zeros_like(work.parameters), np.ones(training.shape, dtype=np.bool_)
+    zero, every = np.zeros_like(work.forward_s), np.ones(training.shape, dtype=np.bool_)
     times = LayerTimes(
         forward_s=work.forward_s,
         backward_s=np.where(training, work.backward_s, 0.0),
@@ -280,27 +322,50 @@ def layer_cost(
         offload_backward_exposed_s=zero,
         recompute_flops=zero,
     )
-    again = np.zeros(training.shape, dtype=np.int64)
-    checkpoint = zero
-    if recompute is not None:
-        again = np.where(recompute.full, FULL, recompute.parts)
-        checkpoint = recompute.checkpoint_bytes
-        times = _with_recompute(times, work, communication, np.where(training, again, 0))
-    walked = _walked(work, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
-    memory = LayerBytes(
-        parameters=work.parameters,
-        expert_parameters=work.expert_parameters,
-        quantized_parameters=work.quantized_parameters,
-        quantized_expert_parameters=work.quantized_expert_parameters,
-        trained=work.trained,
-        expert_trained=work.expert_trained,
+    if recompute is None:
+        return times
+    return _with_recompute(times, work, communication, np.where(training, recompute.again, 0))
+
+
+def bytes_of_layer(
+    storage: LayerStorage,
+    *,
+    training: Bools,
+    recompute: RecomputedRows | None = None,
+    movable: Ints | None = None,
+) -> LayerBytes:
+    """Weights and memory of a list of operations under each row's recompute.
+
+    Full recompute saves only a checkpoint; selective recompute does not save what it rebuilds
+    (arXiv 2205.05198, section 5).
+
+    Parameters
+    ----------
+    storage
+        Totals of the operations (`layer_storage`); columns of shape (n,).
+    training
+        Rows with a backward pass; shape (n,).
+    recompute
+        Recompute of each row; None: none.
+    movable
+        Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
+    """
+    again = np.zeros(training.shape, dtype=np.int64) if recompute is None else recompute.again
+    checkpoint = np.zeros(training.shape) if recompute is None else recompute.checkpoint_bytes
+    walked = _walked(storage, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
+    return LayerBytes(
+        parameters=storage.parameters,
+        expert_parameters=storage.expert_parameters,
+        quantized_parameters=storage.quantized_parameters,
+        quantized_expert_parameters=storage.quantized_expert_parameters,
+        trained=storage.trained,
+        expert_trained=storage.expert_trained,
         saved_bytes=walked.saved,
         movable_bytes=walked.movable,
         over_bytes=walked.over,
         peak=walked.peak,
-        gradient_buffer_bytes=work.gradient_buffer_bytes,
+        gradient_buffer_bytes=storage.gradient_buffer_bytes,
     )
-    return LayerCost(times=times, bytes=memory)
 
 
 def _with_recompute(
@@ -335,19 +400,19 @@ def _with_recompute(
     return times
 
 
-def _walked(work: LayerWork, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
+def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
     """Walk through the operations, once for each kind of recompute in the rows."""
     kinds = distinct_values(again)
     if len(kinds) == 1:
-        return walk(work.steps, kinds[0], checkpoint, movable)
-    columns = [np.zeros_like(work.parameters) for _ in range(3)]
+        return walk(storage.steps, kinds[0], checkpoint, movable)
+    columns = [np.zeros_like(storage.parameters) for _ in range(3)]
     saved, over, moves = columns
     peak = np.zeros(saved.shape, dtype=np.int64)
     joined = Walk(saved=saved, movable=moves, over=over, peak=peak)
     for kind in kinds:
         rows = np.flatnonzero(again == kind)
         moved = None if movable is None else movable[rows]
-        part = walk(gather(work.steps, rows), kind, checkpoint[rows], moved)
+        part = walk(gather(storage.steps, rows), kind, checkpoint[rows], moved)
         for column in fields(Walk):
             getattr(joined, column.name)[rows] = getattr(part, column.name)
     return joined
@@ -380,64 +445,3 @@ def _forward_flops(cost: OperationCost) -> Floats:
         if k.kernel.phase is Phase.FORWARD and not isinstance(k.kernel, MemoryBound)
     ]
     return total(flops, cost.operation.parameters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightBytes:
-    """Memory of the weights of a stage on one rank, before sharding among replicas [byte]."""
-
-    stored: Floats
-    """Weights as they are stored, which ZeRO-3 shards."""
-    copies: Floats
-    """Quantized copies stored in addition."""
-    frozen: Floats
-    """Weights that are not trained, in the type of the row."""
-    gradients: Floats
-    state: Floats
-    """Optimizer state, with the fp32 copy of weights in a smaller type."""
-
-
-def weight_bytes(
-    part: LayerWork | None,
-    *,
-    expert: bool,
-    sizes: WeightSizes,
-    gradient_bytes: Floats,
-    optimizer: Ints,
-    training: Bools,
-) -> WeightBytes | None:
-    """Memory of the weights of a component: of its routed experts, or of all others.
-
-    None without the component, or where it has no experts. Without training there are neither
-    gradients nor state.
-
-    Parameters
-    ----------
-    part
-        Totals of the component's operations (`layer_work`).
-    expert
-        Whether to count the weights of routed experts, or the others.
-    sizes
-        Bytes per weight [byte]; columns of shape (n,).
-    gradient_bytes
-        Size of one gradient [byte]; shape (n,).
-    optimizer
-        Codes of `Optimizer`; shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
-    """
-    if part is None or (expert and not np.any(part.expert_parameters)):
-        return None
-    weights, quantized, trained = (
-        (part.expert_parameters, part.quantized_expert_parameters, part.expert_trained)
-        if expert
-        else (part.parameters, part.quantized_parameters, part.trained)
-    )
-    state = state_bytes(optimizer, sizes.plain, trained)
-    return WeightBytes(
-        stored=sizes.total(weights, quantized, sizes.stored),
-        copies=quantized * sizes.copies,
-        frozen=(weights - trained.weights) * sizes.plain,
-        gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
-        state=np.where(training, state, 0.0),
-    )

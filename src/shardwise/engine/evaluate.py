@@ -16,6 +16,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, PlacedCosts, component_times
 from shardwise.cost.component_operations import ComponentOperations
+from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step_time import step_times
@@ -85,7 +86,7 @@ def evaluate(
     placed = PlacedCosts.of(model, system, table, known)
     extents, costs = placed.extents.of_all(), placed.components.of_all()
     groups = placed.stages.of_all()
-    holding = peak_memory(table, costs, groups)
+    holding = peak_memory(table, placed.holdings, placed.stages)
     timing = timed(model, system, table, extents, costs, groups)
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
@@ -97,7 +98,11 @@ def evaluate(
     )
 
 
-def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup]) -> PeakMemory:
+def peak_memory(
+    table: Table,
+    costs: ComponentCosts | Distinct[ComponentCosts],
+    groups: Sequence[StageGroup] | Distinct[tuple[StageGroup, ...]],
+) -> PeakMemory:
     """Memory of the peak-memory stage; offloaded bytes, of the stage that offloads the most.
 
     Of equal stages the first has the peak: activations in flight only fall from stage to stage.
@@ -106,12 +111,17 @@ def peak_memory(table: Table, costs: ComponentCosts, groups: Sequence[StageGroup
     Parameters
     ----------
     table
-        Strategies of n rows.
+        Strategies of n rows, perhaps with several choices.
     costs
         Costs by component; columns of shape (n,).
     groups
         Stage groups of the pipelines; columns of shape (n,).
     """
+    stages = groups if isinstance(groups, Distinct) else tuple(groups)
+    return evaluate_distinct(_peak_memory, table, costs, stages, choices=True).of_all()
+
+
+def _peak_memory(table: Table, costs: ComponentCosts, groups: tuple[StageGroup, ...]) -> PeakMemory:
     shares = Shares.of(table, costs)
     peak = stage_memory(table, costs, groups[0], shares=shares)
     stage = np.broadcast_to(groups[0].first, peak.total.shape)

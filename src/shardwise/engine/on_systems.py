@@ -19,7 +19,8 @@ from shardwise.cost.component_costs import (
     component_costs,
     component_times,
 )
-from shardwise.cost.layer_cost import LayerBytes, WeightBytes
+from shardwise.cost.layer_cost import LayerBytes
+from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.distinct import Distinct
 from shardwise.engine.evaluate import timed
 from shardwise.ops.quantization import WeightSizes
