@@ -75,6 +75,21 @@ def test_an_estimate_as_json_is_complete():
     assert {"numpy.ma", "polars", "shardwise.interop", "shardwise.planning"} & modules == set()
 
 
+def test_a_mapping_is_recognised_without_readers():
+    """What other tools' files look like is known before what reads them, or fetches them, loads."""
+    program = (
+        "import sys; from shardwise import estimate;"
+        f"estimate('llama3-70b', 'h100-sxm', {STRATEGY});"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "shardwise.interop.registry" in modules
+    hub = {f"shardwise.interop.huggingface.{name}" for name in ("hub", "modules", "reader")}
+    assert modules & {*hub, "http.client", "urllib.request"} == set()
+
+
 def test_help_loads_no_arrays_and_no_validators():
     """The list of verbs has only their names and summaries."""
     printed, modules, _ = _run("--help")

@@ -22,7 +22,7 @@ from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Profile
 from shardwise.interop.fsdp_ilp import files as fsdp_ilp
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
-from shardwise.interop.huggingface import reader as huggingface
+from shardwise.interop.huggingface import looks_like as is_config_json
 from shardwise.interop.huggingface.hub import is_hub_id
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):
         return ModelReference(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
-    if huggingface.looks_like(data) and traced:
+    if is_config_json(data) and traced:
         _need_torch(str(path))
         return ModelReference(kind="module", what=str(path))
     return ModelReference(kind="operations", what=str(path))

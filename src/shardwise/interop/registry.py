@@ -9,7 +9,6 @@ from shardwise.config.readers import Kind
 from shardwise.errors import Fault, InputError
 from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
-from shardwise.interop.huggingface import hub
 
 # The first format that recognises a file reads it.
 FORMATS: tuple[FileFormat, ...] = (
@@ -57,6 +56,8 @@ def native_fields(
 
 def fetched_model(name: str) -> Mapping[str, object] | None:
     """Return the config.json of an owner/name on the Hugging Face hub; None for other names."""
+    from shardwise.interop.huggingface import hub  # noqa: PLC0415 - slow to import
+
     return hub.fetch_config(name) if hub.is_hub_id(name) else None
 
 

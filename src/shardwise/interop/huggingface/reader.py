@@ -1,6 +1,6 @@
 """Hugging Face's config.json as fields of our `Model`.
 
-Recognises the file, finds the language model in it, has its family read (`huggingface_families`)
+Finds the language model in the file, has its family read (`huggingface_families`)
 and folds equal layers into runs. What cannot be described is refused by name; vision and audio
 towers are named in `left_out`.
 """
@@ -45,14 +45,6 @@ class _Language:
     fields: Fields | None = None
     """What the modules of `transformers` say; None: a record reads `config`."""
     left_out: tuple[str, ...] = ()
-
-
-def looks_like(data: Mapping[str, Any]) -> bool:
-    """Whether a mapping has the keys by which Hugging Face's files say what they describe."""
-    if "architectures" in data or "_diffusers_version" in data:
-        return True
-    # SimuMax's files have a `model_type` too, next to keys that no config.json has.
-    return isinstance(data.get("model_type"), str) and "head_num" not in data
 
 
 def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:
