@@ -1,12 +1,14 @@
 """Evaluating once per key is evaluating each row, and records are gathered whole."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
 from profiles import examples
-from shardwise.arrays import equal, gather, joined
+from shardwise import distinct
+from shardwise.arrays import columns_in, equal, gather, joined
 from shardwise.config.strategy_table import Table
 from shardwise.distinct import distinct_rows
 
@@ -44,6 +46,29 @@ def test_distinct_rows_number_columns_whose_product_overflows() -> None:
     firsts, position = distinct_rows(keys)
     assert sorted(keys[0][firsts].tolist()) == [0, 7, 4000]
     assert keys[0][firsts[position]].tolist() == keys[0].tolist()
+
+
+def test_distinct_rows_compare_floats_bit_by_bit() -> None:
+    """Of several columns at once, whether their hashes differ or, with a poor one, agree."""
+    draw = np.random.default_rng(0)
+    keys = [draw.choice([0.1, 0.2, 0.1 + 1e-17, -0.0, 0.0], 60) for _ in range(3)]
+    expected = len({tuple(row) for row in np.stack(keys).view(np.int64).T.tolist()})
+    usual = distinct_rows(keys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distinct, "_HASH_FACTOR", np.uint64(0))
+        alike = distinct_rows(keys)
+    for firsts, position in (usual, alike):
+        assert len(firsts) == expected > 27
+        for key in keys:
+            assert key[firsts[position]].tobytes() == key.tobytes()
+
+
+def test_columns_in_a_record_are_found_in_nested_ones() -> None:
+    """Arrays of several rows count as several columns; what is no array as none."""
+    column = np.arange(3)
+    pairs = np.stack([column, column + 3])
+    found = [one.tolist() for one in columns_in((column, ("word", pairs), None))]
+    assert found == [[0, 1, 2], [0, 1, 2], [3, 4, 5]]
 
 
 def test_gather_follows_records_and_tuples() -> None:

@@ -1,7 +1,7 @@
 """Array types, and what is done with many columns at once."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -126,6 +126,19 @@ def equal(one: object, other: object) -> bool:
     if names := _field_names(kind):
         return all(equal(getattr(one, name), getattr(other, name)) for name in names)
     return bool(one == other)
+
+
+def columns_in(record: object) -> Iterator[Column]:
+    """Every column in a record: the rows of its arrays, whose last axis is that of the rows."""
+    if isinstance(record, np.ndarray):
+        yield from np.atleast_2d(record)
+    elif isinstance(record, tuple):
+        for item in record:
+            yield from columns_in(item)
+    else:
+        kind: Any = type(record)
+        for name in _field_names(kind):
+            yield from columns_in(getattr(record, name))
 
 
 class _UnlikeError(Exception):

@@ -18,6 +18,8 @@ T = TypeVar("T")
 # sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
+# Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
+_HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,18 @@ def _packed(columns: Sequence[Column]) -> tuple[Ints, int]:
     """Number the combinations of several columns: mixed radix over each column's range."""
     packed: Ints = np.zeros(columns[0].shape, dtype=np.int64)
     radix = 1
+    sparse: list[Ints] = []
+    ranged: list[tuple[Ints, int, int]] = []
     for one in columns:
         is_float = one.dtype == np.float64
         column = one.view(np.int64) if is_float else one.astype(np.int64, copy=False)
         low = int(column.min(initial=column[0] if column.size else 0))
         span = int(column.max(initial=low)) - low + 1
         if span > _DENSE_SPAN:  # sparse values such as sequence lengths: number them first
-            values, column = np.unique(column, return_inverse=True)
-            low, span = 0, values.size
+            sparse.append(column)
+        else:
+            ranged.append((column, low, span))
+    for column, low, span in [*ranged, *_numbered(sparse)]:
         if radix * span >= 1 << 62:
             values, packed = np.unique(packed, return_inverse=True)
             radix = values.size
@@ -138,6 +144,26 @@ def _packed(columns: Sequence[Column]) -> tuple[Ints, int]:
             packed = packed * span + (column - low)
             radix *= span
     return packed, radix
+
+
+def _numbered(columns: Sequence[Ints]) -> list[tuple[Ints, int, int]]:
+    """Columns of few numbers, from 0, that distinguish the rows of some columns; their ranges.
+
+    Rows of several columns are numbered by a hash of their values, if no two have the same.
+    """
+    if len(columns) > 1:
+        mixed = np.zeros(columns[0].shape, dtype=np.uint64)
+        for column in columns:
+            mixed = (mixed ^ column.view(np.uint64)) * _HASH_FACTOR
+            mixed ^= mixed >> _HASH_SHIFT
+        values, firsts, numbers = np.unique(mixed, return_index=True, return_inverse=True)
+        if all(np.array_equal(column[firsts].take(numbers), column) for column in columns):
+            return [(numbers, 0, values.size)]
+    found = []
+    for column in columns:
+        values, numbers = np.unique(column, return_inverse=True)
+        found.append((numbers, 0, values.size))
+    return found
 
 
 class _Source:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.arrays import Bools, Floats, Ints, columns_in, gather, total
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_cost import LayerTimes
-from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.critical_stage import Boundary, CriticalStage
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
@@ -37,7 +37,9 @@ def bubble_and_transfers(
         Transfer of one micro-batch to the next stage.
     """
     inputs = evaluate_distinct(_ScheduleInputs.of, table, critical.costs, tuple(groups), boundary)
-    one = inputs.values
+    # Different layers may take the same time, and different placements.
+    firsts, position = distinct_rows(list(columns_in(inputs.values)))
+    one = gather(inputs.values, firsts)
     found = Distinct(
         step_time(
             schedule=one.schedule,
@@ -51,7 +53,7 @@ def bubble_and_transfers(
             hop_hidden=one.hop_hidden,
             training=one.training,
         ),
-        inputs.position,
+        position[inputs.position],
     ).of_all()
     busy = table.micro_batches * critical.on(lambda times: times.time_s)
     waiting = np.where(table.pp > 1, np.maximum(0.0, found.step_s - busy), 0.0)
