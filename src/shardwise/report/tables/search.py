@@ -140,7 +140,9 @@ def _timed_note(result: SearchResult) -> str:
     total = result.candidates
     of = f"{total:,}" if total < _COUNTED_IN_FULL else count(total)
     more = result.pareto is not None or result.cells or result.levels
-    where = "in any of these tables" if more else f"among the {len(result.best)} best"
+    best = len(result.best)
+    where = "in any of these tables" if more else f"among the {best} best"
+    where = "better" if best == 1 and not more else where
     return f"{result.timed:,} of {of} timed; the rest cannot be {where}"
 
 
