@@ -227,8 +227,8 @@ def command(
     and chunks, recompute, sharding and expert parallelism as recipes use them, and offload where
     nothing fits without it. Candidates that a lower bound proves too slow are not timed; the answer
     is the same as if all were. --space full, --allow and --any-software widen the space, --fix
-    narrows it. A field can also select one value: --allow recompute_layers=fit, micro_batch_size=largest or
-    stage_layers=balanced. Exit code 1 if nothing is feasible.
+    narrows it. A field can also select one value: --allow recompute_layers=fit,
+    micro_batch_size=largest or stage_layers=balanced. Exit code 1 if nothing is feasible.
 
     With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
     exit code 1 if none meets --deadline and --budget.
