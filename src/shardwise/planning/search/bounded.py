@@ -26,7 +26,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_operations import OperationInputs, totals_of
 from shardwise.cost.links import Links
-from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
+from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
@@ -44,10 +44,12 @@ from shardwise.planning.search.scan import (
     merged,
 )
 
-# Layouts x options x choices that are looked up at a time.
+# Layouts x options x choices of a batch.
 _MOST_PAIRS = 1 << 22
 # Layouts of the first piece of a box, to have good limits for the next ones, and of these.
 _FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
+# Layouts of the first piece whose bounds are equal.
+_EQUALS = 4
 # Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
 _FIRST_BATCH, _BATCH_GROWTH = 1 << 5, 8
 # Bounds that are computed at a time: their columns stay in the cache.
@@ -120,12 +122,17 @@ def option_bounds(
 
     def costs(table: Table, extents: Extents) -> "_PassCosts":
         OperationInputs.of(model, system, table)  # rows that differ in these differ here too
-        links = Links.of(system, table, extents) if communicates else None
+        none = np.zeros(len(table))
+        overlaps, share = none > 0, none
+        links = Links.silent(system, len(table))
+        if communicates:
+            links, overlaps = Links.of(system, table, extents), table.overlaps_experts
+            share = table.by_stack(lambda stack: stack.expert_overlap_processors)
         return _PassCosts(
-            links=links or Links.silent(system, len(table)),
+            links=links,
             training=table.training,
-            overlaps_experts=table.overlaps_experts if communicates else table.training,
-            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
+            overlaps_experts=overlaps,
+            overlap_processors=share,
         )
 
     found = pairs.evaluate(costs, legality)
@@ -195,6 +202,8 @@ class LayoutBounds:
     legality: Legality
     bound_s: Floats
     """Least step of each layout with any options, without communication [s]."""
+    group: Ints
+    """The same number for layouts whose kernels cost the same."""
     findings: Findings
     """Candidates that obey the rules, and the others by reason."""
 
@@ -210,26 +219,35 @@ class LayoutBounds:
             box=box,
             legality=legality,
             bound_s=found.least(),
+            group=found.pairs.layout_group,
             findings=replace(counted, evaluated=legal, rejected=rejected),
         )
 
     def pieces(self) -> Iterator[tuple[Box, Legality, Floats]]:
-        """Cut the box into pieces of work: layouts that cost the same together, the best first.
+        """Cut the box into pieces of work; a small one of promising layouts comes first.
 
-        Yields the layouts of a piece, their legality and their bounds [s].
+        In the others layouts whose kernels cost the same are together, the best first. Yields the
+        layouts of a piece, their legality and their bounds [s].
         """
-        table = self.box.layouts
-        names = ("tp", "tp2", "cp", "ep", "etp", "micro_batch_size")
-        group = distinct_rows([getattr(table, name) for name in names])[1]
-        least = np.full(int(group.max(initial=0)) + 1, np.inf)
-        np.minimum.at(least, group, self.bound_s)
-        every = np.flatnonzero(np.isfinite(self.bound_s))
-        order = every[np.lexsort((every, group[every], least[group[every]]))]
-        start, size = 0, _FIRST_LAYOUTS
-        while start < order.size:
-            some = np.sort(order[start : start + size])
-            start, size = start + size, _MOST_LAYOUTS
-            yield self.box.select(some), self.legality.take(some), self.bound_s[some]
+        first = self._promising()
+        least = np.full(int(self.group.max(initial=0)) + 1, np.inf)
+        np.minimum.at(least, self.group, self.bound_s)
+        left = np.isfinite(self.bound_s)
+        left[first] = False
+        every = np.flatnonzero(left)
+        order = every[np.lexsort((every, self.group[every], least[self.group[every]]))]
+        cuts = range(0, order.size, _MOST_LAYOUTS)
+        for some in (first, *(np.sort(order[start : start + _MOST_LAYOUTS]) for start in cuts)):
+            if some.size:
+                yield self.box.select(some), self.legality.take(some), self.bound_s[some]
+
+    def _promising(self) -> Ints:
+        """Layouts with the least bounds, a few of equal ones: placements have no effect on them."""
+        order = np.argsort(self.bound_s, kind="stable")
+        order = order[np.isfinite(self.bound_s[order])]
+        starts = np.unique(self.bound_s[order], return_index=True, return_inverse=True)
+        among_equals = np.arange(order.size) - starts[1][starts[2]]
+        return np.sort(order[among_equals < _EQUALS][:_FIRST_LAYOUTS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
