@@ -472,8 +472,3 @@ class PlacedCosts:
         extents = evaluate_distinct(partial(place, system), table)
         components, holdings = costs_and_bytes(model, system, table, extents, costs)
         return cls(extents, components, distinct_stage_groups(model, table), holdings)
-
-    def without_times(self, rows: Ints | slice) -> ComponentCosts:
-        """Costs of some rows for `peak_memory` alone, which reads none of their times."""
-        position = self.holdings.position[rows]
-        return gather(self.holdings.values, position, but=(LayerTimes, TrainedWeights))

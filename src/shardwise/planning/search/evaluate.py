@@ -35,6 +35,8 @@ _SELECTED_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
 
 # Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
 _CHUNK = 1 << 13
+# The same for memory alone, which many rows share.
+_MEMORY_CHUNK = 1 << 16
 # Rows that are timed first: the best of them leave few others to time.
 _FIRST_TIMED = 1 << 7
 _OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
@@ -197,11 +199,13 @@ class Evaluator:
 
     def memory(self) -> Iterator[Evaluated]:
         """Yield the rows chunk by chunk with their memory, without times."""
-        for start in range(0, self._rows.size, _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            table = self._holdings.take(chunk)
+        placed = self._placed
+        for start in range(0, self._rows.size, _MEMORY_CHUNK):
+            chunk = slice(start, start + _MEMORY_CHUNK)
             holding = peak_memory(
-                table, self._placed.without_times(chunk), self._placed.stages.take(chunk)
+                self._holdings.take(chunk),
+                placed.holdings.of_rows(chunk),
+                placed.stages.of_rows(chunk),
             )
             legal = self._legal[:, chunk]
             fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]

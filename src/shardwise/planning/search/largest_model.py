@@ -365,7 +365,7 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     if rows.size:
         some = table.take(rows)
         placed = PlacedCosts.of(model, case.system, some)
-        holding = peak_memory(some, placed.without_times(slice(None)), placed.stages.of_all())
+        holding = peak_memory(some, placed.holdings, placed.stages)
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(legal[:, rows], left, -np.inf)
     return rooms
