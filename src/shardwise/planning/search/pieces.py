@@ -140,7 +140,8 @@ class Work:
                         sizes.append(some.size * piece.width)
                         yield piece.select(some), replace(start, legality=legality.take(some))
 
-        with closing(self.workers.each(BoundedTask(query=self.query), items())) as results:
+        task = BoundedTask(query=self.query)
+        with closing(self.workers.each(task, items(), in_flight=1)) as results:
             for findings in results:
                 scanned.add(scale, replace(findings, candidates=sizes.popleft()))
                 yield

@@ -66,10 +66,18 @@ class Workers:
         """Whether this process does the work itself, as joblib does for one job."""
         return self.jobs == 1 or (self.jobs is None and self.backend == "loky")
 
-    def each(self, task: Callable[[T], R], items: Iterable[T]) -> Generator[R, None, None]:
+    def each(
+        self, task: Callable[[T], R], items: Iterable[T], *, in_flight: int = _IN_FLIGHT
+    ) -> Generator[R, None, None]:
         """Do a task for each item and yield the results, in order.
 
         If closed early or interrupted, it stops the workers it started.
+
+        Parameters
+        ----------
+        in_flight
+            Items that are taken per worker before the first of them is done; few, where items
+            depend on results.
 
         Raises
         ------
@@ -79,23 +87,27 @@ class Workers:
         if self._alone:
             yield from map(task, items)
         else:
-            yield from _EACH[self.backend](self.jobs, task, items)
+            yield from _EACH[self.backend](self.jobs, task, items, in_flight)
 
 
-def _by_loky(jobs: int, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def _by_loky(jobs: int, task: Callable[[T], R], items: Iterable[T], in_flight: int) -> Iterator[R]:
     # Columns are small: they need no files in shared memory.
     pool = _Joblib("loky", jobs, return_as="generator", max_nbytes=None)
     with _fault_if_lost(jobs, BrokenExecutor):
-        yield from pool.each(_done_by_child, task, items, jobs * _IN_FLIGHT)
+        yield from pool.each(_done_by_child, task, items, jobs * in_flight)
 
 
-def _by_ray(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def _by_ray(
+    jobs: int | None, task: Callable[[T], R], items: Iterable[T], in_flight: int
+) -> Iterator[R]:
     with ray_cluster(jobs) as (workers, lost), _fault_if_lost(workers, *lost):
         pool = _Joblib("ray", workers, return_as="list")
-        yield from pool.each(_done, task, items, workers * _IN_FLIGHT_ON_RAY)
+        yield from pool.each(_done, task, items, workers * min(in_flight, _IN_FLIGHT_ON_RAY))
 
 
-def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+def _by_dask(
+    jobs: int | None, task: Callable[[T], R], items: Iterable[T], in_flight: int
+) -> Iterator[R]:
     import distributed  # noqa: PLC0415 - heavy; only where requested
 
     with (
@@ -104,7 +116,7 @@ def _by_dask(jobs: int | None, task: Callable[[T], R], items: Iterable[T]) -> It
     ):
         # Items wait at the workers, unless there are more workers than requested processes.
         # Dask does not get a list of workers to use: it would wait forever for one that died.
-        most = workers * _IN_FLIGHT if workers == cpus else workers
+        most = workers * in_flight if workers == cpus else workers
         remaining = iter(items)
         waiting: deque[Any] = deque()
         try:
