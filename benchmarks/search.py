@@ -1,7 +1,8 @@
 """CPU time and memory of `search`: large spaces, and default searches of many sizes.
 
 Run it as `python benchmarks/search.py [MODEL ...] [options]`; `searches.yaml` lists the searches.
-Every search runs in a process of its own, one after the other.
+Every search runs in a process of its own, one after the other. Times are CPU times of one core;
+with `--jobs` they are elapsed times of several processes.
 
 `--against TREE` also runs the large ones with an older checkout, and prints the ratio of CPU time.
 An older commit needs minutes for spaces of 10^8 strategies: with `--share 0.05` it evaluates a
@@ -29,16 +30,18 @@ _COMMAND = "from shardwise.cli import main; main()"
 def main() -> None:
     """Measure the searches that the options select."""
     options = read_options()
-    listed = yaml.safe_load((_HERE / "searches.yaml").read_text(encoding="utf-8"))
-    for kind, measure in (("large", measure_large), ("default", measure_defaults)):
-        cases = listed[kind]
-        if options.only not in (None, kind):
-            continue
-        if options.models:
-            cases = [case for case in cases if case["model"] in options.models]
-        if options.quick:
-            cases = cases[: _QUICK[kind]]
-        measure(cases, options)
+    if options.only != "default":
+        measure_large(selected("large", options), options)
+    if options.only != "large":
+        measure_defaults(selected("default", options))
+
+
+def selected(kind: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Searches of a list that the options select."""
+    cases = yaml.safe_load((_HERE / "searches.yaml").read_text(encoding="utf-8"))[kind]
+    if options.models:
+        cases = [case for case in cases if case["model"] in options.models]
+    return cases[: _QUICK[kind]] if options.quick else cases
 
 
 def read_options() -> argparse.Namespace:
@@ -65,20 +68,20 @@ def measure_large(cases: list[dict[str, Any]], options: argparse.Namespace) -> N
         new = json.loads(run_once(task))
         if new["candidates"] != case["candidates"]:
             sys.exit(f"{case['space']}: {new['candidates']} strategies, not {case['candidates']}")
-        print(f"{case['space']}: {line_of(new)}, {new['wall_s']:.2f} s elapsed", flush=True)
+        print(f"{case['space']}: {line_of(new)}", flush=True)
         if options.against is not None:
             old = json.loads(run_once(task | {"share": options.share}, tree=options.against))
             print(f"   {options.against}: {line_of(old)}")
-            print(f"   {old['cpu_s'] / new['cpu_s']:.1f} times as fast; {same_best(old, new)}")
+            print(f"   {old['time_s'] / new['time_s']:.1f} times as fast; {same_best(old, new)}")
 
 
 def line_of(figures: dict[str, Any]) -> str:
     """Figures of one search in a line."""
-    rate = figures["candidates"] / figures["cpu_s"] / 1e6
+    rate = figures["candidates"] / figures["time_s"] / 1e6
     share = figures.get("share")
     return (
         f"{figures['candidates']:,} strategies, {figures['timed']:,} timed, "
-        f"{figures['cpu_s']:.2f} CPU s, {rate:,.1f} million judged per second, "
+        f"{figures['time_s']:.2f} s, {rate:,.1f} million judged per second, "
         f"peak {figures['peak_mib']:,.0f} MiB"
         + ("" if share is None else f" (from {100 * share:.1f} % of the layouts)")
     )
@@ -107,19 +110,19 @@ def environment(sources: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(sources.resolve())}
 
 
-def measure_defaults(cases: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def measure_defaults(cases: list[dict[str, Any]]) -> None:
     """Print the figures of each default search, as a function and as a process."""
     measured = []
     for case in cases:
         space = {"gpus": case["gpus"], "gbs": case["gbs"]}
-        task = {**case, "space": space, "share": 1.0, "jobs": options.jobs, "profile": False}
+        task = {**case, "space": space, "share": 1.0, "jobs": None, "profile": False}
         figures = json.loads(run_once(task))
         name = f"{case['model']} on {case['gpus']:,} {case['system']}"
         cpu_s, peak_mib = process_figures(case)
         measured.append((cpu_s, peak_mib, name))
         print(
             f"{name}: {figures['candidates']:,} strategies, {figures['timed']:,} timed, search() "
-            f"{figures['cpu_s']:.2f} CPU s, process {cpu_s:.2f} CPU s, peak {peak_mib:,.0f} MiB",
+            f"{figures['time_s']:.2f} CPU s, process {cpu_s:.2f} CPU s, peak {peak_mib:,.0f} MiB",
             flush=True,
         )
     if measured:
