@@ -11,6 +11,7 @@ from hypothesis import settings
 import profiles  # noqa: F401 - registers the profiles
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
+from shardwise.planning.search import pieces
 from shardwise.planning.search.bounded import LayoutBounds, option_bounds, placed_pairs
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import Evaluator, broken_options
@@ -162,9 +163,10 @@ def counts(found: SearchResult) -> tuple[Any, ...]:
     return found.candidates, found.evaluated, found.feasible, found.rejected, scales
 
 
-def test_bounds_change_no_result():
+def test_bounds_change_no_result(monkeypatch):
     """The best, lines with their variants, fronts, cells, scales and nearest misses, bit for bit;
     counts, where all are counted."""
+    monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
     spaces = saved = exact = 0
     for seed in range(1000, 1700 if NIGHTLY else 1020):
         model, system, space, random = drawn_question(seed)

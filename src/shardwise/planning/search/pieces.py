@@ -27,6 +27,8 @@ PIECE_ROWS = 1 << 16
 """Layouts x options in a piece of work: enough to be worth sending to a process."""
 SAVED_PIECE_ROWS = 1 << 14
 """The same where rows are saved: few enough that several pieces fit into memory."""
+FEW_CANDIDATES = 1 << 17
+"""So many candidates or fewer are all evaluated: bounds would not save time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class Work:
     def scan(self, scanned: Scanned) -> Generator[None, None, None]:
         """Scan every candidate; yield whenever there is more in `scanned`."""
         bounded = self.bounds and self.file is None
+        bounded &= sum(map(len, self.candidates.legal)) > FEW_CANDIDATES
         plain = [box for box in self.boxes if box.selected or not bounded]
         with closing(self.results(plain)) as results:
             for piece, findings in results:

@@ -102,8 +102,8 @@ def search(
         Whether to count every strategy by outcome. By default the search leaves out strategies
         that cannot be among the results before it knows whether they fit.
     bounds
-        Whether to leave out strategies that a lower bound of their step proves too slow. The
-        results are the same without.
+        Whether to leave out strategies that a lower bound of their step proves too slow, in spaces
+        of more than 131,072. The results are the same without.
     **fixed
         Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
 

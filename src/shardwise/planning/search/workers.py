@@ -210,7 +210,8 @@ def _end_with_parent() -> None:
     """
     parent = os.getppid()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
