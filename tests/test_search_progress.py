@@ -33,8 +33,13 @@ def report_and_wait(self, done, total, best):
 Reporter.__call__ = report_and_wait
 main(sys.argv[1:])
 """
-# The terminal sends Ctrl-C to the process that controls it.
-CONTROLS = "import fcntl, termios\nfcntl.ioctl(2, termios.TIOCSCTTY, 0)\n"
+# The terminal sends Ctrl-C to the process that controls it; a shell's job in the background would
+# ignore it.
+CONTROLS = """
+import fcntl, signal, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
 RUNS = "import sys\nfrom shardwise.cli import main\nmain(sys.argv[1:])\n"
 SHOWN = re.compile(r"best so far: tp 8 pp \d+ cp \d+ ep 1 dp \d+, [\d.]+ m?s, [\d,]+ tokens/s/GPU")
 
