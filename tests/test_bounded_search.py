@@ -105,7 +105,7 @@ def bounded_rows(first: int, count: int) -> tuple[int, float, set[int]]:
     schedules = set()
     for query, box in boxes(first, count, 1 << 11):
         whole = LayoutBounds.of(query, box)
-        groups = option_bounds(query, placed_pairs(query, box), whole.legality)
+        groups = option_bounds(query, placed_pairs(query.system, box), whole.legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
         for (layout, option), bound_s, time_s in layouts_and_times(query, box):
             of_layout = whole.bound_s[layout]

@@ -13,7 +13,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.planning.search.candidates import OPTION_FIELDS, Candidates
-from shardwise.planning.search.run import count
+from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from tried_candidates import MODEL, SYSTEM, candidates, keys, rows_of, table_of
 
@@ -177,7 +177,19 @@ def test_a_schedule_that_chunks_contradict_is_refused_where_both_are_given():
     }
     implied, refused = count(MODEL, SYSTEM, gpus=8, gbs=8, pp=2, schedule="1f1b")
     assert implied > 0
-    assert refused == {}
+    assert "schedule" not in refused
+
+
+def test_the_rules_are_counted_as_a_search_counts_them():
+    """Of layouts and of options, without the memory of any."""
+    fields = {"scope": "full", "gpus": 8, "gbs": 16, "pp": [1, 2], "dp_overlap": True}
+    fields |= {"tp_exchange": ["all_reduce", "summa"], "offload_weights": False}
+    size, refused = count("mixtral-8x7b", "h100-sxm", fields)
+    found = search("mixtral-8x7b", "h100-sxm", fields, bounds=False)
+    assert size == found.candidates
+    assert refused == {k: v for k, v in found.rejected.items() if "memory" not in k}
+    assert size - sum(refused.values()) == found.evaluated > 0
+    assert len(refused) > 1
 
 
 def test_more_replicas_than_sequences_are_counted_once():

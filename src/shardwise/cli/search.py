@@ -324,7 +324,9 @@ class _Query:
 
             print_count(candidates, rejected)
 
-        self._show(lambda: {"candidates": candidates, "rejected": rejected}, tables)
+        legal = candidates - sum(rejected.values())
+        record = {"candidates": candidates, "evaluated": legal, "rejected": rejected}
+        self._show(lambda: record, tables)
         return 0
 
     def search(

@@ -210,7 +210,7 @@ class LayoutBounds:
     @classmethod
     def of(cls, query: SearchQuery, box: Box) -> "LayoutBounds":
         """Check the rules of all candidates of a box, and bound its layouts."""
-        pairs = placed_pairs(query, box)
+        pairs = placed_pairs(query.system, box)
         legality = pairs.legality(query.model, query.system)
         legal, rejected = legality.counts()
         found = option_bounds(query, pairs, legality, communicates=False)
@@ -308,7 +308,7 @@ def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
 
 def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evaluated]:
     """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
-    legality = placed_pairs(query, box).legality(query.model, query.system)
+    legality = placed_pairs(query.system, box).legality(query.model, query.system)
     for evaluator in _batches(query, box, legality, lambda: limits):
         kept = [some for chunk in evaluator.memory() for some in _bounded(evaluator, chunk)]
         yield from evaluator.best_first(kept, partial(_limit_s, lambda: limits, evaluator))
@@ -321,9 +321,9 @@ def _limit_s(limits: Callable[[], Limits], evaluator: Evaluator, chunk: Evaluate
     return limits().of_rows(evaluator.table_of(chunk), least_bytes)
 
 
-def placed_pairs(query: SearchQuery, box: Box) -> Pairs:
+def placed_pairs(system: System, box: Box) -> Pairs:
     """Return the layouts of a box with its options and choices."""
-    placed = evaluate_distinct(partial(place, query.system), box.layouts)
+    placed = evaluate_distinct(partial(place, system), box.layouts)
     return Pairs(box.layouts, box.options_with_choices(), placed)
 
 
@@ -342,7 +342,7 @@ def _batches(
     most = max(1, _MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None
     if limits is not None and limits().bounds_layouts:
-        bounds = option_bounds(query, placed_pairs(query, box), legality)
+        bounds = option_bounds(query, placed_pairs(query.system, box), legality)
         least = bounds.least()
         order, size = np.argsort(least, kind="stable"), min(most, _FIRST_BATCH)
     start = 0

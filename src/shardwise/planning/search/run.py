@@ -10,6 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
+from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.pieces import Scanned, Work
 from shardwise.planning.search.plans import (
@@ -233,9 +234,13 @@ def count(
     space: Space | Mapping[str, Any] | str | Path | None = None,
     **fixed: Any,
 ) -> tuple[int, dict[str, int]]:
-    """Return the number of strategies of a space, and those with an illegal layout by reason."""
-    candidates = Candidates.of(Model.load(model), System.load(system), load_space(space, fixed))
-    return len(candidates), dict(refusals(candidates.illegal).most_common())
+    """Return the number of strategies of a space, and those that break a rule by reason."""
+    the_model, the_system = Model.load(model), System.load(system)
+    candidates = Candidates.of(the_model, the_system, load_space(space, fixed))
+    rejected = refusals(candidates.illegal)
+    for box in candidates.legal:
+        rejected += placed_pairs(the_system, box).legality(the_model, the_system).counts()[1]
+    return len(candidates), dict(rejected.most_common())
 
 
 def _scan_all(work: Work, report: Reporter) -> tuple[Scanned, bool]:

@@ -109,7 +109,8 @@ def print_search(result: SearchResult) -> None:
 
 def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
     """Print the size of a space."""
-    show(f"{candidates:,} strategies" if candidates else _EMPTY)
+    legal = candidates - sum(rejected.values())
+    show(f"{candidates:,} strategies, {legal:,} obey the rules" if candidates else _EMPTY)
     if rejected:
         show(_reasons(rejected))
 
