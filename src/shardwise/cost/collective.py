@@ -61,7 +61,7 @@ def collective_time(
         Share of an all-to-all's bytes beyond the first tier that are sent, where copies for one
         domain travel once; a number or shape (n,).
     """
-    runs = buffer_bytes > 0
+    runs = (buffer_bytes > 0) & (extents[-1] > 1)
     if not runs.any():
         return np.zeros(np.broadcast_shapes(buffer_bytes.shape, extents[-1].shape))
     members = extents[-1].astype(np.float64)

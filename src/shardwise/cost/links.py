@@ -116,18 +116,21 @@ class CollectiveTimes:
         collective
             Its bytes are those of each row of the machine.
         """
-        links = self.links
-        if links.several_systems or len(links.tp_hidden) == 1:
-            return _alone_s(replace(collective, bytes=links.of_kernels(collective.bytes)), links)
         one = collective
         what = (one.kind, one.axis, one.copies, one.most_domains, one.in_ring, one.bytes.tobytes())
         if what not in self._alone:
-            sizes, codes = np.unique(one.bytes, return_inverse=True)
-            codes = links.of_kernels(codes)
-            firsts, position = distinct_rows([codes, self._alike_on(one.axis)])
-            found = _alone_s(replace(one, bytes=sizes[codes[firsts]]), links.take(firsts))
-            self._alone[what] = found[position]
+            self._alone[what] = self._alone_s(collective)
         return self._alone[what]
+
+    def _alone_s(self, collective: Collective) -> Floats:
+        links = self.links
+        if links.several_systems or len(links.tp_hidden) == 1:
+            return _alone_s(replace(collective, bytes=links.of_kernels(collective.bytes)), links)
+        sizes, codes = np.unique(collective.bytes, return_inverse=True)
+        codes = links.of_kernels(codes)
+        firsts, position = distinct_rows([codes, self._alike_on(collective.axis)])
+        found = _alone_s(replace(collective, bytes=sizes[codes[firsts]]), links.take(firsts))
+        return found[position]
 
     def processor_share(self, axis: str) -> Floats:
         """Share of the processor that communication of an axis uses."""
