@@ -81,7 +81,7 @@ def line_of(figures: dict[str, Any]) -> str:
     share = figures.get("share")
     return (
         f"{figures['candidates']:,} strategies, {figures['timed']:,} timed, "
-        f"{figures['time_s']:.2f} s, {rate:,.1f} million judged per second, "
+        f"{figures['time_s']:.2f} s, {rate:,.1f} million strategies per second, "
         f"peak {figures['peak_mib']:,.0f} MiB"
         + ("" if share is None else f" (from {100 * share:.1f} % of the layouts)")
     )

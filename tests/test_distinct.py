@@ -132,7 +132,7 @@ def test_choices_are_the_same_in_all_rows() -> None:
 
 
 def test_rows_share_results_with_a_key_of_their_own() -> None:
-    """Rows of keyed records that others share are told apart by their positions."""
+    """Rows of keyed records that others share are distinguished by their positions."""
     record = Keyed(np.array([3, 4]), np.array([0, 1]))
     found = evaluate_distinct(
         lambda rows, one: rows.a + one.value,

@@ -14,8 +14,8 @@ from shardwise.analysis import Result
 class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
     """A result that keeps formulas in place of fields that few read.
 
-    It cannot be told from one that has all its values: JSON, pickles, comparison and iteration
-    have every field.
+    It behaves like one that has all its values: JSON, pickles, comparison and iteration have every
+    field.
     """
 
     _formulas: Mapping[str, Callable[[], Any]] = PrivateAttr(default_factory=dict)
