@@ -127,6 +127,11 @@ def test_no_bound_exceeds_a_time():
     assert len(schedules) >= (6 if NIGHTLY else 4)
 
 
+def test_chunks_that_recompute_in_part_are_unequal():
+    """Layouts do not show it: a bound with the way through equal chunks was too high."""
+    assert bounded_rows(1625, 1)[0] > 0
+
+
 def test_a_bound_that_is_too_high_is_found(monkeypatch):
     """By 1 %: the checks above fail."""
     monkeypatch.setattr(step_bound, "_ROUNDING", -0.01)

@@ -98,6 +98,7 @@ def step_bound(
     gpus: Ints,
     step_overhead_s: Floats,
     straggler_per_doubling: Floats,
+    uneven_chunks: bool = False,
 ) -> Floats:
     """Lower bound of the time of a step [s]; shape (n,).
 
@@ -119,8 +120,11 @@ def step_bound(
         p, v, code of `Schedule`, m, and accelerators; shape (n,).
     step_overhead_s, straggler_per_doubling
         o [s] and g of the stack; shape (n,).
+    uneven_chunks
+        Whether chunks may have unequal layers that the groups do not show.
     """
     uneven = np.any([group.uneven_chunks for group in groups], axis=0)
+    uneven |= uneven_chunks & (chunks > 1)
     partial = (schedule == _INTERLEAVED) & (micro_batches % stages != 0)
     ramped = np.isin(schedule, _RAMPED) & ~uneven & ~partial
     each = np.where(ramped, 1.0 / chunks, 0.0)

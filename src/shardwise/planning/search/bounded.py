@@ -72,6 +72,8 @@ class OptionBounds:
     """Of each group of options [s]."""
     straggler_per_doubling: Floats
     """Of each group of options."""
+    recomputes_some: bool
+    """Whether options recompute some layers alone, which makes chunks unequal."""
 
     def of(self, layouts: Ints) -> Floats:
         """Bounds of some layouts, infinite where no option is legal; (layouts, groups) [s]."""
@@ -90,6 +92,7 @@ class OptionBounds:
             gpus=self.layouts.gpus[row],
             step_overhead_s=self.step_overhead_s[group],
             straggler_per_doubling=self.straggler_per_doubling[group],
+            uneven_chunks=self.recomputes_some,
         )
         return bound_s
 
@@ -147,6 +150,7 @@ def option_bounds(
         pairs=found,
         step_overhead_s=options.by_stack(lambda stack: stack.step_overhead)[member],
         straggler_per_doubling=options.by_stack(lambda stack: stack.straggler_per_doubling)[member],
+        recomputes_some=bool(options.recomputes_some.any()),
     )
 
 
