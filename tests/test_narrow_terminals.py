@@ -66,7 +66,7 @@ def test_no_line_is_wider_than_a_narrow_terminal(shardwise, monkeypatch, words):
     _, out, err = shardwise(*words)
 
     assert "error" not in err
-    assert _widest(out) <= WIDTH
+    assert _widest(out) <= WIDTH, out
     assert "…" not in out
 
 
@@ -237,3 +237,13 @@ def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
     told = len(re.findall(r"Default:", text)) - 1  # of --tables
     fields = Strategy.model_fields.values()
     assert told == sum(field.default is not None for field in fields)
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=5), st.integers(0, 300))
+@examples(50)
+def test_columns_of_text_share_the_room(needed, room):
+    """All of it at most, but for the least width of each; none gets more than its part."""
+    shares = console._shares(needed, min(room, sum(needed)))
+    least = [min(one, console._LEAST_TEXT) for one in needed]
+    assert all(low <= share <= one for low, share, one in zip(least, shares, needed, strict=True))
+    assert sum(shares) <= max(room, sum(least))

@@ -62,10 +62,9 @@ class _Fitting(Table):
         if over <= 0 or not texts:
             return over <= 0
         long = [min(_longest(column), column.max_width or _WIDEST) for column in texts]
-        room = sum(long) - over
-        for column, needed in zip(texts, long, strict=True):
+        for column, wide in zip(texts, _shares(long, sum(long) - over), strict=True):
             column.no_wrap, column.overflow = False, "fold"
-            column.max_width = max(room * needed // sum(long), min(needed, _LEAST_TEXT))
+            column.max_width = wide
         return _measured(self).maximum <= width
 
     def _copy(self, left_out: Sequence[str]) -> "_Fitting":
@@ -108,6 +107,23 @@ def _print(thing: RenderableType, width: int, style: str | None) -> None:
     flexible = isinstance(thing, (str, Text))
     width = width if flexible else max(width, _measured(thing).maximum)
     _Terminal(width=width, highlight=False).print(thing, style=style)
+
+
+def _shares(needed: Sequence[int], room: int) -> list[int]:
+    """Share room between columns by what they need; none gets less than `_LEAST_TEXT` of it."""
+    least = [min(one, _LEAST_TEXT) for one in needed]
+    narrow: set[int] = set()
+    while True:
+        others = [place for place in range(len(needed)) if place not in narrow]
+        total = sum(needed[place] for place in others)
+        left = room - sum(least[place] for place in narrow)
+        more = {place for place in others if left * needed[place] // total < least[place]}
+        if not more:
+            break
+        narrow |= more
+    return [
+        least[place] if place in narrow else left * one // total for place, one in enumerate(needed)
+    ]
 
 
 def _longest(column: Column) -> int:
