@@ -243,7 +243,7 @@ def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
 @examples(50)
 def test_columns_of_text_share_the_room(needed, room):
     """All of it at most, but for the least width of each; none gets more than its part."""
-    shares = console._shares(needed, min(room, sum(needed)))
-    least = [min(one, console._LEAST_TEXT) for one in needed]
+    shares = console.shares_of(needed, min(room, sum(needed)))
+    least = [min(one, console.LEAST_TEXT) for one in needed]
     assert all(low <= share <= one for low, share, one in zip(least, shares, needed, strict=True))
     assert sum(shares) <= max(room, sum(least))

@@ -19,8 +19,8 @@ _WIDTH_WITHOUT_TERMINAL = 150
 _WIDEST = 1000
 # Narrower terminals omit columns; wider ones show all of them, even if they do not fit.
 _NARROW = 120
-# Shorter lines of text are hard to read.
-_LEAST_TEXT = 16
+LEAST_TEXT = 16
+"""Shorter lines of text are hard to read."""
 
 
 class _Terminal(Console):
@@ -62,7 +62,7 @@ class _Fitting(Table):
         if over <= 0 or not texts:
             return over <= 0
         long = [min(_longest(column), column.max_width or _WIDEST) for column in texts]
-        for column, wide in zip(texts, _shares(long, sum(long) - over), strict=True):
+        for column, wide in zip(texts, shares_of(long, sum(long) - over), strict=True):
             column.no_wrap, column.overflow = False, "fold"
             column.max_width = wide
         return _measured(self).maximum <= width
@@ -109,9 +109,9 @@ def _print(thing: RenderableType, width: int, style: str | None) -> None:
     _Terminal(width=width, highlight=False).print(thing, style=style)
 
 
-def _shares(needed: Sequence[int], room: int) -> list[int]:
-    """Share room between columns by what they need; none gets less than `_LEAST_TEXT` of it."""
-    least = [min(one, _LEAST_TEXT) for one in needed]
+def shares_of(needed: Sequence[int], room: int) -> list[int]:
+    """Share room between columns by what they need; none gets less than `LEAST_TEXT` of it."""
+    least = [min(one, LEAST_TEXT) for one in needed]
     narrow: set[int] = set()
     while True:
         others = [place for place in range(len(needed)) if place not in narrow]
