@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -129,15 +129,15 @@ def estimate(
             the_model, table, counted, mfu, flops_convention
         ),
         "stages": lambda: stage_estimates(the_system, table, result, parts),
-        "layers": lambda: _module("layer_totals").layer_totals(table, result, parts),
-        "matrix_flops": lambda: _module("layer_totals").matrix_flops(table, result, parts),
-        "breakdown": lambda: _module("communication").breakdown_of(
+        "layers": lambda: _layer_totals().layer_totals(table, result, parts),
+        "matrix_flops": lambda: _layer_totals().matrix_flops(table, result, parts),
+        "breakdown": lambda: _communication().breakdown_of(
             the_model, the_system, table, result, parts
         ),
-        "efficiency": lambda: _module("layer_totals").efficiency(
+        "efficiency": lambda: _layer_totals().efficiency(
             the_system, table, result, flops_per_s * step_s
         ),
-        "required_bandwidth": lambda: _module("layer_totals").required_bandwidth(
+        "required_bandwidth": lambda: _layer_totals().required_bandwidth(
             the_system, table, result, parts
         ),
         "interval": interval,
@@ -180,13 +180,26 @@ def estimate(
         memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
         cost=_cost(the_system, table, result),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
-        gemms=_module("gemms").gemm_estimates(the_system, table, result, parts) if gemms else None,
+        gemms=_gemms().gemm_estimates(the_system, table, result, parts) if gemms else None,
     )
 
 
-def _module(name: str) -> Any:
-    """Import what works out details, when they are read."""
-    return import_module(f"shardwise.analysis.{name}")
+def _layer_totals() -> ModuleType:
+    from shardwise.analysis import layer_totals  # noqa: PLC0415 - for details, where they are read
+
+    return layer_totals
+
+
+def _communication() -> ModuleType:
+    from shardwise.analysis import communication  # noqa: PLC0415 - likewise
+
+    return communication
+
+
+def _gemms() -> ModuleType:
+    from shardwise.analysis import gemms  # noqa: PLC0415 - likewise
+
+    return gemms
 
 
 def estimate_many(

@@ -17,6 +17,7 @@ from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
 from shardwise.cost.layer_cost import LayerWork
+from shardwise.engine.step_time import straggler_growth
 from shardwise.parallel.pipeline_layout import StageGroup
 
 # Rounding of sums of times: far more than their last digits, far less than any bound is short.
@@ -136,9 +137,8 @@ def step_bound(
         last = before + np.where(present, (group.length - 1) * pass_s, 0.0)
         longest = np.maximum(longest, np.where(present, micro_batches * pass_s + each * last, 0.0))
         before = before + np.where(present, group.length * pass_s, 0.0)
-    nodes = np.maximum(np.ceil(gpus / system.node.accelerators), 1.0)
-    growth = 1 + straggler_per_doubling * np.log2(nodes)
-    return (longest * growth + step_overhead_s) * (1 - _ROUNDING)
+    growth = straggler_growth(system, gpus, straggler_per_doubling)
+    return (longest * (1 + growth) + step_overhead_s) * (1 - _ROUNDING)
 
 
 def bound_of_rows(

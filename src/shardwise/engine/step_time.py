@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shardwise.arrays import Floats, total
+from shardwise.arrays import Floats, Ints, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -175,8 +175,25 @@ def _offload(
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:
     """Fixed time of a step, and the wait for the slowest node [s]."""
-    nodes = np.ceil(table.gpus / system.node.accelerators)
-    growth = table.by_stack(lambda stack: stack.straggler_per_doubling) * np.log2(
-        np.maximum(nodes, 1.0)
-    )
+    per_doubling = table.by_stack(lambda stack: stack.straggler_per_doubling)
+    growth = straggler_growth(system, table.gpus, per_doubling)
     return table.by_stack(lambda stack: stack.step_overhead) + growth * rest
+
+
+def straggler_growth(system: System, gpus: Ints, per_doubling: Floats) -> Floats:
+    """Wait for the slowest node, over the time of a step without it.
+
+    growth = g log2(nodes)
+
+    Parameters
+    ----------
+    system
+        Its accelerators on a node.
+    gpus
+        Accelerators; shape (n,).
+    per_doubling
+        g of the stack; shape (n,).
+    """
+    nodes = np.ceil(gpus / system.node.accelerators)
+    growth: Floats = per_doubling * np.log2(np.maximum(nodes, 1.0))
+    return growth

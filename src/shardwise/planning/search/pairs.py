@@ -2,7 +2,8 @@
 
 A box of a search has thousands of layouts and options, and millions of pairs of them. A formula
 reads a few columns of each side. So layouts and options are grouped apart, and only pairs of groups
-are evaluated. Nobody lists the columns: views record what a formula reads.
+are evaluated. Nobody lists the columns: views record what a formula reads, by side, where those of
+`distinct.evaluate_distinct` record what it reads of the rows of one table.
 """
 
 from collections import Counter

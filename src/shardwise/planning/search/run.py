@@ -117,7 +117,7 @@ def search(
     --------
     >>> from shardwise import search
     >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, zero=1)
-    >>> found.best[0].fits, found.candidates >= found.feasible + sum(found.rejected.values())
+    >>> found.best[0].fits, found.candidates == found.feasible + sum(found.rejected.values())
     (True, True)
     """
     started = time.perf_counter()
