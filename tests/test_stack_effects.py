@@ -20,6 +20,7 @@ from shardwise.cost.attention import head_efficiency
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost, with_host
+from shardwise.estimator import estimate_many
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place
@@ -97,6 +98,21 @@ def test_a_table_of_attention_is_that_of_the_best_kernel() -> None:
         for name in ("best", "flash1")
     )
     assert first == pytest.approx(4 * best)
+
+
+def test_every_system_has_its_own_factor_of_other_flash_kernels() -> None:
+    """Rows on systems that differ in it are as each alone."""
+    system = samples.system().to_dict()
+    systems = []
+    for factor in (1.5, 4.0):
+        attention = system["accelerator"]["attention"] | {"other_kernels": {"flash1": factor}}
+        chip = system["accelerator"] | {"attention": attention}
+        systems.append(System.validated(system | {"accelerator": chip}))
+    strategy = PLAIN | {"stack": samples.stack(flash_kernel="flash1")}
+    together = estimate_many(samples.model(), systems, strategy).step_time_s
+    alone = [estimate_many(samples.model(), one, strategy).step_time_s[0] for one in systems]
+    assert together.tolist() == pytest.approx(alone)
+    assert together[0] < together[1]
 
 
 @each_row("kernel", ["flash3", "Best", ""])

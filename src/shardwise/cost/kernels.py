@@ -447,10 +447,12 @@ class KernelRates:
 
 def _flash_kernels(chip: Accelerator, table: Table) -> Floats:
     """Time of each row's flash kernel over that of the best one of the accelerator."""
-    others: dict[str, float] = {}
-    if chip.attention is not None:
-        others = {str(name): factor for name, factor in chip.attention.other_kernels.items()}
-    return table.by_stack(lambda stack: others.get(stack.flash_kernel, 1.0))
+    others = {} if chip.attention is None else chip.attention.other_kernels
+    factors = np.ones(len(table))
+    for name, factor in others.items():
+        with_it = np.array([stack.flash_kernel == name for stack in table.stacks])
+        factors = np.where(with_it[table.stack], factor, factors)
+    return factors
 
 
 def _multiprocessors(chip: Accelerator) -> int:
