@@ -5,11 +5,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rows import each_row
-from shardwise import UnknownNameError, catalog
+from shardwise import Model, Strategy, UnknownNameError, catalog, estimate
 from shardwise.config.system import System
+from shardwise.cost.links import slowed_by_compute
 
 PROMISED = [
     "a100-40gb-pcie",
@@ -198,13 +200,27 @@ def test_tiers_get_slower_outwards(system: System) -> None:
     assert system.tier_bandwidth(0) > system.tier_bandwidth(1)
 
 
-def test_a_node_fits_in_the_first_domain(system: System) -> None:
-    """All accelerators of a node share one domain of the first tier; the fabric has no limit."""
-    inner, fabric = system.network
+def test_a_node_fits_in_the_domain_inside_the_fabric(system: System) -> None:
+    """All accelerators of a node share one domain; the fabric has no limit."""
+    *inside, fabric = system.network
 
-    assert inner.domain is not None
-    assert inner.domain % system.node.accelerators == 0
+    assert inside[-1].domain is not None
+    assert inside[-1].domain % system.node.accelerators == 0
     assert fabric.domain is None
+    assert [tier.name for tier in inside[1:]] == (["sockets"] if len(inside) > 1 else [])
+
+
+@each_row("name", [name for name in PROMISED if name.endswith("-pcie") and name != "p100-pcie"])
+def test_rings_between_sockets_share_one_link(name: str) -> None:
+    """One ring over 8 cards is as fast as two rings at once, or four, up to a quarter."""
+    system = System.load(name)
+    assert [tier.domain for tier in system.network] == [4, 8, None]
+    for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+        shares = system.network[1].rates_of(kind).efficiency
+        assert sorted(shares) == [1, 2, 4]
+        assert max(shares.values()) < 1.26 * min(shares.values())
+        ring = shares[4] * 4 * system.tier_bandwidth(1)
+        assert ring < system.network[0].rates_of(kind).efficiency[4] * system.tier_bandwidth(0)
 
 
 def test_a_node_draws_more_than_its_boards(system: System) -> None:
@@ -330,3 +346,27 @@ def test_the_rack_spans_eighteen_trays() -> None:
     assert rack.network[0].domain == 72
     assert rack.node.accelerators == 4
     assert rack.tier_bandwidth(1) == rack.network[1].bandwidth
+
+
+def test_compute_does_not_slow_what_a_slow_link_limits() -> None:
+    """Only on tiers that say so do collectives take longer next to products."""
+    for name, limit in (("a100-80gb-pcie", 1.0), ("a100-80gb-sxm", 2.0)):
+        stack = {"base": "megatron-core-2025", "tp_hidden": 0}
+        fields = {"gpus": 8, "tp": 8, "gbs": 8, "tp_exchange": "rs_ag"}
+        alone, doubled = (
+            estimate(
+                Model.load("llama3-8b"),
+                System.load(name),
+                Strategy.validated(fields | {"stack": stack | {"exchange_time_factor": factor}}),
+            ).comm_s["tp"].total
+            for factor in (1.0, 2.0)
+        )  # fmt: skip
+        assert doubled == pytest.approx(limit * alone)
+
+
+def test_the_outermost_tier_says_whether_compute_slows_it() -> None:
+    """Groups inside a socket, over both sockets and over nodes, by hand."""
+    pcie = System.load("a100-80gb-pcie")
+    groups = np.array([[1, 4, 4, 4, 1], [1, 4, 8, 8, 1], [1, 4, 8, 16, 2]])
+
+    assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, True, True]

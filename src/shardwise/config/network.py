@@ -66,6 +66,10 @@ class Tier(ConfigBase):
     """Share of the matrix and vector units that communication takes from concurrent compute."""
     join_exponent: Annotated[float, Field(ge=0.1, le=1), NO_FLAG] = 0.6
     """How latency and transfer join (see `cost.collective`); 1: they add up."""
+    slowed_by_compute: bool = True
+    """Whether concurrent compute slows communication (`exchange_time_factor` of a stack): it does
+    where the processors that copy the data are the limit, as on NVLink, and not where the link is
+    so slow that they are not, as on PCIe."""
     collectives: dict[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
     `all_gather` and `reduce_scatter` then."""

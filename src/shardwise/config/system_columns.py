@@ -29,6 +29,7 @@ _STRUCTURE = (
     "fill_exponent",
     "reduction_step",
     "must_be_filled",
+    "slowed_by_compute",
     "processing",
 )
 """Numbers and words that say how a formula works, not with what."""

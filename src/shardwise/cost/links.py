@@ -159,7 +159,9 @@ def _alone_s(collective: Collective, links: Links) -> Floats:
         time = collective_time(
             links.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
         )
-    return time * links.factor_of(collective)
+    return time * np.where(
+        slowed_by_compute(links.system, extents), links.factor_of(collective), 1.0
+    )
 
 
 def _sent(
@@ -202,3 +204,23 @@ def processor_share(system: System, extents: Ints) -> Floats:
         shares = np.where(extent > inner, np.maximum(shares, tier.processor_share), shares)
         inner = extent
     return shares
+
+
+def slowed_by_compute(system: System, extents: Ints) -> Bools:
+    """Whether concurrent compute slows communication of an axis.
+
+    The outermost tier that it spans decides, as for the join of latency and transfer.
+
+    Parameters
+    ----------
+    system
+        Its network tiers say which are slowed.
+    extents
+        Extents of the axis; shape (tiers, n).
+    """
+    slowed = np.ones(extents.shape[1], dtype=np.bool_)
+    inner = np.ones(extents.shape[1], dtype=np.int64)
+    for extent, tier in zip(extents, system.network, strict=True):
+        slowed = np.where(extent > inner, tier.slowed_by_compute, slowed)
+        inner = extent
+    return slowed
