@@ -72,7 +72,7 @@ def metric_of(run: Run) -> Metric:
     text = (run.measured.mem_metric or "").lower()
     if run.measured.peak_mem_gib is None:
         return "reserved"
-    if "allocated" in text:
+    if "allocated" in text or "memory active" in text:  # blocks in use, as allocated ones
         return "allocated"
     return "reserved" if "reserved" in text else "device"
 

@@ -117,7 +117,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
-    if "op-level" in text or "selective op" in text:
+    if any(name in text for name in ("op-level", "per-op", "selective op")):
         # Products in float8 were saved like those of 16 bits (pytorch/ao, issue 893).
         return {"recompute": "selective", "recompute_parts": ("every_other",)}
     if "selective" in text and "no-op" not in text:

@@ -67,7 +67,9 @@ def _torchtitan(run: Run) -> str:
     """The stack of a torchtitan run; it compiled unless the row says otherwise."""
     if run.features.get("torch_compile") is False:
         return "torchtitan-eager"
-    return "torchtitan-2025" if (run.year or 0) >= _COMPILED_LOSS else "torchtitan-2024"
+    before = re.search(r"torchtitan 0\.[01]\b", run.software.version or "") is not None
+    compiled = (run.year or 0) >= _COMPILED_LOSS and not before
+    return "torchtitan-2025" if compiled else "torchtitan-2024"
 
 
 def _bridge_with_experts(run: Run) -> str:

@@ -138,7 +138,7 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
     zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
-    if shard is not None and (shard > 1 or shard == -1):
+    if p.zero_stage is None and shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
         fields: dict[str, Any] = {"zero": ZERO_WEIGHTS}
