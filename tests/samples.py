@@ -35,7 +35,7 @@ TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
-_FLAGS |= {"fused_accumulation", "gathers_tokens"}
+_FLAGS |= {"fused_accumulation", "gathers_tokens", "dense_table"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -49,6 +49,7 @@ def stack(**fields: Any) -> Stack:
         "loss_saved_bytes": 4,
         "weight_gradient_buffers": False,
         "gradient_dtype": "fp32",
+        "dense_embedding_gradient": False,
         "host_launch": 0,
         "tp_hidden": 0,
         "tp_backward_async": False,
@@ -207,6 +208,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_layer_norm": True,
             "fused_swiglu": True,
             "fused_accumulation": True,
+            "dense_table": False,
             "loss_forward_bytes": 10,
             "loss_backward_bytes": 6,
             "loss_saved_bytes": 4,

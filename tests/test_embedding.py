@@ -42,6 +42,38 @@ def test_embedding_is_split_along_the_vocabulary() -> None:
     ]
 
 
+def test_a_dense_gradient_sweeps_the_full_table() -> None:
+    """Of 334 + 32 rows of 64: zeroed in 2 bytes, read in 2 and added in 4; 64 tokens of 64 read and
+    added in 2 bytes.
+    """
+    model = samples.model()
+    rows, tokens = (334 + 32) * 64, 64 * 64
+    plain, dense = (embedding(model, tp=3, dense_table=value) for value in (False, True))
+    assert moved(dense, WEIGHT_GRAD) == rows * 2 + tokens * 3 * 2 + rows * (2 + 2 * 4)
+    assert moved(dense, FORWARD) == moved(plain, FORWARD)
+    assert dense.working_bytes == plain.working_bytes
+
+
+def test_sweeps_over_a_dense_gradient_are_never_slower_than_their_bytes() -> None:
+    """Element-wise kernels move twice their bytes here; a sweep moves its own, 12 per weight."""
+    model, machine = samples.model(vocab=100_000), samples.system()
+    fields = {"dp": 1, "mbs": 1, "gbs": 1, "seq_len": 32}
+    times = [
+        estimate(
+            model,
+            machine,
+            fields
+            | {"stack": samples.stack(memory_traffic_factor=2, dense_embedding_gradient=dense)},
+        ).time_s["backward"]
+        for dense in (False, True)
+    ]
+    kernels = machine.accelerator.memory_bound
+    rate = kernels.efficiency * machine.accelerator.memory[0].bandwidth
+    swept = (100_000 + 32) * 64 * 12 / rate + 2 * kernels.launch
+    tokens = 32 * 64 * (3 * 2 - 10) * 2 / rate
+    assert times[1] - times[0] == pytest.approx(swept + tokens)
+
+
 def test_rows_of_the_vocabulary_are_padded_on_each_rank() -> None:
     """1000 words over 3 ranks in multiples of 128: ceil(1000 / 384) x 128 = 384 on each."""
     padded = {"tp": 3, "vocab_multiple": 128}

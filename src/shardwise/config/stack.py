@@ -78,6 +78,10 @@ class Stack(Sourced):
     fused_gradient_accumulation: bool = True
     """Whether weight-gradient GEMMs accumulate into the gradient buffer (Apex's
     fused_weight_gradient), or write in the compute type and another kernel accumulates."""
+    dense_embedding_gradient: bool = True
+    """Whether each micro-batch writes a gradient of the full embedding table, which is then added
+    to the accumulated one (PyTorch's Embedding), or touches only the rows of its tokens
+    (TensorFlow's IndexedSlices)."""
     loss_forward_bytes: PerElement
     """Bytes moved per logit by the loss, forward. With 16-bit logits SimuMax's runs of one node
     (B200) are met best by 4 forward, 4 backward and 2 saved with Transformer Engine's fused cross

@@ -197,6 +197,8 @@ class KernelRates:
     vector_curves: RowCurves
     element_rate: Floats
     """Rate at which element-wise kernels get through their least bytes [byte/s]."""
+    traffic_factor: Floats
+    """Bytes that element-wise kernels move over these; a sweep over weights moves no others."""
 
     @classmethod
     def of(cls, system: System, table: Table) -> "KernelRates":
@@ -226,6 +228,7 @@ class KernelRates:
                 compute_latency_s=chip.compute_latency,
             )
         fused = table.fuses_experts
+        traffic_factor = table.by_stack(lambda stack: stack.memory_traffic_factor)
         return cls(
             chip=chip,
             plain=plain,
@@ -255,9 +258,8 @@ class KernelRates:
             ),
             vector_rate=by_dtype(_by_type_or_fp32(chip.vector, chip.vector), table),
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
-            element_rate=chip.memory_bound.efficiency
-            * bandwidth
-            / table.by_stack(lambda stack: stack.memory_traffic_factor),
+            element_rate=chip.memory_bound.efficiency * bandwidth / traffic_factor,
+            traffic_factor=traffic_factor,
         )
 
     @property
@@ -292,7 +294,7 @@ class KernelRates:
                 kernel.flops,
                 memory_rate=self.element_rate
                 * (moving.efficiency / usual.efficiency)
-                * (self.permute_rate_factor if kernel.kind.startswith("permute") else 1.0)
+                * self._kind_rate_factor(kernel.kind)
                 * share,
                 vector_rate=self.vector_rate * self.vector_curves.shares(kernel.flops),
                 launch_s=moving.launch,
@@ -309,6 +311,12 @@ class KernelRates:
             for known, formed in zip(measured, described, strict=True)
         )
         return compute, memory, total
+
+    def _kind_rate_factor(self, kind: str) -> Floats | float:
+        """Rate of element-wise kernels of a kind over that of the others, on any accelerator."""
+        if kind.startswith("permute"):
+            return self.permute_rate_factor
+        return self.traffic_factor if kind == "dense_gradient" else 1.0
 
     def launches(self, kernel: Kernel) -> Floats | float:
         """Launches of one kernel: one for each expert that runs separately, and for each panel."""

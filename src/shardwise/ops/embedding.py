@@ -59,10 +59,9 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     """Look up tokens in a table split along the vocabulary; add learned positions.
 
     Each rank finds the tokens in its rows, the rest are zero; the sum over the ranks is the
-    embedding. Backward adds the gradients of the tokens to rows of the table; software whose
-    gradient of the table is dense, as Megatron-LM's, moves all of it. With 2D products the width is
-    split, too: each rank looks up the tokens of all sequences, and swaps columns for tokens with an
-    all-to-all before that sum. A norm may follow. Without a vocabulary there is nothing to do.
+    embedding. Backward: see `_table_gradient`. With 2D products the width is split, too: each rank
+    looks up the tokens of all sequences, and swaps columns for tokens with an all-to-all before
+    that sum. A norm may follow. Without a vocabulary there is nothing to do.
 
     Parameters
     ----------
@@ -94,23 +93,56 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
             (CollectiveKind.ALL_GATHER, True),
         )
     )
-    gradient = work.tokens * model.hidden * 2 * work.gradient_bytes + size
+    table = (rows + positions) * model.hidden / work.tp2
     return [
         Operation(
             name="embedding",
             kernels=(
                 MemoryBound(phase=Phase.FORWARD, bytes=2 * size, flops=zeros(work)),
-                MemoryBound(
-                    phase=Phase.WEIGHT_GRAD, bytes=gradient, flops=work.tokens * model.hidden
-                ),
+                *_table_gradient(work, work.tokens * model.hidden, table),
             ),
             collectives=(*collectives, *swapped_columns(work, size)),
-            parameters=(rows + positions) * model.hidden / work.tp2,
+            parameters=table,
             saved_bytes=mask if model.dropout else np.zeros_like(mask),
             working_bytes=size,
         ),
         *([_norm(model, work, "embedding_norm")] if model.embedding_norm else []),
     ]
+
+
+def _table_gradient(work: RankWork, elements: Floats, table: Floats) -> tuple[MemoryBound, ...]:
+    """Kernels that add the gradients of a micro-batch's tokens to the gradient of the table.
+
+    Dense, as in PyTorch (embedding_dense_backward) and so in Megatron-LM, whose gradient hook then
+    adds it to the fp32 buffer: a new table in the compute type is set to zero, n w bytes for n
+    weights of w; each of e elements of the tokens is read and added to its row, 3 e w; the new
+    table is read and added to the accumulated gradient of g bytes each, n (w + 2 g).
+
+    Otherwise tokens are added to the rows of the accumulated gradient, e (w + 2 g). The new table
+    is not counted as memory: the activations of all layers are freed before it is written.
+
+    Parameters
+    ----------
+    work
+        Columns of one rank, each of shape (rows,).
+    elements
+        Elements of the embedded tokens; shape (rows,).
+    table
+        Weights of the table on this rank; shape (rows,).
+    """
+    size, added = work.element_bytes, 2 * work.gradient_bytes
+    dense = np.where(work.dense_table, table, 0.0)
+    rows = elements * np.where(work.dense_table, 3 * size, size + added)
+    scattered = MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=rows, flops=elements)
+    if not np.any(work.dense_table):
+        return (scattered,)
+
+    def swept(each: Floats, flops: Floats) -> MemoryBound:
+        return MemoryBound(
+            phase=Phase.WEIGHT_GRAD, bytes=dense * each, flops=flops, kind="dense_gradient"
+        )
+
+    return (swept(size, zeros(work)), scattered, swept(size + added, dense))
 
 
 def _transform(model: Model, work: RankWork) -> list[Operation]:

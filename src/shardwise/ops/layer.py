@@ -118,6 +118,7 @@ def rank_work(table: Table) -> RankWork:
         fused_layer_norm=table.by_stack(lambda stack: stack.fused_layer_norm),
         fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
         activation_input_bytes=np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
+        dense_table=table.by_stack(lambda stack: stack.dense_embedding_gradient),
         fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
         loss_backward_bytes=table.by_stack(lambda stack: stack.loss_backward_bytes),

@@ -102,6 +102,8 @@ class RankWork:
     """Whether a gated activation is one kernel."""
     activation_input_bytes: Floats
     """Size of an element of the input of the MLP's activation, as saved for backward [byte]."""
+    dense_table: Bools
+    """Whether the gradient of the embedding is a full table."""
     fused_accumulation: Bools
     """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats

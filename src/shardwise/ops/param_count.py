@@ -175,6 +175,7 @@ def _unsplit_token() -> RankWork:
         fused_layer_norm=np.array([True]),
         fused_swiglu=np.array([True]),
         activation_input_bytes=one,
+        dense_table=np.array([False]),
         fused_accumulation=np.array([True]),
         loss_forward_bytes=one,
         loss_backward_bytes=one,
