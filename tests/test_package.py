@@ -84,7 +84,7 @@ def test_the_built_wheel_works_from_an_empty_directory(tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join([str(installed), libraries])
     program = (
         "import shardwise, sys; from shardwise.cli import run;"
-        "from shardwise.validate.measured.store import load_runs; assert len(load_runs()) == 1597;"
+        "from shardwise.validate.measured.store import load_runs; assert len(load_runs()) == 1853;"
         f"assert shardwise.__file__.startswith({str(installed)!r}), shardwise.__file__;"
         "sys.exit(run('estimate llama3-8b h100-sxm --gpus 8 --gbs 8 --tp 8 --json'.split()))"
     )

@@ -1,4 +1,4 @@
-"""The scoreboard of measured runs as tables: headline, groups, order, memory, worst, refused."""
+"""The scoreboard of measured runs as tables: headline, groups, order, memory, worst, and more."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ _ALONE = ("source", "accelerator")
 _MOST_WORST = 10
 _MOST_REASONS = 20
 _REFUSED = "refused because"
+_IGNORED = "ignored"
 _LEFT_OUT = "source left out"
 
 
@@ -40,7 +41,8 @@ def print_runs(board: Scoreboard, *, rows: bool = False) -> None:
     _print_ranking(board)
     _print_references(board.references)
     _print_worst(board.rows)
-    _print_refused(board.rows)
+    _print_reasons(_REFUSED, Counter(row.refused for row in board.rows if row.refused))
+    _print_reasons(_IGNORED, Counter(one for row in board.rows for one in row.ignored))
     if rows:
         show(Text("\nAll runs", style="bold"), _every(board.rows))
 
@@ -144,17 +146,17 @@ def _print_worst(rows: Sequence[ScoredRun]) -> None:
         show(Text("Farthest off", style="bold"), table)
 
 
-def _print_refused(rows: Sequence[ScoredRun]) -> None:
-    reasons = Counter(row.refused for row in rows if row.refused is not None)
-    if reasons:
-        table = plain_table(_REFUSED, "n", wraps=(_REFUSED,))
-        for reason, count in reasons.most_common(_MOST_REASONS):
-            table.add_row(reason, str(count))
-        rest = len(reasons) - _MOST_REASONS
-        if rest > 0:
-            last = reasons.most_common()[_MOST_REASONS:]
-            table.add_row(f"{rest} other reasons", str(sum(count for _, count in last)))
-        show(table)
+def _print_reasons(title: str, reasons: Counter[str]) -> None:
+    """Reasons or words, the most frequent first, with the number of their runs."""
+    if not reasons:
+        return
+    table = plain_table(title, "n", wraps=(title,))
+    for reason, count in reasons.most_common(_MOST_REASONS):
+        table.add_row(reason, str(count))
+    rest = reasons.most_common()[_MOST_REASONS:]
+    if rest:
+        table.add_row(f"{len(rest)} others", str(sum(count for _, count in rest)))
+    show(table)
 
 
 def _every(rows: Sequence[ScoredRun]) -> Table:
@@ -170,10 +172,11 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
         memory[1]: [_gib(row.predicted_memory_gib) for row in rows],
         memory[2]: [_signed(row.memory_error) for row in rows],
         _REFUSED: [row.refused or "-" for row in rows],
+        _IGNORED: ["; ".join(row.ignored) or "-" for row in rows],
     }
     shown = {name: cells for name, cells in columns.items() if {*cells} - {"-"}}
     optional = ("grade", *reversed(memory))
-    table = plain_table(*shown, wraps=("run", _REFUSED), optional=optional)
+    table = plain_table(*shown, wraps=("run", _REFUSED, _IGNORED), optional=optional)
     for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     return table

@@ -6,42 +6,35 @@ a measurement with variance s^2 / n of a level with prior 0 +- p; its posterior 
 m p^2 / (p^2 + s^2 / n). Both s and p come from the validated runs
 (`analysis.prediction_interval.error_levels`).
 
-Runs come from JSON rows of the measured-runs schema (`measured.store`) or from a short table
-(.yaml, .toml, .csv; also .gz). A short table has for each run the model, the fields of its
-strategy and `step_time_s` or `tokens_per_s_per_gpu`; in YAML and TOML under `runs`, with fields
-common to all runs under `common`.
+Runs come from JSON rows of the measured-runs schema (`measured.store`) or from a run file
+(`measured.own_runs`), in which the system may be left out.
 """
 
-import csv
-import io
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from shardwise import catalog
 from shardwise.analysis.prediction_interval import error_levels
 from shardwise.arrays import Floats
-from shardwise.config import files
-from shardwise.config.base import ConfigBase, Source
+from shardwise.config.base import Source
 from shardwise.config.files import finite
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
+from shardwise.validate.measured.own_runs import ENDINGS, is_run_file, read_run_file
 from shardwise.validate.measured.predict import translate
-from shardwise.validate.measured.run import Amount, NotModelledError, Run
+from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.statistics import Summary, signed_errors, summary
 from shardwise.validate.measured.store import read_runs
 
-_SHORT = (".yaml", ".yml", ".toml", ".csv")
 _ROWS = (".json", ".jsonl")
-_MEASURED = ("step_time_s", "tokens_per_s_per_gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +55,6 @@ class Unusable:
     reason: str
 
 
-class _Time(ConfigBase):
-    """Measured value of a run: one of the two."""
-
-    step_time_s: Amount | None = None
-    tokens_per_s_per_gpu: Amount | None = None
-
-
-class _Short(ConfigBase):
-    """A short table."""
-
-    common: dict[str, Any] = Field(default_factory=dict)
-    runs: tuple[dict[str, Any], ...]
-
-
 def read_run_times(path: str | Path, system: System) -> tuple[list[RunTime], list[Unusable]]:
     """Read the runs of a file: those on a system with a time, and the others.
 
@@ -84,28 +63,28 @@ def read_run_times(path: str | Path, system: System) -> tuple[list[RunTime], lis
     InputError
         With one fault for each thing that is wrong, which names file, run and field.
     """
-    ending = Path(str(path).removesuffix(".gz")).suffix.lower()
-    if ending in _ROWS:
-        found = [_of_row(run, system) for run in read_runs(path)]
-    elif ending in _SHORT:
-        found = list(_of_short(_short_rows(path, ending), path))
+    if is_run_file(path):
+        runs = read_run_file(path, system=system)
+    elif Path(str(path).removesuffix(".gz")).suffix.lower() in _ROWS:
+        runs = read_runs(path)
     else:
-        allowed = ", ".join((*_SHORT, *_ROWS))
+        allowed = ", ".join((*ENDINGS, *_ROWS))
         problem = f"cannot tell the format; allowed endings: {allowed}, each also .gz"
         raise InputError(Fault(source=str(path), problem=problem))
+    found = [_usable(run, system) for run in runs]
     usable = [one for one in found if isinstance(one, RunTime)]
     return usable, [one for one in found if isinstance(one, Unusable)]
 
 
-def _of_row(run: Run, system: System) -> RunTime | Unusable:
-    """Translate a row of the schema, if it ran on the system."""
+def _usable(run: Run, system: System) -> RunTime | Unusable:
+    """Translate a run, if it has a time and ran on the system."""
     time = run.measured_step_time_s
-    if time is None:
-        return Unusable(name=run.id, reason="has no time of a step")
     try:
         translation = translate(run)
     except NotModelledError as reason:
         return Unusable(name=run.id, reason=str(reason))
+    if time is None:
+        return Unusable(name=run.id, reason="has no time of a step")
     if not _is(translation.system, system):
         return Unusable(name=run.id, reason=f"ran on {translation.system.name}")
     return RunTime(
@@ -118,64 +97,6 @@ def _is(found: System, system: System) -> bool:
     if system.name in catalog.names("systems"):
         return found.name == system.name
     return found.accelerator.name == system.accelerator.name
-
-
-def _short_rows(path: str | Path, ending: str) -> list[dict[str, object]]:
-    """Rows of a short table, each with the common fields."""
-    if ending == ".csv":
-        text = io.StringIO(files.read_text(path))
-        try:
-            rows = list(csv.DictReader(text, restkey="", skipinitialspace=True))
-        except csv.Error as error:  # such as a very long field
-            raise InputError(Fault(source=str(path), problem=f"not CSV: {error}")) from None
-        return [{key: value for key, value in row.items() if value} for row in rows]
-    table = _Short.validated(files.read_mapping(path), source=str(path))
-    return [{**table.common, **row} for row in table.runs]
-
-
-def _of_short(rows: list[dict[str, object]], path: str | Path) -> Iterator[RunTime | Unusable]:
-    """Translate the rows of a short table; raises with the faults of all."""
-    faults: list[Fault] = []
-    for number, row in enumerate(rows, start=1):
-        name = str(row.get("name", f"run {number}"))
-        source = f"{path}: {name}"
-        try:
-            yield _short_row({k: v for k, v in row.items() if k != "name"}, name, source)
-        except InputError as error:
-            faults.extend(error.faults)
-    if faults:
-        raise InputError(faults)
-
-
-def _short_row(row: Mapping[str, Any], name: str, source: str) -> RunTime | Unusable:
-    """One row of a short table."""
-    if "model" not in row:
-        raise InputError(Fault(source=source, field="model", problem="is missing"))
-    times = {key: _number(row[key]) for key in _MEASURED if key in row}
-    if len(times) != 1:
-        problem = f"give one of {' and '.join(_MEASURED)}"
-        raise InputError(Fault(source=source, field=_MEASURED[0], problem=problem))
-    time = _Time.validated(times, source=source)
-    fields = {key: value for key, value in row.items() if key not in ("model", *_MEASURED)}
-    model = Model.load(row["model"])
-    strategy = Strategy.validated(fields, source=source)
-    try:
-        full = strategy.resolved(model)
-    except InputError as error:
-        return Unusable(name=name, reason="; ".join(str(fault) for fault in error.faults))
-    measured = time.step_time_s
-    if measured is None:
-        tokens = (full.global_batch_size or 1) * (full.seq_len or 1)
-        measured = tokens / ((time.tokens_per_s_per_gpu or 1) * (full.gpus or 1))
-    return RunTime(name=name, model=model, strategy=strategy, measured_s=measured)
-
-
-def _number(value: object) -> object:
-    """Text of a table as a number, where it is one."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 _LEAST_RUNS = 3

@@ -24,9 +24,11 @@ from shardwise.estimator import estimate, estimate_many
 from shardwise.ops.param_count import FlopsConvention, Parameters, count_parameters, flops_per_token
 from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.hardware import system_of
-from shardwise.validate.measured.run import NotModelledError, Run
-from shardwise.validate.measured.software import stack_of
+from shardwise.validate.measured.recompute import ignored_recompute
+from shardwise.validate.measured.run import NotModelledError, OwnRun, Run, RunFault
+from shardwise.validate.measured.software import ignored_software, stack_of
 from shardwise.validate.measured.strategy import strategy_of
+from shardwise.validate.measured.words import ignored_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class Prediction:
     """Bounds of the expected step time [s]."""
     assumed: tuple[str, ...] = ()
     """Assumptions where the row is silent, a phrase each."""
+    ignored: tuple[str, ...] = ()
+    """What the row says and the prediction does not use, a phrase each."""
     refused: str | None = None
     """Why there is no prediction."""
 
@@ -115,8 +119,10 @@ class Translation:
     model: Model
     system: System
     strategy: Strategy
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
     """Assumptions where the row is silent."""
+    ignored: tuple[str, ...] = ()
+    """What the row says and the translation does not use."""
 
 
 def translate(run: Run) -> Translation:
@@ -127,6 +133,12 @@ def translate(run: Run) -> Translation:
     NotModelledError
         If that is impossible.
     """
+    if isinstance(run, RunFault):
+        raise NotModelledError(run.fault)
+    if isinstance(run, OwnRun):
+        if run.own_system is None:
+            raise NotModelledError("system is missing")
+        return Translation(model=run.own_model, system=run.own_system, strategy=run.own_strategy)
     if run.task == "pretrain-total":
         raise NotModelledError("the total of a project, with its restarts, is not a step")
     assumed: list[str] = []
@@ -137,7 +149,10 @@ def translate(run: Run) -> Translation:
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
-    return Translation(model=model, system=system, strategy=strategy, assumed=tuple(assumed))
+    ignored = (*ignored_software(run), *ignored_recompute(run), *ignored_words(run))
+    return Translation(
+        model=model, system=system, strategy=strategy, assumed=tuple(assumed), ignored=ignored
+    )
 
 
 def describe_translation(
@@ -251,6 +266,7 @@ def _prediction(
         model_flops_per_step=per_step,
         peak_flops=per_step / flops,
         assumed=translation.assumed,
+        ignored=translation.ignored,
     )
 
 

@@ -123,7 +123,8 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     if "selective" in text and "no-op" not in text:
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
-        if stack.attention == AttentionImplementation.UNFUSED or "core" in text:
+        core = "core" in text or "recompute-activations" in text  # Megatron-LM's option
+        if stack.attention == AttentionImplementation.UNFUSED or core:
             return {"recompute": "selective", "recompute_parts": ("core_attention",)}
     if not settings or "unknown" in text:
         assumed.append("no recompute")
@@ -156,3 +157,28 @@ def _remat(run: Run, assumed: list[str]) -> dict[str, object]:
         policy = "full"
         assumed.append("recompute of all but the last product of layers")
     return remat_fields(run, policy)
+
+
+# Texts of recompute that are understood, in lower case; those of XLA are names of policies.
+_UNDERSTOOD = re.compile(
+    r"(full|none|unknown|custom|selective \((core|recipe|--recompute-activations)|selective core|"
+    r"selective op|per-op|selective layer ac \(every 2nd|selective$|"
+    r"activation_checkpointing=(false|not set))"
+)
+
+
+def ignored_recompute(run: Run) -> tuple[str, ...]:
+    """What a row says of recompute that is not understood or not modelled."""
+    settings = run.recompute or {}
+    found = []
+    text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
+    modules = re.findall(r"\w+", str(settings.get("recompute_modules") or "").lower())
+    known = _UNDERSTOOD.match(text.strip('"')) or (is_xla(run) and policy_of(run))
+    if text and not known:
+        found.append(f"recompute {text!r}: not understood")
+    unknown = sorted(set(modules) - _MODULES.keys() - {"none"})
+    if unknown:
+        found.append(f"recompute of {', '.join(unknown)}: not known")
+    if settings.get("cpu_offloading_num_layers"):
+        found.append("activations of some layers on the host: not modelled")
+    return tuple(found)

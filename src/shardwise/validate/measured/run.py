@@ -6,11 +6,17 @@ does not have is None. Unknown keys are available through `extra`.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from shardwise.config.base import MOST, MOST_LAYERS, ConfigBase
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import InputError
+from shardwise.validate.measured.words import named_features
 
 Grade = Literal["A", "B", "C"]
 PrecisionClass = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "unknown"]
@@ -188,7 +194,8 @@ class Run(_Section):
     """Sequences in a step."""
     recompute: Mapping[str, Any] | None = None
     attention_impl: str | None = None
-    features: Words = Field(default_factory=dict)
+    features: Annotated[Words, AfterValidator(named_features)] = Field(default_factory=dict)
+    """By the one name of each (`words.FEATURES`)."""
     measured: Annotated[Measured, BeforeValidator(_nothing)] = Measured()
     derived: Annotated[Derived, BeforeValidator(_nothing)] = Derived()
     notes: str | None = None
@@ -294,7 +301,9 @@ def _precision_class(text: str) -> PrecisionClass:
     >>> _precision_class("fp8 or nvfp4 (ambiguous)")
     'unknown'
     """
-    products = re.split(r"[(,;+]", text.lower(), maxsplit=1)[0]
+    # A quantized base is converted to the type that follows it.
+    text = re.sub(r"^.*base weights,\s*", "", text.lower())
+    products = re.split(r"[(,;+]", text, maxsplit=1)[0]
     found = {
         next((kind for pattern, kind in _TYPES if re.match(pattern, word)), None)
         for word in re.split(r"[\s/]+", products)
@@ -303,6 +312,33 @@ def _precision_class(text: str) -> PrecisionClass:
         return "bf16"
     (only,) = found if len(found) == 1 else {None}
     return only or "unknown"
+
+
+class OwnRun(Run):
+    """A run that its file describes as a model, a system and a strategy of shardwise."""
+
+    own_model: Model
+    own_system: System | None
+    """None: the system that the question is about."""
+    own_strategy: Strategy
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether it has experts."""
+        return self.own_model.has_experts
+
+
+class RunFault(Run):
+    """A row that is not valid, and why."""
+
+    fault: str
+
+    @classmethod
+    def of(cls, name: str, error: InputError) -> "RunFault":
+        """Return the row of a name with all its faults."""
+        text = "; ".join(str(replace(fault, source="")) for fault in error.faults)
+        unknown = {"model": {"name": "unknown"}, "hardware": {"accelerator": "unknown"}}
+        return cls.validated({"id": name, "fault": text, **unknown}, source=name)
 
 
 class NotModelledError(Exception):

@@ -54,6 +54,8 @@ class ScoredRun:
     predicted_memory_gib: float | None
     memory_error: float | None
     assumed: tuple[str, ...]
+    ignored: tuple[str, ...]
+    """What the row says and the prediction does not use."""
     refused: str | None
     """Why there is no prediction; None if there is one."""
     references: Mapping[str, ReferencePrediction] = field(default_factory=dict)
@@ -80,14 +82,15 @@ class ScoredRun:
             predicted_memory_gib=prediction.memory_gib,
             memory_error=_error(prediction.memory_gib, memory),
             assumed=prediction.assumed,
+            ignored=prediction.ignored,
             refused=prediction.refused,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; `refused` and `references` only if not empty."""
+        """Return plain values; `ignored`, `refused` and `references` only if not empty."""
         record = asdict(self)
         record["references"] = {name: one.to_dict() for name, one in self.references.items()}
-        for optional in ("refused", "references"):
+        for optional in ("ignored", "refused", "references"):
             if not record[optional]:
                 del record[optional]
         return record

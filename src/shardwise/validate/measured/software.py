@@ -5,6 +5,7 @@ import re
 from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.words import says_flash
 
 # First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
 _COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
@@ -63,6 +64,15 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     return Stack.load(name).model_copy(update=changes)
 
 
+def ignored_software(run: Run) -> tuple[str, ...]:
+    """What a row says of its software that is not known."""
+    framework = run.software.framework
+    known = framework is None or "MLPerf" in (run.group or "")
+    if known or any(re.search(pattern, str(framework)) for pattern, _ in _FRAMEWORKS):
+        return ()
+    return (f"software.framework {framework!r}: not known; the stack is {UNKNOWN_STACK}",)
+
+
 def _torchtitan(run: Run) -> str:
     """The stack of a torchtitan run; it compiled unless the row says otherwise."""
     if run.features.get("torch_compile") is False:
@@ -85,7 +95,7 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     whether a row says so or not.
     """
     features = run.features
-    keys = ("moe_flex_dispatcher_backend", "flex_dispatcher", "dispatcher", "kernels")
+    keys = ("moe_flex_dispatcher_backend", "dispatcher", "kernels")
     words = [str(features.get(key) or "") for key in keys]
     words += ["deepep"] if truth(features.get("deepep")) else []
     text = " ".join(words).lower()
@@ -105,14 +115,13 @@ def feature_changes(run: Run) -> dict[str, object]:
     overlap = str(features.get("overlap") or "")
     if "all communication overlap disabled" in overlap:
         changes |= {"tp_hidden": 0.0, "tp_backward_async": False, "pp_hidden": 0.0}
-    for key in ("tp_comm_overlap", "tp-comm-overlap", "TP_COMM_OVERLAP"):
-        if features.get(key) is not None and not truth(features[key]):
-            changes |= {"tp_hidden": 0.0}
+    if features.get("tp_comm_overlap") is not None and not truth(features["tp_comm_overlap"]):
+        changes |= {"tp_hidden": 0.0}
     if features.get("async_tp"):
         changes |= {"tp_hidden": 0.375}
-    if features.get("no-gradient-accumulation-fusion"):
+    if features.get("no_gradient_accumulation_fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
-    if run.attention_impl == "unfused":
+    if says_flash(run.attention_impl) is False:
         changes |= {"attention": AttentionImplementation.UNFUSED}
     changes |= _gradients(run) | _loss(run)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
@@ -163,9 +172,9 @@ _UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
 def _loss(run: Run) -> dict[str, object]:
     """Saved bytes of the loss, by Megatron-LM's settings."""
     features = run.features
-    if features.get("cross-entropy-fusion-impl") == "native":
+    if features.get("cross_entropy_fusion_impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
-    fused = "cross-entropy-loss-fusion" in features or "cross_entropy_fusion" in features
+    fused = "cross_entropy_fusion" in features
     plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= _TRANSFORMER_ENGINE
     return {"loss_saved_bytes": _UNFUSED_LOSS} if plain and not fused else {}
 
@@ -177,9 +186,7 @@ def _graphs(run: Run) -> str:
     scope = str(features.get("cuda_graph_scope") or "")
     dropless = bool(run.model.experts)
     if implementation in ("none", ""):
-        on = implementation == "" and (
-            truth(features.get("cuda_graphs")) or truth(features.get("LAYER_CUDA_GRAPH"))
-        )
+        on = implementation == "" and (truth(features.get("cuda_graphs")))
         if newest(run) and implementation == "" and dropless:
             return "full"
         return ("partial" if dropless else "full") if on else "none"

@@ -20,7 +20,8 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase, unfold
 from shardwise.errors import Fault, InputError
-from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.own_runs import is_run_file, read_run_file
+from shardwise.validate.measured.run import Run, RunFault
 
 Row = Mapping[str, Any]
 
@@ -77,20 +78,28 @@ def shipped() -> dict[str, str]:
 
 
 def read_runs(path: str | Path) -> tuple[Run, ...]:
-    """Read a file of runs: a JSON list of rows, JSON lines, or a packed file; also gzipped.
+    """Read a file of runs, also gzipped; a row that is not valid is a `RunFault`.
+
+    A JSON list of rows, JSON lines, a packed file, or a run file (`own_runs`).
 
     Raises
     ------
     InputError
-        With one fault for each thing that is wrong, which names the file, the row and the field.
+        If the file holds no runs or none of them is valid, with one fault for each thing that is
+        wrong, which names the file, the row and the field.
     """
+    if is_run_file(path):
+        return read_run_file(path)
     documents = _documents(files.read_text(path, most_bytes=_MOST_BYTES), path)
     first, second = next(documents), next(documents, None)
-    if second is None and isinstance(first, Mapping) and "format" in first:
-        return _runs(first, str(path))
+    if second is None and isinstance(first, Mapping):
+        if "format" in first:
+            return _runs(first, str(path))
+        if "runs" in first:
+            return read_run_file(path, first)
     several = [first] if second is None else chain((first, second), documents)
     rows = first if second is None and isinstance(first, list) else several
-    found = _validated(_with_id(rows, path), str(path))
+    found = _validated(_with_id(rows, path), str(path), every=False)
     if not found:
         raise _no_runs(path)
     return found
@@ -121,39 +130,57 @@ def _runs(packed: Mapping[str, object], source: str) -> tuple[Run, ...]:
     return _validated(_rows(packed, source=source), source)
 
 
-def _validated(rows: Iterable[Row], source: str) -> tuple[Run, ...]:
-    """Validate rows, each shared section once; raises with the faults of all, up to a limit."""
+def _validated(rows: Iterable[Row], source: str, *, every: bool = True) -> tuple[Run, ...]:
+    """Validate rows, each shared section once.
+
+    Parameters
+    ----------
+    rows, source
+        What is read, and where it stands.
+    every
+        Whether all must be valid; else those that are not become a `RunFault`.
+
+    Raises
+    ------
+    InputError
+        With the faults of all, up to a limit, if rows must be valid or none is.
+    """
     faults: list[Fault] = []
     sections: dict[int, ConfigBase] = {}
     runs: dict[str, Run] = {}
+    valid = False
     seen = []  # alive, so that no later section has the id of an earlier one
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         seen.append(row)
-        if len(faults) >= _MOST_FAULTS:
+        if len(faults) >= _MOST_FAULTS and not valid:
             break
         place = f"{source}: {row.get('id')}"
         try:
-            shared = {
-                name: sections[id(row[name])] for name in _SECTIONS if id(row.get(name)) in sections
-            }
-            run = Run.validated({**row, **shared}, source=place)
+            run = _validated_row(row, place, sections, runs)
         except InputError as error:
             faults.extend(error.faults)
+            refused = RunFault.of(str(row["id"]), error)
+            runs[f"{refused.id}: row {number}"] = refused
             continue
-        configs = {
-            name: getattr(run, name) for name in _SECTIONS if isinstance(row.get(name), Mapping)
-        }
-        sections |= {
-            id(row[name]): config
-            for name, config in configs.items()
-            if isinstance(config, ConfigBase)
-        }
-        if run.id in runs:
-            faults.append(Fault(source=place, field="id", problem="is given twice"))
-        runs[run.id] = run
-    if faults:
+        runs[run.id], valid = run, True
+    if faults and (every or not valid):
         raise InputError(faults)
     return tuple(runs.values())
+
+
+def _validated_row(
+    row: Row, place: str, sections: dict[int, ConfigBase], others: Mapping[str, Run]
+) -> Run:
+    """Validate one row of an id that no other has; its sections are added to the valid ones."""
+    shared = {name: sections[id(row[name])] for name in _SECTIONS if id(row.get(name)) in sections}
+    run = Run.validated({**row, **shared}, source=place)
+    for name in _SECTIONS:
+        section = getattr(run, name)
+        if isinstance(row.get(name), Mapping) and isinstance(section, ConfigBase):
+            sections[id(row[name])] = section
+    if run.id in others:
+        raise InputError(Fault(source=place, field="id", problem="is given twice"))
+    return run
 
 
 def _rows(data: Mapping[str, object], *, source: str) -> list[dict[str, Any]]:

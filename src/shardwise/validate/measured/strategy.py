@@ -18,6 +18,7 @@ from shardwise.estimator import estimate_many
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import dispatcher_of, newest, truth
+from shardwise.validate.measured.words import FP8_SWITCHES
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025")
@@ -126,7 +127,7 @@ def _type_of_products(run: Run, assumed: list[str]) -> str:
     text = (run.precision or "").lower()
     if "fp8" in text or "fp4" in text:
         return text
-    if any(key.startswith("FP8") for key in run.features):
+    if FP8_SWITCHES & run.features.keys():
         return "fp8"
     if "MLPerf" in (run.group or ""):
         assumed.append("fp8")
@@ -171,17 +172,15 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
     if tp > 1:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
         fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
-    if "disabled" in str(features.get("overlap") or "") or features.get("dp_overlap") is False:
+    overlap = str(features.get("overlap") or "")
+    no_overlap = features.get("dp_overlap") is not None and not truth(features["dp_overlap"])
+    if "disabled" in overlap or no_overlap:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
         fields["dp_overlap"] = False
     if "a2a" in str(features.get("cp_comm_type") or ""):
         fields["cp_exchange"] = "all_to_all"
-    if (
-        truth(features.get("moe_a2a_overlap"))
-        or truth(features.get("overlap_moe_expert_parallel_comm"))
-        or (run.model.experts and newest(run))
-    ):
+    if truth(features.get("moe_a2a_overlap")) or (run.model.experts and newest(run)):
         fields["expert_overlap"] = True
     return fields
 
@@ -259,7 +258,7 @@ def _experts(
         # DeepEP sends tokens to the experts of other ranks; recipes use up to 64 ranks.
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
         assumed.append(f"ep {fields['ep']}")
-    capacity = run.features.get("moe_capacity_factor") or run.features.get("capacity_factor")
+    capacity = run.features.get("moe_capacity_factor")
     dropping = "tokendrop" in (run.notes or "")
     if capacity is None and (dropping or "capacity factor 1" in str(run.features.get("moe") or "")):
         capacity = 1.0
