@@ -132,6 +132,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "expert_overlap": kind["dispatches"] and training and not kind["both_ways"],
         "fsdp_reshard": zero == 3,
         "fsdp_prefetch": zero == 3,
+        "grad_sync": zero >= 2 and training,
         **dict.fromkeys(("recompute", "optimizer", "fused_activation", *OFFLOADS[1:]), training),
     }
     if name == "zero":

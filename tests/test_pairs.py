@@ -74,6 +74,7 @@ VALUES: dict[str, list[Any]] = {
     "dp_shard": [None, 2, 4],
     "fsdp_reshard": [True, False],
     "fsdp_prefetch": [1, 0, 2],
+    "grad_sync": ["stack", "step", "micro_batch"],
     "optimizer": list(Optimizer),
     "frozen": [(), ("embedding", "attention"), ("mlp", "experts", "norms")],
     "lora_rank": [None, 4],

@@ -32,6 +32,7 @@ COLUMNS = st.fixed_dictionaries(
         "dp_shard": st.sampled_from([None, 2, 4, 8]),
         "fsdp_prefetch": st.integers(0, 1),
         "fsdp_reshard": st.booleans(),
+        "grad_sync": st.sampled_from(["step", "micro_batch"]),
         "training": st.booleans(),
     }
 )

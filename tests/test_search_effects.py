@@ -57,6 +57,7 @@ VALUES: dict[str, list[Any]] = {
     "recompute_parts": [("core_attention",), ("attention", "mlp_norm"), ("activation",)],
     "fsdp_reshard": [True, False],
     "fsdp_prefetch": [0, 1, 3],
+    "grad_sync": ["stack", "step", "micro_batch"],
     "optimizer": ["adamw", "sgd", "adafactor"],
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.5],

@@ -78,6 +78,7 @@ OTHER: dict[str, Any] = {
     "summa_panels": 2,
     "fsdp_reshard": False,
     "fsdp_prefetch": 3,
+    "grad_sync": "step",
     "optimizer": "sgd",
     "cp_exchange": "all_to_all",
     "expert_capacity": 1.5,

@@ -82,6 +82,7 @@ OF_ANOTHER_FIELD = {
     "lora_parts": "lora_rank",
     "summa_panels": "tp_exchange",
     "fsdp_prefetch": "zero",
+    "grad_sync": "zero",
     "expert_capacity": "ep",
     "expert_imbalance": "ep",
     "dispatcher": "ep",

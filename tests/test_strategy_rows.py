@@ -101,6 +101,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "offload_parts": {"offload_activations": True, "values": [None, ("mlp",), ("qkv", "mlp")]},
     "fsdp_reshard": {"zero": 3, "values": [True, False]},
     "fsdp_prefetch": {"zero": 3, "values": [0, 1, 2]},
+    "grad_sync": {"zero": 2, "values": ["stack", "step", "micro_batch"]},
     "embedding_as_layer": {"pp": 3, "values": [False, True]},
     "loss_as_layer": {"pp": 5, "values": [False, True]},
     "placement": {"dp": 8, "gbs": 16, "values": ["tp-cp-dp-pp", "pp-dp-tp-cp"]},

@@ -153,6 +153,44 @@ def test_zero_3_gathers_weights_forward_and_backward() -> None:
     assert spent(zero=2, training=False) == 0
 
 
+@each_row("zero", [2, 3])
+def test_gradients_synchronized_once_are_unsharded_until_then(zero: int) -> None:
+    """4 bytes of all weights, and none of one layer besides; weights are as they were."""
+    once, each = held(zero=zero, grad_sync="step"), held(zero=zero, grad_sync="micro_batch")
+    assert once.gradients == 4 * WHOLE
+    assert each.gradients == pytest.approx(4 * WHOLE / 8)
+    assert once.buffers == each.buffers - 4 * LAYER
+    assert (once.weights, once.optimizer) == (each.weights, each.optimizer)
+    # A single micro-batch accumulates nothing.
+    alone = held(zero=zero, grad_sync="step", gbs=16)
+    assert alone == held(zero=zero, grad_sync="micro_batch", gbs=16)
+
+
+def test_gradients_synchronized_once_are_scattered_once() -> None:
+    """4 of the bytes that 2 or 4 micro-batches scatter; gathers of released weights stay."""
+    once = {"grad_sync": "step"}
+    assert spent(zero=2, **once) == pytest.approx(7 / 8 * (4 + 2) * WHOLE)
+    assert spent(zero=2, gbs=64, **once) == pytest.approx(7 / 8 * (4 + 2) * WHOLE)
+    assert spent(zero=3, **once) == pytest.approx(7 / 8 * (2 * 4 + 4) * WHOLE)
+    assert spent(zero=3, fsdp_reshard=False, **once) == pytest.approx(7 / 8 * (2 + 4) * WHOLE)
+    assert spent(zero=1, **once) == spent(zero=1)
+    among = 2 * 3 / 4 * 4 * WHOLE / 2
+    assert spent(zero=2, dp_shard=2, **once) == pytest.approx((4 + 2) / 2 * WHOLE + among)
+
+
+@each_row(("alone", "piped"), [("step", "micro_batch"), ("micro_batch", "step")])
+def test_the_stack_says_when_gradients_are_synchronized(alone: str, piped: str) -> None:
+    """With a pipeline and without one; a strategy that names a word overrides it."""
+    software = {"grad_sync": alone, "pipeline_grad_sync": piped}
+    for pp, word in ((1, alone), (2, piped)):
+        columns: dict[str, Any] = {"zero": 2, "pp": pp, "dp": 4}
+        assert run(software, **columns).step_time_s == run(grad_sync=word, **columns).step_time_s
+        other = "step" if word == "micro_batch" else "micro_batch"
+        changed = run(software, grad_sync=other, **columns)
+        assert changed.memory_bytes == run(grad_sync=other, **columns).memory_bytes
+        assert changed.memory_bytes != run(software, **columns).memory_bytes
+
+
 def test_hybrid_sharding_adds_up_among_groups_once() -> None:
     """Inside a group of 2 as ever; then half the gradients all-reduced among 4 groups."""
     among = 2 * 3 / 4 * 4 * WHOLE / 2
@@ -198,6 +236,17 @@ def test_gathers_run_behind_the_pass_before() -> None:
     quick = 7 / 8 * 2 * WHOLE / 1e15
     assert overlapped(1e15).time_s["dp_comm"] == pytest.approx(0, abs=1e-18)
     assert overlapped(1e15, fsdp_prefetch=0).time_s["dp_comm"] == pytest.approx(2 * 2 * quick)
+
+
+def test_the_last_pass_hides_what_is_scattered_once() -> None:
+    """In what gathers leave of it; gathers of the other pass wait as they do with each."""
+    slow = overlapped(1e9, grad_sync="step")
+    forward, backward = (slow.time_s[part] / 2 for part in ("forward", "backward"))
+    gather, scatter = (7 / 8 * size * WHOLE / 1e9 for size in (2, 4))
+    left = max(0.0, backward - gather)
+    exposed = 2 * (gather - forward) + 2 * max(0.0, gather - backward) + scatter - left
+    assert scatter > left
+    assert slow.time_s["dp_comm"] == pytest.approx(exposed)
 
 
 def test_only_a_part_of_the_pass_hides() -> None:

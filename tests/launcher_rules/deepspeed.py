@@ -28,6 +28,7 @@ _DEEPSPEED: Abilities = {
     "dispatcher": any_of("all_to_all"),
     "dispatch_dtype": any_of("dtype"),
     "expert_overlap": any_of(False),
+    "grad_sync": any_of("stack", "micro_batch"),
     "quantization": any_of("none"),
     "quantized_weights": any_of(False),
     "fused_activation": any_of(False),

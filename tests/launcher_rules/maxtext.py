@@ -26,6 +26,7 @@ _MAXTEXT: Abilities = {
     "zero": any_of(0, 1, 3),
     "fsdp_reshard": any_of(True),
     "fsdp_prefetch": any_of(1),
+    "grad_sync": any_of("stack", "micro_batch"),
     "dispatcher": any_of("all_to_all"),
     "expert_overlap": any_of(False),  # what XLA overlaps is no option
     "dispatch_dtype": any_of("dtype"),

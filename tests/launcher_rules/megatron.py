@@ -31,6 +31,7 @@ _MEGATRON: Abilities = {
     "zero": {0: ALWAYS, 1: (0, 4), 2: (0, 12), 3: (0, 10)},
     "fsdp_reshard": {True: ALWAYS, False: (0, 10)},
     "fsdp_prefetch": any_of(1),
+    "grad_sync": any_of("stack", "micro_batch"),
     "dispatcher": {
         "all_gather": ALWAYS,
         "all_to_all": (0, 6),

@@ -109,6 +109,7 @@ class Plan:
             "dp_overlap": not self.is_sharded,
             "fsdp_reshard": self["zero"] < 3,
             "fsdp_prefetch": self["zero"] < 3,
+            "grad_sync": self["zero"] < 2,
             "dispatcher": not self.experts,
             "dispatch_dtype": not self.experts,
             "expert_capacity": not self.experts,

@@ -56,6 +56,9 @@ def _titan_degrees(plan: Plan) -> Iterator[str]:
 
 def _titan_shards(plan: Plan) -> Iterator[str]:
     tp, cp, dp, ep = plan["tp"], plan["cp"], plan["dp"], plan["ep"]
+    sync = "step" if plan["pp"] > 1 else "micro_batch"
+    if plan["zero"] > 1 and plan["grad_sync"] not in ("stack", sync):
+        yield f"grad_sync {plan['grad_sync']}: only {sync}"
     if plan["zero"] == 0 and cp > 1:
         yield "zero 0: cp shards weights"
     shard = 1 if plan["zero"] == 0 else plan["dp_shard"] or dp

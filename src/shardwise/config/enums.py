@@ -197,6 +197,17 @@ class TpExchange(Word):
     SUMMA = "summa"
 
 
+class GradSync(Word):
+    """When replicas reduce sharded gradients.
+
+    What the stack does, once per step, or with every micro-batch.
+    """
+
+    STACK = "stack"
+    STEP = "step"
+    MICRO_BATCH = "micro_batch"
+
+
 class TpOverlap(Word):
     """What overlaps the communication of tensor parallelism with compute."""
 

@@ -14,6 +14,7 @@ from shardwise.config.enums import (
     Dispatcher,
     FlashKernel,
     GradientDtype,
+    GradSync,
     GroupedProducts,
     Quantization,
     RecomputePart,
@@ -122,9 +123,12 @@ class Stack(Sourced):
     plain_gradients: bool = False
     """Whether gradients in the dtype of the strategy stay in memory next to the fp32 accumulation
     (the BF16 optimizer of DeepSpeed)."""
-    whole_gradients: bool = False
-    """Whether a pipeline with ZeRO-2 or ZeRO-3 reduces gradients with the last micro-batch only,
-    and stores them unsharded until then (torchtitan)."""
+    grad_sync: GradSync = GradSync.MICRO_BATCH
+    """When ZeRO-2 and ZeRO-3 reduce gradients without a pipeline, where the strategy leaves it to
+    the stack: with every micro-batch (FSDP2 if nothing is set, DeepSpeed, Megatron-FSDP), or once
+    per `step`, with the last one, with unsharded gradients until then (`no_sync` of FSDP)."""
+    pipeline_grad_sync: GradSync = GradSync.MICRO_BATCH
+    """The same in a pipeline (torch.distributed.pipelining: once per step)."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""
@@ -190,6 +194,13 @@ class Stack(Sourced):
 
         strategy = Strategy.validated(value, source="defaults")
         return {name: getattr(strategy, name) for name in strategy.model_fields_set}
+
+    @field_validator("grad_sync", "pipeline_grad_sync")
+    @classmethod
+    def _of_its_own(cls, value: GradSync) -> GradSync:
+        if value == GradSync.STACK:
+            raise ValueError("is what a stack does; allowed: step, micro_batch")
+        return value
 
     @field_validator("capabilities", mode="before")
     @classmethod

@@ -31,6 +31,7 @@ from shardwise.config.enums import (
     Dispatcher,
     Dtype,
     FrozenPart,
+    GradSync,
     LoraPart,
     OffloadPart,
     Optimizer,
@@ -212,6 +213,10 @@ class Strategy(ConfigBase):
     backward."""
     fsdp_prefetch: Annotated[Whole, Role(("dp_comm",), group=CHOICE)] = 1
     """Layers whose weights are prefetched before the layer that computes."""
+    grad_sync: Annotated[GradSync, Role(("dp_comm",), group=CHOICE)] = GradSync.STACK
+    """When ZeRO-2 and ZeRO-3 reduce gradients: what the stack does, once per step, with unsharded
+    gradients until then, or with every micro-batch. Once per step, weights that fsdp_reshard does
+    not free stay gathered for the step too."""
     optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[

@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
+    ZERO_GRADIENTS,
+    ZERO_WEIGHTS,
     AttentionImplementation,
     CudaGraphs,
     Dispatcher,
     Dtype,
+    GradSync,
     Quantization,
     Recompute,
     RecomputePart,
@@ -86,6 +89,7 @@ class Table:
     tp_exchange: Ints
     tp_overlap: Ints
     cp_exchange: Ints
+    grad_sync: Ints
     optimizer: Ints
     recompute_parts: Ints
     frozen: Ints
@@ -188,6 +192,24 @@ class Table:
     def recomputes_some(self) -> Bools:
         """Whether only some of the layers recompute."""
         return self.recompute_layers > 0
+
+    @property
+    def syncs_once(self) -> Bools:
+        """Whether ZeRO-2 and ZeRO-3 reduce the gradients of several micro-batches once per step."""
+        sharded: Bools = (self.zero >= ZERO_GRADIENTS) & self.training
+        if not np.any(sharded):
+            return sharded
+        alone = self.by_stack(lambda stack: stack.grad_sync == GradSync.STEP)
+        piped = self.by_stack(lambda stack: stack.pipeline_grad_sync == GradSync.STEP)
+        by_stack = (self.grad_sync == GradSync.STACK.code) & np.where(self.pipelined, piped, alone)
+        named = self.grad_sync == GradSync.STEP.code
+        return sharded & (named | by_stack) & (self.micro_batches > 1)
+
+    @property
+    def stays_gathered(self) -> Bools:
+        """Whether ZeRO-3 gathers weights once per step, for all of its micro-batches."""
+        once: Bools = self.syncs_once & ~self.fsdp_reshard & (self.zero >= ZERO_WEIGHTS)
+        return once
 
     @property
     def micro_batches(self) -> Ints:

@@ -241,7 +241,8 @@ def quantizing_time(
     """Time of quantizing weights in a step of training [s].
 
     Trained weights are quantized once after the update, for all micro-batches; where ZeRO-3 gathers
-    weights, all weights are quantized after every gather.
+    weights, all weights are quantized after every gather, of which there is one per step where they
+    stay gathered.
 
     Parameters
     ----------
@@ -256,6 +257,7 @@ def quantizing_time(
     memory_rate
         Rate of element-wise kernels [byte/s]; shape (rows,).
     """
-    gathers = table.micro_batches * np.where(table.fsdp_reshard, 2.0, 1.0)
+    each = np.where(table.stays_gathered, 1, table.micro_batches)
+    gathers = each * np.where(table.fsdp_reshard, 2.0, 1.0)
     each_step = np.where(table.zero >= ZERO_WEIGHTS, gathers * quantized, trained)
     return each_step * sizes.quantizing / memory_rate

@@ -18,7 +18,6 @@ from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.critical_stage import CriticalStage, LargestStage
-from shardwise.engine.zero import releases, splits_last
 from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
@@ -148,7 +147,8 @@ def replica_communication(
 
     With overlap, gradients are reduced behind the backward pass of the last micro-batch, and
     weights gathered behind the forward pass of the first. Where ZeRO shards gradients or weights,
-    every micro-batch communicates them, behind its own passes. Kinds that no row has are absent.
+    every micro-batch communicates them, behind its own passes, unless gradients are synchronized
+    once per step. Kinds that no row has are absent.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def replica_communication(
         ).items()
     }
     if np.any(table.zero >= ZERO_GRADIENTS):
-        every = _every_micro_batch(system, table, extents, largest, critical)
+        every = _by_layer(system, table, extents, largest, critical, transfer_s)
         for name, (alone, exposed) in every.items():
             before = parts.get(name, (0.0, 0.0))
             parts[name] = (before[0] + (1 - once) * alone, before[1] + (1 - once) * exposed)
@@ -232,7 +232,6 @@ def _once_per_step(
         "forward": critical.on(lambda times: times.forward_pass_s),
     }
     for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
-        exposed = np.zeros_like(time_s)
         free = windows(
             table,
             extents,
@@ -243,35 +242,46 @@ def _once_per_step(
         if direction == "forward":
             behind = table.by_stack(lambda stack: stack.gathers_behind)
             free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
-        for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
-            exposed = exposed + exposed_communication(
-                part * time_s,
-                window_s,
-                contention=table.by_stack(lambda stack: stack.dp_contention),
-                tail=table.by_stack(lambda stack: stack.dp_tail),
-                processor_share=processor_share(system, extents.replicas),
-            )
+        exposed = _behind(system, table, extents, time_s, free)
         name = "gradients" if direction == "backward" else "weights_forward"
         parts[name] = time_s, exposed
     return parts
 
 
-def _every_micro_batch(
+def _behind(
+    system: System, table: Table, extents: Extents, time_s: Floats, free: Windows
+) -> Floats:
+    """Exposed time of communication of all chunks that runs once per step [s]."""
+    exposed = np.zeros_like(time_s)
+    for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
+        exposed = exposed + exposed_communication(
+            part * time_s,
+            window_s,
+            contention=table.by_stack(lambda stack: stack.dp_contention),
+            tail=table.by_stack(lambda stack: stack.dp_tail),
+            processor_share=processor_share(system, extents.replicas),
+        )
+    return exposed
+
+
+def _by_layer(
     system: System,
     table: Table,
     extents: Extents,
     largest: LargestStage,
     critical: CriticalStage,
+    transfer_s: Floats,
 ) -> ReplicaCommunication:
-    """Communication of sharded gradients and weights, layer by layer, in all micro-batches [s].
+    """Communication of sharded gradients and weights, layer by layer [s].
 
     Gradients are reduce-scattered in every backward pass (ZeRO-2 and 3). With ZeRO-3 weights are
     gathered before every forward pass and, if they were released, again before backward; with
     ZeRO-2 trained weights are gathered once per step. Prefetched gathers run behind the previous
-    pass: a pass P hides at most P x contention; without prefetch nothing is hidden. A pipeline that
-    shards gradients in its last micro-batch communicates them in that one alone, and where weights
-    are not released gathers them in the first. Hybrid sharding adds up the shards among its groups
-    once per step, in the time that other communication of the last backward pass leaves free.
+    pass: a pass P hides at most P x contention; without prefetch nothing is hidden. Gradients that
+    are synchronized once per step are reduce-scattered in the last backward pass, in the time that
+    gathers leave free, and weights that are not released are then gathered in the first forward
+    pass alone. Hybrid sharding adds up the shards among its groups once per step, in the time that
+    other communication of the last backward pass leaves free.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
     costs, training = critical.costs, table.training
@@ -309,7 +319,8 @@ def _every_micro_batch(
     gathered = time(CollectiveKind.ALL_GATHER, weights)
     scattered = np.where(training, time(CollectiveKind.REDUCE_SCATTER, gradients), 0.0)
     split = table.zero >= ZERO_WEIGHTS
-    m = np.where(splits_last(table) & ~releases(table), 1, table.micro_batches)
+    m = np.where(table.stays_gathered, 1, table.micro_batches)
+    last = table.syncs_once
     again = np.where(split & table.fsdp_reshard & training, gathered, 0.0)
     some_frozen = np.any(Subset.of(table).frozen)
     changed = time(CollectiveKind.ALL_GATHER, updated) if some_frozen else gathered
@@ -334,11 +345,27 @@ def _every_micro_batch(
     share = again / np.where(backward > 0, backward, 1.0)  # of all communication behind the pass
     in_backward = np.where(prefetches, share * together, again)
     in_gradients = np.where(prefetches, (1 - share) * together, exposed(scattered, backward_s))
+    reductions = np.where(last, 1, table.micro_batches)
+    if np.any(last):
+        gathers = np.where(prefetches, again, 0.0)
+        free = windows(
+            table,
+            extents,
+            pass_s=np.maximum(0.0, backward_s - gathers * (1 - used_share) / contention),
+            inside_s={axis: critical.alone("backward", axis) for axis in COMM_AXES},
+            transfer_s=transfer_s,
+        )
+        at_end = _behind(system, table, extents, scattered, free)
+        in_backward = np.where(last & prefetches, exposed(again, backward_s), in_backward)
+        in_gradients = np.where(last, at_end, in_gradients)
     groups = _between_shards(system, table, extents, largest, costs.gradient_bytes)
     concurrent = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
     return {
-        "gradients": (m * scattered + groups, m * in_gradients + exposed(groups, left_s)),
+        "gradients": (
+            reductions * scattered + groups,
+            reductions * in_gradients + exposed(groups, left_s),
+        ),
         "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
         "weights_backward": (m * again, m * in_backward),
     }

@@ -16,7 +16,7 @@ from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_byte
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage
 from shardwise.engine.data_parallel import communication_times
 from shardwise.engine.pipeline import bubble_and_transfers
-from shardwise.engine.zero import shards
+from shardwise.engine.zero import releases, shards
 from shardwise.parallel.pipeline_layout import StageGroup, chunks_of
 from shardwise.parallel.placement import Extents
 
@@ -127,7 +127,8 @@ def step_times(
 def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
     """Time after the last backward pass: exposed data-parallel communication and the update [s].
 
-    Where ZeRO shards gradients, every micro-batch has an equal share of that communication.
+    Where ZeRO shards gradients, every micro-batch has an equal share of that communication, unless
+    it runs once per step.
 
     Parameters
     ----------
@@ -136,7 +137,8 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
     time_s
         Time of each component of a step by name [s]; each of shape (n,).
     """
-    rounds = np.where(table.zero >= ZERO_GRADIENTS, table.micro_batches, 1)
+    each = (table.zero >= ZERO_GRADIENTS) & ~(table.syncs_once & ~releases(table))
+    rounds = np.where(each, table.micro_batches, 1)
     return time_s["dp_comm"] / rounds + time_s["optimizer"]
 
 

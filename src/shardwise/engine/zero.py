@@ -154,23 +154,11 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 def _gradients(table: Table) -> tuple[Floats, Floats]:
     """Share of a rank of gradients, dense and of experts."""
-    unsharded = splits_last(table)
+    unsharded = table.syncs_once
     if not np.any(unsharded):
         return _inverse(table, ZERO_GRADIENTS)
     dense, expert = (np.where(unsharded, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
     return dense, expert
-
-
-def splits_last(table: Table) -> Bools:
-    """Rows that reduce-scatter gradients only after the last micro-batch of a step.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
-    rows: Bools = table.by_stack(lambda stack: stack.whole_gradients) & (table.pp > 1)
-    return rows
 
 
 def _from_master(table: Table, costs: ComponentCosts) -> Bools:
@@ -200,7 +188,7 @@ class Unsharded:
     def of(cls, table: Table, costs: ComponentCosts, group: StageGroup) -> "Unsharded":
         """Add them up; zeros if no row shards gradients."""
         none = np.zeros_like(costs.memory_rate)
-        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~splits_last(table), releases(table)
+        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~table.syncs_once, releases(table)
         if not np.any(scatters | released):
             return cls(none, none, none)
         components = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]

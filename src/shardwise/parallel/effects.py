@@ -147,6 +147,7 @@ EFFECTS: dict[str, Idle] = {
     "zero": _idle_zero,
     "fsdp_reshard": lambda _, table: table.zero < ZERO_WEIGHTS,
     "fsdp_prefetch": lambda _, table: table.zero < ZERO_WEIGHTS,
+    "grad_sync": lambda kind, table: (table.zero < ZERO_GRADIENTS) | (not kind.training),
     "dp_overlap": lambda kind, table: ~_communicates(kind, table),
     "offload_optimizer": lambda kind, _: not kind.training,
 }

@@ -27,6 +27,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"GPT-NeoX", "gpt-neox-2023"),
     (r"(HF|Hugging ?Face|Transformers|PEFT).*DeepSpeed", "deepspeed-2024"),
     (r"Primus", "primus-2026"),
+    (r"^Meta\b", "meta-2024"),
     (r"Gaudi", "gaudi-2025"),
     (r"HAI-LLM", "deepseek-2024"),
     (r"MaxText|maxtext|Pax", "maxtext-2024"),

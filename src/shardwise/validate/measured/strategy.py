@@ -21,7 +21,7 @@ from shardwise.validate.measured.software import dispatcher_of, newest, truth
 from shardwise.validate.measured.words import FP8_SWITCHES
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
-_INTERLEAVE = ("megatron-core-2025", "nemo-2025")
+_INTERLEAVE = ("megatron-core-2025", "nemo-2025", "meta-2024")
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
 _SQUAD = 256
 
@@ -55,7 +55,7 @@ def strategy_of(
         "any_software": True,  # it ran, whatever its release is said to run
     }
     fields |= _precision(run, stack, system, assumed)
-    fields |= _sharding(run, dp, system)
+    fields |= _sharding(run, stack, dp, system)
     fields |= _communication(run, tp)
     fields |= _fine_tuning(run, assumed)
     fields |= _experts(run, model, stack, dp, assumed)
@@ -135,7 +135,7 @@ def _type_of_products(run: Run, assumed: list[str]) -> str:
     return text
 
 
-def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
+def _sharding(run: Run, stack: Stack, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
     zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
@@ -147,7 +147,8 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
             shard = _slice_replicas(run, dp, system)
         if shard is not None and 1 < shard < dp and dp % shard == 0:
             fields["dp_shard"] = shard
-        if (p.pp or 1) > 1:  # PyTorch's FSDP keeps the weights of a stage between its passes
+        if (p.pp or 1) > 1 or _gathers_once(run, stack):
+            # PyTorch's FSDP keeps the weights of a stage between its passes.
             fields["fsdp_reshard"] = False
         return fields
     stage = p.zero_stage
@@ -158,6 +159,15 @@ def _sharding(run: Run, dp: int, system: System) -> dict[str, Any]:
     if group and group < dp and dp % group == 0:
         fields["dp_shard"] = group
     return fields
+
+
+def _gathers_once(run: Run, stack: Stack) -> bool:
+    """Whether the weights of a model with experts stay gathered without a pipeline too.
+
+    AutoModel wraps their layers so unless a recipe sets reshard_after_forward (components/moe/
+    parallelizer.py, apply_fsdp).
+    """
+    return bool(run.model.experts) and stack.name.startswith("automodel")
 
 
 def _slice_replicas(run: Run, dp: int, system: System) -> int | None:
@@ -284,6 +294,8 @@ def _default_chunks(run: Run, stack: Stack, layers: int, pp: int, micro_batches:
     if "interleaved" in str(run.features.get("schedule") or "").lower():
         return 2  # torchtitan's default of stages on a rank
     even = layers % pp == 0 and micro_batches % pp == 0
+    if stack.name == "meta-2024" and (layers + 2) % pp == 0:
+        return (layers + 2) // pp  # the first and the last chunk have no layer (arXiv 2407.21783)
     return layers // pp if even and stack.name in _INTERLEAVE else 1
 
 
