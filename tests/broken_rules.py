@@ -149,6 +149,16 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("mlp", "training only"),
     ),
+    "frozen_recipe": (
+        {
+            "quantization": "fp8_tensor",
+            "lora_rank": 4,
+            "stack": samples.stack(frozen_weights="nf4"),
+        },
+        MODEL,
+        precision_samples.chip(),
+        ("16-bit copies of frozen weights in nf4", "none"),
+    ),
     "lora_rank_training": ({"lora_rank": 4, "training": False}, MODEL, SYSTEM, ("training only",)),
     "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "lora_rank only")),
     "lora_lacking": (
@@ -156,6 +166,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         MODEL,
         SYSTEM,
         ("sample has no experts",),
+    ),
+    "lora_tied": (
+        {"lora_rank": 4, "lora_parts": ("mlp", "head")},
+        MODEL,
+        SYSTEM,
+        ("tied", "both or none"),
     ),
     "recompute_frozen": (
         {"recompute": "full", "frozen": ("embedding", "attention", "mlp", "norms")},

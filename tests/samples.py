@@ -200,6 +200,7 @@ def rank_work(**fields: Any) -> RankWork:
             "quantization": 0,
             "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),
+            "frozen_bytes": fields.get("element_bytes", 2),
             "activation_input_bytes": fields.get("element_bytes", 2),
             "training": True,
             "gradient_bytes": 4,

@@ -18,6 +18,7 @@ from shardwise.config.enums import Optimizer
 from shardwise.cost.optimizer import (
     TrainedWeights,
     least_state_bytes,
+    master_bytes,
     newton_schulz_flops,
     state_bytes,
 )
@@ -186,9 +187,11 @@ def test_state_and_passes(optimizer: str, matrix: float, other: float, moved: fl
             quantized=column(0),
             newton_schulz_flops=column(0),
         )
-        assert state_bytes(code, column(2), some) == pytest.approx(10 * expected)
-        assert state_bytes(code, column(4), some) == pytest.approx(10 * (expected - 4))
-    assert least_state_bytes(code, column(2)) == pytest.approx(matrix)
+        assert state_bytes(code, column(4), some) == pytest.approx(10 * expected)
+        assert state_bytes(code, column(0), some) == pytest.approx(10 * (expected - 4))
+    assert least_state_bytes(code, column(4)) == pytest.approx(matrix)
+    assert master_bytes(column(2), kept=True) == 4
+    assert master_bytes(column(4), kept=True) == master_bytes(column(2), kept=False) == 0
     update = run(optimizer=optimizer).layers[0].optimizer
     rest = 8 * 64 / 4 * 2 * (other - matrix)
     assert update.bytes == pytest.approx((MATRICES / 4 + 2 * 64) * (moved + 6) + rest)

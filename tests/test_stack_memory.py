@@ -188,6 +188,9 @@ software_terms = st.fixed_dictionaries(
         "loss_split_bytes": st.sampled_from([0, 4]),
         "gradient_dtype": st.sampled_from(["fp32", "compute"]),
         "gathers_master": st.booleans(),
+        "master_weights": st.booleans(),
+        "clears_gradients": st.booleans(),
+        "update_in_backward": st.booleans(),
     }
 )
 
@@ -219,7 +222,9 @@ def test_more_replicas_that_share_never_hold_more(
 @given(software_terms, st.sampled_from([0, 1, 2, 3]))
 def test_no_term_holds_less(software: dict[str, Any], zero: int) -> None:
     """Software with such a term holds at least what the same without it does."""
-    same = {name: software[name] for name in ("gradient_dtype", "gathers_master")}
+    savings = ("gradient_dtype", "gathers_master", "master_weights")
+    savings += ("clears_gradients", "update_in_backward")
+    same = {name: software[name] for name in savings}
     bare, terms = (run(some, zero=zero, pp=2, dp=4).memory_bytes for some in (same, software))
     assert terms.total >= bare.total
 

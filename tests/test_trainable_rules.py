@@ -178,6 +178,6 @@ def test_one_table_is_frozen_once() -> None:
 
 def test_unknown_parts_are_refused() -> None:
     """Layers have no weights called so; adapters need a product."""
-    for columns in ({"frozen": "bias"}, {"lora_parts": "head"}, {"lora_parts": ()}):
+    for columns in ({"frozen": "bias"}, {"lora_parts": "norms"}, {"lora_parts": ()}):
         with pytest.raises(InputError):
             Strategy.validated(columns)

@@ -77,7 +77,7 @@ def _layer(
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
     weights = blocks.weight_sizes.resident(np.array([parameters]), np.array([quantized]))
     owned, gradients = _trained_shard(costs, table, 1), _trained_shard(costs, table, 2)
-    state = float(state_bytes(table.optimizer, blocks.element_bytes, owned)[0])
+    state = float(state_bytes(table.optimizer, blocks.weight_sizes.master, owned)[0])
     checkpoint = float(blocks.boundary_bytes[0]) if recomputed == FULL_LAYER else 0.0
     saved = checkpoint + sum(saved_activation_bytes(cost, recomputed) for cost in costs)
     forward = _collectives(costs, Phase.FORWARD)
@@ -325,7 +325,6 @@ def _offload_rates(system: System, table: Table, evaluation: Evaluation) -> dict
     shorter = np.where(training, np.minimum(forward, backward), forward)
     last = critical.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
-    element = blocks.element_bytes
     weights = blocks.weight_sizes.resident(
         layer_bytes(blocks, critical.work, lambda one: one.all_parameters),
         layer_bytes(blocks, critical.work, lambda one: one.all_quantized_parameters),
@@ -335,7 +334,7 @@ def _offload_rates(system: System, table: Table, evaluation: Evaluation) -> dict
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, evaluation.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
-    state = np.where(training, state_bytes(table.optimizer, element, owned), 0.0)
+    state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes.master, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)
     moved_activations = np.where(table.offload_activations, activations, 0.0)
     moved_state = np.where(table.offload_optimizer, state, 0.0)

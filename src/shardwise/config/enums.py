@@ -269,11 +269,13 @@ class FrozenPart(Word):
 
 
 class LoraPart(Word):
-    """Matrix products that may have low-rank adapters."""
+    """Matrix products that may have low-rank adapters, and what may be trained next to them."""
 
     ATTENTION = "attention"
     MLP = "mlp"
     EXPERTS = "experts"
+    EMBEDDING = "embedding"
+    HEAD = "head"
 
 
 class OffloadPart(Word):
@@ -362,6 +364,14 @@ class GradientDtype(Word):
 
     FP32 = "fp32"
     COMPUTE = "compute"
+
+
+class FrozenWeights(Word):
+    """Type in which frozen weights of matrix products are stored."""
+
+    DTYPE = "dtype"
+    NF4 = "nf4"
+    INT4 = "int4"
 
 
 class CudaGraphs(Word):

@@ -13,6 +13,7 @@ from shardwise.config.enums import (
     CudaGraphs,
     Dispatcher,
     FlashKernel,
+    FrozenWeights,
     GradientDtype,
     GradSync,
     GroupedProducts,
@@ -120,6 +121,22 @@ class Stack(Sourced):
     """The vocabulary rows of a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: GradientDtype
     """Type in which gradients are accumulated and reduced; `compute`: the dtype of the strategy."""
+    master_weights: bool = True
+    """Whether the optimizer has an fp32 copy of 16-bit weights. Without it, it updates the weights
+    themselves (pure 16-bit training; in torch its state then has their type too: adamw-bf16)."""
+    frozen_weights: FrozenWeights = FrozenWeights.DTYPE
+    """Type in which frozen weights of the matrix products of layers are stored: that of the
+    strategy, or 4 bits with scales (nf4: bitsandbytes and torchao; int4: GPTQ). Products read a
+    16-bit copy, made each time."""
+    clears_gradients: bool = False
+    """Whether gradients are freed after the update (PyTorch's zero_grad(set_to_none=True)), so that
+    a step of one micro-batch has none yet where its activations peak."""
+    update_in_backward: bool = False
+    """Whether a weight is updated as soon as its gradient is there, which is then freed, so that
+    only gradients of one component are resident (torchtune's optimizer_in_bwd)."""
+    keeps_frozen_inputs: bool = False
+    """Whether ZeRO-3 keeps, until the end of a backward pass, the inputs of fully recomputed layers
+    with frozen weights and their gradients (hooks of PyTorch's FSDP1)."""
     plain_gradients: bool = False
     """Whether gradients in the dtype of the strategy stay in memory next to the fp32 accumulation
     (the BF16 optimizer of DeepSpeed)."""
@@ -134,7 +151,8 @@ class Stack(Sourced):
     flat buffer of their type (DeepSpeed, InternEvo)."""
     update_bytes: PerElement = 0.0
     """Temporary bytes per updated weight, in addition to its state and an fp32 gradient, of an
-    optimizer made of several kernels (8 for torch's Adam: a root and a quotient)."""
+    optimizer made of several kernels (4 for torch's Adam: a root; 8 with a quotient), with its
+    state in fp32; as many fewer with smaller states."""
     weight_gradient_buffers: bool
     """Whether one buffer per distinct weight shape is resident in addition to the gradients, for
     GEMMs that accumulate into them (Transformer Engine)."""

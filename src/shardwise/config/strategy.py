@@ -231,7 +231,8 @@ class Strategy(ConfigBase):
         LoraPart.ATTENTION,
         LoraPart.MLP,
     )
-    """Parts of a layer whose GEMMs have adapters."""
+    """Parts of a layer whose GEMMs have adapters. Embedding and head may be trained next to them,
+    in full, as copies of the frozen ones (PEFT's modules_to_save)."""
     schedule: Annotated[
         Schedule | None,
         Role(

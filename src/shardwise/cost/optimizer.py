@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, combined, total
+from shardwise.arrays import Bools, Floats, Ints, combined, total
 from shardwise.config.enums import ZERO_WEIGHTS, Optimizer
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
@@ -134,22 +134,45 @@ def _moments(optimizer: Ints) -> Floats:
     return np.array([_MOMENTS[name] for name in Optimizer])[optimizer]
 
 
-def _master(element_bytes: Floats) -> Floats:
-    """The fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3)."""
-    return np.where(element_bytes < FP32_BYTES, FP32_BYTES, 0.0)
+def state_size(optimizer: Ints) -> Floats:
+    """Size of a moment over that of one in fp32, of torch's optimizers; 0 where one kernel updates.
+
+    The temporary tensors of an update have the type of the moments (torch/optim/adam.py: the root
+    of the second one). 8-bit optimizers have no such tensors (bitsandbytes, torchao).
+
+    Parameters
+    ----------
+    optimizer
+        Codes of `Optimizer`; shape (n,).
+    """
+    sizes = dict.fromkeys(Optimizer, 1.0) | {"adamw-bf16": 0.5, "adamw-8bit": 0.0}
+    return np.array([sizes[name] for name in Optimizer])[optimizer]
 
 
-def least_state_bytes(optimizer: Ints, element_bytes: Floats) -> Floats:
+def master_bytes(element_bytes: Floats, *, kept: Bools | bool) -> Floats:
+    """Size of the fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3).
+
+    Parameters
+    ----------
+    element_bytes
+        Size of a weight [byte]; shape (n,).
+    kept
+        Whether the optimizer has such a copy (`Stack.master_weights`).
+    """
+    return np.where(kept & (element_bytes < FP32_BYTES), float(FP32_BYTES), 0.0)
+
+
+def least_state_bytes(optimizer: Ints, master_bytes: Floats) -> Floats:
     """Least state per trained weight [byte]: that of a matrix of a layer.
 
     Parameters
     ----------
     optimizer
         Codes of `Optimizer`; shape (n,).
-    element_bytes
-        Size of a weight [byte]; shape (n,).
+    master_bytes
+        Size of the fp32 copy of a weight (`master_bytes`) [byte]; shape (n,).
     """
-    return _moments(optimizer) + _master(element_bytes)
+    return _moments(optimizer) + master_bytes
 
 
 def _moment_bytes(optimizer: Ints, trained: TrainedWeights) -> Floats:
@@ -161,19 +184,19 @@ def _moment_bytes(optimizer: Ints, trained: TrainedWeights) -> Floats:
     return own * trained.matrices + others * (trained.weights - trained.matrices)
 
 
-def state_bytes(optimizer: Ints, element_bytes: Floats, trained: TrainedWeights) -> Floats:
+def state_bytes(optimizer: Ints, master_bytes: Floats, trained: TrainedWeights) -> Floats:
     """State of the weights [byte]: moments, and an fp32 copy of weights in a smaller type.
 
     Parameters
     ----------
     optimizer
         Codes of `Optimizer`; shape (n,).
-    element_bytes
-        Size of a weight [byte]; shape (n,).
+    master_bytes
+        Size of the fp32 copy of a weight (`master_bytes`) [byte]; shape (n,).
     trained
         Weights with gradients [elements]; columns of shape (n,).
     """
-    return _moment_bytes(optimizer, trained) + _master(element_bytes) * trained.weights
+    return _moment_bytes(optimizer, trained) + master_bytes * trained.weights
 
 
 def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floats) -> Floats:
@@ -204,7 +227,8 @@ def optimizer_time(
     """Time of an optimizer step [s]: its bytes over the rate of element-wise kernels.
 
     Per owned weight: read the gradient, read and write the fp32 weight and the state, write the
-    weight if its type is smaller. Per local one: 1.5 sweeps over its gradient (zeroing, norm,
+    weight if its type is smaller; without an fp32 copy read and write the weight itself. Per local
+    one: 1.5 sweeps over its gradient (zeroing, norm,
     clipping). Muon also makes the updates of its matrices orthogonal, in matrix products; the
     ranks that share the state each do their share (arXiv 2502.16982, section 2.3).
 
@@ -225,10 +249,12 @@ def optimizer_time(
     matrix_rate
         Rate of matrix products [FLOP/s]; shape (rows,).
     """
-    weight = np.where(element_bytes < FP32_BYTES, element_bytes, 0.0)
+    copied = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
+    weight = np.where(copied, element_bytes, 0.0)
+    updated_bytes = np.where(copied, FP32_BYTES, element_bytes)
     reads = np.array([_GRADIENT_READS[name] for name in Optimizer])[table.optimizer]
     again = np.array([_WEIGHT_READS[name] for name in Optimizer])[table.optimizer]
-    each = reads * gradient_bytes + (2 + again) * FP32_BYTES + weight
+    each = reads * gradient_bytes + (2 + again) * updated_bytes + weight
     update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
     sweeps = _GRADIENT_SWEEPS * reduced.weights * gradient_bytes
     products = newton_schulz_time(table.optimizer, owned, matrix_rate)

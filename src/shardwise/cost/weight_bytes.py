@@ -19,7 +19,7 @@ class WeightBytes:
     copies: Floats
     """Quantized copies stored in addition."""
     frozen: Floats
-    """Weights that are not trained, in the type of the row."""
+    """Weights that are not trained, in the type of the row or in that of frozen ones."""
     gradients: Floats
     state: Floats
     """Optimizer state, with the fp32 copy of weights in a smaller type."""
@@ -61,11 +61,11 @@ def weight_bytes(
         if expert
         else (part.parameters, part.quantized_parameters, part.trained)
     )
-    state = state_bytes(optimizer, sizes.plain, trained)
+    state = state_bytes(optimizer, sizes.master, trained)
     return WeightBytes(
         stored=sizes.total(weights, quantized, sizes.stored),
         copies=quantized * sizes.copies,
-        frozen=(weights - trained.weights) * sizes.plain,
+        frozen=sizes.total(weights - trained.weights, quantized, sizes.frozen),
         gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
         state=np.where(training, state, 0.0),
     )

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_WEIGHTS, Schedule
+from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, component_bytes, layer_bytes
 from shardwise.cost.layer_cost import LayerBytes
-from shardwise.engine.zero import Shares, Unsharded, releases, weight_totals
+from shardwise.cost.optimizer import state_size
+from shardwise.engine.zero import Shares, Unsharded, largest_gradients, releases, weight_totals
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.in_flight import (
@@ -110,37 +111,147 @@ def stage_memory(
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     saved = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
-    live, component = _live(table, costs, group, activations.share)
+    live, in_layers, component = _live(table, costs, group, activations.share)
     local, updated = (
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
     )
     copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
-    in_update = copies > saved + live
+    peak = _peak(
+        table,
+        gradients=local,
+        largest=largest_gradients(costs, group, shares.gradients),
+        saved=saved,
+        live=live,
+        in_layers=in_layers,
+        kept=_kept_inputs(table, costs, group),
+        layers=group.layers,
+        copies=copies,
+    )
     return StageMemory(
         weights=ends.weights(shares, released) + here.here,
-        gradients=local,
+        gradients=peak.gradients,
         optimizer=ends.shared("state", shares.optimizer) + optimizer.here,
-        activations=np.where(in_update, 0.0, saved),
-        buffers=np.where(in_update, copies, live),
-        part=component,
-        in_update=in_update,
+        activations=peak.activations,
+        buffers=peak.buffers,
+        part=np.where(peak.of_layers, in_layers.component, component),
+        in_update=peak.in_update,
         offloaded=here.away + activations.away + optimizer.away,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Peak:
+    """What is resident in addition to weights and optimizer state at the peak of a stage [byte]."""
+
+    gradients: Floats
+    activations: Floats
+    buffers: Floats
+    of_layers: Bools
+    """Whether the component with the most transient bytes is sought among layers and embedding."""
+    in_update: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """Peak transient bytes of some components, and the one with this peak."""
+
+    bytes: Floats
+    component: Ints
+
+
+def _peak(
+    table: Table,
+    *,
+    gradients: Floats,
+    largest: Floats,
+    saved: Floats,
+    live: Floats,
+    in_layers: _Live,
+    kept: Floats,
+    layers: Floats,
+    copies: Floats,
+) -> _Peak:
+    """The largest of three moments: before backward, at its end, and in the update.
+
+    Before:  G0 + saved + live,
+    at its end:  G + saved / layers + live of layers + kept,
+    update:  G + copies.
+
+    G are the gradients of the stage. G0 is G, but for steps of one micro-batch in software that
+    frees gradients after the update: then G0 = 0. In between, each layer frees its activations and
+    adds its gradients, so that no moment needs more than the larger of both ends. `kept` is what
+    backward adds to saved activations instead of freeing them. Where weights are updated in
+    backward, G and G0 are the gradients of the largest component, and there is no later update.
+
+    Parameters
+    ----------
+    table
+        Strategies; n rows.
+    gradients
+        Local gradients of the stage [byte]; shape (n,), as all that follow.
+    largest
+        Those of its largest component [byte].
+    saved, live
+        Saved activations, and the peak of transient bytes [byte].
+    in_layers
+        This peak without the head.
+    kept
+        Inputs and gradients that software keeps until the end of backward [byte]; 0: none.
+    layers
+        Layers of the stage.
+    copies
+        Transient bytes of the update [byte].
+    """
+    early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
+    frees = table.by_stack(lambda stack: stack.clears_gradients) & (table.micro_batches == 1)
+    frees = (frees & (table.pp == 1)) | early
+    final = np.where(early, largest, gradients)
+    first = np.where(early, largest, np.where(frees, 0.0, gradients))
+    copies = np.where(early, 0.0, copies)
+    held = np.where(kept > 0, saved + kept, saved / np.maximum(layers, 1.0))
+    before, end = first + saved + live, final + held + in_layers.bytes
+    at_end = (frees | (kept > 0)) & (end > before)
+    in_update = final + copies > np.where(at_end, end, before)
+    return _Peak(
+        gradients=np.where(at_end | in_update, final, first),
+        activations=np.where(in_update, 0.0, np.where(at_end, held, saved)),
+        buffers=np.where(in_update, copies, np.where(at_end, in_layers.bytes, live)),
+        of_layers=at_end,
+        in_update=in_update,
+    )
+
+
+def _kept_inputs(table: Table, costs: ComponentCosts, group: StageGroup) -> Floats:
+    """Gradients of the inputs of layers that FSDP1 keeps until backward ends [byte].
+
+    Its hook on a frozen shard refers to the input of the layer and so to that input's gradient,
+    where the layer runs again in backward (reentrant checkpoints have inputs of their own):
+    PyTorch 2.1 to 2.6, torch/distributed/fsdp/_runtime_utils.py,
+    _register_post_backward_reshard_only_hook. The inputs themselves, which are the saved
+    activations, are not freed either.
+    """
+    rows = table.by_stack(lambda stack: stack.keeps_frozen_inputs) & (table.zero >= ZERO_WEIGHTS)
+    rows &= (table.lora_rank > 0) | (table.frozen > 0)
+    rows &= (table.recompute == Recompute.FULL.code) & table.training
+    if not np.any(rows):
+        return np.zeros_like(costs.memory_rate)
+    return np.where(rows, group.layers * costs.boundary_bytes, 0.0)
 
 
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """Transient bytes of the update per weight that a rank updates.
 
-    An fp32 copy of a 16-bit gradient, a flat copy before it, and buffers between the optimizer's
-    kernels.
+    An fp32 copy of a 16-bit gradient (where weights have one too), a flat copy before it, and
+    buffers between the optimizer's kernels, in the type of its state.
     """
     element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
+    copied = table.by_stack(lambda stack: stack.master_weights) & (element < FP32_BYTES)
     return (
-        np.where(element < FP32_BYTES, FP32_BYTES, 0.0)
+        np.where(copied, FP32_BYTES, 0.0)
         + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
-        + table.by_stack(lambda stack: stack.update_bytes)
+        + table.by_stack(lambda stack: stack.update_bytes) * state_size(table.optimizer)
     )
 
 
@@ -248,8 +359,8 @@ class _InFlight:
 
 def _live(
     table: Table, costs: ComponentCosts, group: StageGroup, here_share: Floats | float
-) -> tuple[Floats, Ints]:
-    """Peak transient bytes in addition to saved ones, and the component with this peak.
+) -> tuple[Floats, "_Live", Ints]:
+    """Peak transient bytes in addition to saved ones, the same without the head, and the component.
 
     The peak of a component is in the last one of its kind on the stage: activations of later layers
     are not saved yet, or already released.
@@ -264,6 +375,7 @@ def _live(
     zero = np.zeros_like(costs.memory_rate)
     unsharded = Unsharded.of(table, costs, group)
     most, where = np.full_like(zero, -np.inf), np.zeros(zero.shape, dtype=np.int64)
+    of_layers, layer = most, where
     shapes = zero
     embedding, head = len(group.resident) - 2, len(group.resident) - 1
     for place, count, size in resident:
@@ -279,10 +391,14 @@ def _live(
             shapes = np.where(here, np.maximum(shapes, size.gradient_buffer_bytes), shapes)
         more = here & (over > most)
         most, where = np.where(more, over, most), np.where(more, place, where)
+        if place != head:
+            more = here & (over > of_layers)
+            of_layers, layer = np.where(more, over, of_layers), np.where(more, place, layer)
     buffers = table.by_stack(lambda stack: stack.weight_gradient_buffers)
     extra = np.where(buffers & table.training, shapes, 0.0)
     extra = extra + np.where(table.training, 0.0, costs.boundary_bytes)
-    return np.maximum(most, 0.0) + extra, where
+    without = _Live(bytes=np.maximum(of_layers, 0.0) + extra, component=layer)
+    return np.maximum(most, 0.0) + extra, without, where
 
 
 def _after(

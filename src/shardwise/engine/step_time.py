@@ -159,7 +159,7 @@ def _offload(
     trained, expert = trained_on(costs, largest.resident, layers=True)
     dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
-    state = state_bytes(table.optimizer, costs.element_bytes, owned)
+    state = state_bytes(table.optimizer, costs.weight_sizes.master, owned)
     updated = trained.plus(expert)
     weights = costs.weight_sizes.resident(updated.weights, updated.quantized)
     backward = critical.on(lambda times: times.backward_pass_s)

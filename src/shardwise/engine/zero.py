@@ -10,7 +10,6 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.weight_bytes import WeightBytes
-from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 
 
@@ -122,6 +121,30 @@ def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotal
     return at(slice(None, -2)), at(slice(-2, None))
 
 
+def largest_gradients(
+    costs: ComponentCosts, group: StageGroup, shares: tuple[Floats, Floats]
+) -> Floats:
+    """A rank's gradients of the component of a stage with the most [byte].
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    group
+        One stage group; columns of shape (n,).
+    shares
+        Share of a rank of gradients: dense, expert.
+    """
+    totals = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
+    sizes = [
+        np.where(count > 0, one.shared("gradients", shares), 0.0)
+        for count, one in zip(_counts(costs, group), totals, strict=True)
+        if one
+    ]
+    most: Floats = np.maximum.reduce(sizes)
+    return most
+
+
 def _counts(costs: ComponentCosts, group: StageGroup) -> list[Floats]:
     """How many of each of `ComponentCosts.weights` a rank stores, recomputed or not."""
     kinds = len(costs.kinds)
@@ -165,7 +188,7 @@ def _from_master(table: Table, costs: ComponentCosts) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = table.by_stack(lambda stack: stack.gathers_master)
-    rows: Bools = split & gathers & (costs.element_bytes < FP32_BYTES)
+    rows: Bools = split & gathers & (costs.weight_sizes.master > 0)
     return rows
 
 

@@ -17,7 +17,7 @@ from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork, zeros
-from shardwise.ops.quantization import by_recipe, dispatch_bytes
+from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, tp_share
 from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
@@ -108,6 +108,7 @@ def rank_work(table: Table) -> RankWork:
         regather=table.tp_regather,
         fused_activation=table.fused_activation,
         element_bytes=element_bytes,
+        frozen_bytes=frozen_bytes(table, element_bytes),
         quantization=table.quantization,
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
         gathers_tokens=table.gathers_tokens,

@@ -41,6 +41,8 @@ from shardwise.ops.operation import (
 from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
+# Components that may be trained in full next to adapters.
+_ENDS = ("embedding", "head")
 # How the product that has an adapter is split over tensor-parallel ranks.
 _Split = Literal["columns", "rows", "expert_columns", "expert_rows", "replicated"]
 _ADAPTED: dict[str, _Split] = {
@@ -72,7 +74,7 @@ class Subset:
     """What is trained, as columns."""
 
     frozen: Ints
-    """Bits of `FrozenPart`; all of them where there are adapters."""
+    """Bits of `FrozenPart`; where there are adapters all, but embedding and head if trained."""
     rank: Ints
     """Rank of the adapters; 0: there are none."""
     adapted: Ints
@@ -83,6 +85,9 @@ class Subset:
         """Read it from strategies."""
         rank = table.lora_rank
         frozen = np.where(rank > 0, FrozenPart.bits(_COMPONENTS), table.frozen)
+        for end in _ENDS:
+            copied = (rank > 0) & ((table.lora_parts & LoraPart.bits([end])) > 0)
+            frozen = np.where(copied, frozen & ~FrozenPart.bits([end]), frozen)
         return cls(frozen=frozen, rank=rank, adapted=table.lora_parts)
 
     def freezes(self, component: str) -> Bools:
@@ -230,6 +235,7 @@ def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) 
     one = _without(operation, Phase.WEIGHT_GRAD, frozen)
     saved = one.saved_bytes
     if product is not None:
+        one = _from_fewer_bits(one, product, work, frozen)
         read = _adapter_tokens(operation, product, work)[0] * product.k * product.batch
         own = np.where(subset.rank > 0, read * work.element_bytes, saved)
         saved = np.where(needs & (saved > 0), own, 0.0)
@@ -237,7 +243,40 @@ def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) 
         one = _without(one, Phase.INPUT_GRAD, frozen)
         saved = np.where(frozen, 0.0, saved)
     trained = np.where(frozen, 0.0, one.trained)
-    return replace(one, saved_bytes=saved, trained_parameters=trained)
+    # PEFT's wrapper of such a module stores its weights, too (peft 0.14, utils/other.py).
+    copied = (subset.rank > 0) & ~frozen
+    stored = np.where(copied, 2 * one.parameters, one.parameters)
+    return replace(one, saved_bytes=saved, parameters=stored, trained_parameters=trained)
+
+
+def _from_fewer_bits(
+    operation: Operation, product: Matmul, work: RankWork, frozen: Bools
+) -> Operation:
+    """A product of a layer whose frozen weights are stored in 4 bits, in some rows.
+
+    A kernel makes a 16-bit copy of the weights before the product, forward and for the gradient of
+    the input, and the copy is freed after it (bitsandbytes, autograd/_functions.py, MatMul4Bit;
+    AutoGPTQ, nn_modules/qlinear). Experts are computed one after the other. The head keeps its
+    type (llm_int8_skip_modules of transformers).
+    """
+    rows = frozen & (work.frozen_bytes < work.element_bytes)
+    if not np.any(rows) or _component(operation.name) == "head":
+        return operation
+    weights = np.where(rows, operation.parameters, 0.0)
+    moved = weights * (work.frozen_bytes + work.element_bytes)
+    copy = weights / np.maximum(product.batch, 1.0) * work.element_bytes
+    forward = operation.forward_working_bytes
+    made = tuple(
+        MemoryBound(phase=phase, bytes=moved, flops=2 * weights)
+        for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
+    )
+    return replace(
+        operation,
+        kernels=(*operation.kernels, *made),
+        quantized_parameters=np.where(rows, weights, operation.read_quantized),
+        working_bytes=operation.working_bytes + copy,
+        forward_working_bytes=None if forward is None else forward + copy,
+    )
 
 
 def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:

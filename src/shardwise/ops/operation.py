@@ -82,6 +82,8 @@ class RankWork:
     """Whether the activation of the MLP is recomputed with its gradient instead of saved."""
     element_bytes: Floats
     """Size of a weight or activation [byte]."""
+    frozen_bytes: Floats
+    """Size of a frozen weight of a product as it is stored [byte]."""
     quantization: Ints
     """Code of `Quantization`."""
     dispatch_bytes: Floats

@@ -169,6 +169,7 @@ def _unsplit_token() -> RankWork:
         regather=np.array([True]),
         fused_activation=np.array([False]),
         element_bytes=one,
+        frozen_bytes=one,
         gradient_bytes=one,
         flash=np.array([True]),
         fused_norm=np.array([True]),
@@ -275,8 +276,8 @@ def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
             stored, trained = float(operation.parameters[0]), float(operation.trained[0])
             if ".lora_" in operation.name:
                 adapters += active * stored
-            elif operation.name != "embedding":
-                frozen += active * (stored - trained)
+            elif trained == 0 and operation.name != "embedding":
+                frozen += active * stored
     if subset.freezes("head")[0]:  # products of tied heads and modules hold no weights of their own
         frozen += model.vocab * model.hidden * (model.mtp + model.tied_embeddings)
     return frozen, adapters

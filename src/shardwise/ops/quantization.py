@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import DispatchDtype, Quantization
+from shardwise.config.enums import DispatchDtype, FrozenWeights, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import (
+    FP32_BYTES,
     Collective,
     CollectiveKind,
     Kernel,
@@ -150,6 +151,10 @@ class WeightSizes:
 
     plain: Floats
     """A weight that is not quantized."""
+    frozen: Floats
+    """A quantized one that is not trained, where trained ones have no shard of their own."""
+    master: Floats
+    """The fp32 copy of a weight in a smaller type; 0: the optimizer has none."""
     stored: Floats
     """A quantized one as stored, and sharded where weights are."""
     gathered: Floats
@@ -172,13 +177,39 @@ class WeightSizes:
         return self.total(parameters, quantized, self.stored + self.copies)
 
 
+# A weight in 4 bits: nf4 with an 8-bit scale for each 64 and an fp32 one for 256 of them (double
+# quantization, arXiv 2305.14314, section 3); int4 with a 16-bit scale and a 4-bit zero for each
+# 128 (GPTQ, arXiv 2210.17323; AutoGPTQ's group_size).
+_FROZEN_BYTES = {
+    FrozenWeights.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),
+    FrozenWeights.INT4: 0.5 + 2 / 128 + 0.5 / 128,
+}
+
+
+def frozen_bytes(table: Table, element_bytes: Floats) -> Floats:
+    """Size of a frozen weight of a product of a layer, with its scales [byte].
+
+    That of the row's type in rows with a recipe for products.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    element_bytes
+        Size of a weight in the row's type [byte]; shape (n,).
+    """
+    stored = table.by_stack(lambda stack: _FROZEN_BYTES.get(stack.frozen_weights, 0.0))
+    return np.where((stored > 0) & (table.quantization == 0), stored, element_bytes)
+
+
 def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
     """Sizes of weights by recipe.
 
     Without `quantized_weights` there are quantized copies in both orientations in addition to the
     16 bits, from the first micro-batch of a step to the last (weight caching of Transformer
     Engine). With it one orientation is stored, of mxfp8 both, and the other is a copy. A
-    forward-only step has one orientation.
+    forward-only step has one orientation. Without a recipe, quantized weights are frozen ones in
+    4 bits, stored and gathered as they are.
 
     Parameters
     ----------
@@ -196,10 +227,14 @@ def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
     stored = np.where(alone, np.where(transposable, one, every), element_bytes)
     copies = np.where(alone, every - stored, every)
     transposing = np.where(transposable, 2 * copies, gathered + stored)
+    frozen = frozen_bytes(table, element_bytes)
+    has_copy = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
     return WeightSizes(
         plain=element_bytes,
-        stored=np.where(quantized, stored, element_bytes),
-        gathered=np.where(quantized & alone, gathered, element_bytes),
+        frozen=frozen,
+        master=np.where(has_copy, FP32_BYTES, 0.0),
+        stored=np.where(quantized, stored, frozen),
+        gathered=np.where(quantized & alone, gathered, frozen),
         copies=copies,
         quantizing=np.where(
             alone, transposing, np.where(quantized, reads * element_bytes, 0.0) + every

@@ -14,8 +14,10 @@ from shardwise.config.base import ConfigBase
 from shardwise.config.enums import Optimizer
 from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
+from shardwise.config.stack import DEFAULT_STACK
+from shardwise.config.strategy import Strategy
 from shardwise.config.system import Price, Site, System
-from shardwise.cost.optimizer import least_state_bytes
+from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import StrategyLike, estimate
 from shardwise.ops.layer import DTYPE_BYTES
@@ -127,7 +129,10 @@ def checkpoint_bytes(found: Estimate) -> float:
     """
     element = DTYPE_BYTES[found.strategy["dtype"]]
     optimizer = np.array([Optimizer(found.strategy["optimizer"]).code])
-    state = float(least_state_bytes(optimizer, np.array([element]))[0])
+    strategy = Strategy.validated({"stack": found.strategy["stack"]}, source="strategy")
+    kept = strategy.loaded_stack(DEFAULT_STACK).master_weights
+    master = master_bytes(np.array([element]), kept=kept)
+    state = float(least_state_bytes(optimizer, master)[0])
     return found.parameters * element + found.trainable_parameters * state
 
 

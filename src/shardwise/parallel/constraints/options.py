@@ -10,6 +10,7 @@ from shardwise.config.enums import (
     Dispatcher,
     Dtype,
     FrozenPart,
+    FrozenWeights,
     LoraPart,
     OffloadPart,
     Position,
@@ -85,6 +86,21 @@ def _frozen_tied(model: Model, _: System, table: Table) -> Bools:
     return (embedding != head) & model.tied_embeddings
 
 
+def _half_of_tied(model: Model, _: System, table: Table) -> Bools:
+    """Rows with adapters that train only one end of a model whose ends are tied."""
+    trained = Subset.of(table)
+    one_end = trained.freezes("embedding") != trained.freezes("head")
+    return (table.lora_rank > 0) & one_end & model.tied_embeddings
+
+
+def _recipe_of_frozen(_: Model, __: System, table: Table) -> Bools:
+    """Rows with a recipe for products, some of whose frozen weights the stack stores in 4 bits."""
+    stored = table.by_stack(lambda stack: stack.frozen_weights != FrozenWeights.DTYPE)
+    freezes = (table.lora_rank > 0) | (table.frozen > 0)
+    rows: Bools = stored & freezes & (table.quantization != Quantization.NONE.code)
+    return rows
+
+
 def _recomputes_nothing(model: Model, _: System, table: Table) -> Bools:
     return (table.recompute != Recompute.NONE.code) & ~runs_backward(model, Subset.of(table))
 
@@ -138,6 +154,15 @@ _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
         for field in ("frozen", "lora_rank")
     ),
     Constraint(
+        reason="frozen_recipe",
+        field="quantization",
+        violated=_recipe_of_frozen,
+        problem=lambda _, __, t: (
+            f"products read 16-bit copies of frozen weights in "
+            f"{t.stacks[one(t.stack)].frozen_weights}; allowed: none"
+        ),
+    ),
+    Constraint(
         reason="lora_parts",
         field="lora_parts",
         violated=lambda _, __, t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
@@ -151,6 +176,12 @@ _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
             f"{m.name} has no "
             + ", ".join(LoraPart.from_bits(one(t.lora_parts) & _absent_adapted(m)))
         ),
+    ),
+    Constraint(
+        reason="lora_tied",
+        field="lora_parts",
+        violated=_half_of_tied,
+        problem=lambda m, _, __: f"embedding and head of {m.name} are tied; name both or none",
     ),
     Constraint(
         reason="recompute_frozen",

@@ -19,7 +19,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.cost.component_costs import PlacedCosts
-from shardwise.cost.optimizer import least_state_bytes
+from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.engine.evaluate import peak_memory
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES
@@ -278,7 +278,9 @@ def _most_parameters(case: _Case) -> float:
     optimizers = case.space.values("optimizer", case.system) or ()
     optimizer = np.array([Optimizer(name).code for name in optimizers])
     gradient = min(DTYPE_BYTES.values())
-    state = np.min(least_state_bytes(optimizer[:, np.newaxis], weight), axis=0)
+    kept = all(stack.master_weights for stack in case.space.stacks(case.system))
+    master = master_bytes(weight, kept=kept)
+    state = np.min(least_state_bytes(optimizer[:, np.newaxis], master), axis=0)
     if not _trains_everything(case):
         gradient, state = 0.0, np.zeros_like(weight)
     if any(case.space.values("quantized_weights", case.system) or ()):

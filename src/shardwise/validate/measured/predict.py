@@ -78,6 +78,8 @@ def metric_of(run: Run) -> Metric:
         return "reserved"
     if "allocated" in text or "memory active" in text:  # blocks in use, as allocated ones
         return "allocated"
+    if "torchtune" in (run.software.framework or "") and "reserved" not in text:
+        return "allocated"  # it logs peak_memory_active
     return "reserved" if "reserved" in text else "device"
 
 

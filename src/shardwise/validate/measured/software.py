@@ -4,6 +4,7 @@ import re
 
 from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.stack import Stack
+from shardwise.validate.measured.fine_tuning import memory_changes
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.words import says_flash
 
@@ -62,6 +63,7 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     changes = feature_changes(run)
     if name in _PLAIN_PYTORCH:
         changes |= _added_kernels(run)
+    changes |= memory_changes(run, name)
     return Stack.load(name).model_copy(update=changes)
 
 

@@ -15,6 +15,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.estimator import estimate_many
+from shardwise.validate.measured.fine_tuning import memory_fields
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.software import dispatcher_of, newest, truth
@@ -22,8 +23,6 @@ from shardwise.validate.measured.words import FP8_SWITCHES
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025", "meta-2024")
-# Tokens of a document of SQuAD, on which NeMo fine-tunes.
-_SQUAD = 256
 
 
 def strategy_of(
@@ -57,7 +56,7 @@ def strategy_of(
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, stack, dp, system)
     fields |= _communication(run, tp)
-    fields |= _fine_tuning(run, assumed)
+    fields |= memory_fields(run, stack.name, assumed)
     fields |= _experts(run, model, stack, dp, assumed)
     sizes = _batches(run, pp, dp, assumed)
     fields |= _stages(run, model, stack, pp, run.global_batch // (dp * sizes[0]), assumed)
@@ -245,17 +244,6 @@ def _expand_layout(layout: str) -> list[str]:
     text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
     text = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), text)
     return text.split("|")
-
-
-def _fine_tuning(run: Run, assumed: list[str]) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    if run.task in ("sft", "lora") and "packed sequences" in (run.notes or ""):
-        # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
-        fields["document_len"] = _SQUAD
-        assumed.append(f"documents of {_SQUAD} tokens")
-    if run.task != "lora" and str(run.features.get("peft")) != "lora":
-        return fields
-    return fields | {"lora_rank": 16, "lora_parts": ("attention",)}
 
 
 def _experts(

@@ -111,6 +111,11 @@ FEATURES: Mapping[str, Feature] = {
     # Sharding and fine-tuning
     "use_megatron_fsdp": _same(),
     "peft": _same(values=r"q?lora|none|"),
+    "param_offload": _same(values=r"cpu|none|"),
+    "optimizer_offload": _same(values=r"cpu|none|"),
+    "optimizer_in_bwd": _same(),
+    "activation_offloading": _same(),
+    "chunked_cross_entropy": _same(),
     # Precision
     **dict.fromkeys(FP8_SWITCHES, Feature(values=_ANY)),
     # Stated elsewhere in the row, implied by the software, or names of sources
@@ -152,11 +157,6 @@ FEATURES: Mapping[str, Feature] = {
     "use_mc2": _lacks("products fused with communication on Ascend"),
     "zero_hpz_partition_size": _lacks("secondary shards of weights within a node (ZeRO++)"),
     "zeropp": _lacks("ZeRO++"),
-    "param_offload": _lacks("weights on the host"),
-    "optimizer_offload": _lacks("optimizer on the host"),
-    "optimizer_in_bwd": _lacks("optimizer steps within the backward pass"),
-    "activation_offloading": _lacks("activations on the host"),
-    "chunked_cross_entropy": _lacks("a loss in chunks of tokens"),
 }  # fmt: skip
 """By name; each alias is another name of the same."""
 
