@@ -57,6 +57,17 @@ def _per_node(inter, accelerator="H100", per_node=8):
         ({"accelerator": "Gaudi2", "family": "Gaudi2"}, "gaudi2"),
         ({"accelerator": "V100", "mem_gb": 32.0}, "v100-sxm-32gb"),
         ({"accelerator": "V100"}, "v100-sxm-16gb"),
+        ({"accelerator": "A100", "variant": "40GB PCIe"}, "a100-40gb-pcie"),
+        ({"accelerator": "A100", "variant": "PCIe", "mem_gb": 40.0}, "a100-40gb-pcie"),
+        ({"accelerator": "H100", "variant": "SXM5, NVLink"}, "h100-sxm"),
+        ({"accelerator": "Ascend 910B", "mem_gb": 64.0}, "ascend-910b"),
+        ({"accelerator": "Max1550-tile", "family": "PVC"}, "max1550-tile"),
+        ({"accelerator": "L40S", "variant": "48GB"}, "l40s"),
+        ({"accelerator": "RTX4090", "variant": "24GB"}, "rtx-4090"),
+        ({"accelerator": "NVIDIA GeForce RTX 4090"}, "rtx-4090"),
+        ({"accelerator": "RTX 6000 Ada"}, "rtx-6000-ada"),
+        ({"accelerator": "A6000", "family": "A6000", "mem_gb": 48.0}, "rtx-a6000"),
+        ({"accelerator": "RTX A5000"}, "rtx-a5000"),
     ],
 )  # fmt: skip
 def test_accelerators_by_what_rows_call_them(told, name):
@@ -69,6 +80,10 @@ def test_accelerators_by_what_rows_call_them(told, name):
     [
         ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
          "an H200 NVL as one in SXM servers"),
+        ({"accelerator": "H100 NVL"}, "an H100 NVL as an H100 PCIe"),
+        ({"accelerator": "GH200"}, "a GH200 as an H200 in SXM servers"),
+        ({"accelerator": "Ascend 910B3"}, "an Ascend 910B of another bin as one of 376 TFLOP/s"),
+        ({"accelerator": "RTX 4090 Laptop"}, "another RTX 4090 as one of 450 W"),
     ],
 )  # fmt: skip
 def test_variants_that_another_system_stands_in_for_say_so(told, said):
@@ -78,7 +93,10 @@ def test_variants_that_another_system_stands_in_for_say_so(told, said):
     assert assumed == [said]
 
 
-@each_row("name", ["V100 or A100 (not stated in doc)", "X1"])
+@each_row(
+    "name",
+    ["V100 or A100 (not stated in doc)", "X1", "L40", "L4", "RTX 3090", "A40", "Max1550"],
+)
 def test_unknown_accelerators_are_refused(name):
     """And those that may be one or the other."""
     with pytest.raises(NotModelledError) as refused:
@@ -102,6 +120,7 @@ def test_unknown_accelerators_are_refused(name):
         ("800 Gb/s per node (4x HDR, vTrain config)", 100),
         ("1600 Gbps node-node RoCE (stated)", 200),
         ("400 Gbps per node", 50),
+        ("8x Slingshot-11 200 Gb/s per node", 200),
     ],
 )  # fmt: skip
 def test_networks_between_nodes(inter, rate):

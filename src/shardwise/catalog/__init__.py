@@ -8,7 +8,12 @@ __all__ = ["OTHER_NAMES", "canonical", "find", "names"]
 _ROOT = Path(__file__).parent
 OTHER_NAMES = {
     "systems": {
+        "4090": "rtx-4090",
+        "910b": "ascend-910b",
+        "a5000": "rtx-a5000",
+        "a6000": "rtx-a6000",
         "a800": "a800-sxm",
+        "ascend910b": "ascend-910b",
         "b200": "b200-sxm",
         "b300": "b300-sxm",
         "dgx-b200": "b200-sxm",
@@ -23,6 +28,7 @@ OTHER_NAMES = {
         "ironwood": "tpu-v7x",
         "tpu-v7": "tpu-v7x",
         "tpu7x": "tpu-v7x",
+        "rtx4090": "rtx-4090",
         "trainium": "trainium1",
         "trillium": "tpu-v6e",
         "trn1": "trainium1",

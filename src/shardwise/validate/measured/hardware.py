@@ -16,12 +16,13 @@ _OMNI_PATH = 0.3
 # variant" counts, so that special ones come first.
 _NAMES: tuple[tuple[str, str], ...] = (
     (r"A800", "a800-sxm"),
+    (r"A100.*PCI.*\b40 ?GB|A100.*\b40 ?GB.*PCI", "a100-40gb-pcie"),
     (r"A100.*PCI", "a100-80gb-pcie"),
     (r"A100.*\b40 ?GB", "a100-40gb-sxm"),
     (r"V100 or A100", ""),
     (r"A100", "a100-80gb-sxm"),
     (r"H100.*(500 ?W|HBM2e)", "h100-sxm-500w"),
-    (r"H100.*PCI", "h100-pcie"),
+    (r"H100.*PCI|H100[- ]NVL\b", "h100-pcie"),
     (r"H100", "h100-sxm"),
     (r"H200", "h200-sxm"),
     (r"H800", "h800-sxm"),
@@ -42,11 +43,24 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"Gaudi ?2", "gaudi2"),
     (r"V100.*32", "v100-sxm-32gb"),
     (r"V100", "v100-sxm-16gb"),
+    (r"910B", "ascend-910b"),
+    (r"Max ?1550.*tile", "max1550-tile"),
+    (r"\bL40S\b", "l40s"),
+    (r"\b4090\b|\bRTX ?4090\b", "rtx-4090"),
+    (r"6000 ?Ada", "rtx-6000-ada"),
+    (r"\bA6000\b", "rtx-a6000"),
+    (r"\bA5000\b", "rtx-a5000"),
 )
 # Variants of other power or links than the system that stands in for them.
-_STAND_INS = ((r"H200.*NVL", "an H200 NVL as one in SXM servers"),)
+_STAND_INS = (
+    (r"\bH200.*NVL", "an H200 NVL as one in SXM servers"),
+    (r"\bH100[- ]NVL\b", "an H100 NVL as an H100 PCIe"),
+    (r"GH200", "a GH200 as an H200 in SXM servers"),
+    (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
+    (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
+)
 # Names of network cards have numbers of their own.
-_CARDS = re.compile(r"(ConnectX|CX|BlueField)-\d+|\bBF\d\b|\bMT\d+\b")
+_CARDS = re.compile(r"(ConnectX|CX|BlueField|Slingshot)-\d+|\bBF\d\b|\bMT\d+\b")
 
 
 def system_of(run: Run, assumed: list[str]) -> System:

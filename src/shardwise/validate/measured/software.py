@@ -16,6 +16,9 @@ UNKNOWN_STACK = "unknown"
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
 
+# Share of tensor-parallel communication in fused products of CANN: that of user buffers on GPUs.
+_MC2_HIDDEN = 0.72
+
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"llm-foundry|Composer", "composer-2023"),
@@ -32,6 +35,8 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"Gaudi", "gaudi-2025"),
     (r"HAI-LLM", "deepseek-2024"),
     (r"MaxText|maxtext|Pax", "maxtext-2024"),
+    (r"MindSpeed|ModelLink", "mindspeed-2024"),
+    (r"Megatron-DeepSpeed \(ALCF\)", "megatron-deepspeed-2024"),
     (r"DeepSpeed ZeRO", "deepspeed-2021"),
     (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
     (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
@@ -120,6 +125,8 @@ def feature_changes(run: Run) -> dict[str, object]:
         changes |= {"tp_hidden": 0.0, "tp_backward_async": False, "pp_hidden": 0.0}
     if features.get("tp_comm_overlap") is not None and not truth(features["tp_comm_overlap"]):
         changes |= {"tp_hidden": 0.0}
+    if truth(features.get("use_mc2")):  # products of CANN with their communication in them
+        changes |= {"tp_hidden": _MC2_HIDDEN}
     if features.get("async_tp"):
         changes |= {"tp_hidden": 0.375}
     if features.get("no_gradient_accumulation_fusion"):
