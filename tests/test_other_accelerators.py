@@ -1,4 +1,4 @@
-"""Blackwell Ultra, AMD, TPU, Ascend, cards for fine-tuning ...: data sheets, their networks, and MFU in reach."""
+"""Blackwell Ultra, AMD, TPU, Ascend, RTX ...: data sheets, their networks, and MFU in reach."""
 
 from typing import Any
 
