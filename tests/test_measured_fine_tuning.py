@@ -65,3 +65,86 @@ def test_active_memory_is_allocated_memory():
 def test_releases_of_torchtitan(version, year, stack):
     said = {"framework": "torchtitan", "version": version}
     assert stack_of(run_on(software=said, year=year), []).name == stack
+
+
+MIXTURE = LLAMA | {"arch": "moe-decoder", "experts": 8, "topk": 2, "moe_ffn": 14336}
+
+
+@each_row(
+    ("framework", "degrees", "etp"),
+    [
+        ("Megatron-LM (mcore)", {"tp": 8}, 8),
+        ("Megatron-LM (mcore)", {"tp": 8, "ep": 1}, 8),
+        ("Megatron-LM (mcore)", {"tp": 4, "ep": 2}, 1),
+        ("Megatron-LM (mcore)", {"tp": 4, "etp": 2}, 2),
+        ("MaxText", {"tp": 4}, 1),
+    ],
+)
+def test_experts_that_megatron_splits_by_default(framework, degrees, etp):
+    run = run_on(framework, model=MIXTURE, parallelism=degrees)
+    assert translate(run).strategy.etp == etp
+
+
+@each_row(
+    ("precision", "zero", "pure"),
+    [
+        ("bfloat16 (pure; weights, gradients and optimizer state)", 3, True),
+        ("bf16 (weights, gradients and optimizer state; no fp32 master)", 0, True),
+        ("bfloat16 mixed (autocast)", 0, True),
+        ("bfloat16 mixed (autocast)", 3, False),
+    ],
+)
+def test_types_of_weights_of_transformers(precision, zero, pure):
+    """Mixed precision leaves weights in 16 bits but for FSDP, which makes them fp32."""
+    shards = {"zero_stage": zero, "fsdp_shard": 8} if zero else {}
+    run = run_on("HF Trainer", task="sft", precision=precision, parallelism=shards)
+    strategy = translate(run).strategy
+    assert strategy.stack.master_weights is not pure
+    assert strategy.optimizer == ("adamw-bf16" if pure else "adamw")
+    assert strategy.stack.gradient_dtype == ("compute" if pure else "fp32")
+
+
+@each_row(
+    ("precision", "peft", "base"),
+    [
+        ("bnb nf4 4-bit base weights, bfloat16 (pure)", "lora", "nf4"),
+        ("gptq 4-bit base weights, float16 mixed (autocast)", "lora", "int4"),
+        ("fp16 (GPTQ int4 base)", "qlora", "int4"),
+        ("bf16", "qlora", "nf4"),
+        ("bf16", "lora", "dtype"),
+    ],
+)
+def test_types_of_frozen_weights(precision, peft, base):
+    run = run_on("HF Trainer", task="lora", precision=precision, features={"peft": peft})
+    assert translate(run).strategy.stack.frozen_weights == base
+
+
+@each_row(
+    ("notes", "rank", "parts"),
+    [
+        ("LoRA r=16 on q,k,v,o", 16, ("attention",)),
+        ("LoRA (r=64 default in finetune.py)", 64, ("attention",)),
+        ("LoRA + trainable embedding and LM head", 16, ("attention", "embedding", "head")),
+        (None, 16, ("attention",)),
+    ],
+)
+def test_adapters_that_notes_describe(notes, rank, parts):
+    run = run_on("HF Trainer", task="lora", model=LLAMA | {"notes": notes})
+    strategy = translate(run).strategy
+    assert (strategy.lora_rank, strategy.lora_parts) == (rank, parts)
+
+
+def test_techniques_of_torchtune():
+    features = {"optimizer_in_bwd": True, "activation_offloading": True}
+    strategy = translate(run_on("torchtune", task="sft", features=features)).strategy
+    assert strategy.stack.update_in_backward
+    assert strategy.offload_activations
+    paged = {"optimizer": "PagedAdamW8bit, optimizer_in_bwd"}
+    strategy = translate(run_on("torchtune", task="sft", features=paged)).strategy
+    assert (strategy.stack.update_in_backward, strategy.optimizer) == (True, "adamw-8bit")
+    added = {"notes": "techniques are cumulative"}
+    losses = [
+        translate(run_on("torchtune", task="sft", features=chosen, **added)).strategy.stack
+        for chosen in ({}, {"chunked_cross_entropy": True})
+    ]
+    assert [stack.loss_saved_bytes for stack in losses] == [12, 2.25]

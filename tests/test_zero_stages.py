@@ -285,3 +285,11 @@ def test_the_update_is_of_the_shard() -> None:
     ]
     for columns, owned in cases:
         assert run(**columns).time_s["optimizer"] * 1e12 == pytest.approx(30 * owned + sweeps)
+
+
+def test_all_reduced_gradients_stay_where_software_stores_them():
+    """As without sharding of gradients; then no layer needs more for its own."""
+    whole = held({"unsharded_gradients": True}, zero=2)
+    assert whole.gradients == held({}, zero=1).gradients == 4 * WHOLE
+    assert whole.buffers == held({}, zero=1).buffers
+    assert held({"unsharded_gradients": True}, zero=1) == held({}, zero=1)

@@ -146,6 +146,9 @@ class Stack(Sourced):
     per `step`, with the last one, with unsharded gradients until then (`no_sync` of FSDP)."""
     pipeline_grad_sync: GradSync = GradSync.MICRO_BATCH
     """The same in a pipeline (torch.distributed.pipelining: once per step)."""
+    unsharded_gradients: bool = False
+    """Whether ranks store all gradients that ZeRO-2 reduces until the update, not only their shard
+    (PaddlePaddle's stage 2, as its runs show)."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""

@@ -177,11 +177,24 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
 
 def _gradients(table: Table) -> tuple[Floats, Floats]:
     """Share of a rank of gradients, dense and of experts."""
-    unsharded = table.syncs_once
+    unsharded = (table.zero >= ZERO_GRADIENTS) & ~scatters(table)
     if not np.any(unsharded):
         return _inverse(table, ZERO_GRADIENTS)
     dense, expert = (np.where(unsharded, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
     return dense, expert
+
+
+def scatters(table: Table) -> Bools:
+    """Rows whose ranks free the gradients that they do not update, layer by layer.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    """
+    stores_all = table.by_stack(lambda stack: stack.unsharded_gradients)
+    rows: Bools = (table.zero >= ZERO_GRADIENTS) & ~table.syncs_once & ~stores_all
+    return rows
 
 
 def _from_master(table: Table, costs: ComponentCosts) -> Bools:
@@ -211,8 +224,8 @@ class Unsharded:
     def of(cls, table: Table, costs: ComponentCosts, group: StageGroup) -> "Unsharded":
         """Add them up; zeros if no row shards gradients."""
         none = np.zeros_like(costs.memory_rate)
-        scatters, released = (table.zero >= ZERO_GRADIENTS) & ~table.syncs_once, releases(table)
-        if not np.any(scatters | released):
+        scattered, released = scatters(table), releases(table)
+        if not np.any(scattered | released):
             return cls(none, none, none)
         components = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
         counts = _counts(costs, group)
@@ -224,7 +237,7 @@ class Unsharded:
 
         def gathered(gradients: Floats, weights: Floats) -> Floats:
             prefetched = weights + table.fsdp_prefetch * stored
-            return np.where(scatters, gradients, 0.0) + np.where(released, prefetched, 0.0)
+            return np.where(scattered, gradients, 0.0) + np.where(released, prefetched, 0.0)
 
         stored = most("stored")
         embedding, head = (one.dense for one in components[-2:] if one)

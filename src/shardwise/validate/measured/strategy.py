@@ -47,7 +47,7 @@ def strategy_of(
         "cp": cp,
         "dp": dp,
         "ep": p.ep or 1,
-        "etp": p.etp or 1,
+        "etp": p.etp or _expert_tensors(run, stack, tp),
         "global_batch_size": run.global_batch,
         "seq_len": run.model.seq_len,
         "stack": stack,
@@ -69,6 +69,16 @@ def strategy_of(
     if len(sizes) > 1:
         assumed.append(f"micro_batch {fields['micro_batch_size']}")
     return Strategy.validated(fields, source=run.id)
+
+
+def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
+    """Ranks that split an expert where a row does not say.
+
+    Megatron-LM splits experts as it does other layers unless told otherwise; its recipes with
+    expert parallelism set 1.
+    """
+    alone = (run.parallelism.ep or 1) == 1 and bool(run.model.experts)
+    return tp if alone and stack.name.startswith(("megatron", "nemo")) else 1
 
 
 def _accelerators_of_ranks(ranks: int, unit: str | None) -> int:
