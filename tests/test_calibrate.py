@@ -199,7 +199,7 @@ def test_the_verb_refuses_in_one_line(tmp_path, shardwise, monkeypatch):
     code, _, err = shardwise("calibrate", "h100-sxm", "--from-table", cast)
     assert (code, err) == (
         2,
-        f"error: {cast}: only gemm, attention, moe and collective can be fitted to\n",
+        f"error: {cast}: only gemm, attention, moe, collective and moe_alltoall can be fitted to\n",
     )
     rows = products().with_columns(latency_us=pl.lit(100.0))
     both = pl.concat([rows, rows.with_columns(gpu=pl.lit("yours"))])
@@ -233,5 +233,5 @@ def test_unknown_kinds_are_left_alone(tmp_path):
     table = read_table(saved(tmp_path, "gemm", both))
     assert [fit.rows for fit in calibrated(machine(), [table]).fits] == [90]
     only = read_table(saved(tmp_path, "gemm", frame.with_columns(dtype=pl.lit("int3"))))
-    with pytest.raises(InputError, match="only gemm, attention, moe and collective"):
+    with pytest.raises(InputError, match="only gemm, attention, moe, collective and moe_alltoall"):
         calibrated(machine(), [only])

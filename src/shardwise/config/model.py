@@ -121,9 +121,11 @@ class Moe(ConfigBase):
     """Routed experts."""
     top_k: Count
     """Experts that one token is sent to."""
+    groups: Count | None = None
+    """Groups of equal size that the experts form for node-limited routing; None with `top_groups`:
+    one to each domain of the innermost network tier."""
     top_groups: Count | None = None
-    """Groups of experts that a token's are chosen from, one group to a node (node-limited routing);
-    None: any."""
+    """Groups of experts that a token's are chosen from (node-limited routing); None: any."""
     ffn: Count
     """Inner width of one expert."""
     activation: Activation
@@ -153,9 +155,26 @@ class Moe(ConfigBase):
         if self.top_groups is not None and self.top_groups > self.experts:
             most = f"the groups that {self.experts} experts can make"
             raise ValueError(f"top_groups {self.top_groups} is more than {most}")
+        self._check_groups()
         if self.shared_gate and not self.shared_ffn:
             raise ValueError("shared_gate: there are no shared experts (shared_ffn) to gate")
         return self
+
+    def _check_groups(self) -> None:
+        if self.groups is None:
+            return
+        if self.top_groups is None:
+            raise ValueError(
+                "groups: top_groups must say how many of them a token's experts are in"
+            )
+        if self.experts % self.groups:
+            raise ValueError(f"groups {self.groups} must divide the experts, {self.experts}")
+        if self.top_groups > self.groups:
+            raise ValueError(f"top_groups {self.top_groups} is more than groups {self.groups}")
+        if self.top_k > self.experts // self.groups * self.top_groups:
+            raise ValueError(
+                f"top_k {self.top_k} is more than the experts of {self.top_groups} groups"
+            )
 
 
 class Layer(ConfigBase):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from shardwise.config.base import NO_FLAG, ConfigBase, Count
-from shardwise.config.bounds import Factor, JoinExponent, RateShare
+from shardwise.config.bounds import Factor, Fraction, JoinExponent, Overhead, RateShare
 from shardwise.units import ByteRate, Latency
 
 
@@ -48,6 +48,38 @@ CollectiveName = Literal[
 # In a ring, what is broadcast goes the way of what is gathered, what is reduced the way of what is
 # scattered (NCCL).
 _LIKE: dict[str, CollectiveName] = {"broadcast": "all_gather", "reduce": "reduce_scatter"}
+
+
+class SendKernel(ConfigBase):
+    """Figures of a kernel that moves the tokens of experts (see `cost.dispatch`)."""
+
+    latency: Latency
+    """Time without tokens, among ranks of one domain of the innermost tier."""
+    latency_per_doubling: Latency = 0
+    """Added for each doubling of these domains."""
+    rate: ByteRate
+    """Bytes that one multiprocessor moves."""
+    row_bytes: Overhead = 0
+    """Bytes that a row costs in addition to its own, once for each rank that it goes to."""
+    token_bytes: Overhead = 0
+    """The same, once for each token."""
+    token_share: Overhead = 0
+    """The same, over the bytes of a row: 1 where each token is read, or written, once more."""
+    relay_factor: Factor = 1
+    """Time of multiprocessors where tokens also go to other domains, over that inside one."""
+    link_efficiency: Fraction
+    """Share of the innermost tier's bandwidth."""
+    fabric_efficiency: Fraction
+    """Share of the bandwidth of the tiers beyond."""
+
+
+class ExpertKernels(ConfigBase):
+    """Kernels of a library that sends a token once to each domain and rank of its experts."""
+
+    dispatch: SendKernel
+    """To the experts, and, of gradients, back through `combine`."""
+    combine: SendKernel
+    """From the experts: rows are added to those of their token."""
 
 
 class Tier(ConfigBase):

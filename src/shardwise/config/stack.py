@@ -186,6 +186,11 @@ class Stack(Sourced):
     expert_overlap_processors: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0.15
     """Share of the multiprocessors that overlapped expert-parallel communication takes from compute
     (DeepSeek-V3: 20 of 132 multiprocessors; arXiv 2412.19437, section 3.2.2)."""
+    deepep_multiprocessors: Count = 20
+    """Multiprocessors that DeepEP uses, in place of that share where the system has figures of its
+    kernels: 20 by default (deepseek-ai/DeepEP, deep_ep/buffer.py; Megatron-LM)."""
+    hybridep_multiprocessors: Count = 16
+    """The same of HybridEP: 16 by default (Megatron-LM, moe_flex_dispatcher_num_sms)."""
     gathers_behind: bool = True
     """Whether the all-gather of weights once per step overlaps with the first forward pass."""
     dp_contention: Speed

@@ -16,7 +16,7 @@ from shardwise.config.accelerator import (
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, ShapeFigure, Size
 from shardwise.config.enums import Processing
-from shardwise.config.network import Tier
+from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.units import (
     LEAST_SHARE,
@@ -31,6 +31,7 @@ from shardwise.units import (
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 TablePhase = Literal["any", "forward", "input_grad", "weight_grad"]
+DispatchLibrary = Literal["deepep", "hybridep"]
 MemoryClass = Literal["permute", "permute_backward", "loss"]
 
 # What a table of shapes must give of each shape; tables of products may add `output_bytes`.
@@ -310,6 +311,9 @@ class System(Sourced):
     node: Node
     network: tuple[Tier, ...] = Field(min_length=1)
     """Tiers inside out; the domains grow and divide one another."""
+    expert_kernels: dict[DispatchLibrary, ExpertKernels] = Field(default_factory=dict)
+    """Kernels that send tokens to experts and back, by library. One that is not named is timed as
+    an all-to-all of what it sends."""
     stack: str = DEFAULT_STACK
     """Software stack of strategies that name none: catalog name or file."""
     price: Price | None = None

@@ -21,6 +21,7 @@ from shardwise.cost.component_operations import (
     by_kernels,
     totals_of,
 )
+from shardwise.cost.dispatch import dispatch_processor_share
 from shardwise.cost.layer_cost import (
     NO_TIMES,
     LayerBytes,
@@ -273,7 +274,7 @@ class _TimeChoices:
             system=table.on(system),
             recompute=_Recompute.of(table, np.zeros(links.shape)),
             overlaps_experts=table.overlaps_experts,
-            overlap_processors=table.by_stack(lambda stack: stack.expert_overlap_processors),
+            overlap_processors=dispatch_processor_share(system, table),
             offload_weights=table.offload_weights,
             offload_activations=table.offload_activations,
         )

@@ -1,6 +1,6 @@
 """What collectives inside layers run on, and their times alone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,14 @@ from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
+from shardwise.cost.dispatch import (
+    LIBRARIES,
+    dispatch_multiprocessors,
+    reached_places,
+    send_time,
+)
 from shardwise.distinct import distinct_rows
-from shardwise.ops.operation import Collective, CollectiveKind
+from shardwise.ops.operation import Collective, CollectiveKind, Tokens
 from shardwise.parallel.placement import Extents
 
 _OF_EXPERTS = ("ep", "etp")
@@ -39,6 +45,10 @@ class Links:
     tp_backward_async: Bools
     sends_once: Bools
     """Whether copies of a token for experts of one node travel there once."""
+    dispatcher: Ints
+    """Code of `Dispatcher`."""
+    dispatch_multiprocessors: Floats
+    """Multiprocessors that send tokens to experts."""
     several_systems: bool
     """Whether figures of the system are columns."""
     kernels: Ints | None = None
@@ -58,6 +68,8 @@ class Links:
             tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
             tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
             sends_once=table.sends_once,
+            dispatcher=table.dispatcher,
+            dispatch_multiprocessors=dispatch_multiprocessors(table),
             several_systems=table.systems is not None,
             kernels=kernels,
         )
@@ -76,6 +88,8 @@ class Links:
             tp_hidden=0 * one,
             tp_backward_async=none,
             sends_once=none,
+            dispatcher=np.zeros(rows, dtype=np.int64),
+            dispatch_multiprocessors=one,
             several_systems=False,
         )
 
@@ -117,7 +131,10 @@ class CollectiveTimes:
             Its bytes are those of each row of the machine.
         """
         one = collective
-        what = (one.kind, one.axis, one.copies, one.most_domains, one.in_ring, one.bytes.tobytes())
+        what: tuple[object, ...] = (one.kind, one.axis, one.in_ring, one.bytes.tobytes())
+        if one.tokens is not None:
+            sent = one.tokens
+            what += (sent.routing, sent.combines, sent.row_bytes.tobytes())
         if what not in self._alone:
             self._alone[what] = self._alone_s(collective)
         return self._alone[what]
@@ -125,11 +142,15 @@ class CollectiveTimes:
     def _alone_s(self, collective: Collective) -> Floats:
         links = self.links
         if links.several_systems or len(links.tp_hidden) == 1:
-            return _alone_s(replace(collective, bytes=links.of_kernels(collective.bytes)), links)
-        sizes, codes = np.unique(collective.bytes, return_inverse=True)
+            return _alone_s(_taken(collective, links.of_kernels), links)
+        keys = [collective.bytes]
+        if collective.tokens is not None:
+            keys.append(np.broadcast_to(collective.tokens.row_bytes, collective.bytes.shape))
+        of_code, codes = distinct_rows(keys)
         codes = links.of_kernels(codes)
         firsts, position = distinct_rows([codes, self._alike_on(collective.axis)])
-        found = _alone_s(replace(collective, bytes=sizes[codes[firsts]]), links.take(firsts))
+        chosen = of_code[codes[firsts]]
+        found = _alone_s(_taken(collective, lambda column: column[chosen]), links.take(firsts))
         return found[position]
 
     def processor_share(self, axis: str) -> Floats:
@@ -143,9 +164,19 @@ class CollectiveTimes:
         links = self.links
         if axis not in self._alike:
             factors = (links.communication_factor, links.expert_communication_factor)
-            columns = [*links.extents[axis], *factors, links.sends_once]
+            sends = (links.sends_once, links.dispatcher, links.dispatch_multiprocessors)
+            columns = [*links.extents[axis], *factors, *(sends if axis == "ep" else ())]
             self._alike[axis] = distinct_rows(columns)[1]
         return self._alike[axis]
+
+
+def _taken(collective: Collective, select: Callable[[Column], Any]) -> Collective:
+    """The collective with its columns of other rows."""
+    tokens = collective.tokens
+    if tokens is not None:
+        rows = np.broadcast_to(tokens.row_bytes, collective.bytes.shape)
+        tokens = replace(tokens, row_bytes=select(rows))
+    return replace(collective, bytes=select(collective.bytes), tokens=tokens)
 
 
 def _alone_s(collective: Collective, links: Links) -> Floats:
@@ -154,38 +185,46 @@ def _alone_s(collective: Collective, links: Links) -> Floats:
     if collective.in_ring:
         others = np.maximum(extents[-1] - 1, 1)
         time = others * transfer_time(links.system, collective.bytes / others, extents)
+    elif collective.tokens is None:
+        time = collective_time(links.system, collective.kind, collective.bytes, extents)
     else:
-        sent, far_share = _sent(collective, links, extents)
-        time = collective_time(
-            links.system, collective.kind, collective.bytes * sent, extents, far_share=far_share
-        )
+        time = _tokens_s(collective, collective.tokens, links, extents)
     return time * np.where(
         slowed_by_compute(links.system, extents), links.factor_of(collective), 1.0
     )
 
 
-def _sent(
-    collective: Collective, links: Links, extents: Ints
-) -> tuple[Floats | float, Floats | float]:
-    """Share of the copies of tokens that is sent, and the share of it that leaves the domain.
+def _tokens_s(collective: Collective, tokens: Tokens, links: Links, extents: Ints) -> Floats:
+    """Time of sending tokens to experts or back.
 
-    If each rank and domain receives a token once: k copies spread evenly over the N domains of the
-    first tier that routing may choose reach D = N (1 - (1 - 1/N)^k) of them on average, and R of
-    their ranks likewise: R / k and D / R.
+    By the kernels of the row's dispatcher where the system has their figures. Else as an all-to-all
+    of all copies, or of one copy for each rank and domain where the dispatcher sends those.
     """
-    if collective.copies == 1:
-        return 1.0, 1.0
-    copies, allowed = collective.copies, collective.most_domains
-    domains = extents[-1] / extents[0]
-    if allowed is not None:
-        domains = np.minimum(domains, allowed)
-
-    def reached(places: Floats) -> Floats:
-        return places * (1 - (1 - 1 / places) ** copies)
-
-    near, far = reached(domains * extents[0]), reached(domains)
-    once = links.sends_once
-    return np.where(once, near / copies, 1.0), np.where(once, far / near, 1.0)
+    system, routing = links.system, tokens.routing
+    copies, sent, far_share = routing.top_k, np.ones(extents.shape[1]), np.ones(extents.shape[1])
+    if links.sends_once.any():
+        domains = extents[-1] / extents[0]
+        near = reached_places(extents[-1].astype(np.float64), domains, routing)
+        far = reached_places(domains, domains, routing)
+        sent = np.where(links.sends_once, near / copies, 1.0)
+        far_share = np.where(links.sends_once, far / near, 1.0)
+    time = collective_time(
+        system, collective.kind, collective.bytes * sent, extents, far_share=far_share
+    )
+    for name, kernels in system.expert_kernels.items():
+        rows = links.sends_once & (links.dispatcher == LIBRARIES[name].code)
+        if rows.any():
+            kernel = send_time(
+                system,
+                kernels.combine if tokens.combines else kernels.dispatch,
+                tokens=collective.bytes / (copies * tokens.row_bytes),
+                row_bytes=tokens.row_bytes,
+                routing=routing,
+                multiprocessors=links.dispatch_multiprocessors,
+                extents=extents,
+            )
+            time = np.where(rows, kernel, time)
+    return time
 
 
 def processor_share(system: System, extents: Ints) -> Floats:

@@ -23,6 +23,8 @@ from shardwise.ops.operation import (
     Operation,
     Phase,
     RankWork,
+    Routing,
+    Tokens,
     zeros,
 )
 
@@ -54,10 +56,7 @@ class Routed:
     """Rows of each of its experts."""
     experts: Floats
     """Experts on the rank, or shards of them."""
-    top_k: int
-    """Experts of a token."""
-    top_groups: int | None
-    """Most nodes that these are on."""
+    routing: Routing
 
 
 def routed(moe: Moe, work: RankWork) -> Routed:
@@ -90,8 +89,12 @@ def routed(moe: Moe, work: RankWork) -> Routed:
         rows=rows,
         per_expert=rows / experts,
         experts=experts,
-        top_k=moe.top_k,
-        top_groups=moe.top_groups,
+        routing=Routing(
+            experts=moe.experts,
+            top_k=moe.top_k,
+            groups=moe.groups,
+            top_groups=moe.top_groups,
+        ),
     )
 
 
@@ -270,8 +273,7 @@ def _moved_rows(
             kind=CollectiveKind.ALL_TO_ALL,
             axis="ep",
             bytes=sent,
-            copies=load.top_k,
-            most_domains=load.top_groups,
+            tokens=Tokens(routing=load.routing, row_bytes=size, combines=not out),
         )
         shared = Collective(phase=phase, kind=kind, axis="etp", bytes=gathered)
         if np.any(gathers):

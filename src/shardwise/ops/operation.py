@@ -272,6 +272,29 @@ Kernel = Matmul | FlashAttention | MemoryBound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How many experts a token is sent to, and which may be chosen together."""
+
+    experts: int
+    top_k: int
+    groups: int | None = None
+    """Groups of equal size that the experts form; None: one to each domain."""
+    top_groups: int | None = None
+    """Groups that the experts of a token are chosen from; None: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Tokens that a collective sends to experts or back."""
+
+    routing: Routing
+    row_bytes: Floats
+    """Size of a token [byte]."""
+    combines: bool
+    """Whether copies return and are added; if not, tokens are sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """A collective, or messages, among the members of one axis."""
 
@@ -287,10 +310,9 @@ class Collective:
     """Phase whose product it may be split with, each piece overlapping the one before."""
     stack_splits: bool = False
     """Whether stacks that split communication by default do so with this one."""
-    copies: int = 1
-    """Members that one piece of it may go to: one message may serve several in a domain."""
-    most_domains: int | None = None
-    """Most domains that one piece of it goes to; None: all."""
+    tokens: Tokens | None = None
+    """What it is made of, where it sends tokens to experts or back: one message may serve several
+    experts of a rank, or ranks of a domain."""
     in_ring: bool = False
     """Whether it is a message to the next member, once per other member, each overlapping a piece
     of the product of phase `behind`."""

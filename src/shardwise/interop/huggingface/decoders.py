@@ -286,13 +286,13 @@ def _experts(c: Config, family: Family, experts: Experts) -> Fields:
 
 
 def _groups(c: Config, experts: str) -> Fields:
-    """How many groups of experts a token's are chosen from, where it is not any."""
+    """Groups of experts, and how many a token's are chosen from, where it is not any."""
     groups, chosen, number = c.natural("n_group"), c.natural("topk_group"), c.count(experts)
     if groups > 1 and number % groups and not c.faults:
         c.wrong("n_group", f"must divide {c.names_of(experts)[0]} {number}", groups)
     if chosen > max(1, groups) and not c.faults:
         c.wrong("topk_group", f"must be at most n_group {max(1, groups)}", chosen)
-    return {"top_groups": max(1, chosen)} if groups > 1 else {}
+    return {"groups": groups, "top_groups": max(1, chosen)} if groups > 1 else {}
 
 
 def _sparse(c: Config, experts: Experts, depth: int) -> list[bool]:

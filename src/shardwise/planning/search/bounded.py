@@ -25,6 +25,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_operations import OperationInputs, totals_of
+from shardwise.cost.dispatch import dispatch_processor_share
 from shardwise.cost.links import Links
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
@@ -130,7 +131,7 @@ def option_bounds(
         links = Links.silent(system, len(table))
         if communicates:
             links, overlaps = Links.of(system, table, extents), table.overlaps_experts
-            share = table.by_stack(lambda stack: stack.expert_overlap_processors)
+            share = dispatch_processor_share(system, table)
         return _PassCosts(
             links=links,
             training=table.training,

@@ -40,6 +40,8 @@ class Fittable:
     """Dotted path of these figures, for their source."""
     table: KernelTable
     free: tuple[Free, ...]
+    measured: int = 0
+    """Which of the table's times they determine."""
 
 
 # Bounds of fits: wide enough for any chip of the last ten years, narrow enough that figures that
@@ -69,11 +71,21 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "token_bytes": (0.05, 200.0),
     "inner_bytes": (0.05, 200.0),
     "choice_bytes": (0.05, 500.0),
+    "rate": (1e9, 2e11),
+    "row_bytes": (1.0, 3e4),
+    "token_share": (1e-3, 6.0),
+    "relay_factor": (0.5, 10.0),
+    "link_efficiency": (0.3, 1.0),
+    "fabric_efficiency": (0.3, 1.0),
+    "latency_per_doubling": (1e-7, 2e-4),
     "latency": (1e-6, 1e-2),
     "latency_per_member": (1e-8, 1e-3),
     "small_rate": (1e8, 1e12),
     "join_exponent": (0.8, 4.0),
 }
+_SEND_BOUNDS = {"token_bytes": (1.0, 4e4)}
+_FULL_LINKS = 5e11
+"""Bandwidth that 24 multiprocessors of DeepEP fill [byte/s]."""
 _THROTTLE = {"slowdown": 0.1, "after": 2e-3}
 _CLOSED = ("efficiency", "fill_depth", "fill_tiles", "fill_exponent", "memory_efficiency", "launch")
 _OF_TILING: dict[type, tuple[str, ...]] = {
@@ -170,7 +182,7 @@ def _frees(figures: object, at: FigurePath, names: tuple[str, ...]) -> Iterator[
 def fittable(system: System, table: KernelTable) -> list[Fittable]:
     """Row groups of a table that determine figures of a system, with these figures."""
     kinds = {"gemm": _matmuls, "attention": _attentions, "moe": _expert_blocks}
-    kinds["collective"] = _collectives
+    kinds |= {"collective": _collectives, "moe_alltoall": _sends}
     return list(kinds[table.kind](system, table)) if table.kind in kinds else []
 
 
@@ -246,3 +258,35 @@ def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
                 bulk = ("small_rate", "latency", "latency_per_member", "join_exponent")
                 free += _frees(rates.bulk, (*at, "bulk"), bulk)
             yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+
+
+def _sends(system: System, table: KernelTable) -> Iterator[Fittable]:
+    """Figures of the kernels of experts: of multiprocessors and links from one node alone.
+
+    Those of several nodes, from rows that have some, are fitted with the former in place. Where the
+    links are not full, as on Blackwell with 24 multiprocessors, their share stays as it is: what a
+    token costs in addition to its rows depends on the kernel.
+    """
+    for name, kernels in system.expert_kernels.items():
+        for place, measured in enumerate(table.times):
+            side = measured.removesuffix("_us")
+            figures = getattr(kernels, side)
+            at = ("expert_kernels", str(name), side)
+            own, one_node = table.columns["kernel"] == name, table.columns["nodes"] == 1
+            extra = tuple(n for n in ("token_bytes", "token_share") if getattr(figures, n))
+            full = system.tier_bandwidth(0) <= _FULL_LINKS
+            links = ("link_efficiency",) if full else ()
+            near = ("latency", "rate", "row_bytes", *extra, *links)
+            far = ("latency_per_doubling", "relay_factor", "fabric_efficiency")
+            for some, names in ((own & one_node, near), (own & ~one_node, far)):
+                if some.any():
+                    free = []
+                    for one in names:
+                        low, high = _SEND_BOUNDS.get(one, _BOUNDS.get(one, (0.0, 0.0)))
+                        free.append(Free(path=(*at, one), low=low, high=high))
+                    yield Fittable(
+                        prefix=".".join(at),
+                        table=table.take(some),
+                        free=tuple(free),
+                        measured=place,
+                    )

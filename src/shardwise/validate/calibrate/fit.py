@@ -130,7 +130,7 @@ def calibrated(
     found = [part for table in tables for part in fittable(start, table)]
     fits = [_fit(start, part, parts) for part in found]
     if not fits:
-        kinds = "gemm, attention, moe and collective"
+        kinds = "gemm, attention, moe, collective and moe_alltoall"
         raise InputError(Fault(source=tables[0].source, problem=f"only {kinds} can be fitted to"))
     figures = {path: value for fit in fits for path, value in fit.figures.items()}
     new = with_figures(start, figures)
@@ -160,9 +160,9 @@ def _fit(system: System, part: Fittable, parts: int | None) -> Fit:
     figures = _fitted(system, part, everything)
     counted = part.table.large if part.table.large is not None else everything
     counted = counted if counted.any() else everything
-    measured = part.table.columns[part.table.times[0]]
-    before = _predicted(system, part.table)
-    after = _predicted(with_figures(system, figures), part.table)
+    measured = part.table.columns[part.table.times[part.measured]]
+    before = _predicted(system, part.table, part.measured)
+    after = _predicted(with_figures(system, figures), part.table, part.measured)
     left_out = None
     if parts is not None:
         number = folds(part.table, parts)
@@ -172,7 +172,7 @@ def _fit(system: System, part: Fittable, parts: int | None) -> Fit:
             if rest.all() or not rest.any():
                 continue
             without = with_figures(system, _fitted(system, part, rest, begin=figures))
-            unseen[~rest] = _predicted(without, part.table.take(~rest))
+            unseen[~rest] = _predicted(without, part.table.take(~rest), part.measured)
         seen = counted & np.isfinite(unseen)
         left_out = Errors.of(unseen[seen], measured[seen])
     return Fit(
@@ -185,9 +185,9 @@ def _fit(system: System, part: Fittable, parts: int | None) -> Fit:
     )
 
 
-def _predicted(system: System, table: KernelTable) -> Floats:
+def _predicted(system: System, table: KernelTable, measured: int) -> Floats:
     gpus = {str(gpu): system for gpu in np.unique(table.columns["gpu"])}
-    return predictions(table, gpus)[0].predicted_us
+    return predictions(table, gpus)[measured].predicted_us
 
 
 def _fitted(
@@ -200,7 +200,7 @@ def _fitted(
     table = _sample(part, rows)
     large = table.large
     weights = np.ones(len(table)) if large is None else np.where(large, 1.0, _SMALL_ROWS)
-    measured = np.log(table.columns[table.times[0]])
+    measured = np.log(table.columns[table.times[part.measured]])
     low, high = (np.log([getattr(f, side) for f in part.free]) for side in ("low", "high"))
     inside = 1e-6 * (high - low)
     present = [_present(system, free) for free in part.free]
@@ -211,7 +211,9 @@ def _fitted(
         first = np.clip(fitted, low + inside, high - inside)
 
     def residuals(places: Floats) -> Floats:
-        predicted = _predicted(with_figures(system, _values(part.free, places)), table)
+        predicted = _predicted(
+            with_figures(system, _values(part.free, places)), table, part.measured
+        )
         errors = weights * (np.log(predicted) - measured) / _SPREAD
         return np.concatenate([errors, (places - start) / _PRIOR])
 

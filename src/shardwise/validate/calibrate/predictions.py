@@ -21,9 +21,11 @@ from shardwise.cost.benchmark import (
     training_matmul,
 )
 from shardwise.cost.collective import collective_time
+from shardwise.cost.dispatch import send_time
 from shardwise.cost.kernels import memory_bound_times
+from shardwise.distinct import distinct_rows
 from shardwise.errors import shorten
-from shardwise.ops.operation import CollectiveKind
+from shardwise.ops.operation import CollectiveKind, Routing
 from shardwise.validate.calibrate.tables import KernelTable
 
 Texts = NDArray[np.str_]
@@ -31,7 +33,10 @@ Texts = NDArray[np.str_]
 _MICRO = 1e-6
 _CAST_BYTES = 3.0
 """Read in 16 bits, written in 8."""
-_TOKEN_BYTES = 2.0
+# DeepEP's own benchmark: fp8 with an fp32 scale for each 128 elements on the way out, 16 bits back.
+_TOKEN_BYTES = {"dispatch_us": 1 + 4 / 128, "combine_us": 2.0}
+_MOST_NODES = 4
+"""Nodes that the experts of a token are on in that benchmark, as in DeepSeek-V3's routing."""
 _WEIGHT_GRADS = ("NT", "grouped_bwd_grad_w")
 _MLA = "trtllm_mla_context"
 _MIN_LATENCY = "moe_torch_flow_min_latency"
@@ -98,7 +103,7 @@ def _predicted(
         if isinstance(system, str):
             reason[rows] = system
             continue
-        for some, found in _of_system(table.take(rows), system):
+        for some, found in _of_system(table.take(rows), system, measured):
             places = np.flatnonzero(rows)[some]
             if isinstance(found, str):
                 reason[places] = found
@@ -131,20 +136,26 @@ def _kinds(table: KernelTable, measured: str) -> Texts:
     if table.kind == "collective":
         op = np.where(of["op"] == "alltoall", "all_to_all", of["op"])
         return np.char.add(op, np.where(of["nodes"] > 1, " between nodes", ""))
+    if table.kind == "moe_alltoall":
+        name = np.char.add(np.char.add(of["kernel"], " "), measured.removesuffix("_us"))
+        return np.char.add(name, np.where(of["nodes"] > 1, " between nodes", ""))
     columns = {"gemm": "mode", "train_gemm": "layout", "train_attention": "direction"}
     if table.kind in columns:
         return of[columns[table.kind]]
     return np.full(len(table), measured.removesuffix("_us"))
 
 
-def _of_system(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
+def _of_system(
+    table: KernelTable, system: System, measured: str
+) -> Iterator[tuple[Bools, Floats | str]]:
     """Times [s] of groups of rows that one call predicts, or the reason why there are none."""
+    if table.kind == "moe_alltoall":
+        return _dispatches(table, system, measured)
     predict = {
         "gemm": _matmuls,
         "attention": _attention,
         "moe": _experts,
         "collective": _collectives,
-        "moe_alltoall": _dispatches,
         "cast_fp8": _casts,
         "train_gemm": _training_matmuls,
         "train_attention": _training_attention,
@@ -252,28 +263,46 @@ def _collectives(table: KernelTable, system: System) -> Iterator[tuple[Bools, Fl
             yield rows, collective_time(system, kind, of["size_bytes"][rows], extents)
 
 
-def _distinct(places: Floats, choices: Floats) -> Floats:
-    """Expected number of distinct places among uniformly drawn choices."""
-    distinct: Floats = places * (1 - (1 - 1 / places) ** choices)
-    return distinct
-
-
-def _dispatches(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
-    """All-to-alls of a token to each rank with one of its experts, once to each node."""
+def _dispatches(
+    table: KernelTable, system: System, measured: str
+) -> Iterator[tuple[Bools, Floats | str]]:
+    """Tokens sent to experts, or back, by a library: at most on four nodes if there are several."""
     of = table.columns
-    inside = np.full(len(table), float(system.node.accelerators))
-    domain = system.network[0].domain
-    if domain is not None and domain > system.node.accelerators:
-        why = f"the table does not say how many accelerators of {system.name} are in a node"
-        yield np.ones(len(table), dtype=np.bool_), why
-        return
-    ranks = inside * of["nodes"]
-    met = _distinct(ranks, of["topk"])
-    buffer = of["tokens"] * of["hidden"] * _TOKEN_BYTES * met
-    far = _distinct(of["nodes"], of["topk"]) / met
-    extents = _extents(system, inside, ranks)
-    time = collective_time(system, CollectiveKind.ALL_TO_ALL, buffer, extents, far_share=far)
-    yield np.ones(len(table), dtype=np.bool_), time
+    inside = np.where(of["gpus_per_node"] > 0, of["gpus_per_node"], system.node.accelerators)
+    groups = np.where(of["nodes"] > 1, of["nodes"], 1.0)
+    kinds = distinct_rows([of["topk"], of["experts"], groups, _codes(of["kernel"])])
+    for kind, first in enumerate(kinds[0].tolist()):
+        rows = kinds[1] == kind if len(table) > 1 else np.ones(1, dtype=np.bool_)
+        name = str(of["kernel"][first])
+        kernels = {str(n): k for n, k in system.expert_kernels.items()}.get(name)
+        if kernels is None:
+            yield rows, f"{system.name} has no expert_kernels.{name}"
+            continue
+        several = int(groups[first])
+        routing = Routing(
+            experts=int(of["experts"][first]),
+            top_k=int(of["topk"][first]),
+            groups=several,
+            top_groups=min(several, _MOST_NODES),
+        )
+        extents = _extents(system, inside[rows], inside[rows] * of["nodes"][rows])
+        yield (
+            rows,
+            send_time(
+                system,
+                kernels.dispatch if measured == "dispatch_us" else kernels.combine,
+                tokens=of["tokens"][rows],
+                row_bytes=of["hidden"][rows] * _TOKEN_BYTES[measured],
+                routing=routing,
+                multiprocessors=of["sms"][rows],
+                extents=extents,
+            ),
+        )
+
+
+def _codes(words: Texts) -> Ints:
+    """A number for each distinct word."""
+    return np.unique(words, return_inverse=True)[1].astype(np.int64)
 
 
 def _casts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:

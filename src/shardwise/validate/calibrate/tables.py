@@ -35,7 +35,9 @@ class _Kind:
     times: tuple[str, ...] = ("latency_us",)
     """Measured times, above 0."""
     optional: Mapping[str, Any] | None = None
-    """Further columns, with their defaults."""
+    """Further columns of text, with their defaults."""
+    options: Mapping[str, float] | None = None
+    """Further columns of numbers that may be 0, with their defaults."""
     allowed: Mapping[str, tuple[str, ...]] | None = None
     """Allowed words of some columns."""
 
@@ -71,6 +73,9 @@ KINDS: dict[str, _Kind] = {
         words=("gpu",),
         sizes=("nodes", "tokens", "hidden", "topk", "experts"),
         times=("dispatch_us", "combine_us"),
+        optional={"kernel": "deepep"},
+        options={"sms": 20.0, "gpus_per_node": 0.0},
+        allowed={"kernel": ("deepep", "hybridep")},
     ),
     "cast_fp8": _Kind(words=("gpu",), sizes=("m", "k"), times=("cast_us",)),
     "train_gemm": _Kind(
@@ -128,6 +133,8 @@ class KernelTable:
             large = (of["seq"] >= 1024) & (of["batch"] * of["heads"] >= 8)  # noqa: PLR2004
         elif self.kind == "moe":
             large = of["tokens"] >= 2048  # noqa: PLR2004
+        elif self.kind == "moe_alltoall":
+            large = of["tokens"] >= 1024  # noqa: PLR2004
         elif self.kind == "collective":
             large = of["size_bytes"] >= _MIB
         else:
@@ -211,6 +218,11 @@ def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
     for name in numbers:
         least = "from 0" if name in kind.counts else "above 0"
         columns[name] = _numbers(place, name, frame[name], least)
+    for name, usual in (kind.options or {}).items():
+        known = name in frame.columns
+        columns[name] = (
+            _numbers(place, name, frame[name], "from 0") if known else np.full(frame.height, usual)
+        )
     optional = kind.optional or {}
     for name in (*kind.words, *optional):
         if name not in frame.columns:

@@ -15,7 +15,7 @@ _LAST_WITH_DROPOUT = 2022
 # Routers of so many experts, so many of them a token, with a latent attention choose among 4 of
 # 8 groups (arXiv 2412.19437, section 4.2).
 _CHOSEN_IN_GROUPS = (256, 8)
-_CHOSEN_GROUPS = 4
+_GROUPS, _CHOSEN_GROUPS = 8, 4
 _GPT_VOCABULARY = 50_257  # of GPT-2, whose tokenizer Megatron-LM's tests have
 _USUAL_LATENT = 1536, 512  # of queries, of keys and values: arXiv 2412.19437, section 4.2
 
@@ -231,6 +231,7 @@ def _experts(row: Architecture, assumed: list[str]) -> dict[str, object]:
     return {
         "experts": row.experts,
         "top_k": top_k,
+        "groups": _GROUPS if in_groups else None,
         "top_groups": _CHOSEN_GROUPS if in_groups else None,
         "ffn": row.moe_ffn or row.ffn,
         "activation": _activation(row),
