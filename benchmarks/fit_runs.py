@@ -59,35 +59,40 @@ def main() -> None:
     write = options.write
     runs, parameters = load_runs(), load_parameters()
     before = np.array([-p.moved for p in parameters])
-    translated = _translated(runs, parameters, "A")
+    translated = _translated(runs, parameters)
+    in_fit = _chosen(translated, runs, parameters)
     offsets, at = before * 0, None
     for _ in range(_ROUNDS):
-        at = _from_prior(linear(translated, runs, parameters, offsets), before)
+        at = _from_prior(linear(in_fit, runs, parameters, offsets), before)
         _print("fitted so far", at, at.errors)
         offsets = fitted(at, parameters) + before
-    at = _from_prior(linear(translated, runs, parameters, offsets), before)
+    at = _from_prior(linear(in_fit, runs, parameters, offsets), before)
     _print("fitted", at, at.errors)
     without = left_out(at, parameters)
     _print("its source left out", at, without)
-    rest = _translated(runs, parameters, "B")
-    others = linear(rest, runs, parameters, offsets, derivatives=False)
+    rest = {place: one for place, one in translated.items() if place not in in_fit}
+    others = _from_prior(linear(rest, runs, parameters, offsets), before)
     _print("grade B, never fitted", others, others.errors)
+    rest_without = left_out(at, parameters, others)
+    _print("grade B, source out", others, rest_without)
+    _print_sources(at, without)
+    _print_sources(others, rest_without)
     if write:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
-        _write_errors(at, without, others)
+        _write_errors(
+            [*zip(at.runs, without, strict=True), *zip(others.runs, rest_without, strict=True)]
+        )
         validated_runs.cache_clear()
         _write_features(runs)
 
 
-def _translated(
-    runs: Sequence[Run], parameters: Sequence[Parameter], grade: str
-) -> dict[int, Translation]:
-    """Runs of a grade with a time, on systems that some parameter moves."""
+def _translated(runs: Sequence[Run], parameters: Sequence[Parameter]) -> dict[int, Translation]:
+    """Runs of grades A and B with a time, on systems that some parameter moves."""
     systems = {name for p in parameters if p.of == "systems" for name in p.names}
     found = {}
     for place, run in enumerate(runs):
-        if run.grade != grade or run.measured_step_time_s is None:
+        if run.grade not in ("A", "B") or run.measured_step_time_s is None:
             continue
         try:
             translation = translate(run)
@@ -96,6 +101,20 @@ def _translated(
         if translation.system.name in systems:
             found[place] = translation
     return found
+
+
+def _chosen(
+    translated: dict[int, Translation], runs: Sequence[Run], parameters: Sequence[Parameter]
+) -> dict[int, Translation]:
+    """Runs of the fit: grade A, and grade B of stacks with a parameter of their own and no A."""
+    stacks = {place: one.strategy.loaded_stack().name for place, one in translated.items()}
+    known = {stacks[place] for place in translated if runs[place].grade == "A"}
+    own = {p.names[0] for p in parameters if p.of == "stacks" and len(p.names) == 1}
+    return {
+        place: one
+        for place, one in translated.items()
+        if runs[place].grade == "A" or stacks[place] in own - known
+    }
 
 
 def _from_prior(at: Linear, before: np.ndarray) -> Linear:
@@ -114,6 +133,15 @@ def _print(title: str, at: Linear, errors: np.ndarray) -> None:
         sizes = f"{s.mape:.1%} median {s.median_ape:.1%} p90 {s.p90:.1%}"
         scores.append(f"{name} {s.n}: {sizes} bias {s.bias:+.1%}")
     print(f"{title:22s} " + " | ".join(scores), flush=True)
+
+
+def _print_sources(at: Linear, errors: np.ndarray) -> None:
+    studies = np.array([run.study for run in at.runs])
+    for study in np.unique(studies):
+        rows = studies == study
+        out, now = (summary(np.exp(each[rows]) - 1) for each in (errors, at.errors))
+        left = f"left out {out.mape:6.1%} bias {out.bias:+6.1%}"
+        print(f"  {study[:50]:50s} {out.n:4d} {left} now {now.mape:6.1%}")
 
 
 def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
@@ -144,11 +172,10 @@ def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> N
     path.write_text(with_moves(path.read_text(encoding="utf-8"), moves), encoding="utf-8")
 
 
-def _write_errors(at: Linear, errors: np.ndarray, others: Linear) -> None:
-    """Keep errors, of fitted runs with their source left out, with what describes the runs."""
+def _write_errors(pairs: Sequence[tuple[Run, float]]) -> None:
+    """Write errors of runs with their source left out, with what describes the runs."""
     names = [column.name for column in dataclasses.fields(RunFeatures)]
     rows = [json.dumps(["id", "source", "error", *names])]
-    pairs = [*zip(at.runs, errors, strict=True), *zip(others.runs, others.errors, strict=True)]
     for run, error in pairs:
         what = describe_translation(translate(run))
         figures = [getattr(what, name) for name in names]

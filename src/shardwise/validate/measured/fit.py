@@ -107,7 +107,13 @@ def load_parameters() -> tuple[Parameter, ...]:
     """Return those that the figures of the catalog were fitted with."""
     path = Path(catalog.__file__).parent / "fit" / _FILE
     data = files.read_mapping(path)
-    return tuple(Parameter.validated(one, source=_FILE) for one in data["parameters"])
+    groups = data["groups"]
+    return tuple(
+        Parameter.validated(
+            one | {"names": groups.get(str(one["names"]), one["names"])}, source=_FILE
+        )
+        for one in data["parameters"]
+    )
 
 
 @dataclass(frozen=True)
@@ -250,14 +256,26 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
     return offsets
 
 
-def left_out(at: Linear, parameters: Sequence[Parameter]) -> Floats:
-    """Errors of each run with the runs of its source left out of the fit."""
-    studies = np.array([run.study for run in at.runs])
-    errors = np.empty_like(at.errors)
+def left_out(at: Linear, parameters: Sequence[Parameter], others: Linear | None = None) -> Floats:
+    """Errors of runs with the runs of their source left out of the fit.
+
+    Parameters
+    ----------
+    at
+        Runs of the fit.
+    parameters
+        Those that the fit moves.
+    others
+        Runs in no fit, at the same offsets, whose errors are wanted; None: those of the fit.
+    """
+    wanted = at if others is None else others
+    studies = np.array([run.study for run in wanted.runs])
+    fitted_studies = np.array([run.study for run in at.runs])
+    errors = np.empty_like(wanted.errors)
     for study in np.unique(studies):
         rows: NDArray[np.bool_] = studies == study
-        offsets = fitted(at, parameters, ~rows)
-        errors[rows] = at.errors_at(offsets)[rows]
+        offsets = fitted(at, parameters, fitted_studies != study)
+        errors[rows] = wanted.errors_at(offsets)[rows]
     return errors
 
 
