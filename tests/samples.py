@@ -35,7 +35,7 @@ TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
-_FLAGS |= {"fused_accumulation", "gathers_tokens", "dense_table"}
+_FLAGS |= {"fused_accumulation", "gathers_tokens", "dense_table", "unpacks_frozen"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -201,6 +201,7 @@ def rank_work(**fields: Any) -> RankWork:
             "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),
             "frozen_bytes": fields.get("element_bytes", 2),
+            "unpacks_frozen": False,
             "activation_input_bytes": fields.get("element_bytes", 2),
             "training": True,
             "gradient_bytes": 4,

@@ -130,6 +130,27 @@ def test_copies_of_4_bit_weights_take_time_and_memory() -> None:
         assert more == pytest.approx(passes * moved, rel=1e-6)
 
 
+@each_row(("recompute", "passes"), [("none", 1), ("full", 2)])
+def test_int4_weights_that_pytorch_unpacks(recompute: str, passes: int) -> None:
+    """16.5 bytes per weight forward; the 16-bit copies of all layers, or of one, stay."""
+    plain, fused, unpacked = (
+        tuned(software, lora_rank=3, recompute=recompute)
+        for software in (
+            {},
+            {"frozen_weights": "int4"},
+            {"frozen_weights": "int4", "fused_int4": False},
+        )
+    )
+    more = unpacked.step_time_s - plain.step_time_s
+    assert more == pytest.approx(passes * 16.5 * PRODUCTS / 1e12, rel=1e-6)
+    assert unpacked.memory_bytes.weights == fused.memory_bytes.weights
+    saved = unpacked.memory_bytes.activations - fused.memory_bytes.activations
+    assert saved == (2 * PRODUCTS if recompute == "none" else 0)
+    nf4 = {"frozen_weights": "nf4"}
+    usual, other = (tuned(nf4 | {"fused_int4": own}, lora_rank=3) for own in (True, False))
+    assert usual.step_time_s == other.step_time_s
+
+
 def test_gathers_of_4_bit_weights_are_smaller() -> None:
     sharded = {"dp": 8, "gbs": 16, "zero": 3, "lora_rank": 3, "dp_overlap": False}
     plain, quantized = (

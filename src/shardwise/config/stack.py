@@ -128,6 +128,9 @@ class Stack(Sourced):
     """Type in which frozen weights of the matrix products of layers are stored: that of the
     strategy, or 4 bits with scales (nf4: bitsandbytes and torchao; int4: GPTQ). Products read a
     16-bit copy, made each time."""
+    fused_int4: bool = True
+    """Whether one kernel makes the 16-bit copy of int4 weights (Triton kernels of AutoGPTQ), or
+    element-wise kernels of PyTorch one after the other, with a copy that stays for backward."""
     clears_gradients: bool = False
     """Whether gradients are freed after the update (PyTorch's zero_grad(set_to_none=True)), so that
     a step of one micro-batch has none yet where its activations peak."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import Dtype, GradientDtype, NormPlacement
+from shardwise.config.enums import Dtype, FrozenWeights, GradientDtype, NormPlacement
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
@@ -109,6 +109,9 @@ def rank_work(table: Table) -> RankWork:
         fused_activation=table.fused_activation,
         element_bytes=element_bytes,
         frozen_bytes=frozen_bytes(table, element_bytes),
+        unpacks_frozen=table.by_stack(
+            lambda stack: stack.frozen_weights == FrozenWeights.INT4 and not stack.fused_int4
+        ),
         quantization=table.quantization,
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
         gathers_tokens=table.gathers_tokens,

@@ -41,6 +41,10 @@ from shardwise.ops.operation import (
 from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
+# Bytes that unpacking an int4 weight moves in PyTorch (AutoGPTQ, nn_modules/qlinear/
+# qlinear_cuda_old.py): shift to int32 (0.5 + 4), cast to int8 (4 + 1), mask (1 + 1), less the zero
+# (1 + 1), times the scale (1 + 2).
+_UNPACKING_BYTES = 16.5
 # Components that may be trained in full next to adapters.
 _ENDS = ("embedding", "head")
 # How the product that has an adapter is split over tensor-parallel ranks.
@@ -238,7 +242,7 @@ def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) 
         one = _from_fewer_bits(one, product, work, frozen)
         read = _adapter_tokens(operation, product, work)[0] * product.k * product.batch
         own = np.where(subset.rank > 0, read * work.element_bytes, saved)
-        saved = np.where(needs & (saved > 0), own, 0.0)
+        saved = np.where(needs & (saved > 0), own, 0.0) + _unpacked_bytes(operation, work, frozen)
     elif _plain(operation.name) == "embedding":  # its gradient has no other use
         one = _without(one, Phase.INPUT_GRAD, frozen)
         saved = np.where(frozen, 0.0, saved)
@@ -257,18 +261,20 @@ def _from_fewer_bits(
     A kernel makes a 16-bit copy of the weights before the product, forward and for the gradient of
     the input, and the copy is freed after it (bitsandbytes, autograd/_functions.py, MatMul4Bit;
     AutoGPTQ, nn_modules/qlinear). Experts are computed one after the other. The head keeps its
-    type (llm_int8_skip_modules of transformers).
+    type (llm_int8_skip_modules of transformers). Where several kernels make the copy, it stays for
+    backward (`_unpacked_bytes`).
     """
-    rows = frozen & (work.frozen_bytes < work.element_bytes)
-    if not np.any(rows) or _component(operation.name) == "head":
+    rows = _in_fewer_bits(operation, work, frozen)
+    if not np.any(rows):
         return operation
     weights = np.where(rows, operation.parameters, 0.0)
-    moved = weights * (work.frozen_bytes + work.element_bytes)
-    copy = weights / np.maximum(product.batch, 1.0) * work.element_bytes
+    fused = work.frozen_bytes + work.element_bytes
+    once = work.unpacks_frozen
+    copy = weights / np.maximum(product.batch, 1.0) * np.where(once, 0.0, work.element_bytes)
     forward = operation.forward_working_bytes
     made = tuple(
-        MemoryBound(phase=phase, bytes=moved, flops=2 * weights)
-        for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
+        MemoryBound(phase=phase, bytes=weights * np.where(once, several, fused), flops=2 * weights)
+        for phase, several in ((Phase.FORWARD, _UNPACKING_BYTES), (Phase.INPUT_GRAD, 0.0))
     )
     return replace(
         operation,
@@ -277,6 +283,19 @@ def _from_fewer_bits(
         working_bytes=operation.working_bytes + copy,
         forward_working_bytes=None if forward is None else forward + copy,
     )
+
+
+def _in_fewer_bits(operation: Operation, work: RankWork, frozen: Bools) -> Bools:
+    """Rows in which the weights of a product are stored in fewer bits."""
+    return (
+        frozen & (work.frozen_bytes < work.element_bytes) & (_component(operation.name) != "head")
+    )
+
+
+def _unpacked_bytes(operation: Operation, work: RankWork, frozen: Bools) -> Floats:
+    """16-bit copies of weights that autograd saves for the gradient of the input [byte]."""
+    rows = _in_fewer_bits(operation, work, frozen) & work.unpacks_frozen
+    return np.where(rows, operation.parameters * work.element_bytes, 0.0)
 
 
 def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:

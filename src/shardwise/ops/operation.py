@@ -84,6 +84,8 @@ class RankWork:
     """Size of a weight or activation [byte]."""
     frozen_bytes: Floats
     """Size of a frozen weight of a product as it is stored [byte]."""
+    unpacks_frozen: Bools
+    """Whether several kernels make the 16-bit copy of a frozen weight in fewer bits."""
     quantization: Ints
     """Code of `Quantization`."""
     dispatch_bytes: Floats

@@ -170,6 +170,7 @@ def _unsplit_token() -> RankWork:
         fused_activation=np.array([False]),
         element_bytes=one,
         frozen_bytes=one,
+        unpacks_frozen=np.array([False]),
         gradient_bytes=one,
         flash=np.array([True]),
         fused_norm=np.array([True]),

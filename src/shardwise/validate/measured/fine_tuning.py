@@ -80,6 +80,9 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     base = _base(run)
     if base is not None:
         changes |= {"frozen_weights": base}
+    if "accelerated-peft-autogptq" in str(features.get("framework") or ""):
+        # Kernels of Triton (fms-acceleration, plugins/accelerated-peft: use_triton).
+        changes |= {"fused_int4": True}
     if _on(features.get("optimizer_in_bwd")) or "in_bwd" in str(features.get("optimizer") or ""):
         changes |= {"update_in_backward": True}
     return changes | _loss(run, stack)
