@@ -31,6 +31,9 @@ NEW = (
     "gpt-neox-2023",
     "huggingface-2024",
     "llama-factory-2024",
+    "megatron-deepspeed-2024",
+    "megatron-lm-2024",
+    "mindspeed-2024",
     "megatron-bridge-2026",
     "megatron-bridge-nvl72",
     "primus-2026",
@@ -77,7 +80,12 @@ def test_new_stacks_have_a_source_for_every_figure(name: str) -> None:
         ("Primus (Megatron)", "primus-2026"),
         ("Megatron-DeepSpeed (Intel Gaudi fork)", "gaudi-2025"),
         ("DeepSpeed ZeRO-3", "deepspeed-2021"),
-        ("Megatron-LM", "megatron-core-2025"),
+        ("Megatron-LM", "megatron-lm-2024"),
+        ("Pai-Megatron-Patch", "megatron-lm-2024"),
+        ("FlagScale (Megatron-LM)", "megatron-lm-2024"),
+        ("ModelLink (Megatron-LM + MindSpeed)", "mindspeed-2024"),
+        ("Megatron-DeepSpeed (ALCF)", "megatron-deepspeed-2024"),
+        ("Megatron-DeepSpeed", "megatron-deepspeed-2022"),
         ("Something else", "unknown"),
         (None, "unknown"),
     ],
@@ -85,9 +93,35 @@ def test_new_stacks_have_a_source_for_every_figure(name: str) -> None:
 def test_software_of_a_run_by_the_name_of_its_framework(framework: str | None, stack: str) -> None:
     """No name, or one that no stack is of, is the prior, and is said to be assumed."""
     assumed: list[str] = []
-    run = run_of("one", step=1.0, software={"framework": framework})
+    run = run_of("one", step=1.0, software={"framework": framework}, micro_batch=1)
     assert stack_of(run, assumed).name == stack
     assert assumed == (["software"] if stack == "unknown" else [])
+
+
+def test_options_of_megatron_lm_are_off_where_a_run_publishes_its_own() -> None:
+    """What overlaps, and the fused loss, is what it lists; without any, those of tuned runs."""
+
+    def run(micro_batch: int | None = 1, **features: object) -> tuple[Stack, list[str]]:
+        said: list[str] = []
+        software = {"framework": "Megatron-LM"}
+        one = run_of("one", software=software, micro_batch=micro_batch, features=features)
+        return stack_of(one, said), said
+
+    tuned, plain = Stack.load("megatron-core-2025"), Stack.load("megatron-lm-2024")
+    assert run() == (plain, [])
+    assert plain.tp_hidden == 0
+    assert run(tp_comm_overlap=True)[0].tp_hidden == tuned.tp_hidden
+    assert run(cross_entropy_fusion=True)[0].loss_forward_bytes == tuned.loss_forward_bytes
+    assert run(micro_batch=None) == (tuned, ["communication overlaps"])
+
+
+def test_products_of_cann_have_their_communication_in_them_if_a_run_says_so() -> None:
+    """As with user buffers on GPUs; MindSpeed's communication waits else."""
+    software = {"framework": "ModelLink (Megatron-LM + MindSpeed)"}
+    tuned = Stack.load("megatron-core-2025")
+    for value, hidden in ((True, tuned.tp_hidden), (False, 0.0)):
+        run = run_of("one", software=software, features={"use_mc2": value})
+        assert stack_of(run, []).tp_hidden == hidden
 
 
 def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:

@@ -16,8 +16,11 @@ UNKNOWN_STACK = "unknown"
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
 
-# Share of tensor-parallel communication in fused products of CANN: that of user buffers on GPUs.
-_MC2_HIDDEN = 0.72
+# Stacks whose tensor-parallel communication runs in pieces beside its products if a run says so,
+# and the one that has it so.
+_PLAIN_MEGATRON = "megatron-lm-2024"
+_OVERLAP_IS_OPTION = (_PLAIN_MEGATRON, "mindspeed-2024")
+_USER_BUFFERS = "megatron-core-2025"
 
 # Stacks of the catalog by framework (and the source of rows that name none); the first match.
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
@@ -45,7 +48,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
     (r"NeMo|Megatron-Core", "nemo-2025"),
-    (r"Megatron-LM|Megatron-Patch", "megatron-core-2025"),
+    (r"Megatron-LM|Megatron-Patch", _PLAIN_MEGATRON),
 )
 
 
@@ -54,8 +57,11 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     framework = run.software.framework or ""
     group = run.group or ""
     name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
-    if name == "megatron-core-2025" and (run.year or 2024) < _TRANSFORMER_ENGINE:
+    if name == _PLAIN_MEGATRON and (run.year or 2024) < _TRANSFORMER_ENGINE:
         name = "megatron-lm-2022"
+    if name == _PLAIN_MEGATRON and run.micro_batch is None:
+        name = _USER_BUFFERS  # its options are not published: those of a tuned run
+        assumed.append("communication overlaps")
     if name in ("", "nemo-2025") and "MLPerf" in group:
         name = "mlperf-2024"
     if not name:
@@ -65,11 +71,12 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
         name = _torchtitan(run)
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
-    changes = feature_changes(run)
+    stack = Stack.load(name)
+    changes = feature_changes(run, stack)
     if name in _PLAIN_PYTORCH:
         changes |= _added_kernels(run)
     changes |= memory_changes(run, name)
-    return Stack.load(name).model_copy(update=changes)
+    return stack.model_copy(update=changes)
 
 
 def ignored_software(run: Run) -> tuple[str, ...]:
@@ -116,8 +123,8 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     return stack.dispatcher
 
 
-def feature_changes(run: Run) -> dict[str, object]:
-    """Fields of the stack that the features of a run set."""
+def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
+    """Fields of a stack that the features of a run set."""
     changes: dict[str, object] = {}
     features = run.features
     overlap = str(features.get("overlap") or "")
@@ -125,15 +132,16 @@ def feature_changes(run: Run) -> dict[str, object]:
         changes |= {"tp_hidden": 0.0, "tp_backward_async": False, "pp_hidden": 0.0}
     if features.get("tp_comm_overlap") is not None and not truth(features["tp_comm_overlap"]):
         changes |= {"tp_hidden": 0.0}
-    if truth(features.get("use_mc2")):  # products of CANN with their communication in them
-        changes |= {"tp_hidden": _MC2_HIDDEN}
+    fused = truth(features.get("use_mc2"))  # products of CANN with their communication in them
+    if stack.name in _OVERLAP_IS_OPTION and (fused or truth(features.get("tp_comm_overlap"))):
+        changes |= {"tp_hidden": Stack.load(_USER_BUFFERS).tp_hidden}
     if features.get("async_tp"):
         changes |= {"tp_hidden": 0.375}
     if features.get("no_gradient_accumulation_fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
     if says_flash(run.attention_impl) is False:
         changes |= {"attention": AttentionImplementation.UNFUSED}
-    changes |= _gradients(run) | _loss(run)
+    changes |= _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
@@ -176,17 +184,17 @@ def _gradients(run: Run) -> dict[str, object]:
 # Peak bytes per logit of Megatron-LM's losses (Transformer Engine's has two): the logits in 16 bits
 # and in fp32, in place (its default); or these, less their maximum, and the exponents (its own
 # fusion). The peaks of 120 of its functional tests agree.
-_UNFUSED_LOSS, _NATIVE_LOSS = 6.0, 10.0
+_NATIVE_LOSS = 10.0
 
 
-def _loss(run: Run) -> dict[str, object]:
-    """Saved bytes of the loss, by Megatron-LM's settings."""
+def _loss(run: Run, stack: Stack) -> dict[str, object]:
+    """Bytes of the loss, by Megatron-LM's settings."""
     features = run.features
     if features.get("cross_entropy_fusion_impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
-    fused = "cross_entropy_fusion" in features
-    plain = run.software.framework == "Megatron-LM" and (run.year or 0) >= _TRANSFORMER_ENGINE
-    return {"loss_saved_bytes": _UNFUSED_LOSS} if plain and not fused else {}
+    if stack.name == _PLAIN_MEGATRON and "cross_entropy_fusion" in features:
+        return {**_FUSED_LOSS}
+    return {}
 
 
 def _graphs(run: Run) -> str:

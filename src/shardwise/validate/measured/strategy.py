@@ -192,8 +192,9 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
         fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
     overlap = str(features.get("overlap") or "")
-    no_overlap = features.get("dp_overlap") is not None and not truth(features["dp_overlap"])
-    if "disabled" in overlap or no_overlap:
+    if features.get("dp_overlap") is not None:
+        fields["dp_overlap"] = truth(features["dp_overlap"])
+    if "disabled" in overlap:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
         fields["dp_overlap"] = False

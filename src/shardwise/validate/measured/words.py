@@ -56,6 +56,7 @@ FEATURES: Mapping[str, Feature] = {
     # Overlap of communication
     "tp_comm_overlap": _same("tp-comm-overlap"),
     "async_tp": _same(),
+    "use_mc2": _same(),
     "overlap": _same(values=r".*overlap.*|false|true|none|"),
     "dp_overlap": _same(
         "overlap_grad_reduce", "overlap_grad_sync", "overlap_sync_grad", "overlap-grad-reduce"
@@ -154,7 +155,6 @@ FEATURES: Mapping[str, Feature] = {
     "no_rope_fusion": _lacks("unfused rotary embedding", "no-rope-fusion"),
     "manual_gc": _lacks("garbage collection by hand", "manual-gc", "manual-gc-interval"),
     "overlap_param_gather_with_optim_step": _lacks("parameter gathers during the optimizer step"),
-    "use_mc2": _lacks("products fused with communication on Ascend"),
     "zero_hpz_partition_size": _lacks("secondary shards of weights within a node (ZeRO++)"),
     "zeropp": _lacks("ZeRO++"),
 }  # fmt: skip
