@@ -248,3 +248,17 @@ def test_software_of_the_catalog() -> None:
     assert said["torchtitan-2025"].whole_ends
     assert said["internevo-2023"].update_bytes == 8
     assert said["megatron-deepspeed-2022"].runtime_memory == 7 * GIB
+
+
+def test_pipelines_that_reserve_buffers() -> None:
+    """2 pp micro-batches on all stages but the last, at most as many as there are."""
+    for micro_batches, first in ((3, 3), (6, 6), (32, 8)):
+        columns = {"dp": 1, "pp": 4, "mbs": 2, "gbs": 2 * micro_batches}
+        usual, wide = (run({"pipeline_buffers": on}, **columns).stages for on in (False, True))
+        each = usual[-1].activations  # of one micro-batch
+        embedding = usual[0].activations / min(micro_batches, 4) - each
+        assert [stage.activations for stage in wide[1:3]] == pytest.approx([first * each] * 2)
+        assert wide[0].activations >= first * each + embedding
+        assert wide[3].activations == usual[3].activations
+    alone = [run({"pipeline_buffers": on}).memory_bytes for on in (False, True)]
+    assert alone[0] == alone[1]

@@ -183,6 +183,9 @@ class Stack(Sourced):
     """Whether the backward communication of a column-parallel GEMM overlaps with its GEMMs."""
     pp_hidden: Portion
     """Share of stage-to-stage transfers that is hidden with interleaved stages."""
+    pipeline_buffers: bool = False
+    """Whether each stage but the last reserves memory for the activations of 2 pp micro-batches
+    instead of those that its schedule has in flight (OneFlow)."""
     pp_scatter_gather: bool
     """Whether each tensor-parallel rank sends 1/tp of the activations to the next stage, which
     gathers them."""

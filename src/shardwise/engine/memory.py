@@ -312,7 +312,7 @@ class _InFlight:
         return cls(
             costs=costs,
             group=group,
-            moments=chunks_in_flight(schedule=table.schedule, **order),
+            moments=_buffered(table, stage, chunks_in_flight(schedule=table.schedule, **order)),
             order={name: np.broadcast_to(o, group.key.shape) for name, o in order.items()},
             unlike_ends=np.flatnonzero(unlike & ~group.uneven_middle_chunks),
             irregular=np.flatnonzero(unlike & group.uneven_middle_chunks),
@@ -355,6 +355,25 @@ class _InFlight:
             if layer is not None
         )
         return total(sizes, counts[0])
+
+
+def _buffered(
+    table: Table, stage: Ints, moments: tuple[tuple[Floats, Floats], ...]
+) -> tuple[tuple[Floats, Floats], ...]:
+    """Micro-batches in flight where a stage reserves 2 pp buffers for what it saves.
+
+    All stages but the last do so, for at most as many as there are micro-batches
+    (Oneflow-Inc/oneflow, job_rewriter/pipeline_buffer_pass.cpp).
+    """
+    rows = table.by_stack(lambda stack: stack.pipeline_buffers) & (stage < table.pp - 1)
+    if not np.any(rows):
+        return moments
+    least = np.where(rows & table.training, np.minimum(table.micro_batches, 2.0 * table.pp), 0.0)
+    wide = []
+    for first, second in moments:
+        larger = np.maximum(first, least)
+        wide.append((larger, larger if first is second else np.maximum(second, least)))
+    return tuple(wide)
 
 
 def _live(

@@ -28,6 +28,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"torchtitan|torchao", "torchtitan-2024"),
     (r"InternEvo|InternLM", "internevo-2023"),
     (r"Paddle", "paddlenlp-2024"),
+    (r"OneFlow", "oneflow-2021"),
     (r"AutoModel", "automodel-2025"),
     (r"LLaMA-?Factory", "llama-factory-2024"),
     (r"torchtune", "torchtune-2024"),
@@ -69,6 +70,8 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
         assumed.append("software")
     if name == "torchtitan-2024":
         name = _torchtitan(run)
+    if name == "megatron-deepspeed-2022" and says_flash(run.attention_impl):
+        name = "megatron-deepspeed-2024"  # the one of 2022 has no such kernel
     if name == "megatron-bridge-2025" and run.model.experts:
         name = _bridge_with_experts(run)
     stack = Stack.load(name)
