@@ -38,18 +38,23 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"^Meta\b", "meta-2024"),
     (r"Gaudi", "gaudi-2025"),
     (r"HAI-LLM", "deepseek-2024"),
-    (r"MaxText|maxtext|Pax", "maxtext-2024"),
+    (r"(?i)MaxText|Pax|\bJAX\b|Levanter|EasyLM", "maxtext-2024"),
     (r"MindSpeed|ModelLink", "mindspeed-2024"),
     (r"Megatron-DeepSpeed \(ALCF\)", "megatron-deepspeed-2024"),
     (r"DeepSpeed ZeRO", "deepspeed-2021"),
     (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
     (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
-    (r"\bHF\b|Hugging ?Face|\bTRL\b|accelerate|fms-acceleration", "huggingface-2024"),
+    (
+        r"\bHF\b|Hugging ?Face|\bTRL\b|accelerate|fms-acceleration|(?i:axolotl|unsloth|SFTTrainer)",
+        "huggingface-2024",
+    ),
+    (r"(?i)lit-?gpt|Lightning|OLMo", "torchtitan-eager"),
     (r"NeMo-Megatron", "megatron-lm-2022"),
     (r"NeMo Megatron|NeuronX", "neuronx-2024"),
     (r"Megatron-Bridge", "megatron-bridge-2025"),
+    (r"^Megatron-Core$", _PLAIN_MEGATRON),
     (r"NeMo|Megatron-Core", "nemo-2025"),
-    (r"Megatron-LM|Megatron-Patch", _PLAIN_MEGATRON),
+    (r"Megatron-LM|Megatron-Patch|Megatron-SWIFT|MegaScale|\bmcore\b", _PLAIN_MEGATRON),
 )
 
 
