@@ -16,6 +16,12 @@ _FOUR_BITS: tuple[tuple[str, FrozenWeights], ...] = (
 )
 # Stacks of models of Hugging Face transformers; those that shard by PyTorch's FSDP.
 _TRANSFORMERS = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+# Software whose recipes have adapters in the MLP too: all projections in NVIDIA-NeMo/Automodel
+# (examples/llm_benchmark) and LLaMA-Factory (lora_target), the MLP in pytorch/torchtune
+# (recipes/configs: apply_lora_to_mlp) and in the script of QwenLM/Qwen for DeepSpeed (finetune.py).
+# Performance recipes of NeMo and Megatron-Bridge (linear_qkv) and MLPerf's have them in attention
+# alone, as transformers usually has.
+_ADAPTED_MLP = ("automodel-2025", "torchtune-2024", "deepspeed-2024", "llama-factory-2024")
 # Peak bytes per logit. The Triton kernel of fms-acceleration's "foak" (from Unsloth) writes
 # gradients over its input, the fp32 logits; those in 16 bits and their gradient are left.
 _FOAK_LOSS = 8.0
@@ -134,15 +140,16 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
         fields["offload_optimizer"] = True
     if str(features.get("param_offload") or "").lower() == "cpu":
         fields["offload_weights"] = True
-    return fields | (_adapters(run) if is_lora(run) else {})
+    return fields | (_adapters(run, stack) if is_lora(run) else {})
 
 
-def _adapters(run: Run) -> dict[str, object]:
+def _adapters(run: Run, stack: str) -> dict[str, object]:
     """Rank and places of adapters; embedding and head where they are trained next to them."""
     text = run.model.notes or ""
     rank = re.search(r"\br ?= ?(\d+)", text)
     ends = "trainable embedding" in text
-    parts = ("attention", *(("embedding", "head") if ends else ()))
+    in_mlp = stack in _ADAPTED_MLP
+    parts = ("attention", *(("mlp",) if in_mlp else ()), *(("embedding", "head") if ends else ()))
     return {"lora_rank": int(rank[1]) if rank else _RANK, "lora_parts": parts}
 
 
