@@ -58,6 +58,8 @@ _STAND_INS = (
     (r"GH200", "a GH200 as an H200 in SXM servers"),
     (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
     (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
+    (r"power[- ]limited", "full power of a power-limited accelerator"),
+    (r"power variant not stated", "full power"),
 )
 # Names of network cards have numbers of their own.
 _CARDS = re.compile(r"(ConnectX|CX|BlueField|Slingshot)-\d+|\bBF\d\b|\bMT\d+\b")
