@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import RunFeatures, validated_runs
+from shardwise.analysis.validated_runs import RunFeatures, validated_runs
 from shardwise.config import files
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
@@ -59,7 +59,7 @@ def main() -> None:
     write = options.write
     runs, parameters = load_runs(), load_parameters()
     before = np.array([-p.moved for p in parameters])
-    translated = _translated(runs, parameters)
+    translated = _translated(runs)
     in_fit = _chosen(translated, runs, parameters)
     offsets, at = before * 0, None
     for _ in range(_ROUNDS):
@@ -80,40 +80,39 @@ def main() -> None:
     if write:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
-        _write_errors(
-            [*zip(at.runs, without, strict=True), *zip(others.runs, rest_without, strict=True)]
-        )
+        _write_errors(at, without, others, rest_without)
         validated_runs.cache_clear()
         _write_features(runs)
 
 
-def _translated(runs: Sequence[Run], parameters: Sequence[Parameter]) -> dict[int, Translation]:
-    """Runs of grades A and B with a time, on systems that some parameter moves."""
-    systems = {name for p in parameters if p.of == "systems" for name in p.names}
+def _translated(runs: Sequence[Run]) -> dict[int, Translation]:
+    """Runs of grades A and B with a time."""
     found = {}
     for place, run in enumerate(runs):
         if run.grade not in ("A", "B") or run.measured_step_time_s is None:
             continue
         try:
-            translation = translate(run)
+            found[place] = translate(run)
         except NotModelledError:
             continue
-        if translation.system.name in systems:
-            found[place] = translation
     return found
 
 
 def _chosen(
     translated: dict[int, Translation], runs: Sequence[Run], parameters: Sequence[Parameter]
 ) -> dict[int, Translation]:
-    """Runs of the fit: grade A, and grade B of stacks with a parameter of their own and no A."""
+    """Runs of the fit: grade A, and grade B of stacks with a parameter of their own and no A.
+
+    All on systems that some parameter moves.
+    """
+    systems = {name for p in parameters if p.of == "systems" for name in p.names}
     stacks = {place: one.strategy.loaded_stack().name for place, one in translated.items()}
     known = {stacks[place] for place in translated if runs[place].grade == "A"}
     own = {p.names[0] for p in parameters if p.of == "stacks" and len(p.names) == 1}
     return {
         place: one
         for place, one in translated.items()
-        if runs[place].grade == "A" or stacks[place] in own - known
+        if one.system.name in systems and (runs[place].grade == "A" or stacks[place] in own - known)
     }
 
 
@@ -172,14 +171,16 @@ def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> N
     path.write_text(with_moves(path.read_text(encoding="utf-8"), moves), encoding="utf-8")
 
 
-def _write_errors(pairs: Sequence[tuple[Run, float]]) -> None:
+def _write_errors(at: Linear, errors: np.ndarray, others: Linear, unseen: np.ndarray) -> None:
     """Write errors of runs with their source left out, with what describes the runs."""
     names = [column.name for column in dataclasses.fields(RunFeatures)]
-    rows = [json.dumps(["id", "source", "error", *names])]
-    for run, error in pairs:
-        what = describe_translation(translate(run))
-        figures = [getattr(what, name) for name in names]
-        rows.append(json.dumps([run.id, run.study, round(float(error), 4), *figures]))
+    rows = [json.dumps(["id", "source", "error", "fitted", *names])]
+    for some, values, is_fitted in ((at, errors, True), (others, unseen, False)):
+        for run, error in zip(some.runs, values, strict=True):
+            what = describe_translation(translate(run))
+            figures = [getattr(what, name) for name in names]
+            start = [run.id, run.study, round(float(error), 4), is_fitted]
+            rows.append(json.dumps([*start, *figures]))
     text = "[\n" + ",\n".join(rows) + "\n]\n"
     (_CATALOG / "fit" / "left_out.json").write_text(text, encoding="utf-8")
 

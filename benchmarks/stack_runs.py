@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import framework_of
-from shardwise.config.stack import Stack
-from shardwise.validate.measured import predict
-from shardwise.validate.measured.run import NotModelledError, Run
-from shardwise.validate.measured.software import UNKNOWN_STACK, feature_changes, stack_of
+from shardwise.analysis.validated_runs import framework_of
+from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.software import UNKNOWN_STACK, stack_of
 from shardwise.validate.measured.store import load_runs, read_runs
 
 _PATH = Path(catalog.__file__).parent / "fit" / "stacks.json"
@@ -70,24 +69,11 @@ def stack_table(runs: Sequence[Run]) -> dict[str, dict[str, object]]:
 
 def _errors(runs: Sequence[Run]) -> list[tuple[float | None, float | None]]:
     """Errors of log time with a run's own stack and with the prior."""
-    own = predict.predict_runs(runs)
-    mine = predict.stack_of
-    try:
-        predict.stack_of = _prior
-        prior = predict.predict_runs(runs)
-    finally:
-        predict.stack_of = mine
+    own, prior = (predict_runs(runs, unknown_software=unknown) for unknown in (False, True))
     return [(_error(a), _error(b)) for a, b in zip(own, prior, strict=True)]
 
 
-def _prior(run: Run, assumed: list[str]) -> Stack:
-    if run.task == "pretrain-total":
-        raise NotModelledError("not a step")
-    stack_of(run, assumed)
-    return Stack.load(UNKNOWN_STACK).model_copy(update=feature_changes(run))
-
-
-def _error(one: predict.Prediction) -> float | None:
+def _error(one: Prediction) -> float | None:
     measured = one.measured_step_time_s
     if one.step_time_s is None or measured is None:
         return None

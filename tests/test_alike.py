@@ -13,12 +13,8 @@ import samples
 from rows import each_row
 from shardwise import Strategy, estimate, search
 from shardwise.analysis.features import feature_words, measured_features
-from shardwise.analysis.prediction_interval import (
-    RunFeatures,
-    ValidatedRuns,
-    distinguishable_ratio,
-    validated_runs,
-)
+from shardwise.analysis.prediction_interval import distinguishable_ratio
+from shardwise.analysis.validated_runs import RunFeatures, ValidatedRuns, validated_runs
 from shardwise.planning.search.plans import ties_of
 from shardwise.planning.search.results import RankedPlan, SearchResult, Ties
 from shardwise.report.tables.search import print_search
@@ -103,7 +99,6 @@ def test_the_order_of_plans_alike_by_hand() -> None:
 
 UNTRIED = [
     ("offload_weights", True),
-    ("offload_activations", True),
     ("offload_optimizer", True),
     ("fused_activation", True),
     ("tp_overlap", "ring"),
@@ -162,6 +157,7 @@ def test_what_a_feature_adds_by_hand() -> None:
         accelerator="h100-sxm",
         generation="hopper",
         framework="megatron",
+        stack="nemo-2025",
         precision="bf16",
         assumed=False,
         gpus=8,
@@ -174,6 +170,7 @@ def test_what_a_feature_adds_by_hand() -> None:
         sources=np.array(["one", "one", "two", "two"]),
         features={name: np.array([getattr(one, name)] * 4) for name in fields},
         errors=np.array([0.01, 0.06, 0.2, 0.23]),
+        fitted=np.ones(4, dtype=np.bool_),
     )
     features = {"a": ("x",), "b": ("x", "y"), "c": ("x",), "d": ("x",)}
     assert added_error(features, known) == pytest.approx(0.04)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, System, estimate
-from shardwise.analysis.prediction_interval import ValidatedRuns, error_levels
+from shardwise.analysis.prediction_interval import error_levels
+from shardwise.analysis.validated_runs import ValidatedRuns
 from shardwise.validate.calibrate.from_runs import (
     calibrated_by_runs,
     level_of,
@@ -94,26 +95,32 @@ def test_a_run_far_off_moves_the_mean_little():
     assert 0 < robust_mean(np.array([0, 0, 0, 0, 0.9])) < 0.07
 
 
-def test_the_spreads_are_those_of_studies(monkeypatch):
-    """Levels 0, 0.1 and -0.3; deviations 0.02, 0.04 and 0.2. Neither pairs nor guesses count."""
-    errors = {
-        ("a", False, False): [-0.02, 0.0, 0.02],
-        ("a", True, False): [0.06, 0.1, 0.14],
-        ("b", False, False): [-0.5, -0.3, -0.1],
-        ("c", False, False): [9.0, 9.0],
-        ("d", False, True): [5.0, 6.0, 7.0],
-    }
-    rows = [(*key, error) for key, several in errors.items() for error in several]
-    sources, experts, assumed, values = (np.array(column) for column in zip(*rows, strict=True))
-    features = {"accelerator": np.array(["x"] * len(rows)), "experts": experts, "assumed": assumed}
+def test_the_spreads_are_those_of_plain_runs(monkeypatch):
+    """Sources off by 0.2 either way, their runs by 0.04; experts and guesses do not count."""
+    random, count = np.random.default_rng(0), 400
+    place = np.repeat(np.arange(count), 6)
+    experts, assumed = place % 4 == 0, place % 4 == 1
+    plain = ~(experts | assumed)
+    levels = random.normal(0, np.where(np.arange(count) % 4 < 2, 0.6, 0.2))
+    errors = levels[place] + random.normal(0, np.where(plain, 0.04, 0.4))
+    names = ("stack", "accelerator", "generation")
     known = ValidatedRuns(
-        ids=tuple(map(str, range(len(rows)))), sources=sources, features=features, errors=values
+        ids=tuple(map(str, place)),
+        sources=np.array([f"source {n}" for n in place]),
+        features={
+            **dict.fromkeys(names, np.array(["x"] * len(place))),
+            "framework": np.array(["megatron"] * len(place)),
+            "experts": experts,
+            "assumed": assumed,
+        },
+        errors=errors,
+        fitted=plain,
     )
     monkeypatch.setattr("shardwise.analysis.prediction_interval.validated_runs", lambda: known)
     found = error_levels.__wrapped__()
-    assert found.studies == 3
-    assert found.between == pytest.approx(0.1 / 0.6745)
-    assert found.within == pytest.approx(0.04)
+    assert found.sources == count
+    assert found.between == pytest.approx(0.2, rel=0.15)
+    assert found.within == pytest.approx(0.04, rel=0.15)
 
 
 def test_the_shipped_runs_spread_as_servers_do():
@@ -229,7 +236,7 @@ def test_rows_of_the_schema_are_taken(tmp_path):
         "recompute": {"granularity": "none"},
     }  # fmt: skip
     rows = [
-        {**row, "id": f"m{n}", "global_batch": n, "measured": {"step_time_s": 0.5 * n}}
+        {**row, "id": f"m{n}", "global_batch": n, "measured": {"step_time_s": 0.3 * n}}
         for n in (8, 16, 32)
     ]
     rows.append({**rows[0], "id": "other", "hardware": {"accelerator": "B200", "count": 8}})

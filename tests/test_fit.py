@@ -13,7 +13,7 @@ from measured_samples import run_of
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Stack, System, catalog
-from shardwise.analysis.prediction_interval import validated_runs
+from shardwise.analysis.validated_runs import validated_runs
 from shardwise.arrays import Floats
 from shardwise.config.stack import Stack as StackNoun
 from shardwise.config.strategy import Strategy

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from measured_samples import predicted, refused, run_of
-from shardwise.analysis.prediction_interval import ValidatedRuns, validated_runs
+from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
 from shardwise.report.tables.measured import print_runs
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import scoreboard
@@ -228,12 +228,13 @@ def test_perfect_predictions_of_all_runs():
 
 
 def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
-    """By hand: errors of +10 %, -20 % and +50 % where left out; of grade A that is predicted."""
+    """By hand: errors of +10 %, -20 % and +50 % where left out; of fitted runs that have a time."""
     known = ValidatedRuns(
         ids=("a", "b", "c", "d", "e"),
         sources=np.array(["paper"] * 5),
         features={},
         errors=np.log([1.1, 0.8, 1.5, 9.0, 9.0]),
+        fitted=np.array([True, True, True, False, True]),
     )
     monkeypatch.setattr("shardwise.validate.measured.statistics.validated_runs", lambda: known)
     experts = {"name": "m", "seq_len": 4096, "experts": 8}
@@ -265,8 +266,9 @@ def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
 
 def test_the_headline_tells_both(capsys):
     """Rows of runs whose source was left out, where there are such."""
-    known = validated_runs().ids
-    one = next(run for run in load_runs() if run.grade == "A" and run.id in known)
+    known = validated_runs()
+    fitted = np.array(known.ids)[known.fitted]
+    one = next(run for run in load_runs() if run.grade == "A" and run.id in fitted)
     print_runs(scoreboard([Prediction(run=one, step_time_s=1.0)]))
     out = capsys.readouterr().out
     assert "source left out: fitted runs (grade A)" in out

@@ -1,33 +1,33 @@
-"""Prediction interval of an estimate, from the errors of the most similar measured runs.
+"""Prediction interval of an estimate, from the errors of measured runs.
 
 Each validated run comes with its features and its error of log time, predicted with its own source
-left out of every fit. The interval of an estimate is that of the runs nearest to it.
+left out of every fit. The interval of an estimate follows from how much such errors vary, and from
+what of that the measured runs have fixed for it (`analysis.variation`).
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shardwise import catalog
 from shardwise.analysis.features import measured_features
 from shardwise.analysis.results import Interval
-from shardwise.arrays import Floats
+from shardwise.analysis.validated_runs import (
+    RunFeatures,
+    ValidatedRuns,
+    run_features,
+    stack_runs,
+    validated_runs,
+)
+from shardwise.analysis.variation import LEVEL, Evidence, Variation, quantile, variation_of
+from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
-from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.ops.param_count import Parameters, count_parameters
+from shardwise.ops.param_count import Parameters
 from shardwise.ops.quantization import RECIPES
-
-LEVEL = 0.8
-"""Share of runs expected inside an interval."""
 
 # Distances between runs, which add up: a mixture of experts is very different from a dense model,
 # another accelerator generation or framework less so; sizes count per doubling. Chosen, not fitted.
@@ -40,61 +40,6 @@ _DISTANCES = {
     "assumed": 2.0,
 }
 _DOUBLINGS = {"gpus": 0.12, "parameters": 0.12, "seq_len": 0.12}
-_NEIGHBOURS = 60
-_REACH = 1.0
-# Predicting a source that was left out of the fit is harder than predicting a run of a known kind:
-# intervals that contain 80 % of the left-out errors of grade A contain 90 % of the errors of runs
-# in the fit. With this factor they contain 75 and 86 %.
-_NARROWER = 0.8
-_FILE = "left_out.json"
-# Runs needed to tell the level of a study; half of a normal distribution lies within this many
-# standard deviations.
-_LEAST_RUNS = 3
-_HALF_OF_NORMAL = 0.6745
-
-_FRAMEWORKS = {"nemo": "megatron", "deepseek": "megatron", "automodel": "torchtitan"}
-_STACKS_FILE = "stacks.json"
-_PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
-_GENERATIONS = {
-    "a100": "ampere",
-    "a800": "ampere",
-    "h100": "hopper",
-    "h200": "hopper",
-    "h800": "hopper",
-    "b200": "blackwell",
-    "b300": "blackwell",
-    "mi3": "cdna",
-    "tpu": "tpu",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFeatures:
-    """What determines how similar two runs are."""
-
-    experts: bool
-    accelerator: str
-    """Name of the system."""
-    generation: str
-    framework: str
-    precision: str
-    assumed: bool
-    """Whether something that matters is unknown."""
-    gpus: int
-    parameters: float
-    seq_len: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedRuns:
-    """Runs that were measured and predicted, as columns."""
-
-    ids: tuple[str, ...]
-    sources: NDArray[np.str_]
-    features: Mapping[str, NDArray[Any]]
-    """By the fields of `RunFeatures`."""
-    errors: Floats
-    """log predicted - log measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,29 +54,12 @@ class Uncertainty:
     """Id of the most similar run."""
     distance: float
     """Distance of that run: 0 equal in everything that counts, below 1 the same kind of run."""
-    stack_measured: bool = True
+    stack_measured: bool
     """Whether the framework has measured runs; if not, the range has the spread of frameworks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackRuns:
-    """Measured runs by software (benchmarks/stack_runs.py)."""
-
-    stacks: Mapping[str, int]
-    """Runs of grades A and B that are predicted with each stack."""
-    levels: Mapping[str, float]
-    """Median error of log time of each framework's runs with the figures of the stack `unknown`."""
-
-    @property
-    def frameworks(self) -> frozenset[str]:
-        """Frameworks with measured runs."""
-        return frozenset(map(framework_of, self.stacks))
-
-    @property
-    def spread(self) -> float:
-        """Error of log time that `LEVEL` of the frameworks do not exceed, all alike."""
-        sizes = np.abs(np.array(list(self.levels.values()), dtype=np.float64))
-        return quantile(sizes, np.ones(len(sizes)))
+    stack_sources: int
+    """Sources with validated runs of the same stack."""
+    accelerator_sources: int
+    """Sources with validated runs on the same system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,115 +67,17 @@ class ErrorLevels:
     """Standard deviations of errors of log time, between and within studies."""
 
     between: float
-    """Of the levels of studies, each on one accelerator: servers, software releases and
-    whatever else all its runs share."""
+    """Of the levels of sources: servers, software releases and whatever else all runs of a source
+    share."""
     within: float
-    """Of the runs of a study around its level."""
-    studies: int
-
-
-def run_features(
-    model: Model,
-    system: System,
-    strategy: Strategy,
-    *,
-    assumed: bool = False,
-    counted: Parameters | None = None,
-) -> RunFeatures:
-    """Features of an estimate, by which similar runs are found.
-
-    Parameters
-    ----------
-    model, system
-        Of the estimate.
-    strategy
-        With defaults filled in.
-    assumed
-        Whether something that matters is unknown.
-    counted
-        Parameters of the model, if already counted.
-    """
-    return RunFeatures(
-        experts=model.has_experts,
-        accelerator=system.name,
-        generation=next((g for name, g in _GENERATIONS.items() if name in system.name), "other"),
-        framework=framework_of(strategy.loaded_stack(system.stack).name),
-        precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
-        assumed=assumed,
-        gpus=strategy.gpus or 1,
-        parameters=float((counted or count_parameters(model)).total),
-        seq_len=strategy.seq_len or model.seq_len or 1,
-    )
-
-
-def framework_of(stack: str) -> str:
-    """Return the framework of a stack: the first word of its name, or what that is built on."""
-    word = stack.split("-", maxsplit=1)[0]
-    return _FRAMEWORKS.get(word, word)
-
-
-@cache
-def stack_runs() -> StackRuns:
-    """Return the number of measured runs of each stack, and the levels of frameworks."""
-    path = Path(catalog.__file__).parent / "fit" / _STACKS_FILE
-    table = json.loads(path.read_text(encoding="utf-8"))
-    return StackRuns(stacks=table["stacks"], levels=table["frameworks"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataBasis:
-    """What a stack of the catalog rests on, and where it is the default."""
-
-    measured_runs: int
-    """Runs of grades A and B that are predicted with it."""
-    framework_measured: bool
-    """Whether runs of any stack of its framework were measured; if not, its figures are a prior."""
-    default_of: tuple[str, ...]
-    """Systems of the catalog that name it."""
-
-
-def data_basis(stack: Stack) -> DataBasis:
-    """Return the measured runs of a stack of the catalog, and the systems that name it."""
-    return DataBasis(
-        measured_runs=stack_runs().stacks.get(stack.name, 0),
-        framework_measured=framework_of(stack.name) in stack_runs().frameworks,
-        default_of=_defaults().get(stack.name, ()),
-    )
-
-
-@cache
-def _defaults() -> Mapping[str, tuple[str, ...]]:
-    """Systems of the catalog by the stack that they name."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name in catalog.names("systems"):
-        stack = System.load(name).stack
-        found[stack] = (*found.get(stack, ()), name)
-    return found
-
-
-@cache
-def validated_runs() -> ValidatedRuns:
-    """Return the validated runs that come with shardwise."""
-    path = Path(catalog.__file__).parent / "fit" / _FILE
-    names, *rows = json.loads(path.read_text(encoding="utf-8"))
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-    return ValidatedRuns(
-        ids=columns["id"],
-        sources=np.array(columns["source"], dtype=np.str_),
-        features={column.name: np.array(columns[column.name]) for column in fields(RunFeatures)},
-        errors=np.array(columns["error"], dtype=np.float64),
-    )
+    """Of the runs of a source around its level."""
+    sources: int
 
 
 def uncertainty_of(
     one: RunFeatures, known: ValidatedRuns, *, without: str | None = None
 ) -> Uncertainty:
-    """Error range of an estimate, from the most similar validated runs.
-
-    The weighted quantile of their absolute errors of log time; weights fall with the distance d as
-    exp(-d / reach). Where no run of the framework was measured, the spread of frameworks around the
-    figures of the stack `unknown` is added, as an independent error: log(factor) is the root of the
-    sum of both squares.
+    """Error range of an estimate, from what validated runs have fixed for it.
 
     Parameters
     ----------
@@ -263,36 +93,142 @@ def uncertainty_of(
         distance += weight * (known.features[name] != getattr(one, name))
     for name, weight in _DOUBLINGS.items():
         distance += weight * np.abs(np.log2(known.features[name] / getattr(one, name)))
-    allowed = known.sources != without
-    order = np.argsort(np.where(allowed, distance, np.inf), kind="stable")
-    nearest = order[: min(_NEIGHBOURS, int(allowed.sum()))]
-    size = quantile(np.abs(known.errors[nearest]), np.exp(-distance[nearest] / _REACH))
-    measured = one.framework in stack_runs().frameworks
-    spread = 0.0 if measured else stack_runs().spread
+    others = known.sources != without
+    nearest = int(np.argmin(np.where(others, distance, np.inf)))
+    evidence = evidence_of(one, known, without=without)
     return Uncertainty(
-        factor=float(np.exp(np.hypot(_NARROWER * size, spread))),
-        runs=len(nearest),
-        nearest=known.ids[nearest[0]],
-        distance=float(distance[nearest[0]]),
-        stack_measured=measured,
+        factor=float(np.exp(variation(known, without).sizes(evidence)[0])),
+        runs=int(others.sum()),
+        nearest=known.ids[nearest],
+        distance=float(distance[nearest]),
+        stack_measured=bool(evidence.framework_measured[0]),
+        stack_sources=int(evidence.stack_sources[0]),
+        accelerator_sources=int(evidence.accelerator_sources[0]),
+    )
+
+
+def evidence_of(one: RunFeatures, known: ValidatedRuns, *, without: str | None = None) -> Evidence:
+    """Return what validated runs have fixed for an estimate; one row.
+
+    Parameters
+    ----------
+    one
+        Features of the estimate.
+    known
+        Validated runs.
+    without
+        Source whose runs are left out.
+    """
+
+    def count(name: str) -> Ints:
+        found = _sources_by(known, name).get(getattr(one, name), frozenset())
+        return np.array([len(found - {without})])
+
+    measured = np.array([one.framework in stack_runs().frameworks])
+    return Evidence(
+        experts=np.array([one.experts]),
+        assumed=np.array([one.assumed]),
+        framework_measured=measured,
+        stack_sources=count("stack") * measured,
+        accelerator_sources=count("accelerator"),
+        generation_sources=count("generation"),
     )
 
 
 @cache
-def error_levels() -> ErrorLevels:
-    """Scatter of the levels of studies, and of the runs of a study around its level.
+def variation(known: ValidatedRuns, without: str | None = None) -> Variation:
+    """Estimate the levels of variation of the errors of validated runs.
 
-    From studies of three or more runs of one kind on one accelerator, without assumptions. Medians
-    over the studies, so that outliers do not dominate; the first is the median absolute level over
-    0.67, as for a normal distribution.
+    Parameters
+    ----------
+    known
+        Validated runs.
+    without
+        Source that is left out, also where it is the only one of a framework.
+    """
+    evidence, studies = evidence_of_runs(known)
+    rows = known.sources != without
+    _, numbers = np.unique(studies[rows], return_inverse=True)
+    frameworks = set(known.features["framework"][rows])
+    levels = [level for name, level in stack_runs().levels.items() if name in frameworks]
+    return variation_of(
+        known.errors[rows],
+        known.sources[rows],
+        numbers,
+        Evidence(
+            **{column.name: getattr(evidence, column.name)[rows] for column in fields(Evidence)}
+        ),
+        np.array(levels, dtype=np.float64),
+    )
+
+
+def left_out_sizes(known: ValidatedRuns) -> Floats:
+    """Size of the interval of each validated run with its own source left out.
+
+    Errors of log time that `LEVEL` of such runs do not exceed.
+
+    Parameters
+    ----------
+    known
+        Validated runs.
+    """
+    evidence, _ = evidence_of_runs(known)
+    sizes = np.empty(len(known.ids))
+    for source in np.unique(known.sources):
+        rows = known.sources == source
+        sizes[rows] = variation(known, str(source)).sizes(evidence)[rows]
+    return sizes
+
+
+@cache
+def evidence_of_runs(known: ValidatedRuns) -> tuple[Evidence, Ints]:
+    """What each prediction rested on with its own source left out, and the numbers of studies.
+
+    Runs of a study have one source and the same evidence.
+    """
+    names = ("stack", "accelerator", "experts", "assumed")
+    keys = list(zip(known.sources, *(known.features[name] for name in names), strict=True))
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+
+    def counts(name: str) -> Ints:
+        found = _sources_by(known, name)
+        return np.array([len(found[value]) - 1 for value in known.features[name].tolist()])
+
+    frameworks = known.features["framework"].tolist()
+    measured = np.array([name in stack_runs().frameworks for name in frameworks], dtype=np.bool_)
+    evidence = Evidence(
+        experts=known.features["experts"],
+        assumed=known.features["assumed"],
+        framework_measured=measured,
+        stack_sources=counts("stack") * measured,
+        accelerator_sources=counts("accelerator"),
+        generation_sources=counts("generation"),
+    )
+    return evidence, np.array([numbers[key] for key in keys])
+
+
+@cache
+def _sources_by(known: ValidatedRuns, name: str) -> Mapping[str, frozenset[str]]:
+    """Sources with runs of each value of a feature."""
+    found: dict[str, set[str]] = {}
+    for value, source in zip(known.features[name].tolist(), known.sources.tolist(), strict=True):
+        found.setdefault(value, set()).add(source)
+    return {value: frozenset(sources) for value, sources in found.items()}
+
+
+@cache
+def error_levels() -> ErrorLevels:
+    """Scatter of the levels of sources, and of the runs of a source around its level.
+
+    Of the runs of dense models without assumptions, the median of each; see `variation`.
     """
     known = validated_runs()
-    groups = _groups(known, "accelerator", "experts")
-    studies = [known.errors[rows] for rows in groups if len(rows) >= _LEAST_RUNS]
+    found, (evidence, _) = variation(known), evidence_of_runs(known)
+    plain = ~(evidence.experts | evidence.assumed)
     return ErrorLevels(
-        between=float(np.median([abs(np.median(errors)) for errors in studies]) / _HALF_OF_NORMAL),
-        within=float(np.median([errors.std(ddof=1) for errors in studies])),
-        studies=len(studies),
+        between=float(np.median(np.sqrt(found.of_sources(evidence)[plain]))),
+        within=float(np.median(np.sqrt(found.of_runs(evidence)[plain]))),
+        sources=len(np.unique(known.sources)),
     )
 
 
@@ -379,6 +315,8 @@ def interval_of(
         nearest=found.nearest,
         distance=found.distance,
         stack_measured=found.stack_measured,
+        stack_sources=found.stack_sources,
+        accelerator_sources=found.accelerator_sources,
     )
 
 
@@ -423,10 +361,3 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
     places |= {f"{axis} exchanges": f"network.{tier}.collectives" for axis, tier in tiers.items()}
     sources = {name: system.source_of(place) for name, place in places.items()}
     return {name: "assumed" if one is None else one.kind for name, one in sources.items()}
-
-
-def quantile(sizes: Floats, weights: Floats) -> float:
-    """Return the smallest size with at least `LEVEL` of the weight at or below it."""
-    order = np.argsort(sizes)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(sizes[order][np.searchsorted(reached, LEVEL)])

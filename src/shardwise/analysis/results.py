@@ -253,7 +253,7 @@ class RequiredBandwidth(Result):
 
 
 class Interval(Result):
-    """Range of the measured step time, from the errors of similar measured runs."""
+    """Range of the measured step time, from the errors of measured runs."""
 
     low_s: float
     high_s: float
@@ -269,6 +269,10 @@ class Interval(Result):
     stack_measured: bool = True
     """Whether runs of the framework were measured; if not, the range has the spread of frameworks
     too."""
+    stack_sources: int = 0
+    """Sources of measured runs of the same stack: without any, the range is wider."""
+    accelerator_sources: int = 0
+    """Sources of measured runs on the same system: without any, the range is wider."""
 
 
 class Efficiency(Result):

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from shardwise import catalog
-from shardwise.analysis.prediction_interval import data_basis
+from shardwise.analysis.validated_runs import data_basis
 from shardwise.cli.options import JsonFlag, NameArgument, OutputOption, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase

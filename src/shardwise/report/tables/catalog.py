@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from shardwise.analysis.prediction_interval import data_basis
+from shardwise.analysis.validated_runs import data_basis
 from shardwise.config.base import Sourced
 from shardwise.config.capabilities import Values, described
 from shardwise.config.model import Model

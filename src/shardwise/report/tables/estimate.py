@@ -340,12 +340,15 @@ def _interval(result: Estimate) -> list[str]:
     similarity = next(word for most, word in _SIMILARITY if found.distance <= most)
     expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
     lines = [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
+    stack = result.strategy["stack"]
+    name = stack if isinstance(stack, str) else stack["name"]
+    no_run = f"no measured run of this stack, {name}"
     if not found.stack_measured:
-        stack = result.strategy["stack"]
-        name = stack if isinstance(stack, str) else stack["name"]
-        lines.append(
-            f"no measured run of this stack, {name}: the range has the spread between frameworks"
-        )
+        lines.append(f"{no_run}: the range has the spread between frameworks")
+    elif not found.stack_sources:
+        lines.append(f"{no_run}, but of its framework: the range is wider")
+    if not found.accelerator_sources:
+        lines.append(f"no measured run on this system, {result.system}: the range is wider")
     if result.unmeasured_features:
         words = feature_words(result.unmeasured_features)
         lines.append(f"no measured run has used {words}: the range is wider")

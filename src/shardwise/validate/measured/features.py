@@ -18,12 +18,9 @@ from itertools import combinations
 import numpy as np
 
 from shardwise.analysis.features import MeasuredFeatures, features_of
-from shardwise.analysis.prediction_interval import (
-    ValidatedRuns,
-    comparable_runs,
-    quantile,
-    validated_runs,
-)
+from shardwise.analysis.prediction_interval import comparable_runs
+from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
+from shardwise.analysis.variation import quantile
 from shardwise.config.strategy_table import Table
 from shardwise.validate.measured.predict import translate
 from shardwise.validate.measured.run import Run

@@ -9,13 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.analysis.prediction_interval import (
-    RunFeatures,
-    run_features,
-    uncertainty_of,
-    validated_runs,
-)
+from shardwise.analysis.prediction_interval import uncertainty_of
 from shardwise.analysis.results import EstimateTable
+from shardwise.analysis.validated_runs import RunFeatures, run_features, validated_runs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -26,7 +22,7 @@ from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.hardware import system_of
 from shardwise.validate.measured.recompute import ignored_recompute
 from shardwise.validate.measured.run import NotModelledError, OwnRun, Run, RunFault
-from shardwise.validate.measured.software import ignored_software, stack_of
+from shardwise.validate.measured.software import ignored_software, stack_of, unknown_stack
 from shardwise.validate.measured.strategy import strategy_of
 from shardwise.validate.measured.words import ignored_words
 
@@ -127,8 +123,15 @@ class Translation:
     """What the row says and the translation does not use."""
 
 
-def translate(run: Run) -> Translation:
+def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     """Translate a run to a model, a system and a strategy.
+
+    Parameters
+    ----------
+    run
+        Measured run.
+    unknown_software
+        Whether to ignore which software it is of.
 
     Raises
     ------
@@ -148,6 +151,7 @@ def translate(run: Run) -> Translation:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed)
+        stack = unknown_stack(run) if unknown_software else stack
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
@@ -173,12 +177,14 @@ def describe_translation(
         translation.model,
         translation.system,
         translation.strategy,
-        assumed=bool(translation.assumed),
+        assumed=bool(translation.assumed or translation.ignored),
         counted=counted,
     )
 
 
-def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
+def predict_runs(
+    runs: Sequence[Run], *, leave_out: bool = True, unknown_software: bool = False
+) -> tuple[Prediction, ...]:
     """Predict step time and memory of runs, in their order.
 
     Runs of one model on one system are one table of strategies.
@@ -189,12 +195,14 @@ def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Predic
         Measured runs.
     leave_out
         Whether intervals use only runs of other sources.
+    unknown_software
+        Whether to ignore which software they are of.
     """
     found: dict[int, Prediction] = {}
     translated: dict[int, Translation] = {}
     for position, run in enumerate(runs):
         try:
-            translated[position] = translate(run)
+            translated[position] = translate(run, unknown_software=unknown_software)
         except NotModelledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
     for rows in tables_of(translated):

@@ -87,6 +87,12 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     return stack.model_copy(update=changes)
 
 
+def unknown_stack(run: Run) -> Stack:
+    """Return the stack of a run if nothing were known of its software but the row's features."""
+    stack = Stack.load(UNKNOWN_STACK)
+    return stack.model_copy(update=feature_changes(run, stack))
+
+
 def ignored_software(run: Run) -> tuple[str, ...]:
     """What a row says of its software that is not known."""
     framework = run.software.framework

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.analysis.prediction_interval import validated_runs
+from shardwise.analysis.validated_runs import validated_runs
 from shardwise.config.files import finite
 from shardwise.validate.measured.predict import Prediction
 
@@ -218,10 +218,6 @@ class ReferenceScore:
         return dict(finite(record | {"ours": asdict(self.ours)}))
 
 
-_GRADE = "A"
-"""Of the runs in the fit; only these have an error with their source left out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """Errors over a group of runs, each with its source left out."""
@@ -238,10 +234,19 @@ class LeftOut:
         return dict(finite(asdict(self.errors) | rest))
 
 
+_GRADE = "A"
+"""Of the runs whose errors are stated with their source left out."""
+
+
 def left_out_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
     """Predicted over measured, minus one, of the runs of grade A in the fit."""
     known = validated_runs()
-    errors = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
+    values = np.expm1(known.errors).tolist()
+    errors = {
+        name: error
+        for name, error, fitted in zip(known.ids, values, known.fitted, strict=True)
+        if fitted
+    }
     return {
         one.run.id: errors[one.run.id]
         for one in predictions

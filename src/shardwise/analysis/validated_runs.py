@@ -1,0 +1,184 @@
+"""The validated runs that come with shardwise: their features, errors and software.
+
+Each run comes with its error of log time, predicted with its own source left out of every fit.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwise import catalog
+from shardwise.arrays import Bools, Floats
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.ops.param_count import Parameters, count_parameters
+
+_FILE = "left_out.json"
+_FRAMEWORKS = {"nemo": "megatron", "deepseek": "megatron", "automodel": "torchtitan"}
+_STACKS_FILE = "stacks.json"
+_PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+_GENERATIONS = {
+    "a100": "ampere",
+    "a800": "ampere",
+    "h100": "hopper",
+    "h200": "hopper",
+    "h800": "hopper",
+    "b200": "blackwell",
+    "b300": "blackwell",
+    "mi3": "cdna",
+    "tpu": "tpu",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFeatures:
+    """What determines how similar two runs are."""
+
+    experts: bool
+    accelerator: str
+    """Name of the system."""
+    generation: str
+    """Of accelerators with the same units; the name of the system where no other has them."""
+    framework: str
+    stack: str
+    precision: str
+    assumed: bool
+    """Whether something that matters is unknown."""
+    gpus: int
+    parameters: float
+    seq_len: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ValidatedRuns:
+    """Runs that were measured and predicted, as columns."""
+
+    ids: tuple[str, ...]
+    sources: NDArray[np.str_]
+    features: Mapping[str, NDArray[Any]]
+    """By the fields of `RunFeatures`."""
+    errors: Floats
+    """log predicted - log measured."""
+    fitted: Bools
+    """Whether the figures of the catalog were fitted to the run; its own source is left out of its
+    error. The others were in no fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRuns:
+    """Measured runs by software (benchmarks/stack_runs.py)."""
+
+    stacks: Mapping[str, int]
+    """Runs of grades A and B that are predicted with each stack."""
+    levels: Mapping[str, float]
+    """Median error of log time of each framework's runs with the figures of the stack `unknown`."""
+
+    @property
+    def frameworks(self) -> frozenset[str]:
+        """Frameworks with measured runs."""
+        return frozenset(map(framework_of, self.stacks))
+
+
+def run_features(
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    *,
+    assumed: bool = False,
+    counted: Parameters | None = None,
+) -> RunFeatures:
+    """Features of an estimate, by which similar runs are found.
+
+    Parameters
+    ----------
+    model, system
+        Of the estimate.
+    strategy
+        With defaults filled in.
+    assumed
+        Whether something that matters is unknown.
+    counted
+        Parameters of the model, if already counted.
+    """
+    stack = strategy.loaded_stack(system.stack).name
+    names = (g for name, g in _GENERATIONS.items() if name in system.name)
+    return RunFeatures(
+        experts=model.has_experts,
+        accelerator=system.name,
+        generation=next(names, system.name),
+        framework=framework_of(stack),
+        stack=stack,
+        precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
+        assumed=assumed,
+        gpus=strategy.gpus or 1,
+        parameters=float((counted or count_parameters(model)).total),
+        seq_len=strategy.seq_len or model.seq_len or 1,
+    )
+
+
+def framework_of(stack: str) -> str:
+    """Return the framework of a stack: the first word of its name, or what that is built on."""
+    word = stack.split("-", maxsplit=1)[0]
+    return _FRAMEWORKS.get(word, word)
+
+
+@cache
+def stack_runs() -> StackRuns:
+    """Return the number of measured runs of each stack, and the levels of frameworks."""
+    path = Path(catalog.__file__).parent / "fit" / _STACKS_FILE
+    table = json.loads(path.read_text(encoding="utf-8"))
+    return StackRuns(stacks=table["stacks"], levels=table["frameworks"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataBasis:
+    """What a stack of the catalog rests on, and where it is the default."""
+
+    measured_runs: int
+    """Runs of grades A and B that are predicted with it."""
+    framework_measured: bool
+    """Whether runs of any stack of its framework were measured; if not, its figures are a prior."""
+    default_of: tuple[str, ...]
+    """Systems of the catalog that name it."""
+
+
+def data_basis(stack: Stack) -> DataBasis:
+    """Return the measured runs of a stack of the catalog, and the systems that name it."""
+    return DataBasis(
+        measured_runs=stack_runs().stacks.get(stack.name, 0),
+        framework_measured=framework_of(stack.name) in stack_runs().frameworks,
+        default_of=_defaults().get(stack.name, ()),
+    )
+
+
+@cache
+def _defaults() -> Mapping[str, tuple[str, ...]]:
+    """Systems of the catalog by the stack that they name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in catalog.names("systems"):
+        stack = System.load(name).stack
+        found[stack] = (*found.get(stack, ()), name)
+    return found
+
+
+@cache
+def validated_runs() -> ValidatedRuns:
+    """Return the validated runs that come with shardwise."""
+    path = Path(catalog.__file__).parent / "fit" / _FILE
+    names, *rows = json.loads(path.read_text(encoding="utf-8"))
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return ValidatedRuns(
+        ids=columns["id"],
+        sources=np.array(columns["source"], dtype=np.str_),
+        features={column.name: np.array(columns[column.name]) for column in fields(RunFeatures)},
+        errors=np.array(columns["error"], dtype=np.float64),
+        fitted=np.array(columns["fitted"], dtype=np.bool_),
+    )
