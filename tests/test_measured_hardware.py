@@ -128,6 +128,13 @@ def test_networks_between_nodes(inter, rate):
     assert _per_node(inter) == pytest.approx(rate)
 
 
+def test_a100_of_aws_have_the_network_of_their_instances():
+    """Of p4d and p4de, 50 GB/s a node; other accelerators and clouds keep the usual one."""
+    assert _per_node("not stated (Stability AI AWS cluster)", "A100") == pytest.approx(50)
+    assert _per_node("not stated (Stability AI AWS cluster)", "H100") is None
+    assert _per_node("not stated (OCI/MosaicML cluster)", "A100") is None
+
+
 @each_row(
     "inter", ["Ethernet, Infiniband", "DCN across slices", "none (single node)", "10G Ethernet"]
 )

@@ -149,6 +149,14 @@ def test_gaudi_cards_have_three_ports_for_each_other() -> None:
         assert rate("gaudi2", "all_gather", members) == pytest.approx(expected, rel=0.003)
 
 
+@each_row("name", ["v100-sxm-16gb", "v100-sxm-32gb"])
+def test_few_gpus_of_a_hybrid_cube_mesh_have_few_links(name: str) -> None:
+    """One link of 25 GB/s for the first two of a DGX-1, four for the first four, six for all."""
+    for members, links in ((2, 1), (4, 4), (8, 6)):
+        for kind in ("all_gather", "reduce_scatter", "all_reduce"):
+            assert 0.7 <= rate(name, kind, members) / (links * 25e9) <= 0.91
+
+
 def test_ascend_npus_use_the_links_among_themselves() -> None:
     """A link of 28 GB/s to each of seven others, of which HCCL reaches two thirds."""
     for members in (2, 4, 8):

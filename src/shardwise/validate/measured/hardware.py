@@ -61,6 +61,8 @@ _STAND_INS = (
     (r"power[- ]limited", "full power of a power-limited accelerator"),
     (r"power variant not stated", "full power"),
 )
+# All links of a p4d or p4de instance of AWS, which are what it has A100 in: 400 Gbit/s of EFA.
+_AWS_A100 = 400 * _GIGABIT
 # Names of network cards have numbers of their own.
 _CARDS = re.compile(r"(ConnectX|CX|BlueField|Slingshot)-\d+|\bBF\d\b|\bMT\d+\b")
 
@@ -83,6 +85,8 @@ def system_of(run: Run, assumed: list[str]) -> System:
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
     rate = _node_rate(row.inter or "", row.per_node or system.node.accelerators)
+    if rate is None and re.search(r"A100.*\bAWS\b", f"{text} {row.inter}"):
+        rate = _AWS_A100
     if rate is None or len(system.network) == 1:
         if (row.count or 1) > system.node.accelerators:
             assumed.append("usual network between nodes")
