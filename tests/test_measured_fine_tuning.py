@@ -148,3 +148,17 @@ def test_techniques_of_torchtune():
         for chosen in ({}, {"chunked_cross_entropy": True})
     ]
     assert [stack.loss_saved_bytes for stack in losses] == [12, 2.25]
+
+
+@each_row(
+    ("layers", "stage", "assumed"),
+    [(2, 0, False), (40, 1, True)],
+)
+def test_the_optimizer_is_sharded_where_a_silent_row_would_not_fit(layers, stage, assumed):
+    run = run_on("Megatron-LM", model=LLAMA | {"layers": layers}, recompute={"granularity": "none"})
+    found = translate(run)
+    assert found.strategy.zero == stage
+    assert ("a sharded optimizer" in found.assumed) is assumed
+    said = {"distributed_optimizer": False}
+    stated = run_on("Megatron-LM", model=LLAMA | {"layers": layers}, parallelism=said)
+    assert translate(stated).strategy.zero == 0

@@ -20,6 +20,18 @@ SOURCES = {
     "SimuMax measured runs": (30, 0.8),
     "torchtitan benchmarks": (15, 4.5),
 }
+# The same of sources of 2026, of grades A and B; measured are 14.5, 3.9, 7.7, 14.0, 6.9, 8.3, 13.8,
+# 6.8.
+NEWER = {
+    "FlagPerf (BAAI) training reference results": (17, 17.0),
+    "IBM fms-acceleration benchmarks": (92, 5.0),
+    "Megatron-Bridge performance skill ablations": (9, 9.0),
+    "OneFlow DLPerf GPT (V100)": (10, 16.0),
+    "PaddleNLP pretraining table": (6, 8.0),
+    "Qwen README fine-tuning profile": (22, 10.0),
+    "torchao float8/MX e2e benchmarks": (11, 16.0),
+    "torchtune README tables": (6, 9.0),
+}
 
 
 def measured(metric=None, peak=40.0, reserved=None):
@@ -62,15 +74,16 @@ def test_errors_of_every_source(predictions):
     """A table of the whole: rows predicted, and a bound on their mean absolute error."""
     errors = {}
     for one in predictions:
-        if one.memory_gib is not None:
+        if one.memory_gib is not None and one.run.grade in "AB":
             error = one.memory_gib / one.run.measured_memory_gib - 1
             errors.setdefault(one.run.study, []).append(100 * error)
     assert {source: len(some) for source, some in errors.items()} == {
-        source: rows for source, (rows, _) in SOURCES.items()
+        source: rows for source, (rows, _) in (SOURCES | NEWER).items()
     }
-    for source, (_, most) in SOURCES.items():
+    for source, (_, most) in (SOURCES | NEWER).items():
         assert np.abs(errors[source]).mean() < most, source
-    assert np.abs(np.concatenate(list(errors.values()))).mean() < 4.5
+    for sources, most in ((SOURCES, 4.5), (NEWER, 8.0)):
+        assert np.abs(np.concatenate([errors[source] for source in sources])).mean() < most
 
 
 def test_what_megatron_logs_is_of_the_last_rank(predictions):

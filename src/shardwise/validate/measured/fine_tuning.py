@@ -45,10 +45,10 @@ def is_pure(run: Run, stack: str) -> bool:
     fine-tuning is 16 bits; accelerate makes those of FSDP fp32 (accelerator.py, prepare_model:
     upcast of flat parameters). DeepSpeed's optimizer always has fp32 weights, but adapters on one
     accelerator run without it where no ZeRO stage is stated and products are in bf16 (its
-    examples, and finetune_lora_single_gpu.sh of QwenLM/Qwen).
+    examples, and finetune_lora_single_gpu.sh of QwenLM/Qwen). torchtune has no mixed precision.
     """
     text = (run.precision or "").lower()
-    if _PURE.search(text):
+    if _PURE.search(text) or stack == "torchtune-2024":
         return True
     if stack not in _TRANSFORMERS or run.task not in ("sft", "lora"):
         return False
@@ -129,6 +129,7 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
         # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
         fields["document_len"] = _SQUAD
         assumed.append(f"documents of {_SQUAD} tokens")
+    # A paged optimizer has its state in unified memory, which torch does not count.
     named = str(features.get("optimizer") or "").lower()
     if "8bit" in named or "8-bit" in named:
         fields["optimizer"] = "adamw-8bit"
@@ -136,7 +137,7 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
         fields["optimizer"] = "adamw-bf16"
     if _on(features.get("activation_offloading")):
         fields["offload_activations"] = True
-    if str(features.get("optimizer_offload") or "").lower() == "cpu":
+    if str(features.get("optimizer_offload") or "").lower() == "cpu" or "paged" in named:
         fields["offload_optimizer"] = True
     if str(features.get("param_offload") or "").lower() == "cpu":
         fields["offload_weights"] = True

@@ -61,11 +61,15 @@ def strategy_of(
     sizes = _batches(run, pp, dp, assumed)
     fields |= _stages(run, model, stack, pp, run.global_batch // (dp * sizes[0]), assumed)
     choices = [
-        {"micro_batch_size": size} | recompute
+        {"micro_batch_size": size, "zero": zero} | recompute
         for recompute in recompute_choices(run, model, stack, assumed)
         for size in sizes
+        for zero in _stages_of_zero(run, fields)
     ]
+    stated = fields["zero"]
     fields = _first_that_fits(model, system, fields, choices)
+    if fields["zero"] != stated:
+        assumed.append("a sharded optimizer")
     if len(sizes) > 1:
         assumed.append(f"micro_batch {fields['micro_batch_size']}")
     return Strategy.validated(fields, source=run.id)
@@ -177,6 +181,15 @@ def _gathers_once(run: Run, stack: Stack) -> bool:
     parallelizer.py, apply_fsdp).
     """
     return bool(run.model.experts) and stack.name.startswith("automodel")
+
+
+def _stages_of_zero(run: Run, fields: Mapping[str, Any]) -> tuple[int, ...]:
+    """ZeRO stages to try: no sharding and a sharded optimizer where a row says nothing of it."""
+    p = run.parallelism
+    silent = p.zero_stage is None and p.distributed_optimizer is None and p.fsdp_shard is None
+    if silent and fields["zero"] == 0 and fields["dp"] > 1 and not is_xla(run):
+        return (0, 1)
+    return (fields["zero"],)
 
 
 def _slice_replicas(run: Run, dp: int, system: System) -> int | None:
