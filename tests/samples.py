@@ -35,7 +35,8 @@ TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
-_FLAGS |= {"fused_accumulation", "gathers_tokens", "dense_table", "unpacks_frozen"}
+_FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
+_FLAGS |= {"unpacks_frozen"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -198,6 +199,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_activation": False,
             "element_bytes": 2,
             "quantization": 0,
+            "sends_once": False,
             "gathers_tokens": False,
             "dispatch_bytes": fields.get("element_bytes", 2),
             "frozen_bytes": fields.get("element_bytes", 2),

@@ -286,11 +286,11 @@ def test_a_single_stage_waits_for_none() -> None:
 
 
 def test_fixed_overhead_and_stragglers() -> None:
-    """1 s per step, and a tenth of the rest for each doubling of nodes: two for four nodes."""
-    software = {"step_overhead": 1, "straggler_per_doubling": 0.1}
+    """1 s per step, and 0.25 s and a tenth of the rest for each doubling of nodes: two for four."""
+    software = {"step_overhead": 1, "step_wait": 0.25, "straggler_per_doubling": 0.1}
     result = run(software=software, dp=32, gbs=64)
     rest = sum(time for part, time in result.time_s.items() if part != "other")
-    assert result.time_s["other"] == pytest.approx(1 + 0.2 * rest)
+    assert result.time_s["other"] == pytest.approx(1 + 2 * 0.25 + 0.2 * rest)
     assert run(software=software, dp=8, gbs=16).time_s["other"] == 1
 
 

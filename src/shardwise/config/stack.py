@@ -115,8 +115,8 @@ class Stack(Sourced):
     """The same with the dispatchers deepep and hybridep, whose kernels may permute while they
     send."""
     expert_wait: Latency = 0
-    """Time that the host waits for the token counts of the experts, in each direction of a dropless
-    layer; the launches that follow are exposed at first."""
+    """Time that the accelerator is idle while the host waits for the token counts of the experts,
+    once in a forward pass of a dropless layer; the launches that follow are exposed at first."""
     vocab_multiple: Count = 1
     """The vocabulary rows of a rank are padded to a multiple of this (Megatron-LM: 128)."""
     gradient_dtype: GradientDtype
@@ -170,6 +170,9 @@ class Stack(Sourced):
     root module of PyTorch FSDP)."""
     host_launch: Latency
     """Host time to launch one kernel; hidden where the kernel takes longer."""
+    host_call: Latency = 0
+    """Host time to run one operation forward or backward, in addition to its launches: Python of
+    its module, checks and allocations, the function of autograd; half of it for a collective."""
     cuda_graphs: CudaGraphs = CudaGraphs.NONE
     """What CUDA graphs capture: nothing, layers except their experts, or everything."""
     exchange_time_factor: Factor = 1.0
@@ -204,7 +207,11 @@ class Stack(Sourced):
     dp_tail: Portion
     """Share of overlapped gradient communication that nothing hides: the last buckets."""
     step_overhead: Duration
-    """Fixed time per step: data loading, loss reduction, logging, gradient norm."""
+    """Fixed time per step on one node: data loading, loss reduction, logging, gradient norm, launch
+    of the optimizer."""
+    step_wait: Duration = 0
+    """Time per step and doubling of the nodes: each synchronization of a step (gradient norm, loss,
+    timers) waits for the slowest rank. The longest of n random delays grows with log n."""
     straggler_per_doubling: Portion
     """Relative growth of the step per doubling of the nodes: jitter and stragglers. At 1 more nodes
     would gain nothing."""

@@ -139,10 +139,27 @@ NO_TIMES = LayerTimes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One direction of a list of operations: time on the accelerator, and of the host."""
+
+    kernels_s: Floats
+    """Kernels, one after the other [s]."""
+    host_s: Floats
+    """Time of the host to launch them and the collectives [s]."""
+    waits_s: Floats
+    """Time that the accelerator is idle while the host waits for results [s]."""
+
+    @property
+    def time_s(self) -> Floats:
+        """Kernels joined with the host, and waits [s]; communication comes on top."""
+        return with_host(self.kernels_s, self.host_s) + self.waits_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
     """Operations that the same recompute parts run again."""
 
-    forward_s: Floats
+    forward: "Launched"
     flops: Floats
     in_part: "_Segment | None" = None
     """The share of them that every_other runs again, without communication."""
@@ -152,10 +169,10 @@ class _Segment:
 class LayerWork:
     """Totals of a list of operations, independent of recompute."""
 
-    forward_s: Floats
-    """Kernels, without communication, as in `backward_s` [s]."""
-    backward_s: Floats
-    weight_grad_s: Floats
+    forward: Launched
+    backward: Launched
+    weight_grad_share: Floats
+    """Share of the backward kernels' time that computes gradients of weights."""
     forward_flops: Floats
     """FLOPs of matrix products and attention in the forward pass."""
     segments: tuple[_Segment, ...]
@@ -198,9 +215,6 @@ class RecomputedRows:
 def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     """Add up the times of operations.
 
-    Time of a direction: kernels joined with the host's launches and waits (`with_host`); gradients
-    of weights have their kernels' share of the backward one.
-
     Parameters
     ----------
     costs
@@ -213,22 +227,32 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     def busy(phases: Sequence[Phase]) -> Floats:
         return total([c.kernel_s(phase) for c in costs for phase in phases], zero)
 
-    def kernels(phases: Sequence[Phase]) -> Floats:
-        host_s = total([machine.launching_s(c, phase) for c in costs for phase in phases], zero)
-        results = [c.operation.host_waits for c in costs]
-        waits = total([result for result in results if result is not None], zero)
-        return with_host(busy(phases), host_s, waits * machine.expert_wait_s)
-
-    backward, backward_busy = kernels(_BACKWARD), busy(_BACKWARD)
-    weight_share = busy(_BACKWARD[1:]) / np.where(backward_busy > 0, backward_busy, 1.0)
+    backward_s = busy(_BACKWARD)
     reruns = reruns_of(costs)
     return LayerWork(
-        forward_s=kernels((Phase.FORWARD,)),
-        backward_s=backward,
-        weight_grad_s=backward * weight_share,
+        forward=_launched(costs, machine, zero),
+        backward=Launched(
+            kernels_s=backward_s,
+            host_s=total(
+                [machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero
+            ),
+            waits_s=zero,
+        ),
+        weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         forward_flops=total([_forward_flops(c) for c in costs], zero),
-        segments=tuple(_segment(costs, parts, zero) for parts in reruns),
+        segments=tuple(_segment(costs, parts, machine, zero) for parts in reruns),
         reruns=reruns,
+    )
+
+
+def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) -> Launched:
+    """Add up a forward pass of operations."""
+    results = [c.operation.host_waits for c in costs]
+    waits = total([result for result in results if result is not None], zero)
+    return Launched(
+        kernels_s=total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
+        host_s=total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero),
+        waits_s=waits * machine.expert_wait_s,
     )
 
 
@@ -265,19 +289,26 @@ def layer_storage(costs: Sequence[OperationCost]) -> LayerStorage:
     )
 
 
-def _segment(costs: Sequence[OperationCost], parts: int, zero: Floats) -> _Segment:
+def _segment(
+    costs: Sequence[OperationCost], parts: int, machine: Machine, zero: Floats
+) -> _Segment:
     """Add up the operations that exactly these recompute parts run again."""
     group = run_again(costs, parts)
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]
+        launching_s = [share * machine.launching_s(c, Phase.FORWARD) for share, c in shares]
         in_part = _Segment(
-            forward_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
+            forward=Launched(
+                kernels_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
+                host_s=total(launching_s, zero),
+                waits_s=zero,
+            ),
             flops=total([share * _forward_flops(c) for share, c in shares], zero),
         )
     return _Segment(
         in_part=in_part,
-        forward_s=total([c.kernel_s(Phase.FORWARD) for c in group], zero),
+        forward=_launched(group, machine, zero),
         flops=total([_forward_flops(c) for c in group], zero),
     )
 
@@ -306,11 +337,12 @@ def times_of_layer(
     recompute
         Recompute of each row; None: none.
     """
-    zero, every = np.zeros_like(work.forward_s), np.ones(training.shape, dtype=np.bool_)
+    zero, every = np.zeros_like(work.forward.kernels_s), np.ones(training.shape, dtype=np.bool_)
+    backward_s = np.where(training, work.backward.time_s, 0.0)
     times = LayerTimes(
-        forward_s=work.forward_s,
-        backward_s=np.where(training, work.backward_s, 0.0),
-        weight_grad_s=np.where(training, work.weight_grad_s, 0.0),
+        forward_s=work.forward.time_s,
+        backward_s=backward_s,
+        weight_grad_s=backward_s * work.weight_grad_share,
         recompute_s=zero,
         alone_forward_s=communication.forward.alone.where(every),
         alone_backward_s=communication.backward.alone.where(training),
@@ -373,7 +405,7 @@ def _with_recompute(
 ) -> LayerTimes:
     """Add the time of recompute: `FULL`, or the bits of recompute parts."""
     full = again == FULL
-    every = _Segment(forward_s=work.forward_s, flops=work.forward_flops)
+    every = _Segment(forward=work.forward, flops=work.forward_flops)
     runs: list[tuple[Bools, _Segment, Communication | None]]
     runs = [(full, every, communication.forward)]
     for parts, segment, repeated in zip(
@@ -383,13 +415,16 @@ def _with_recompute(
         runs.append((selected, segment, repeated))
         if segment.in_part is not None:
             runs.append((~full & ~selected & (again & parts > 0), segment.in_part, None))
+    kernels_s = host_s = waits_s = times.recompute_s
     for rows, segment, again_sent in runs:
         if not np.any(rows):
             continue
+        one = segment.forward
+        kernels_s = kernels_s + np.where(rows, one.kernels_s, 0.0)
+        host_s = host_s + np.where(rows, one.host_s, 0.0)
+        waits_s = waits_s + np.where(rows, one.waits_s, 0.0)
         times = replace(
-            times,
-            recompute_s=times.recompute_s + np.where(rows, segment.forward_s, 0.0),
-            recompute_flops=times.recompute_flops + np.where(rows, segment.flops, 0.0),
+            times, recompute_flops=times.recompute_flops + np.where(rows, segment.flops, 0.0)
         )
         if again_sent is not None:
             times = replace(
@@ -397,7 +432,8 @@ def _with_recompute(
                 alone_backward_s=again_sent.alone.added_to(times.alone_backward_s, rows),
                 exposed_backward_s=again_sent.exposed.added_to(times.exposed_backward_s, rows),
             )
-    return times
+    launched = Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s)
+    return replace(times, recompute_s=launched.time_s)
 
 
 def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:

@@ -20,15 +20,14 @@ from shardwise.ops.operation import (
     Phase,
 )
 
-# The host hides behind the accelerator unless it is slower: the larger of the two, rounded where
-# they meet. Dense layers, grade-A published runs on NVIDIA GPUs.
-_HOST_EXPONENT = 4.0
-# Where the host waits for a result, its queue is empty afterwards: launches nearly add up.
-# Mixtures of experts that drop no tokens, the same runs.
-_WAITING_EXPONENT = 1.3
-# Share of launches that remains where CUDA graphs capture kernels, the same runs.
-_UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.5, CudaGraphs.FULL: 0.1}
-_UNCAPTURED_EXPERTS = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
+# Host time of a collective over that of an operation: no module, and no function of autograd where
+# it is part of a product's (order of 40 us in torch.distributed).
+_COLLECTIVE_CALLS = 0.5
+# Share of the host's work that remains where CUDA graphs capture kernels. Partial: graphs of
+# attention, router and preprocessing (Megatron-Bridge's recipes) leave norms, shared experts and
+# the replay of each graph. Assumed; fitted before, with launches alone, half.
+_UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.3, CudaGraphs.FULL: 0.1}
+_UNCAPTURED_ROUTED = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
 # No host can wait inside a graph.
 _WAITS = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 1.0, CudaGraphs.FULL: 0.0}
 
@@ -40,8 +39,12 @@ class Machine:
     kernels: KernelRates
     host_launch_s: Floats
     """Launch time of one kernel that CUDA graphs leave [s]."""
-    expert_launch_s: Floats
-    """The same for a kernel of routed experts, which partial graphs do not capture [s]."""
+    routed_launch_s: Floats
+    """The same for a kernel on routed tokens, which partial graphs do not capture [s]."""
+    host_call_s: Floats
+    """Time of the host for one operation besides its launches, as `host_launch_s` [s]."""
+    routed_call_s: Floats
+    """The same for an operation on routed tokens [s]."""
     expert_wait_s: Floats
     """Time for which the host waits for one result of the router [s]."""
 
@@ -49,10 +52,16 @@ class Machine:
     def of(cls, system: System, table: Table) -> "Machine":
         """Gather the rates of each row."""
         launch_s = table.by_stack(lambda stack: stack.host_launch)
+        call_s = table.by_stack(lambda stack: stack.host_call)
+        left, left_of_routed = (
+            _of_graphs(table, shares) for shares in (_UNCAPTURED, _UNCAPTURED_ROUTED)
+        )
         return cls(
             kernels=KernelRates.of(system, table),
-            host_launch_s=launch_s * _of_graphs(table, _UNCAPTURED),
-            expert_launch_s=launch_s * _of_graphs(table, _UNCAPTURED_EXPERTS),
+            host_launch_s=launch_s * left,
+            routed_launch_s=launch_s * left_of_routed,
+            host_call_s=call_s * left,
+            routed_call_s=call_s * left_of_routed,
             expert_wait_s=table.by_stack(lambda stack: stack.expert_wait)
             * _of_graphs(table, _WAITS),
         )
@@ -63,9 +72,11 @@ class Machine:
         return self.kernels.memory_rate
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
-        """Time of the host to launch an operation's kernels of a phase [s]."""
-        one_s = self.expert_launch_s if cost.operation.expert else self.host_launch_s
-        return cost.launches(phase) * one_s
+        """Time of the host to run an operation's phase and to launch its kernels [s]."""
+        routed = cost.operation.routed
+        launch_s = self.routed_launch_s if routed else self.host_launch_s
+        call_s = self.routed_call_s if routed else self.host_call_s
+        return cost.launches(phase) * launch_s + cost.calls(phase) * call_s
 
 
 def _of_graphs(table: Table, figures: Mapping[CudaGraphs, float]) -> Floats:
@@ -118,24 +129,39 @@ class OperationCost:
         launches = [cost.launches for cost in self.kernels if cost.kernel.phase is phase]
         return total(launches, self.operation.parameters)
 
+    def calls(self, phase: Phase) -> Floats:
+        """Calls of the host in a phase: those of the operation and its collectives.
 
-def with_host(kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0) -> Floats:
-    """Time of kernels that the host launches one by one [s].
+        One function of autograd computes both gradients; it counts with that of the input.
+        """
+        runs = self.launches(phase) > 0
+        if phase is Phase.WEIGHT_GRAD:
+            runs = runs & (self.launches(Phase.INPUT_GRAD) == 0)
+        calls: list[Floats] = [np.where(runs, self.operation.host_calls, 0.0)]
+        calls += [
+            np.where(one.bytes > 0, _COLLECTIVE_CALLS, 0.0)
+            for one in self.operation.collectives
+            if one.phase is phase
+        ]
+        return total(calls, self.operation.parameters)
 
-    (kernels^4 + host^4)^(1/4); where the host waits for results, kernels and host + waits join with
-    exponent 1.3. Exponents fitted on published training runs (see `_HOST_EXPONENT`).
+
+def with_host(device_s: Floats, host_s: Floats) -> Floats:
+    """Time of work on the accelerator that the host launches piece by piece [s].
+
+    (device^4 + host^4)^(1/4): the host runs ahead of the accelerator unless it is slower; the
+    larger of the two, rounded where they meet. Exponent fitted on dense published runs (grade A,
+    NVIDIA GPUs).
 
     Parameters
     ----------
-    kernels_s
+    device_s
         Time of the kernels on the accelerator [s]; shape (n,).
     host_s
         Time of the host to launch them [s]; shape (n,).
-    waits_s
-        Time for which the host waits for results [s]; shape (n,).
     """
-    exponent = np.where(waits_s > 0, _WAITING_EXPONENT, _HOST_EXPONENT)
-    joined: Floats = (kernels_s**exponent + (host_s + waits_s) ** exponent) ** (1 / exponent)
+    device, host = np.square(np.square(device_s)), np.square(np.square(host_s))
+    joined: Floats = np.sqrt(np.sqrt(device + host))
     return joined
 
 

@@ -17,7 +17,7 @@ from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
 from shardwise.cost.layer_cost import LayerWork
-from shardwise.engine.step_time import straggler_growth
+from shardwise.engine.step_time import fixed_time, straggler_growth
 from shardwise.parallel.pipeline_layout import StageGroup
 
 # Rounding of sums of times: far more than their last digits, far less than any bound is short.
@@ -77,8 +77,8 @@ def least_pass_times(
         return total((one for one in (sums.tp, sums.cp, expert) if one is not None), share)
 
     def least(work: LayerWork, communication: LayerCommunication) -> Floats:
-        forward_s = work.forward_s[kernels] + exposed(communication.forward)
-        backward_s = work.backward_s[kernels] + exposed(communication.backward)
+        forward_s = work.forward.time_s[kernels] + exposed(communication.forward)
+        backward_s = work.backward.time_s[kernels] + exposed(communication.backward)
         return forward_s + np.where(training, backward_s, 0.0)
 
     several = zip(totals.kernels.work, totals.communication, strict=True)
@@ -98,14 +98,15 @@ def step_bound(
     micro_batches: Ints,
     gpus: Ints,
     step_overhead_s: Floats,
+    step_wait_s: Floats,
     straggler_per_doubling: Floats,
     uneven_chunks: bool = False,
 ) -> Floats:
     """Lower bound of the time of a step [s]; shape (n,).
 
-    (max over stages of (m t + r)) (1 + g log2 nodes) + o, where t is the time of a pass of a
-    micro-batch on the stage, and r the time of a pass of one chunk on each stage before it: the
-    first micro-batch has to get to the stage, and its last gradient back to the first one. r is
+    (max over stages of (m t + r)) (1 + g log2 nodes) + o + w log2 nodes, where t is the time of a
+    pass of a micro-batch on the stage, and r the time of a pass of one chunk on each stage before
+    it: the first micro-batch has to get to the stage, and its last gradient back to the first. r is
     0 for schedules whose backward pass ends before all gradients of weights, for chunks of unequal
     layers, and for interleaved chunks with an incomplete group of micro-batches.
 
@@ -119,8 +120,8 @@ def step_bound(
         Time of a pass by component, or less [s]; each of shape (n,).
     stages, chunks, schedule, micro_batches, gpus
         p, v, code of `Schedule`, m, and accelerators; shape (n,).
-    step_overhead_s, straggler_per_doubling
-        o [s] and g of the stack; shape (n,).
+    step_overhead_s, step_wait_s, straggler_per_doubling
+        o and w [s] and g of the stack; shape (n,).
     uneven_chunks
         Whether chunks may have unequal layers that the groups do not show.
     """
@@ -138,7 +139,8 @@ def step_bound(
         longest = np.maximum(longest, np.where(present, micro_batches * pass_s + each * last, 0.0))
         before = before + np.where(present, group.length * pass_s, 0.0)
     growth = straggler_growth(system, gpus, straggler_per_doubling)
-    return (longest * (1 + growth) + step_overhead_s) * (1 - _ROUNDING)
+    fixed_s = fixed_time(system, gpus, step_overhead_s, step_wait_s)
+    return (longest * (1 + growth) + fixed_s) * (1 - _ROUNDING)
 
 
 def bound_of_rows(
@@ -167,5 +169,6 @@ def bound_of_rows(
         micro_batches=table.micro_batches,
         gpus=table.gpus,
         step_overhead_s=table.by_stack(lambda stack: stack.step_overhead),
+        step_wait_s=table.by_stack(lambda stack: stack.step_wait),
         straggler_per_doubling=table.by_stack(lambda stack: stack.straggler_per_doubling),
     )

@@ -178,8 +178,32 @@ def _offload(
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:
     """Fixed time of a step, and the wait for the slowest node [s]."""
     per_doubling = table.by_stack(lambda stack: stack.straggler_per_doubling)
-    growth = straggler_growth(system, table.gpus, per_doubling)
-    return table.by_stack(lambda stack: stack.step_overhead) + growth * rest
+    fixed_s = fixed_time(
+        system,
+        table.gpus,
+        table.by_stack(lambda stack: stack.step_overhead),
+        table.by_stack(lambda stack: stack.step_wait),
+    )
+    return fixed_s + straggler_growth(system, table.gpus, per_doubling) * rest
+
+
+def fixed_time(system: System, gpus: Ints, overhead_s: Floats, wait_s: Floats) -> Floats:
+    """Time of a step that is independent of its work [s].
+
+    o + w log2(nodes)
+
+    Parameters
+    ----------
+    system
+        Its accelerators on a node.
+    gpus
+        Accelerators; shape (n,).
+    overhead_s
+        o of the stack [s]; shape (n,).
+    wait_s
+        w of the stack [s]; shape (n,).
+    """
+    return overhead_s + wait_s * _doublings(system, gpus)
 
 
 def straggler_growth(system: System, gpus: Ints, per_doubling: Floats) -> Floats:
@@ -196,6 +220,11 @@ def straggler_growth(system: System, gpus: Ints, per_doubling: Floats) -> Floats
     per_doubling
         g of the stack; shape (n,).
     """
+    return per_doubling * _doublings(system, gpus)
+
+
+def _doublings(system: System, gpus: Ints) -> Floats:
+    """log2 of the nodes."""
     nodes = np.ceil(gpus / system.node.accelerators)
-    growth: Floats = per_doubling * np.log2(np.maximum(nodes, 1.0))
-    return growth
+    doublings: Floats = np.log2(np.maximum(nodes, 1.0))
+    return doublings

@@ -114,6 +114,7 @@ def rank_work(table: Table) -> RankWork:
         ),
         quantization=table.quantization,
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
+        sends_once=table.sends_once,
         gathers_tokens=table.gathers_tokens,
         training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),

@@ -20,6 +20,10 @@ ROPE_FLOPS = 3.0
 _ALL = frozenset({"attention", "qkv"})
 _UP = _ALL | {"mla_up"}
 
+# Functions of Megatron-LM, each about as long as a module (core 0.12, multi_latent_attention.py):
+# queries and keys split, each rotated, joined again.
+_ROPE_CALLS = 3.0
+
 
 def latent_projections(
     model: Model,
@@ -159,6 +163,7 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
     )
     return Operation(
         name="attention.rope",
+        host_calls=_ROPE_CALLS,
         kernels=kernels,
         collectives=shared_by_heads(work, latent.rope_dim),
         parameters=zeros(work),

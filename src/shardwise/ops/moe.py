@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools, Floats
 from shardwise.config.model import Mlp, Model, Moe
 from shardwise.ops.linear import linear
 from shardwise.ops.mlp import activation, mlp_operations
@@ -39,6 +39,17 @@ _ROUTING_BYTES = 8
 _GATHERED_BYTES = {Phase.FORWARD: 5, Phase.INPUT_GRAD: 4}
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
 _ROUTING_FLOPS = (6.0, 4.0)
+# Functions that Megatron-LM runs in Python for these operations, each about as long as a module
+# (core 0.12, core/transformer/moe: router.py, moe_utils.py, token_dispatcher.py, experts.py).
+# Top k: scores in fp32, selection, bias, auxiliary loss and its bookkeeping, map of tokens.
+# Dispatch: counts by expert, exchanged and summed, splits, their copy to the host, permute, two
+# exchanges, sort. Combine: sort, exchange, unpermute. One library call replaces most of the last
+# two with DeepEP and HybridEP; with a capacity there is nothing to count or sort. Grouped
+# products: inputs and weights split by expert.
+_TOP_K_CALLS = 4.0
+_DISPATCH_CALLS, _COMBINE_CALLS = 12.0, 6.0
+_LIBRARY_DISPATCH_CALLS, _LIBRARY_COMBINE_CALLS = 5.0, 3.0
+_GROUPED_CALLS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +192,7 @@ def _router(
     forward, backward = _ROUTING_FLOPS
     chosen = Operation(
         name="moe.top_k",
+        host_calls=_TOP_K_CALLS,
         kernels=(
             MemoryBound(phase=Phase.FORWARD, bytes=2 * FP32_BYTES * logits, flops=forward * logits),
             MemoryBound(
@@ -204,7 +216,8 @@ def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
     """
     moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
     counted = np.where(work.capacity > 0, 0.0, 1.0)
-    moved = replace(moved, host_waits=counted)
+    calls = np.where(_few_calls(work), _LIBRARY_DISPATCH_CALLS, _DISPATCH_CALLS)
+    moved = replace(moved, host_waits=counted, host_calls=calls)
     in_fp8 = work.dispatch_bytes < work.element_bytes
     if not np.any(in_fp8):
         return moved
@@ -219,7 +232,14 @@ def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
 
 def _combine(model: Model, work: RankWork, load: Routed) -> Operation:
     """Restore the order of rows, return them to their ranks, add the copies of each token."""
-    return _moved_rows(model, work, load, "moe.combine", outwards=False)
+    moved = _moved_rows(model, work, load, "moe.combine", outwards=False)
+    calls = np.where(_few_calls(work), _LIBRARY_COMBINE_CALLS, _COMBINE_CALLS)
+    return replace(moved, host_calls=calls)
+
+
+def _few_calls(work: RankWork) -> Bools:
+    """Rows in which one library call sends tokens, or all ranks send equally many."""
+    return work.sends_once | (work.capacity > 0)
 
 
 def _moved_rows(
@@ -291,6 +311,7 @@ def _moved_rows(
         parameters=zeros(work),
         saved_bytes=zeros(work),
         working_bytes=resident * width,
+        routed=True,
         reruns_with=_UP if outwards else _ALL,
         dropped_with=_ALL,
     )
@@ -330,7 +351,10 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         reruns_with=_ROUTED,
         dropped_with=_ROUTED | {"activation", "every_other"},
     )
-    return [up, middle, down]
+    return [
+        replace(one, routed=True, host_calls=calls)
+        for one, calls in ((up, _GROUPED_CALLS), (middle, 1.0), (down, _GROUPED_CALLS))
+    ]
 
 
 def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:

@@ -90,6 +90,8 @@ class RankWork:
     """Code of `Quantization`."""
     dispatch_bytes: Floats
     """Size of an element of tokens on the way to their experts [byte]."""
+    sends_once: Bools
+    """Whether one library call sorts tokens and sends them (dispatchers deepep and hybridep)."""
     gathers_tokens: Bools
     """Whether the ep x etp ranks gather all of their tokens (dispatcher all_gather)."""
     training: Bools
@@ -341,10 +343,14 @@ class Operation:
     """Live in addition to saved bytes while its backward runs: gradients and copies [byte]."""
     forward_working_bytes: Floats | None = None
     """The same while its forward runs: inputs and outputs; None: as much [byte]."""
+    host_calls: Floats | float = 1.0
+    """Modules and functions that the software runs for it, in each direction."""
     host_waits: Floats | None = None
-    """Times that the host waits for its result, in each direction; None: never."""
+    """Times that the host waits for its result in a forward pass; None: never."""
     expert: bool = False
     """Whether the weights are those of routed experts, which have their own replicas."""
+    routed: bool = False
+    """Whether its sizes vary with the routing of tokens: partial CUDA graphs leave it out."""
     reruns_with: frozenset[str] = frozenset()
     """Parts of `RecomputePart` whose recompute runs its forward again."""
     rerun_share: float = 1.0

@@ -162,6 +162,7 @@ def _unsplit_token() -> RankWork:
         vocab_multiple=one,
         quantization=np.array([0]),
         dispatch_bytes=one,
+        sends_once=np.array([False]),
         gathers_tokens=np.array([False]),
         training=np.array([True]),
         sequence_parallel=np.array([False]),

@@ -71,6 +71,8 @@ class OptionBounds:
     """Positions of pairs of groups among these."""
     step_overhead_s: Floats
     """Of each group of options [s]."""
+    step_wait_s: Floats
+    """Of each group of options [s]."""
     straggler_per_doubling: Floats
     """Of each group of options."""
     recomputes_some: bool
@@ -92,6 +94,7 @@ class OptionBounds:
             micro_batches=self.layouts.micro_batches[row],
             gpus=self.layouts.gpus[row],
             step_overhead_s=self.step_overhead_s[group],
+            step_wait_s=self.step_wait_s[group],
             straggler_per_doubling=self.straggler_per_doubling[group],
             uneven_chunks=self.recomputes_some,
         )
@@ -150,6 +153,7 @@ def option_bounds(
         passes=passes,
         pairs=found,
         step_overhead_s=options.by_stack(lambda stack: stack.step_overhead)[member],
+        step_wait_s=options.by_stack(lambda stack: stack.step_wait)[member],
         straggler_per_doubling=options.by_stack(lambda stack: stack.straggler_per_doubling)[member],
         recomputes_some=bool(options.recomputes_some.any()),
     )

@@ -137,6 +137,16 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     return stack.dispatcher
 
 
+def capacity_of(run: Run) -> float | None:
+    """Capacity of an expert over its even load, to which tokens are padded; None: dropless."""
+    capacity = run.features.get("moe_capacity_factor")
+    if capacity:
+        return float(capacity)
+    dropping = "tokendrop" in (run.notes or "")
+    full = "capacity factor 1" in str(run.features.get("moe") or "")
+    return 1.0 if dropping or full else None
+
+
 def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     """Fields of a stack that the features of a run set."""
     changes: dict[str, object] = {}
@@ -159,7 +169,8 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
-    changes |= {"cuda_graphs": CudaGraphs(_graphs(run))}
+    if (captured := _graphs(run)) is not None:
+        changes |= {"cuda_graphs": captured}
     if run.model.experts:
         changes |= _expert_changes(run)
     return changes
@@ -211,20 +222,38 @@ def _loss(run: Run, stack: Stack) -> dict[str, object]:
     return {}
 
 
-def _graphs(run: Run) -> str:
-    """What graphs capture; with dropless experts (dynamic token counts) they are partial."""
+def _graphs(run: Run) -> CudaGraphs | None:
+    """What graphs capture; of dropless experts, whose token counts vary, only parts of layers.
+
+    None where the run does not say: what the stack captures.
+    """
     features = run.features
     implementation = str(features.get("cuda_graph_impl") or "").strip('"').lower()
     scope = str(features.get("cuda_graph_scope") or "")
-    dropless = bool(run.model.experts)
-    if implementation in ("none", ""):
-        on = implementation == "" and (truth(features.get("cuda_graphs")))
-        if newest(run) and implementation == "" and dropless:
-            return "full"
-        return ("partial" if dropless else "full") if on else "none"
+    dropless = bool(run.model.experts) and capacity_of(run) is None
+    if implementation == "none":
+        return CudaGraphs.NONE
+    if not implementation:
+        on = truth(features.get("cuda_graphs"))
+        if newest(run) and dropless:
+            return CudaGraphs.FULL
+        if not on:
+            return CudaGraphs.PARTIAL if _graphs_unstated(run) else None
+        return CudaGraphs.PARTIAL if dropless else CudaGraphs.FULL
     if implementation in ("full_iteration", "local") or not dropless:
-        return "full"
-    return "full" if "moe'" in scope else "partial"
+        return CudaGraphs.FULL
+    return CudaGraphs.FULL if "moe'" in scope else CudaGraphs.PARTIAL
+
+
+def _graphs_unstated(run: Run) -> bool:
+    """Whether a performance recipe of Megatron-Bridge for experts on racks is not known in full.
+
+    Those that are known capture attention, router and preprocessing.
+    """
+    features = run.features
+    stated = {"cuda_graphs", "cuda_graph_impl", "cuda_graph_scope"} & set(features)
+    racks = run.hardware.accelerator in ("GB200", "GB300")
+    return bool(features.get("recipe_ref") and run.model.experts and racks and not stated)
 
 
 def newest(run: Run) -> bool:

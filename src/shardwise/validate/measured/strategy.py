@@ -18,7 +18,7 @@ from shardwise.estimator import estimate_many
 from shardwise.validate.measured.fine_tuning import memory_fields
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModelledError, Run
-from shardwise.validate.measured.software import dispatcher_of, newest, truth
+from shardwise.validate.measured.software import capacity_of, dispatcher_of, newest, truth
 from shardwise.validate.measured.words import FP8_SWITCHES
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
@@ -280,11 +280,8 @@ def _experts(
         # DeepEP sends tokens to the experts of other ranks; recipes use up to 64 ranks.
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
         assumed.append(f"ep {fields['ep']}")
-    capacity = run.features.get("moe_capacity_factor")
-    dropping = "tokendrop" in (run.notes or "")
-    if capacity is None and (dropping or "capacity factor 1" in str(run.features.get("moe") or "")):
-        capacity = 1.0
-    return fields | ({"expert_capacity": float(capacity)} if capacity else {})
+    capacity = capacity_of(run)
+    return fields | ({"expert_capacity": capacity} if capacity else {})
 
 
 def _default_sizes(run: Run, pp: int, sequences: int) -> tuple[int, ...]:
