@@ -192,3 +192,13 @@ def test_inputs_of_frozen_layers_that_fsdp_keeps() -> None:
         changed = case | other
         both = [tuned(software | {"keeps_frozen_inputs": on}, **changed) for on in (False, True)]
         assert both[0].memory_bytes == both[1].memory_bytes
+
+
+def test_updates_that_read_16_bit_gradients_copy_none() -> None:
+    """Where they are copied to fp32: 4 bytes per weight in the update."""
+    software = {"gradient_dtype": "compute", "update_bytes": 1000}
+    sizes = [
+        tuned(software | {"copies_gradients": copies}).memory_bytes.buffers
+        for copies in (True, False)
+    ]
+    assert sizes == [1004 * WHOLE, 1000 * WHOLE]

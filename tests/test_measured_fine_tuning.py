@@ -3,7 +3,7 @@
 from measured_samples import run_of
 from rows import each_row
 from shardwise.config.enums import Recompute
-from shardwise.validate.measured.predict import metric_of, translate
+from shardwise.validate.measured.predict import memory_gib, metric_of, translate
 from shardwise.validate.measured.software import stack_of
 
 LLAMA = {"arch": "dense-decoder", "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8}
@@ -162,3 +162,38 @@ def test_the_optimizer_is_sharded_where_a_silent_row_would_not_fit(layers, stage
     said = {"distributed_optimizer": False}
     stated = run_on("Megatron-LM", model=LLAMA | {"layers": layers}, parallelism=said)
     assert translate(stated).strategy.zero == 0
+
+
+@each_row(
+    ("framework", "attention", "features", "optimizer"),
+    [
+        ("Megatron-Bridge", "mla", {}, "adamw-bf16"),
+        ("Megatron-Bridge", "mla", {"optimizer": "muon"}, "adamw"),
+        ("Megatron-Bridge", "gqa", {}, "adamw"),
+        ("Megatron-LM", "mla", {}, "adamw"),
+    ],
+)
+def test_recipes_with_a_precision_aware_optimizer(framework, attention, features, optimizer):
+    """Moments in 16 bits next to fp32 weights, and no fp32 copies of gradients."""
+    latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    latent |= {"v_head_dim": 128, "attention": attention, "kv_heads": 32}
+    run = run_on(framework, model=MIXTURE | latent, features=features)
+    strategy = translate(run).strategy
+    assert strategy.optimizer == optimizer
+    assert strategy.stack.master_weights
+    assert strategy.stack.copies_gradients is (optimizer == "adamw")
+
+
+@each_row(
+    ("framework", "metric", "unit"),
+    [
+        ("Megatron-Bridge", "torch max allocated, GB as printed", 1e9),
+        ("Megatron-Bridge", "rank-0 peak allocated GiB", 2**30),
+        ("torchtitan", "max reserved, GiB printed as GB", 2**30),
+    ],
+)
+def test_units_of_what_software_logs(framework, metric, unit):
+    told = {"peak_mem_gib": 40.0, "mem_metric": metric}
+    run = run_of("a", measured=told, software={"framework": framework})
+    found = memory_gib(run, allocated_bytes=unit, device_bytes=unit, runtime_bytes=0.0)
+    assert found == 1

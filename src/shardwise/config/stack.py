@@ -155,6 +155,9 @@ class Stack(Sourced):
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""
+    copies_gradients: bool = True
+    """Whether the update copies 16-bit gradients to fp32, the type of its weights (Megatron-LM's
+    distributed optimizer, DeepSpeed), or its kernel reads them as they are (PaddlePaddle)."""
     update_bytes: PerElement = 0.0
     """Temporary bytes per updated weight, in addition to its state and an fp32 gradient, of an
     optimizer made of several kernels (4 for torch's Adam: a root; 8 with a quotient), with its

@@ -247,7 +247,8 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """
     element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
-    copied = table.by_stack(lambda stack: stack.master_weights) & (element < FP32_BYTES)
+    copies = table.by_stack(lambda stack: stack.master_weights and stack.copies_gradients)
+    copied = copies & (element < FP32_BYTES)
     return (
         np.where(copied, FP32_BYTES, 0.0)
         + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)

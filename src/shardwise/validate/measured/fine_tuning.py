@@ -59,6 +59,18 @@ def is_pure(run: Run, stack: str) -> bool:
     return alone
 
 
+def _is_precision_aware(run: Run, stack: str) -> bool:
+    """Whether moments have 16 bits, next to fp32 weights.
+
+    So in recipes of Megatron-Bridge for models with latent attention and experts, unless they train
+    with Muon (recipes/moonlight/moonlight_16b.py and recipes/deepseek/deepseek_v3.py:
+    use_precision_aware_optimizer, main_grads_dtype and exp_avg_dtype bfloat16).
+    """
+    latent = "mla" in (run.model.attention or "").lower() and bool(run.model.experts)
+    plain = "muon" not in str(run.features.get("optimizer") or "").lower()
+    return stack.startswith("megatron-bridge") and latent and plain
+
+
 def _base(run: Run) -> FrozenWeights | None:
     """The type of frozen weights, if it has fewer than 16 bits."""
     if not is_lora(run):
@@ -81,6 +93,8 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     """
     features = run.features
     changes: dict[str, object] = {}
+    if _is_precision_aware(run, stack):
+        changes |= {"copies_gradients": False}
     if is_pure(run, stack):
         changes |= {"master_weights": False, "gradient_dtype": GradientDtype.COMPUTE}
     base = _base(run)
@@ -133,7 +147,7 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
     named = str(features.get("optimizer") or "").lower()
     if "8bit" in named or "8-bit" in named:
         fields["optimizer"] = "adamw-8bit"
-    elif is_pure(run, stack):
+    elif is_pure(run, stack) or _is_precision_aware(run, stack):
         fields["optimizer"] = "adamw-bf16"
     if _on(features.get("activation_offloading")):
         fields["offload_activations"] = True

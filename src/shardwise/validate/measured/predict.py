@@ -74,9 +74,18 @@ def metric_of(run: Run) -> Metric:
         return "reserved"
     if "allocated" in text or "memory active" in text:  # blocks in use, as allocated ones
         return "allocated"
-    if "torchtune" in (run.software.framework or "") and "reserved" not in text:
-        return "allocated"  # it logs peak_memory_active
+    # torchtune logs peak_memory_active, Megatron-Bridge mem-max-allocated-gigabytes.
+    logs = any(name in (run.software.framework or "") for name in ("torchtune", "Megatron-Bridge"))
+    if logs and "reserved" not in text:
+        return "allocated"
     return "reserved" if "reserved" in text else "device"
+
+
+def _unit(run: Run) -> float:
+    """Bytes of the unit of a row's memory (Megatron-Bridge, train_utils.py: bytes / 1e9)."""
+    text = run.measured.mem_metric or ""
+    logged = "Megatron-Bridge" in (run.software.framework or "") and "GB" in text
+    return 1e9 if logged and "GiB" not in text else _GIB
 
 
 def on_last_rank(run: Run) -> bool:
@@ -87,7 +96,9 @@ def on_last_rank(run: Run) -> bool:
 def memory_gib(
     run: Run, *, allocated_bytes: float, device_bytes: float, runtime_bytes: float
 ) -> float | None:
-    """Predicted memory by the metric of a row [GiB]; None: it has no measured memory.
+    """Predicted memory by the metric of a row and in its unit; None: it has no measured memory.
+
+    The unit is GiB, but for what Megatron-Bridge logs, which rows print as they are: GB.
 
     Parameters
     ----------
@@ -107,7 +118,7 @@ def memory_gib(
         "reserved": device_bytes - runtime_bytes,
         "device": device_bytes,
     }
-    return found[metric_of(run)] / _GIB
+    return found[metric_of(run)] / _unit(run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
