@@ -33,10 +33,11 @@ from shardwise.validate.measured.fit import (
     fitted,
     left_out,
     linear,
+    load_groups,
     load_parameters,
 )
 from shardwise.validate.measured.predict import Translation, describe_translation, translate
-from shardwise.validate.measured.rewrite import figures_moved, rewritten, with_moves
+from shardwise.validate.measured.rewrite import Place, figures_moved, rewritten, rounded, with_moves
 from shardwise.validate.measured.run import NotModelledError, Run
 from shardwise.validate.measured.statistics import summary
 from shardwise.validate.measured.store import load_runs
@@ -80,6 +81,7 @@ def main() -> None:
     if write:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
+        _write_prior()
         _write_errors(at, without, others, rest_without)
         validated_runs.cache_clear()
         _write_features(runs)
@@ -161,6 +163,23 @@ def _write_values(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:
             changes = figures_moved(moving, name, written=entry, values=values, base=base)
             text = path.read_text(encoding="utf-8")
             path.write_text(rewritten(text, changes), encoding="utf-8")
+
+
+def _write_prior() -> None:
+    """Put the medians of the newest stacks into the stack of unknown software."""
+    path = _CATALOG / "stacks" / "unknown.yaml"
+    newest = [Stack.load(name) for name in load_groups()["newest stacks"]]
+    changes: dict[Place, str] = {}
+    for name, value in files.read_mapping(path).items():
+        sorts = name == "flex_permute_traffic_factor"  # of the frameworks that have such kernels
+        stacks = [Stack.load("megatron-core-2025")] if sorts else newest
+        figures = [getattr(stack, name, None) for stack in stacks]
+        if isinstance(getattr(newest[0], name, None), float):
+            median = newest[0].model_copy(update={name: float(np.median(figures))})
+            shown = median.to_dict(units=True)[name]
+            if isinstance(value, int | float | str) and not isinstance(value, bool):
+                changes[name,] = rounded(shown)
+    path.write_text(rewritten(path.read_text(encoding="utf-8"), changes), encoding="utf-8")
 
 
 def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> None:

@@ -9,22 +9,10 @@ import numpy as np
 from measured_samples import run_of
 from rows import each_row
 from shardwise import Stack, System, catalog, estimate
+from shardwise.validate.measured.fit import load_groups
 from shardwise.validate.measured.software import stack_of
 
-NEWEST = (
-    "automodel-2025",
-    "composer-2023",
-    "deepspeed-2024",
-    "gpt-neox-2023",
-    "huggingface-2024",
-    "internevo-2023",
-    "maxtext-2024",
-    "megatron-core-2025",
-    "mlperf-2024",
-    "paddlenlp-2024",
-    "torchtitan-2025",
-    "torchtune-2024",
-)
+NEWEST = load_groups()["newest stacks"]
 NEW = (
     "deepspeed-2024",
     "gaudi-2025",

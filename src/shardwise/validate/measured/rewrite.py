@@ -44,9 +44,9 @@ def figures_moved(
             for place, value in _places(values, field.split(".")):
                 if _at(written, place) is not None:
                     if parameter.moves(name):
-                        found[place] = _rounded(value)
-                elif base and len(place) == 1 and _rounded(value) != _rounded(base[str(place[0])]):
-                    found[place] = _rounded(value)
+                        found[place] = rounded(value)
+                elif base and len(place) == 1 and rounded(value) != rounded(base[str(place[0])]):
+                    found[place] = rounded(value)
     return found
 
 
@@ -137,7 +137,7 @@ def _node(node: yaml.Node | None, place: Place) -> yaml.Node | None:
     return node
 
 
-def _rounded(value: float | str) -> str:
+def rounded(value: float | str) -> str:
     """A figure as files have it, to four digits; of quantities the number before the unit."""
     if isinstance(value, str):
         number, _, unit = value.partition(" ")
