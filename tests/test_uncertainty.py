@@ -367,3 +367,10 @@ def test_measured_stacks_are_those_of_the_catalog() -> None:
     assert min(table.stacks.values()) > 0
     assert not {"unknown", "llama-factory-2024", "calculon"} & set(table.stacks)
     assert set(table.levels) <= table.frameworks
+
+
+def test_the_range_of_a_stack_that_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    """A base with what differs has no name of its own."""
+    stack = {"base": "gpipe-2019", "host_launch": "20 us"}
+    print_estimate(estimate("llama2-7b", "a100-80gb-sxm", {"gpus": 8, "gbs": 8, "stack": stack}))
+    assert "no measured run of this stack, gpipe-2019" in capsys.readouterr().out

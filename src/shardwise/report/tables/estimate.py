@@ -341,7 +341,7 @@ def _interval(result: Estimate) -> list[str]:
     expected = f"{seconds(found.low_s)} to {seconds(found.high_s)} in 8 of 10 runs"
     lines = [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
     stack = result.strategy["stack"]
-    name = stack if isinstance(stack, str) else stack["name"]
+    name = stack if isinstance(stack, str) else stack.get("name") or stack["base"]
     no_run = f"no measured run of this stack, {name}"
     if not found.stack_measured:
         lines.append(f"{no_run}: the range has the spread between frameworks")
