@@ -395,3 +395,20 @@ def test_the_outermost_tier_says_whether_compute_slows_it() -> None:
     groups = np.array([[1, 4, 4, 4, 1], [1, 4, 8, 8, 1], [1, 4, 8, 16, 2]])
 
     assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, True, True]
+
+
+@each_row(
+    ("name", "size"),
+    [
+        ("a100-80gb-pcie", 8),
+        ("simumax-a100-pcie", 8),
+        ("max1550-tile", 12),
+        ("h100-sxm", 8),
+        ("gb200-nvl72", 72),
+        ("tpu-v5e", 256),
+        ("calculon-h100-80g-nvl8", 8),
+    ],
+)
+def test_the_fast_domain_is_a_server_or_more(name: str, size: int) -> None:
+    """All tiers inside a node, and a first tier that is larger."""
+    assert System.load(name).fast_domain == size

@@ -360,6 +360,15 @@ class System(Sourced):
             return self.node.power / self.node.accelerators
         return self.board_power
 
+    @property
+    def fast_domain(self) -> int | None:
+        """Accelerators of the first tier, or of the tiers inside a node if these connect more."""
+        first = self.network[0].domain
+        if first is None:
+            return None
+        domains = [tier.domain or 0 for tier in self.network]
+        return max([first, *(domain for domain in domains if domain <= self.node.accelerators)])
+
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""
         tier = self.network[index]

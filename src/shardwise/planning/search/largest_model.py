@@ -247,11 +247,11 @@ def _with_dtype(space: Space, system: System) -> tuple[Space, str | None]:
 def _with_divisors(space: Space, system: System) -> Space:
     """The space with the tp degrees that `Candidates` would try: divisors of the GPUs.
 
-    In the practical scope those inside the innermost domain of the network.
+    In the practical scope those inside the fast domain of the network.
     """
     if space.tp is not None:
         return space
-    most = None if space.scope == FULL else system.network[0].domain
+    most = None if space.scope == FULL else system.fast_domain
     degrees = [n for n in divisors(_single(space, "gpus")) if most is None or n <= most]
     return space.fixed({"tp": degrees}, source="space")
 

@@ -133,7 +133,7 @@ class Space(_Values):
     ``all``. What a space leaves open has the values of its scope, as far as the stack can run them.
 
     The practical scope tries what recipes use: all degrees, chunks and micro-batches that divide
-    what they split, with tensor parallelism inside the fastest domain, shards of a sequence of
+    what they split, with tensor parallelism inside the fast domain, shards of a sequence of
     4,096 tokens or more, and etp 1; recompute of the stack's own modules; reduce-scatter and
     all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; and the
     stack's dispatchers.
@@ -248,7 +248,7 @@ class Space(_Values):
         if self.scope == FULL or getattr(self, axis) is not None:
             return math.inf
         if axis == "tp":
-            return system.network[0].domain or math.inf
+            return system.fast_domain or math.inf
         long = self._longest(model) >= _LONG
         return (
             max(self._longest(model) // _LEAST_TOKENS, 1) if axis == "cp" and not long else math.inf
