@@ -13,7 +13,8 @@ runs of which a setting is assumed, have both more scatter and more different le
 
 The variances are those of the highest likelihood, each at least 0, with Student's distribution in
 place of the normal one, as some sources are far off. Last they are scaled so that `LEVEL` of the
-runs lie inside their intervals (split conformal prediction), with a limited vote for each source.
+runs lie inside their intervals (conformal prediction, reference 3). In each step every source has
+one vote, however many runs it has.
 
 References
 ----------
@@ -21,7 +22,7 @@ References
    (2019), section 2: the update with a root.
 .. [2] K. Lange, R. Little, J. Taylor, Robust statistical modeling using the t distribution, JASA 84
    (1989): the weights of errors.
-.. [3] V. Vovk, A. Gammerman, G. Shafer, Algorithmic learning in a random world (2005).
+.. [3] V. Vovk, A. Gammerman, G. Shafer, Algorithmic learning in a random world (2005), chapter 2.
 """
 
 from dataclasses import dataclass
@@ -57,8 +58,6 @@ _FREEDOM = 4.0
 _ROUNDS = 100
 # Runs that show the scatter of a study.
 _LEAST_RUNS = 3
-# In the last step n runs of a source vote like the root of n, as in the fit of the catalog.
-_VOTE_POWER = -0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ def variation_of(
 
     First those of runs, from deviations from the median of their study; then those of sources, from
     these medians, each of which has an error of its own: the variance of its runs over their
-    number. All runs of a source have the weight of one, as have all its medians.
+    number. All runs of a source together have a weight of one, as have all its medians.
 
     Parameters
     ----------
@@ -170,8 +169,7 @@ def variation_of(
         known=np.concatenate([within, np.zeros(len(new))]),
     )
     total = evidence.of_runs() @ of_runs + evidence.of_sources() @ of_sources
-    votes = _count(sources) ** _VOTE_POWER
-    scale = (quantile(np.abs(errors) / np.sqrt(total), votes) / NORMAL_QUANTILE) ** 2
+    scale = (quantile(np.abs(errors) / np.sqrt(total), alone) / NORMAL_QUANTILE) ** 2
     return Variation(
         runs=dict(zip(_RUN_LEVELS, (scale * of_runs).tolist(), strict=True)),
         sources=dict(zip(_SOURCE_LEVELS, (scale * of_sources).tolist(), strict=True)),

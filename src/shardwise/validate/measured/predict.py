@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.analysis.prediction_interval import uncertainty_of
+import numpy as np
+
+from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.prediction_interval import uncertainty_of, widened
 from shardwise.analysis.results import EstimateTable
 from shardwise.analysis.validated_runs import RunFeatures, run_features, validated_runs
 from shardwise.config.model import Model
@@ -274,10 +277,11 @@ def _prediction(
     tokens = float(table.tokens_per_s[row]) * step_s
     seq_len = int(table.table.seq_len[row])
     per_step = tokens * flops_per_token(translation.model, seq_len, counted=counted)
+    described = describe_translation(translation, counted)
     without = run.study if leave_out else None
-    factor = uncertainty_of(
-        describe_translation(translation, counted), validated_runs(), without=without
-    ).factor
+    spread = uncertainty_of(described, validated_runs(), without=without)
+    features = unmeasured_features(translation.model, table.table.take(np.array([row])))
+    factor = widened(spread.factor, len(features))
     return Prediction(
         run=run,
         step_time_s=step_s,
