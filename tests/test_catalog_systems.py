@@ -237,8 +237,7 @@ def test_rings_between_sockets_share_one_link(name: str) -> None:
         assert max(shares.values()) < 1.26 * min(shares.values())
         ring = shares[4] * 4 * system.tier_bandwidth(1)
         inside = system.network[0].rates_of(kind).efficiency[4] * system.tier_bandwidth(0)
-        # Cards that cannot read each other's memory are as slow inside a socket.
-        assert (ring < inside) is not name.startswith("rtx-4090")
+        assert ring < inside
 
 
 def test_a_node_draws_more_than_its_boards(system: System) -> None:

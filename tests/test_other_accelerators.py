@@ -164,10 +164,11 @@ def test_ascend_npus_use_the_links_among_themselves() -> None:
         assert 0.55 < of_links < 0.7
 
 
-def test_cards_without_access_to_each_other_have_half_the_rate() -> None:
-    """A byte goes over PCIe twice where it has to pass the host's memory."""
+def test_cards_without_access_to_each_other_are_slower() -> None:
+    """What they send passes the memory of the host: 35 of 64 GB/s in place of three quarters."""
     for kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        assert rate("rtx-4090", kind, 2) < 0.5 * rate("l40s", kind, 2)
+        assert rate("rtx-4090", kind, 4) == pytest.approx(35 / 64 * 32e9, rel=0.01)
+        assert rate("rtx-4090", kind, 4) < 0.8 * rate("l40s", kind, 4)
 
 
 def test_both_tiles_of_a_card_share_its_links() -> None:
