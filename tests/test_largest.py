@@ -418,3 +418,30 @@ def test_a_choice_that_breaks_a_rule_makes_nothing_fit():
     )
     assert tried.ladder == never.ladder
     assert tried.second_capacity_bytes == 0
+
+
+@each_row(
+    ("differs", "fields", "factor"),
+    [
+        ("frozen_weights: nf4", {"lora_rank": 4}, 2.0),
+        ("update_in_backward: true\nmaster_weights: false", {"optimizer": "sgd"}, 2.0),
+    ],
+)
+def test_software_that_needs_less_memory_fits_larger_models(tmp_path, differs, fields, factor):
+    """The bound from which the search descends knows 4-bit weights and early updates."""
+    stacks = []
+    for name, more in (("usual", ""), ("small", differs)):
+        stacks.append(tmp_path / f"{name}.yaml")
+        stacks[-1].write_text(f"name: {name}\nbase: megatron-core-2025\n{more}\n")
+    usual, small = (
+        largest_model(
+            "h100-sxm",
+            gpus=1,
+            space=HERE | FEW | fields | {"stack": str(stack), "recompute": "full", "zero": 0},
+            seq_len=512,
+            count=1,
+            max_memory="10 GiB",
+        ).largest.parameters
+        for stack in stacks
+    )
+    assert small > factor * usual

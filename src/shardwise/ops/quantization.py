@@ -180,7 +180,7 @@ class WeightSizes:
 # A weight in 4 bits: nf4 with an 8-bit scale for each 64 and an fp32 one for 256 of them (double
 # quantization, arXiv 2305.14314, section 3); int4 with a 16-bit scale and a 4-bit zero for each
 # 128 (GPTQ, arXiv 2210.17323; AutoGPTQ's group_size).
-_FROZEN_BYTES = {
+FROZEN_BYTES = {
     FrozenWeights.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),
     FrozenWeights.INT4: 0.5 + 2 / 128 + 0.5 / 128,
 }
@@ -198,7 +198,7 @@ def frozen_bytes(table: Table, element_bytes: Floats) -> Floats:
     element_bytes
         Size of a weight in the row's type [byte]; shape (n,).
     """
-    stored = table.by_stack(lambda stack: _FROZEN_BYTES.get(stack.frozen_weights, 0.0))
+    stored = table.by_stack(lambda stack: FROZEN_BYTES.get(stack.frozen_weights, 0.0))
     return np.where((stored > 0) & (table.quantization == 0), stored, element_bytes)
 
 

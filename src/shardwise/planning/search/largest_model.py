@@ -24,7 +24,7 @@ from shardwise.engine.evaluate import peak_memory
 from shardwise.errors import Fault, InputError
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
-from shardwise.ops.quantization import RECIPES
+from shardwise.ops.quantization import FROZEN_BYTES, RECIPES
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import broken_options, excess_bytes
@@ -278,11 +278,16 @@ def _most_parameters(case: _Case) -> float:
     optimizers = case.space.values("optimizer", case.system) or ()
     optimizer = np.array([Optimizer(name).code for name in optimizers])
     gradient = min(DTYPE_BYTES.values())
-    kept = all(stack.master_weights for stack in case.space.stacks(case.system))
+    stacks = case.space.stacks(case.system)
+    kept = all(stack.master_weights for stack in stacks)
     master = master_bytes(weight, kept=kept)
     state = np.min(least_state_bytes(optimizer[:, np.newaxis], master), axis=0)
+    if any(stack.update_in_backward for stack in stacks):
+        gradient = 0.0
     if not _trains_everything(case):
         gradient, state = 0.0, np.zeros_like(weight)
+        sizes = [FROZEN_BYTES.get(stack.frozen_weights, np.inf) for stack in stacks]
+        weight = np.minimum(weight, min(sizes))
     if any(case.space.values("quantized_weights", case.system) or ()):
         weight = np.minimum(weight, min(recipe.weight_bytes for recipe in RECIPES.values()))
     room = case.capacity_bytes + second
