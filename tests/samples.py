@@ -36,7 +36,7 @@ _POSITIONS = ("attention", "cp_exchange", "quantization")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
-_FLAGS |= {"unpacks_frozen"}
+_FLAGS |= {"unpacks_frozen", "adds_expert_bias"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -211,6 +211,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_norm": True,
             "fused_layer_norm": True,
             "fused_swiglu": True,
+            "adds_expert_bias": False,
             "fused_accumulation": True,
             "dense_table": False,
             "loss_forward_bytes": 10,

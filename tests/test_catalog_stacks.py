@@ -187,6 +187,7 @@ def test_recipes_in_8_bits_fuse_the_products_of_experts() -> None:
         "base": "megatron-bridge-2026",
         "grouped_products": "fused",
         "grouped_time_factor": 0.8872,
+        "grouped_half_flops": 0,
         "flex_permute_traffic_factor": 0.231,
     }
     assert time_s("megatron-bridge-nvl72", "mxfp8") == time_s(unfused, "mxfp8")

@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samples
 from profiles import examples
-from samples import TFLOPS, column
+from samples import TFLOPS, column, operations
+from shardwise.config.strategy_table import Table
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.matmul import MatmulRates, matmul_times, separate_matmul_times
+from shardwise.cost.operations import Machine, operation_cost
+from shardwise.ops.layer import layer_operations, rank_work
+from shardwise.ops.operation import Phase
+from shardwise.parallel.placement import place
 
 fast = examples(60)
+EXPERTS: dict[str, Any] = {"experts": 8, "top_k": 2, "ffn": 32, "activation": "swiglu"}
 
 
 def grouped(
@@ -85,3 +93,38 @@ def test_more_kernels_are_never_faster(
     assert apart[1] == pytest.approx(together[1])
     if fill_tiles == 0:
         assert apart[0] == pytest.approx(together[0])
+
+
+def expert_compute_s(moe: dict[str, Any] | None = None, **stack: Any) -> float:
+    """Compute time of the first product of 8 experts on one rank, forward [s]."""
+    layer = samples.layer() | {"mlp": None, "moe": EXPERTS | (moe or {})}
+    model = samples.llama(layers=[layer])
+    table = Table.of(model, {"dp": 1, "mbs": 1, "gbs": 1, "stack": samples.stack(**stack)})
+    system = samples.system()
+    machine = Machine.of(system, table)
+    times = CollectiveTimes(Links.of(system, table, place(system, table)))
+    operations = layer_operations(model, model.layers[0], rank_work(table))
+    up = next(o for o in operations if o.name == "moe.up")
+    return float(operation_cost(up, machine, times).kernels[0].compute_s[0])
+
+
+def test_large_products_lose_the_additional_time() -> None:
+    """Twice as long at any size; with half of it left at the product's own FLOPs, 1.5 times."""
+    plain = expert_compute_s()
+    assert expert_compute_s(grouped_time_factor=2) == pytest.approx(2 * plain)
+    own = 2 * 8 * 64 * 64  # each of 8 experts has 8 of 32 tokens twice, 64 wide, 64 inner columns
+    for times, factor in ((1, 1.5), (3, 1.75), (1e9, 2)):
+        found = expert_compute_s(grouped_time_factor=2, grouped_half_flops=times * own)
+        assert found == pytest.approx(factor * plain)
+
+
+def test_biases_of_experts_have_kernels_of_their_own() -> None:
+    """28 and 40 bytes for each of 128 rows of 64; none in a fused kernel or without biases."""
+    layer = samples.layer() | {"mlp": None, "moe": EXPERTS | {"bias": True}}
+    model = samples.llama(layers=[layer])
+    apart = operations(model, adds_expert_bias=True)["moe.output_bias"]
+    assert [float(kernel.bytes[0]) for kernel in apart.kernels] == [128 * 64 * 28, 128 * 64 * 40]
+    assert [kernel.phase for kernel in apart.kernels] == [Phase.FORWARD, Phase.INPUT_GRAD]
+    assert "moe.output_bias" not in operations(model, adds_expert_bias=False)
+    plain = samples.llama(layers=[layer | {"moe": EXPERTS}])
+    assert "moe.output_bias" not in operations(plain, adds_expert_bias=True)

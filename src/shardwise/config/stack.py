@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardwise.config.base import NO_FLAG, Count, Sourced
-from shardwise.config.bounds import Factor, PerElement, Portion, Speed
+from shardwise.config.bounds import Factor, PerElement, Portion, Size, Speed
 from shardwise.config.capabilities import Capabilities
 from shardwise.config.enums import (
     AttentionImplementation,
@@ -98,7 +98,11 @@ class Stack(Sourced):
     """Expert GEMMs: one grouped kernel (CUTLASS), or one library call per expert (Transformer
     Engine's GroupedLinear on cuBLAS)."""
     grouped_time_factor: Factor = 1.0
-    """Time of expert GEMMs over that of plain GEMMs of the same shapes."""
+    """Time of expert GEMMs over that of plain GEMMs of the same shapes; with `grouped_half_flops`,
+    of small ones."""
+    grouped_half_flops: Size = 0.0
+    """FLOPs of one expert's GEMM at which half of that additional time is left; 0: all of it at any
+    size."""
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     """Dispatcher of experts where the strategy names none."""
     fused_expert_recipes: tuple[Quantization, ...] = ()

@@ -189,6 +189,8 @@ class KernelRates:
     attention_time_factor: Floats
     """Time of the stack's attention kernel over that of the best one."""
     grouped_time_factor: Floats
+    grouped_half_flops: Floats
+    """FLOPs of one expert's product at which half of the additional time is left; may be inf."""
     """Time of products of experts over that of plain ones."""
     permute_rate_factor: Floats
     """Rate of kernels that sort tokens by expert over that of other element-wise ones."""
@@ -242,6 +244,9 @@ class KernelRates:
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
+            grouped_half_flops=np.where(
+                fused, np.inf, table.by_stack(lambda stack: stack.grouped_half_flops or np.inf)
+            ),
             grouped_time_factor=np.where(
                 fused,
                 table.by_stack(lambda stack: stack.fused_grouped_time_factor),
@@ -365,7 +370,7 @@ class KernelRates:
         products = self._products(kernel)
         one = products.tables.shares(product, kernel.phase)
         if kernel.grouped:
-            one = one[0] / self.grouped_time_factor, one[1]
+            one = one[0] / self._grouped_factor(kernel), one[1]
         grouped = products.grouped_tables.present & kernel.grouped
         if not grouped.any():
             return _LookedUp(products.tables.present, *one)
@@ -374,6 +379,18 @@ class KernelRates:
             np.where(grouped, many, single) for many, single in zip(several, one, strict=True)
         )
         return _LookedUp(products.tables.present | grouped, shares, missed)
+
+    def _grouped_factor(self, kernel: Matmul) -> Floats:
+        """Time of products of experts over that of plain ones: 1 + (f - 1) / (1 + w / w_h).
+
+        w is the FLOPs of one expert's product, w_h those at which half of f - 1 is left. A large
+        product fills the chip alone: one layer of Mixtral's or DeepSeek-V3's experts on 8 H100
+        (240 to 960 GFLOP a product) takes no longer than plain products (Megatron-LM, commit
+        d98e8a6, tests/functional_tests, moe_perf); products of 5 to 400 GFLOP on B200 reach 0.6 to
+        0.93 of their rate (MooreThreads/SimuMax, commit 4dcaae5).
+        """
+        each = kernel.flops / np.maximum(kernel.batch, 1.0)
+        return 1 + (self.grouped_time_factor - 1) / (1 + each / self.grouped_half_flops)
 
     def _products(self, kernel: Matmul | FlashAttention) -> _ProductRates:
         quantized = isinstance(kernel, Matmul) and kernel.quantized
@@ -428,7 +445,7 @@ class KernelRates:
             )
         products = self._products(kernel)
         grouped = isinstance(kernel, Matmul) and kernel.grouped
-        slower = self.grouped_time_factor if grouped else 1.0
+        slower = self._grouped_factor(kernel) if isinstance(kernel, Matmul) and grouped else 1.0
         rates, curves = products.rates, products.curves
         shares = curves.shares(kernel.flops) if any(curves.curves) else 1.0
         if any(isinstance(one, np.ndarray) for one in (shares, slower, memory_share)):

@@ -6,7 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.arrays import Bools
-from shardwise.config.enums import Dtype, FrozenWeights, GradientDtype, NormPlacement
+from shardwise.config.enums import (
+    Dtype,
+    FrozenWeights,
+    GradientDtype,
+    GroupedProducts,
+    NormPlacement,
+)
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
@@ -124,6 +130,8 @@ def rank_work(table: Table) -> RankWork:
         fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
         activation_input_bytes=np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
         dense_table=table.by_stack(lambda stack: stack.dense_embedding_gradient),
+        adds_expert_bias=~table.fuses_experts
+        & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
         fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
         loss_backward_bytes=table.by_stack(lambda stack: stack.loss_backward_bytes),

@@ -37,6 +37,8 @@ _ROUTING_BYTES = 8
 # Gathered per token and expert with the tokens: the flag of a choice and the fp32 probability;
 # back, the gradient of the probability (Megatron-LM, core/transformer/moe/token_dispatcher.py).
 _GATHERED_BYTES = {Phase.FORWARD: 5, Phase.INPUT_GRAD: 4}
+# Moved per element by kernels that add biases to the outputs of experts.
+_BIAS_BYTES = {Phase.FORWARD: 28, Phase.INPUT_GRAD: 40}
 # Vector FLOPs per logit: maximum, subtraction, exponent, sum, division, selection; and backward.
 _ROUTING_FLOPS = (6.0, 4.0)
 # Functions that Megatron-LM runs in Python for these operations, each about as long as a module
@@ -351,10 +353,38 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         reruns_with=_ROUTED,
         dropped_with=_ROUTED | {"activation", "every_other"},
     )
-    return [
+    products = [
         replace(one, routed=True, host_calls=calls)
         for one, calls in ((up, _GROUPED_CALLS), (middle, 1.0), (down, _GROUPED_CALLS))
     ]
+    if moe.bias and np.any(work.adds_expert_bias):
+        products.append(_output_bias(model, work, load))
+    return products
+
+
+def _output_bias(model: Model, work: RankWork, load: Routed) -> Operation:
+    """Add each expert's bias, weighted by the probability of a row, to the outputs.
+
+    In fp32, as the probabilities are, by one kernel each: product with the probability (4 B
+    written), sum (6 read, 4 written), concatenation of the experts (4 and 4), result in 16 bits (4
+    and 2). Backward: gradient in fp32 (2 and 4), in 16 bits (4 and 2), joined (2 and 2), and the
+    products and sums for the gradients of bias (8 read, 4 written) and probability (the same)
+    (Megatron-LM, core/transformer/moe/experts.py, TEGroupedMLP._apply_bias).
+    """
+    elements = np.where(work.adds_expert_bias, load.rows * model.hidden, 0.0)
+    return Operation(
+        name="moe.output_bias",
+        kernels=tuple(
+            MemoryBound(phase=phase, bytes=_BIAS_BYTES[phase] * elements, flops=2 * elements)
+            for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
+        ),
+        parameters=zeros(work),
+        saved_bytes=zeros(work),
+        working_bytes=2 * FP32_BYTES * elements,
+        routed=True,
+        reruns_with=_ROUTED,
+        dropped_with=_ROUTED,
+    )
 
 
 def _added(model: Model, moe: Moe, work: RankWork) -> list[Operation]:

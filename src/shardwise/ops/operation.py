@@ -110,6 +110,8 @@ class RankWork:
     """Size of an element of the input of the MLP's activation, as saved for backward [byte]."""
     dense_table: Bools
     """Whether the gradient of the embedding is a full table."""
+    adds_expert_bias: Bools
+    """Whether kernels of their own add the biases of experts to their outputs."""
     fused_accumulation: Bools
     """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats

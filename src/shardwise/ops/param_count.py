@@ -179,6 +179,7 @@ def _unsplit_token() -> RankWork:
         fused_swiglu=np.array([True]),
         activation_input_bytes=one,
         dense_table=np.array([False]),
+        adds_expert_bias=np.array([False]),
         fused_accumulation=np.array([True]),
         loss_forward_bytes=one,
         loss_backward_bytes=one,
