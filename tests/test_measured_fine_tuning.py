@@ -67,6 +67,30 @@ def test_releases_of_torchtitan(version, year, stack):
     assert stack_of(run_on(software=said, year=year), []).name == stack
 
 
+@each_row(
+    ("framework", "degrees", "stack"),
+    [
+        ("LLaMA-Factory", {"zero_stage": 3}, "deepspeed-2024"),
+        ("LLaMA-Factory (DeepSpeed)", {}, "deepspeed-2024"),
+        ("LLaMA-Factory", {}, "llama-factory-2024"),
+        ("LLaMA-Factory", {"fsdp_shard": 8, "zero_stage": 3}, "llama-factory-2024"),
+        ("HF Trainer + accelerate FSDP", {"zero_stage": 3}, "huggingface-2024"),
+        ("HF Trainer", {"zero_stage": 2}, "deepspeed-2024"),
+    ],
+)
+def test_stages_of_the_trainer_are_those_of_deepspeed(framework, degrees, stack):
+    run = run_on(software={"framework": framework}, parallelism=degrees)
+    assert stack_of(run, []).name == stack
+
+
+def test_trainers_that_synchronize_once_per_step():
+    said = {"parallelism": {"zero_stage": 3}, "recompute": {"granularity": "none"}}
+    once = run_on(software={"framework": "LitGPT"}, **said)
+    each = run_on(software={"framework": "OLMo"}, **said)
+    words = [translate(run).strategy.grad_sync for run in (once, each)]
+    assert words == ["step", "stack"]
+
+
 MIXTURE = LLAMA | {"arch": "moe-decoder", "experts": 8, "topk": 2, "moe_ffn": 14336}
 
 

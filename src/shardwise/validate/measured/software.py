@@ -70,6 +70,8 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
         assumed.append("communication overlaps")
     if name in ("", "nemo-2025") and "MLPerf" in group:
         name = "mlperf-2024"
+    if name in _TRAINERS and _shards_by_deepspeed(run):
+        name = "deepspeed-2024"
     if not name:
         name = UNKNOWN_STACK
         assumed.append("software")
@@ -85,6 +87,22 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
         changes |= _added_kernels(run)
     changes |= memory_changes(run, name)
     return stack.model_copy(update=changes)
+
+
+# Stacks of Hugging Face's Trainer, which shards by PyTorch's FSDP or by DeepSpeed.
+_TRAINERS = ("huggingface-2024", "llama-factory-2024")
+
+
+def _shards_by_deepspeed(run: Run) -> bool:
+    """Whether a run of the Trainer shards by DeepSpeed: it says so, or states a stage of ZeRO.
+
+    FSDP has strategies instead of stages (accelerate, FullyShardedDataParallelPlugin).
+    """
+    said = f"{run.software.framework} {run.features}".lower()
+    if "deepspeed" in said:
+        return True
+    p = run.parallelism
+    return bool(p.zero_stage) and "fsdp" not in said and (p.fsdp_shard or 1) == 1
 
 
 def unknown_stack(run: Run) -> Stack:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.config.enums import ZERO_WEIGHTS
+from shardwise.config.enums import ZERO_WEIGHTS, GradSync
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -23,6 +23,11 @@ from shardwise.validate.measured.words import FP8_SWITCHES
 
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025", "meta-2024")
+
+
+# Trainers that skip synchronization until the last micro-batch, with the stack of one that does not
+# (fabric.no_backward_sync in Lightning-AI/litgpt, pretrain.py).
+_SYNCS_ONCE = re.compile(r"(?i)lit-?gpt")
 
 
 def strategy_of(
@@ -55,6 +60,8 @@ def strategy_of(
     }
     fields |= _precision(run, stack, system, assumed)
     fields |= _sharding(run, stack, dp, system)
+    if _SYNCS_ONCE.search(run.software.framework or ""):
+        fields["grad_sync"] = GradSync.STEP
     fields |= _communication(run, tp)
     fields |= memory_fields(run, stack.name, assumed)
     fields |= _experts(run, model, stack, dp, assumed)
