@@ -81,6 +81,8 @@ def test_accelerators_by_what_rows_call_them(told, name):
         ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
          "an H200 NVL as one in SXM servers"),
         ({"accelerator": "H100 NVL"}, "an H100 NVL as an H100 PCIe"),
+        ({"accelerator": "A800", "variant": "80GB PCIe"}, "an A800 PCIe as an A100 PCIe"),
+        ({"accelerator": "RTX 4090D"}, "another RTX 4090 as one of 450 W"),
         ({"accelerator": "GH200"}, "a GH200 as an H200 in SXM servers"),
         ({"accelerator": "Ascend 910B3"}, "an Ascend 910B of another bin as one of 376 TFLOP/s"),
         ({"accelerator": "RTX 4090 Laptop"}, "another RTX 4090 as one of 450 W"),
@@ -154,6 +156,39 @@ def test_networks_by_accelerator_are_shared_as_the_node_has_them():
     # Three links of a card are 24 of a server.
     assert _per_node("3x100GbE RoCE per card", "Gaudi2") is None
     assert _per_node("3x200GbE RoCE per card", "Gaudi2") == pytest.approx(600)
+
+
+def test_runs_over_several_small_nodes_have_nodes_of_that_size():
+    """Two servers of two GPUs talk over the fabric, not over the NVLink of a server of eight."""
+    system = _system("A100", per_node=2, count=4)
+    assert system.node.accelerators == 2
+    assert [tier.domain for tier in system.network] == [2, None]
+    own = System.load("a100-80gb-sxm")
+    assert system.tier_bandwidth(1) == own.tier_bandwidth(1)
+    pcie = _system("RTX 4090", per_node=4, count=8)
+    assert [tier.domain for tier in pcie.network] == [4, None]
+    alone = _system("RTX 4090", per_node=1, count=4, inter="100 Gb/s per node")
+    assert alone.tier_bandwidth(len(alone.network) - 1) == pytest.approx(12.5 * GB)
+    assert _system("A100", per_node=2, count=2) == own
+    assert _system("A100", per_node=8, count=16) == own
+    assert _system("TPU v6e", per_node=4, count=8) == System.load("tpu-v6e")
+
+
+@each_row(
+    ("told", "domains"),
+    [
+        ({"accelerator": "A6000", "intra": "NVLink bridge between pairs"}, [2, 4, 8, None]),
+        ({"accelerator": "A6000", "intra": "PCIe 4.0, no NVLink"}, [4, 8, None]),
+        ({"accelerator": "A6000"}, [4, 8, None]),
+        ({"accelerator": "RTX 4090", "intra": "NVLink"}, [4, 8, None]),
+    ],
+)
+def test_bridges_between_pairs_of_cards_are_a_tier(told, domains):
+    """Of cards that can have them, where a row has them."""
+    system = _system(**told, count=8)
+    assert [tier.domain for tier in system.network] == domains
+    if len(domains) > 3:
+        assert system.tier_bandwidth(0) > system.tier_bandwidth(1)
 
 
 def test_other_networks_change_nothing_else():

@@ -2,6 +2,7 @@
 
 import re
 
+from shardwise.config.network import Tier
 from shardwise.config.system import System
 from shardwise.validate.measured.run import NotModelledError, Run
 
@@ -15,6 +16,7 @@ _OMNI_PATH = 0.3
 # Accelerators of the catalog by their names in rows; the first match in "family accelerator
 # variant" counts, so that special ones come first.
 _NAMES: tuple[tuple[str, str], ...] = (
+    (r"A800.*PCI", "a100-80gb-pcie"),
     (r"A800", "a800-sxm"),
     (r"A100.*PCI.*\b40 ?GB|A100.*\b40 ?GB.*PCI", "a100-40gb-pcie"),
     (r"A100.*PCI", "a100-80gb-pcie"),
@@ -46,7 +48,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"910B", "ascend-910b"),
     (r"Max ?1550.*tile", "max1550-tile"),
     (r"\bL40S\b", "l40s"),
-    (r"\b4090\b|\bRTX ?4090\b", "rtx-4090"),
+    (r"\b4090D?\b|\bRTX ?4090D?\b", "rtx-4090"),
     (r"6000 ?Ada", "rtx-6000-ada"),
     (r"\bA6000\b", "rtx-a6000"),
     (r"\bA5000\b", "rtx-a5000"),
@@ -55,6 +57,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
 _STAND_INS = (
     (r"\bH200.*NVL", "an H200 NVL as one in SXM servers"),
     (r"\bH100[- ]NVL\b", "an H100 NVL as an H100 PCIe"),
+    (r"A800.*PCI", "an A800 PCIe as an A100 PCIe"),
     (r"GH200", "a GH200 as an H200 in SXM servers"),
     (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
     (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
@@ -63,6 +66,14 @@ _STAND_INS = (
 )
 # All links of a p4d or p4de instance of AWS, which are what it has A100 in: 400 Gbit/s of EFA.
 _AWS_A100 = 400 * _GIGABIT
+# NVLink bridges between two cards, one direction [byte/s] (data sheets of the cards).
+_BRIDGES = {
+    "a100-40gb-pcie": 300e9,
+    "a100-80gb-pcie": 300e9,
+    "h100-pcie": 300e9,
+    "rtx-a5000": 56.25e9,
+    "rtx-a6000": 56.25e9,
+}
 # Names of network cards have numbers of their own.
 _CARDS = re.compile(r"(ConnectX|CX|BlueField|Slingshot)-\d+|\bBF\d\b|\bMT\d+\b")
 
@@ -84,6 +95,9 @@ def system_of(run: Run, assumed: list[str]) -> System:
         raise NotModelledError(f"accelerator {row.accelerator}: not in the catalog")
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
+    if row.per_node and (row.count or 1) > row.per_node:
+        system = _with_nodes(system, row.per_node)
+    system = _with_bridges(system, row.intra or "")
     rate = _node_rate(row.inter or "", row.per_node or system.node.accelerators)
     if rate is None and re.search(r"A100.*\bAWS\b", f"{text} {row.inter}"):
         rate = _AWS_A100
@@ -101,6 +115,46 @@ def _with_slices(system: System, chips: int | None) -> System:
         return system
     changed = inner.model_copy(update={"domain": chips})
     return system.model_copy(update={"network": (changed, *system.network[1:])})
+
+
+def _with_nodes(system: System, size: int) -> System:
+    """The system with smaller nodes, which have their part of the network cards; else unchanged."""
+    node, first = system.node.accelerators, system.network[0].domain
+    if size >= node or node % size or first is None or first > node:
+        return system
+    tiers: list[Tier] = []
+    for tier in system.network:
+        inside = tier.domain is not None and tier.domain <= node
+        if inside and tiers and tiers[-1].domain == size:
+            continue
+        links = tier.links_per_node and max(tier.links_per_node * size // node, 1)
+        domain = min(tier.domain or size, size) if inside else tier.domain
+        tiers.append(tier.model_copy(update={"domain": domain, "links_per_node": links}))
+    memory = tuple(
+        tier.model_copy(
+            update={
+                "host": tier.host
+                and tier.host.model_copy(update={"shared_by": min(tier.host.shared_by, size)})
+            }
+        )
+        for tier in system.accelerator.memory
+    )
+    update = {
+        "node": system.node.model_copy(update={"accelerators": size, "power": None}),
+        "network": tuple(tiers),
+        "accelerator": system.accelerator.model_copy(update={"memory": memory}),
+    }
+    return system.model_copy(update=update)
+
+
+def _with_bridges(system: System, text: str) -> System:
+    """The system with NVLink bridges between pairs of its PCIe cards, where a row has them."""
+    rate = _BRIDGES.get(system.name)
+    if rate is None or "NVLink" not in text or re.search(r"\b(no|without) NVLink", text):
+        return system
+    like = System.load("a100-80gb-sxm").network[0]
+    pairs = like.model_copy(update={"name": "bridge", "domain": 2, "bandwidth": rate})
+    return system.model_copy(update={"network": (pairs, *system.network)})
 
 
 def _node_rate(text: str, per_node: int) -> float | None:
