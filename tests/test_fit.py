@@ -329,17 +329,3 @@ def test_a_parameter_says_how_little_was_known() -> None:
     """A spread of nothing would leave nothing to fit."""
     with pytest.raises(InputError, match="spread"):
         parameter(spread=0)
-
-
-def test_the_level_of_a_source_moves_no_figure() -> None:
-    """A source 30 % too slow, whose runs differ by 10 % where a figure doubles: x is about 0.1.
-
-    Without levels of sources, the figure would follow the level: x would be -0.25.
-    """
-    slopes = [0.0, 1.0] * 8
-    runs = [run_of(str(n), group="slow") for n in range(len(slopes))]
-    errors = [0.3 - 0.1 * slope for slope in slopes]
-    at = Linear(
-        runs=runs, offsets=np.zeros(1), errors=np.array(errors), derivatives=np.array([slopes]).T
-    )
-    assert fitted(at, [parameter()])[0] == pytest.approx(0.1, abs=0.05)

@@ -277,6 +277,15 @@ def test_attention_on_a_table_takes_its_measured_share() -> None:
     assert not rates(machine(), "bf16").missed(flash(heads=0)).any()
 
 
+def test_products_take_the_time_of_their_library() -> None:
+    """On a table and by the closed form, 1.25 times as much compute; bytes take as long."""
+    product = matmul(1000, 1000, 1000)
+    usual = rates(machine(), "bf16", "fp16").times(product)
+    slower = rates(machine(), "bf16", "fp16", matmul_time_factor=1.25).times(product)
+    np.testing.assert_allclose(slower[0], 1.25 * usual[0])
+    np.testing.assert_allclose(slower[1], usual[1])
+
+
 def test_the_type_of_the_result_counts_where_a_table_names_it() -> None:
     """Gradients of 2 and of 8 bytes an element at 0.4 and 0.2; half way between, 0.3."""
     rows = [[*THOUSAND, 2, 0.4], [*THOUSAND, 8, 0.2]]

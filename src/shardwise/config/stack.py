@@ -59,6 +59,10 @@ class Stack(Sourced):
     flash_fp32: bool = False
     """Whether a flash kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA).
     FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs unfused."""
+    matmul_time_factor: Factor = 1.0
+    """Time of GEMMs with the libraries of this stack over that of the accelerator's figures, which
+    are of tuned libraries: heuristics, epilogues that are kernels of their own, gaps between
+    kernels."""
     attention_time_factor: Factor = 1.0
     """Time of this stack's flash kernel over that of the fastest on the accelerator."""
     flash_kernel: FlashKernel = FlashKernel.BEST

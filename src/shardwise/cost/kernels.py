@@ -118,8 +118,11 @@ class _ProductRates:
     grouped_tables: RowTables
 
     @classmethod
-    def of(cls, chip: Accelerator, codes: Ints) -> "_ProductRates":
-        """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`."""
+    def of(cls, chip: Accelerator, codes: Ints, slower: Floats) -> "_ProductRates":
+        """Gather the rates of each row, by the position of its type in `_MATRIX_TYPES`.
+
+        `slower` is the time of each row's library over that of the accelerator's figures.
+        """
 
         def figure(figures: Mapping[Any, float]) -> Floats:
             return by_code([figures.get(name, np.nan) for name in _MATRIX_TYPES], codes)
@@ -148,7 +151,7 @@ class _ProductRates:
         return cls(
             rates=MatmulRates(
                 peak=figure(chip.matrix) * chip.speed,
-                efficiency=rate("efficiency", unshaped=1.0),
+                efficiency=rate("efficiency", unshaped=1.0) / slower,
                 fill_depth=rate("fill_depth", unshaped=0.0),
                 fill_tiles=rate("fill_tiles", unshaped=0.0),
                 memory_rate=rate("memory_efficiency", unshaped=1.0) * bandwidth,
@@ -188,10 +191,12 @@ class KernelRates:
     attention_tables: RowTables
     attention_time_factor: Floats
     """Time of the stack's attention kernel over that of the best one."""
+    matmul_time_factor: Floats
+    """Time of products with the library of the stack over that of the accelerator's figures."""
     grouped_time_factor: Floats
+    """Time of products of experts over that of plain ones."""
     grouped_half_flops: Floats
     """FLOPs of one expert's product at which half of the additional time is left; may be inf."""
-    """Time of products of experts over that of plain ones."""
     permute_rate_factor: Floats
     """Rate of kernels that sort tokens by expert over that of other element-wise ones."""
     vector_rate: Floats
@@ -214,7 +219,8 @@ class KernelRates:
         def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
             return RowTables.of(tuple(map(figures.get, Dtype)), table.dtype)
 
-        plain = _ProductRates.of(chip, table.dtype)
+        slower = table.by_stack(lambda stack: stack.matmul_time_factor)
+        plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
         attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
         attention_time_factor = attention_time_factor * _flash_kernels(chip, table)
@@ -235,7 +241,7 @@ class KernelRates:
             chip=chip,
             plain=plain,
             quantized=(
-                _ProductRates.of(chip, _product_types(table))
+                _ProductRates.of(chip, _product_types(table), slower)
                 if np.any(table.quantization > 0)
                 else plain
             ),
@@ -244,6 +250,7 @@ class KernelRates:
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_time_factor=attention_time_factor,
+            matmul_time_factor=slower,
             grouped_half_flops=np.where(
                 fused, np.inf, table.by_stack(lambda stack: stack.grouped_half_flops or np.inf)
             ),
@@ -368,16 +375,16 @@ class KernelRates:
             "output_bytes": kernel.output_bytes,
         }
         products = self._products(kernel)
-        one = products.tables.shares(product, kernel.phase)
+        shares, missed = products.tables.shares(product, kernel.phase)
+        one = shares / self.matmul_time_factor, missed
         if kernel.grouped:
-            one = one[0] / self._grouped_factor(kernel), one[1]
+            one = one[0] / self._grouped_factor(kernel), missed
         grouped = products.grouped_tables.present & kernel.grouped
         if not grouped.any():
             return _LookedUp(products.tables.present, *one)
-        several = products.grouped_tables.shares(product, kernel.phase)
-        shares, missed = (
-            np.where(grouped, many, single) for many, single in zip(several, one, strict=True)
-        )
+        several, missed_several = products.grouped_tables.shares(product, kernel.phase)
+        shares = np.where(grouped, several / self.matmul_time_factor, one[0])
+        missed = np.where(grouped, missed_several, missed)
         return _LookedUp(products.tables.present | grouped, shares, missed)
 
     def _grouped_factor(self, kernel: Matmul) -> Floats:

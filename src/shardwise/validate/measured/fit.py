@@ -3,12 +3,10 @@
 A parameter's offset x is added to the logarithm of its figures. log t(x) of all runs is evaluated
 with its derivatives. The fit minimizes
 
-    sum w rho(log t + l_source - log t_measured) + sum (x / spread)^2 + sum (l / spread_of_levels)^2
+    sum w rho(log t - log t_measured) + sum (x / spread)^2
 
-where rho is quadratic for small and linear for large errors. l is the level of a source: its
-servers and releases make all its runs slower or faster, and no figure should follow it. Predictions
-do not have it. Dense runs decide the figures that both kinds share; runs with experts decide only
-those of experts.
+where rho is quadratic for small and linear for large errors. Dense runs decide the figures that
+both kinds share; runs with experts decide only those of experts.
 """
 
 from collections import Counter
@@ -171,11 +169,11 @@ _SOFT = 0.12
 # Scatter of log time between published releases of one configuration, dense 3 %, experts 6 to 8 %
 # (the runs that come with shardwise).
 _NOISE = 0.06
-# Rows of one source share its faults beyond a level: n of them weigh like the root of n.
+# Rows of one source share its faults: n of them weigh like the root of n.
 _SOURCE_POWER = -0.5
-# Standard deviation of the levels of sources: servers of one type differ by 10 to 20 %, and the
-# median levels of studies by 9.5 % (`analysis.prediction_interval.error_levels`).
-_LEVELS = 0.1
+# Weights of dense runs and of those with experts, whose sources left out have the smallest errors
+# with them: rows of dense sources say less than as many independent ones.
+_DENSE_WEIGHT, _EXPERTS_WEIGHT = 0.25, 2.25
 _DIFFERENCE = 0.02
 _ROUNDS = 12
 _LONGEST_STEP = 0.35
@@ -251,25 +249,21 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
     """Offsets of the least sum, from errors that are linear in them; of some rows, or all."""
     chosen = np.ones(len(at.runs), dtype=np.bool_) if rows is None else rows
     runs = [run for run, is_in in zip(at.runs, chosen, strict=True) if is_in]
-    studies = np.array([run.study for run in runs])
-    levels = (studies[:, np.newaxis] == np.unique(studies)).astype(np.float64)
-    count = len(parameters)
-    slopes = np.hstack([at.derivatives[chosen], levels])
-    deciding = np.hstack([_decided_by(runs, at.derivatives[chosen], parameters), levels])
-    spreads = np.array([p.spread for p in parameters] + [_LEVELS] * levels.shape[1])
-    start = np.concatenate([at.offsets, np.zeros(levels.shape[1])])
+    slopes = at.derivatives[chosen]
+    deciding = _decided_by(runs, slopes, parameters)
     errors = at.errors[chosen]
     weights = _weights(runs)
-    offsets = start
+    prior = np.diag([1 / p.spread**2 for p in parameters])
+    offsets = at.offsets
     for _ in range(_ROUNDS):
-        left = errors + slopes @ (offsets - start)
+        left = errors + slopes @ (offsets - at.offsets)
         weight = weights / np.sqrt(1 + (left / _SOFT) ** 2) / _NOISE**2
-        matrix = deciding.T @ (weight[:, np.newaxis] * slopes) + np.diag(1 / spreads**2)
-        pull = deciding.T @ (weight * (errors - slopes @ start))
+        matrix = deciding.T @ (weight[:, np.newaxis] * slopes) + prior
+        pull = deciding.T @ (weight * (errors - slopes @ at.offsets))
         offsets = np.linalg.solve(matrix, -pull).astype(np.float64)
-        step: Floats = np.clip(offsets - start, -_LONGEST_STEP, _LONGEST_STEP)
-        offsets = start + step
-    return offsets[:count]
+        step: Floats = np.clip(offsets - at.offsets, -_LONGEST_STEP, _LONGEST_STEP)
+        offsets = at.offsets + step
+    return offsets
 
 
 def left_out(at: Linear, parameters: Sequence[Parameter], others: Linear | None = None) -> Floats:
@@ -298,7 +292,8 @@ def left_out(at: Linear, parameters: Sequence[Parameter], others: Linear | None 
 def _weights(runs: Sequence[Run]) -> Floats:
     count = Counter(run.study for run in runs)
     weights = np.array([count[run.study] ** _SOURCE_POWER for run in runs])
-    return weights * len(weights) / weights.sum()
+    kinds = np.array([_EXPERTS_WEIGHT if run.is_moe else _DENSE_WEIGHT for run in runs])
+    return kinds * weights * len(weights) / weights.sum()
 
 
 def _decided_by(runs: Sequence[Run], slopes: Floats, parameters: Sequence[Parameter]) -> Floats:
