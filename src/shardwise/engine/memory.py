@@ -119,13 +119,14 @@ def stage_memory(
     copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
     peak = _peak(
         table,
+        costs=costs,
+        group=group,
+        shares=shares.gradients,
         gradients=local,
-        largest=largest_gradients(costs, group, shares.gradients),
         saved=saved,
         live=live,
         in_layers=in_layers,
         kept=_kept_inputs(table, costs, group),
-        layers=group.layers,
         copies=copies,
     )
     return StageMemory(
@@ -163,13 +164,14 @@ class _Live:
 def _peak(
     table: Table,
     *,
+    costs: ComponentCosts,
+    group: StageGroup,
+    shares: tuple[Floats, Floats],
     gradients: Floats,
-    largest: Floats,
     saved: Floats,
     live: Floats,
     in_layers: _Live,
     kept: Floats,
-    layers: Floats,
     copies: Floats,
 ) -> _Peak:
     """The largest of three moments: before backward, at its end, and in the update.
@@ -188,31 +190,43 @@ def _peak(
     ----------
     table
         Strategies; n rows.
+    costs, group
+        Costs by component, and counts of the stage.
+    shares
+        Share of a rank of gradients: dense, expert.
     gradients
         Local gradients of the stage [byte]; shape (n,), as all that follow.
-    largest
-        Those of its largest component [byte].
     saved, live
         Saved activations, and the peak of transient bytes [byte].
     in_layers
         This peak without the head.
     kept
         Inputs and gradients that software keeps until the end of backward [byte]; 0: none.
-    layers
-        Layers of the stage.
     copies
         Transient bytes of the update [byte].
     """
     early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
     frees = table.by_stack(lambda stack: stack.clears_gradients) & (table.micro_batches == 1)
     frees = (frees & (table.pp == 1)) | early
+    keeps = kept > 0
+    in_update = copies > saved + live
+    if not np.any(frees | keeps):  # gradients are there throughout
+        return _Peak(
+            gradients=gradients,
+            activations=np.where(in_update, 0.0, saved),
+            buffers=np.where(in_update, copies, live),
+            of_layers=keeps,
+            in_update=in_update,
+        )
+    largest = largest_gradients(costs, group, shares) if np.any(early) else gradients
     final = np.where(early, largest, gradients)
     first = np.where(early, largest, np.where(frees, 0.0, gradients))
     copies = np.where(early, 0.0, copies)
-    held = np.where(kept > 0, saved + kept, saved / np.maximum(layers, 1.0))
+    held = np.where(keeps, saved + kept, saved / np.maximum(group.layers, 1.0))
     before, end = first + saved + live, final + held + in_layers.bytes
-    at_end = (frees | (kept > 0)) & (end > before)
-    in_update = final + copies > np.where(at_end, end, before)
+    at_end = (frees | keeps) & (end > before)
+    larger = final + copies > np.where(at_end, end, before)
+    in_update = np.where(frees | keeps, larger, in_update)
     return _Peak(
         gradients=np.where(at_end | in_update, final, first),
         activations=np.where(in_update, 0.0, np.where(at_end, held, saved)),
