@@ -134,6 +134,25 @@ def test_attention_experts_and_collectives_are_fitted_too(tmp_path):
     assert gathered.latency == pytest.approx(9e-6, rel=0.02)
 
 
+def test_tiers_of_a_pcie_server_are_fitted_to_the_groups_that_they_join(tmp_path):
+    """Two and four cards are in a socket, eight in both, which have a rate of their own."""
+    fields = System.load("a100-80gb-pcie").to_dict()
+    socket, both = (fields["network"][tier]["collectives"]["all_gather"] for tier in (0, 1))
+    socket["efficiency"] = {"2": 0.6, "4": 0.7}
+    both["efficiency"] = both["efficiency"] | {"4": 0.3}
+    rows = grid(gpus_per_node=[2, 4, 8], size_bytes=[2**10, 2**20, 2**24, 2**28])
+    rows = rows.with_columns(gpu=pl.lit("mine"), op=pl.lit("all_gather"), nodes=1)
+    gathers = made_by(System.validated(fields), tmp_path, "collective", rows)
+    found = calibrated(System.load("a100-80gb-pcie"), [gathers])
+    assert [fit.prefix for fit in found.fits] == [
+        "network.0.collectives.all_gather",
+        "network.1.collectives.all_gather",
+    ]
+    socket, both = (tier.collectives["all_gather"] for tier in found.system.network[:2])
+    assert socket.efficiency == pytest.approx({2: 0.6, 4: 0.7}, rel=0.03)
+    assert both.efficiency[4] == pytest.approx(0.3, rel=0.05)
+
+
 def test_parts_are_of_configurations(tmp_path):
     """Both modes of a product are in one part, and parts are about equal."""
     true = machine(matmul={"bf16": CLOSED | {"throttle": THROTTLE}})

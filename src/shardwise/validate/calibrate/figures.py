@@ -20,7 +20,6 @@ from shardwise.validate.calibrate.predictions import attention_names, experts_na
 from shardwise.validate.calibrate.tables import KernelTable
 
 _BENCHMARK = ("accelerator", "benchmark")
-_TWO = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,18 +237,27 @@ def _expert_blocks(system: System, table: KernelTable) -> Iterator[Fittable]:
 
 
 def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
-    """Figures of the first tier from groups inside a node, of the next from those on several."""
+    """Figures of tiers inside a node from groups that they join, of the next from those on several.
+
+    A group on one node is joined by the smallest tier that all of it is in.
+    """
     of = table.columns
-    for tier in range(min(_TWO, len(system.network))):
-        for name, rates in system.network[tier].collectives.items():
+    node, inner = system.fast_domain or np.inf, 1.0
+    for tier, described in enumerate(system.network):
+        beyond = tier > 0 and (described.domain is None or described.domain > node)
+        size = np.inf if described.domain is None else described.domain
+        joined = (of["gpus_per_node"] > inner) & (of["gpus_per_node"] <= size)
+        joined = of["nodes"] > 1 if beyond else (of["nodes"] <= 1) & joined
+        for name, rates in described.collectives.items():
             rows = (of["op"] == name) | ((of["op"] == "alltoall") & (name == "all_to_all"))
-            rows &= (of["nodes"] > 1) == (tier > 0)
+            rows &= joined
             if not rows.any():
                 continue
             at = ("network", tier, "collectives", str(name))
             known = ("latency", "latency_per_member")
             free = list(_frees(rates, at, known))
-            met = np.unique(of["gpus_per_node"][rows]).astype(int).tolist()
+            inside = of["gpus_per_node"][rows]
+            met = np.unique(inside if beyond or not tier else np.minimum(inside, inner)).tolist()
             shares = [
                 Free(path=(*at, "efficiency", n), low=0.05, high=1.5) for n in rates.efficiency
             ]
@@ -258,6 +266,9 @@ def _collectives(system: System, table: KernelTable) -> Iterator[Fittable]:
                 bulk = ("small_rate", "latency", "latency_per_member", "join_exponent")
                 free += _frees(rates.bulk, (*at, "bulk"), bulk)
             yield Fittable(prefix=".".join(map(str, at)), table=table.take(rows), free=tuple(free))
+        if beyond:
+            return
+        inner = size
 
 
 def _sends(system: System, table: KernelTable) -> Iterator[Fittable]:

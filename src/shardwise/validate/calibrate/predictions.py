@@ -243,15 +243,17 @@ def _experts(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats
 
 
 def _extents(system: System, inside: Floats, members: Floats) -> Ints:
-    """Members within one domain of each tier: those of a node in the first, all in the others."""
-    beyond = [members] * (len(system.network) - 1)
-    return np.stack([inside if beyond else members, *beyond]).astype(np.int64)
+    """Members within one domain of each tier: those of a node inside it, all beyond."""
+    reach = system.fast_domain or np.inf
+    domains = [np.inf if tier.domain is None else tier.domain for tier in system.network]
+    rows = [np.minimum(inside if domain <= reach else members, domain) for domain in domains]
+    return np.stack([*rows[:-1], members]).astype(np.int64)
 
 
 def _collectives(table: KernelTable, system: System) -> Iterator[tuple[Bools, Floats | str]]:
     of = table.columns
     inside, members = of["gpus_per_node"], of["gpus_per_node"] * of["nodes"]
-    inner, outer = system.network[0].domain, system.network[-1].domain
+    inner, outer = system.fast_domain, system.network[-1].domain
     larger = (inside > (inner or np.inf)) | (members > (outer or np.inf))
     if larger.any():
         yield larger, f"{system.name} has no {system.network[0].name} of so many accelerators"
