@@ -7,7 +7,14 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import AttentionBias, AttentionKind, Position, QkNorm
 from shardwise.config.model import Attention, Model
-from shardwise.ops.context import CoreWork, context_collectives, core_work, keys_met, swaps_heads
+from shardwise.ops.context import (
+    CoreWork,
+    context_collectives,
+    core_calls,
+    core_work,
+    keys_met,
+    swaps_heads,
+)
 from shardwise.ops.linear import linear
 from shardwise.ops.mla import ROPE_FLOPS, latent_projections, latent_rope
 from shardwise.ops.norm import norm
@@ -239,6 +246,7 @@ def _core(
     keys = work.sequences * core.queries * core.kv_heads * attention.head_dim * work.element_bytes
     products = Operation(
         name="attention.core",
+        host_calls=core_calls(work),
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
