@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise import catalog
 from shardwise.config.model import Model
-from shardwise.config.roles import COMMUNICATION, Group
+from shardwise.config.roles import PLACED, Group
 from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
@@ -24,7 +24,7 @@ _FIELDS = {
     name: field
     for name, field in COLUMNS.items()
     if field.role.acts_on
-    and field.role.acts_on != COMMUNICATION
+    and field.role.acts_on != PLACED
     and field.kind not in (Kind.STACK, Kind.TIER)
     and not (field.role.implied and field.kind is Kind.WHOLE)
 }

@@ -8,6 +8,8 @@ from typing import Any
 COMPUTE = ("forward", "backward", "recompute")
 INSIDE_LAYERS = ("tp_comm", "cp_comm", "ep_comm")
 COMMUNICATION = (*INSIDE_LAYERS, "pp_comm", "dp_comm")
+PLACED = ("forward", "backward", *COMMUNICATION)
+"""Exposed communication hides time of the host, which compute includes otherwise."""
 ONCE_PER_STEP = ("optimizer", "dp_comm", "offload")
 RECOMPUTED = ("recompute", *INSIDE_LAYERS, "offload")
 EXPERTS = (*COMPUTE, *ONCE_PER_STEP, "ep_comm")

@@ -55,6 +55,7 @@ from shardwise.config.roles import (
     INSIDE_LAYERS,
     LAYERS,
     ONCE_PER_STEP,
+    PLACED,
     RECOMPUTED,
     STAGES,
     Group,
@@ -271,13 +272,17 @@ class Strategy(ConfigBase):
     """Tensor-parallel communication of activations: all-reduce; reduce-scatter and all-gather, with
     norms and residuals split along the sequence (sequence parallelism); the same between stages
     only; or 2D products (SUMMA), which broadcast panels of inputs and weights."""
-    tp_overlap: Annotated[TpOverlap, Role(("tp_comm",), ALL, practical=DEFAULT)] = TpOverlap.STACK
+    tp_overlap: Annotated[
+        TpOverlap, Role(("forward", "backward", "tp_comm"), ALL, practical=DEFAULT)
+    ] = TpOverlap.STACK
     """Overlap of tensor-parallel communication: what the stack does, none, or the GEMM and its
     collective in pieces, as a ring or as a pipeline of collectives."""
     summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
     """Panels of a 2D product; each is broadcast while another is multiplied; None: the fewest, a
     multiple of tp and tp2."""
-    tp_regather: Annotated[bool, Role(("tp_comm", "offload"), ALL, practical=DEFAULT)] = True
+    tp_regather: Annotated[
+        bool, Role(("backward", "tp_comm", "offload"), ALL, practical=DEFAULT)
+    ] = True
     """Whether rs_ag saves only the shard of an input on each rank and gathers it again in
     backward."""
     cp_exchange: Annotated[CpExchange, Role((*COMPUTE, "cp_comm"))] = CpExchange.RING
@@ -323,20 +328,20 @@ class Strategy(ConfigBase):
     """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
     offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE, practical=DEFAULT)] = False
     """Whether the optimizer state of layers is offloaded to the second memory tier."""
-    placement: Annotated[
-        str, Role(COMMUNICATION, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)
-    ] = "tp-cp-dp-pp"
+    placement: Annotated[str, Role(PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)] = (
+        "tp-cp-dp-pp"
+    )
     """Order of the axes over the ranks, innermost first."""
-    extents: Annotated[str | None, _extents(), Role(COMMUNICATION, DEFAULT_DIVISOR, LAYOUT)] = None
+    extents: Annotated[str | None, _extents(), Role(PLACED, DEFAULT_DIVISOR, LAYOUT)] = None
     """Members of each axis in one domain of a network tier, such as tp=4+dp=2, instead of
     placement; after a slash, what the next tier adds."""
-    tp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
+    tp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
     """Network tier of all tensor-parallel communication, 0 innermost, instead of placement."""
-    cp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
+    cp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
     """Network tier of all context-parallel communication, instead of placement."""
-    dp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
+    dp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
     """Network tier of all data-parallel communication, instead of placement."""
-    pp_tier: Annotated[Whole | None, Role(COMMUNICATION, group=LAYOUT)] = None
+    pp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
     stack: Annotated[str | Stack | None, Role(ALL_TIME, implied=True, work=True)] = None
     """Software stack: catalog name or file; None: that of the system. In a strategy file also

@@ -149,10 +149,13 @@ class Launched:
     waits_s: Floats
     """Time that the accelerator is idle while the host waits for results [s]."""
 
-    @property
-    def time_s(self) -> Floats:
-        """Kernels joined with the host, and waits [s]; communication comes on top."""
-        return with_host(self.kernels_s, self.host_s) + self.waits_s
+    def beside(self, exposed_s: Floats | float) -> Floats:
+        """Time without communication of which so much is exposed, during which the host runs [s].
+
+        join(kernels + exposed, host) - exposed + waits; at least the time of the kernels.
+        """
+        device_s = self.kernels_s + exposed_s
+        return self.kernels_s + (with_host(device_s, self.host_s) - device_s) + self.waits_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,9 +341,16 @@ def times_of_layer(
         Recompute of each row; None: none.
     """
     zero, every = np.zeros_like(work.forward.kernels_s), np.ones(training.shape, dtype=np.bool_)
-    backward_s = np.where(training, work.backward.time_s, 0.0)
+    forward_s, backward_s = (
+        one.beside(sent.exposed.total(zero))
+        for one, sent in (
+            (work.forward, communication.forward),
+            (work.backward, communication.backward),
+        )
+    )
+    backward_s = np.where(training, backward_s, 0.0)
     times = LayerTimes(
-        forward_s=work.forward.time_s,
+        forward_s=forward_s,
         backward_s=backward_s,
         weight_grad_s=backward_s * work.weight_grad_share,
         recompute_s=zero,
@@ -433,7 +443,7 @@ def _with_recompute(
                 exposed_backward_s=again_sent.exposed.added_to(times.exposed_backward_s, rows),
             )
     launched = Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s)
-    return replace(times, recompute_s=launched.time_s)
+    return replace(times, recompute_s=launched.beside(0.0))
 
 
 def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:

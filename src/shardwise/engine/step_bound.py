@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.arrays import Bools, Floats, Ints, gather, total
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -77,8 +77,14 @@ def least_pass_times(
         return total((one for one in (sums.tp, sums.cp, expert) if one is not None), share)
 
     def least(work: LayerWork, communication: LayerCommunication) -> Floats:
-        forward_s = work.forward.time_s[kernels] + exposed(communication.forward)
-        backward_s = work.backward.time_s[kernels] + exposed(communication.backward)
+        forward_s, backward_s = (
+            gather(launched, kernels).beside(sent.exposed.total(np.zeros_like(share)))
+            + exposed(sent)
+            for launched, sent in (
+                (work.forward, communication.forward),
+                (work.backward, communication.backward),
+            )
+        )
         return forward_s + np.where(training, backward_s, 0.0)
 
     several = zip(totals.kernels.work, totals.communication, strict=True)
