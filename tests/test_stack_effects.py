@@ -14,6 +14,7 @@ from profiles import examples
 from rows import each_row
 from samples import column, run
 from shardwise import Estimate, InputError, System
+from shardwise.config.enums import CpExchange
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import AttentionKernel
 from shardwise.cost.attention import head_efficiency
@@ -22,6 +23,7 @@ from shardwise.cost.layer_cost import Launched
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost, with_host
 from shardwise.estimator import estimate_many
+from shardwise.ops.context import core_calls
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place
@@ -227,6 +229,18 @@ def test_calls_of_the_host_by_hand() -> None:
             assert cost.calls(Phase.INPUT_GRAD)[0] == back + sent[Phase.INPUT_GRAD] / 2, name
             alone = runs[Phase.WEIGHT_GRAD] and not runs[Phase.INPUT_GRAD]
             assert cost.calls(Phase.WEIGHT_GRAD)[0] == one * alone + sent[Phase.WEIGHT_GRAD] / 2
+
+
+def test_calls_of_attention_across_ranks_by_hand() -> None:
+    """4 for each of 3 chunks in a ring, or of two where all are gathered; none to swap heads."""
+    for cp, exchange, calls in (
+        (1, "ring", 1),
+        (3, "ring", 13),
+        (3, "all_gather", 9),
+        (3, "all_to_all", 1),
+    ):
+        work = samples.rank_work(cp=cp, cp_exchange=CpExchange(exchange).code)
+        assert core_calls(work).tolist() == [calls]
 
 
 def test_the_host_launches_what_runs_again_too() -> None:
