@@ -202,3 +202,16 @@ def test_updates_that_read_16_bit_gradients_copy_none() -> None:
         for copies in (True, False)
     ]
     assert sizes == [1004 * WHOLE, 1000 * WHOLE]
+
+
+def test_checkpoints_in_fp32() -> None:
+    """4 bytes of each element of the input of 4 layers; nothing else, and none without them."""
+    case = {"mbs": 2, "gbs": 2, "lora_rank": 3, "recompute": "full"}
+    usual, wide = (
+        tuned({"fp32_checkpoints": on, "loss_saved_bytes": 400}, **case).memory_bytes
+        for on in (False, True)
+    )
+    assert (usual.activations, wide.activations) == (4 * STREAM, 8 * STREAM)
+    assert usual.buffers == wide.buffers
+    whole = [tuned({"fp32_checkpoints": on}, lora_rank=3).memory_bytes for on in (False, True)]
+    assert whole[0] == whole[1]

@@ -221,3 +221,35 @@ def test_units_of_what_software_logs(framework, metric, unit):
     run = run_of("a", measured=told, software={"framework": framework})
     found = memory_gib(run, allocated_bytes=unit, device_bytes=unit, runtime_bytes=0.0)
     assert found == 1
+
+
+@each_row(
+    ("kernels", "zero", "wide"),
+    [
+        ("baseline-peft-bnb", 0, True),
+        ("baseline-peft-bnb", 3, False),
+        ("accelerated-peft-bnb", 0, False),
+    ],
+)
+def test_4_bit_models_that_peft_prepares(kernels, zero, wide):
+    """Norms and residuals become fp32, but not with FSDP, whose shards have one type."""
+    shards = {"zero_stage": zero, "fsdp_shard": 8} if zero else {}
+    features = {"framework": kernels, "peft": "lora"}
+    precision = "bnb nf4 4-bit base weights, bfloat16 (pure)"
+    run = run_on("HF TRL", task="lora", precision=precision, features=features, parallelism=shards)
+    assert translate(run).strategy.stack.fp32_checkpoints is wide
+
+
+@each_row(
+    ("positions", "features", "size"),
+    [
+        ("rope", {}, 14),
+        ("learned_abs", {}, 8),
+        ("rope", {"fused_cross_entropy": True}, 8),
+        ("rope", {"fused_cross_entropy": True, "liger": True}, 0.5),
+    ],
+)
+def test_losses_of_transformers(positions, features, size):
+    model = LLAMA | {"pos_emb": positions}
+    run = run_on("HF TRL", task="sft", precision="bf16 (pure)", model=model, features=features)
+    assert translate(run).strategy.stack.loss_saved_bytes == size

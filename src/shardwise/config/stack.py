@@ -148,6 +148,9 @@ class Stack(Sourced):
     keeps_frozen_inputs: bool = False
     """Whether ZeRO-3 keeps, until the end of a backward pass, the inputs of fully recomputed layers
     with frozen weights and their gradients (hooks of PyTorch's FSDP1)."""
+    fp32_checkpoints: bool = False
+    """Whether the inputs of fully recomputed layers are saved in fp32, as where norms are made fp32
+    in a model of 16 bits (prepare_model_for_kbit_training of PEFT)."""
     plain_gradients: bool = False
     """Whether gradients in the dtype of the strategy stay in memory next to the fp32 accumulation
     (the BF16 optimizer of DeepSpeed)."""

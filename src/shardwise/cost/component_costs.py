@@ -38,6 +38,7 @@ from shardwise.cost.optimizer import TrainedWeights
 from shardwise.cost.overlap import with_expert_overlap
 from shardwise.cost.weight_bytes import WeightBytes, weight_bytes
 from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.ops.operation import FP32_BYTES
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
@@ -240,9 +241,11 @@ class _StorageChoices:
         gradient_bytes = totals.gradient_bytes[kernels]
         separate = table.by_stack(lambda stack: stack.plain_gradients)
         separate &= gradient_bytes > element_bytes
+        wide = table.by_stack(lambda stack: stack.fp32_checkpoints)
+        checkpoint = totals.boundary_bytes[kernels] * np.where(wide, FP32_BYTES / element_bytes, 1)
         return cls(
             kernels=kernels,
-            recompute=_Recompute.of(table, totals.boundary_bytes[kernels]),
+            recompute=_Recompute.of(table, checkpoint),
             weight_sizes=weight_sizes(table, element_bytes),
             resident_gradient_bytes=gradient_bytes + np.where(separate, element_bytes, 0.0),
             optimizer=table.optimizer,

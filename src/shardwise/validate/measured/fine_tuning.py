@@ -28,6 +28,9 @@ _FOAK_LOSS = 8.0
 # Liger's product fused with the loss has logits of a chunk of tokens only: as many elements as its
 # input (liger_kernel/ops/fused_linear_cross_entropy.py).
 _CHUNK_LOSS = 0.5
+# Models of transformers 4.4x with learned positions (gpt2, gpt_bigcode) never make logits fp32: the
+# logits, their shifted copy, its log-softmax and the gradient of it have 16 bits.
+_NARROW_LOSS = 8.0
 # PyTorch's cross entropy over all tokens, compiled or not.
 _WHOLE_LOSS = 12.0
 
@@ -100,6 +103,10 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     base = _base(run)
     if base is not None:
         changes |= {"frozen_weights": base}
+    # Plain PEFT prepares a 4-bit model so without FSDP, whose shards have one type.
+    plain = "baseline" in str(features.get("framework") or "")
+    if plain and base is FrozenWeights.NF4 and not run.parallelism.zero_stage:
+        changes |= {"fp32_checkpoints": True}
     if "accelerated-peft-autogptq" in str(features.get("framework") or ""):
         # Kernels of Triton (fms-acceleration, plugins/accelerated-peft: use_triton).
         changes |= {"fused_int4": True}
@@ -122,6 +129,8 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
         return {"loss_saved_bytes": _CHUNK_LOSS}
     if _on(features.get("fused_cross_entropy")):
         return {"loss_saved_bytes": _FOAK_LOSS}
+    if (run.model.pos_emb or "").startswith("learned") and is_pure(run, stack):
+        return {"loss_saved_bytes": _NARROW_LOSS}
     return {}
 
 
