@@ -20,8 +20,8 @@ SOURCES = {
     "SimuMax measured runs": (30, 0.8),
     "torchtitan benchmarks": (15, 4.5),
 }
-# The same of sources of 2026, of grades A and B; measured are 14.5, 3.9, 7.7, 14.0, 6.9, 8.3, 13.8,
-# 6.8.
+# The same of sources of 2026, of grades A and B; measured are 14.1, 3.0, 6.1, 13.6, 6.9, 8.2, 13.8,
+# 4.8.
 NEWER = {
     "FlagPerf (BAAI) training reference results": (17, 17.0),
     "IBM fms-acceleration benchmarks": (92, 5.0),
