@@ -95,6 +95,7 @@ def remat_fields(run: Run, policy: str) -> dict[str, object]:
     return fields
 
 
+_NORMS = {"attention_norm", "mlp_norm"}
 _MODULES = {
     "core_attn": ("core_attention",),
     "layernorm": ("attention_norm", "mlp_norm"),
@@ -110,6 +111,8 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     settings = run.recompute or {}
     modules = re.findall(r"\w+", str(settings.get("recompute_modules") or ""))
     parts = {part for m in modules for part in _MODULES.get(m, ())}
+    if not model.has_experts and all(one.attention.latent is None for one in model.layers):
+        parts -= _NORMS  # Megatron's dense layers have their norms in the products that follow
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
     number = str(settings.get("recompute_num_layers"))
     layers = int(number) if number.isdigit() else None
