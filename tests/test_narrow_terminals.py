@@ -211,7 +211,7 @@ FLAGS = {
     "--expert-imbalance X": "Default: 1.",
     "--recompute-parts PART,...": "Default: core_attention.",
     "--frozen PART,...": "norms, head. Default: none.",
-    "--lora-parts PART,...": "Of: attention, mlp, experts, embedding, head. Default: attention,mlp.",
+    "--lora-parts PART,...": "experts, embedding, head. Default: attention,mlp.",
     "--stack NAME": "if not set: that of the system.",
     "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
     "--zero N": "Default: 1.",
