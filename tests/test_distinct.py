@@ -286,6 +286,7 @@ REDUNDANT = {
     *("hidden", "panels", "fused_attention", "fuses_experts"),
     *("replicas", "expert_replicas"),  # each makes up for the other
     *("captures_graphs", "offload_activations"),  # each makes up for the other
+    "sends_once",  # from dispatcher, ep and etp, which are read with it where times are
 }
 
 

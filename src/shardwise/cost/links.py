@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Column, Floats, Ints, gather
+from shardwise.config.enums import Dispatcher
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
@@ -43,8 +44,6 @@ class Links:
     """Code of `TpOverlap`."""
     tp_hidden: Floats
     tp_backward_async: Bools
-    sends_once: Bools
-    """Whether copies of a token for experts of one node travel there once."""
     dispatcher: Ints
     """Code of `Dispatcher`."""
     dispatch_multiprocessors: Floats
@@ -67,7 +66,6 @@ class Links:
             tp_overlap=table.tp_overlap,
             tp_hidden=table.by_stack(lambda stack: stack.tp_hidden),
             tp_backward_async=table.by_stack(lambda stack: stack.tp_backward_async),
-            sends_once=table.sends_once,
             dispatcher=table.dispatcher,
             dispatch_multiprocessors=dispatch_multiprocessors(table),
             several_systems=table.systems is not None,
@@ -87,7 +85,6 @@ class Links:
             tp_overlap=np.zeros(rows, dtype=np.int64),
             tp_hidden=0 * one,
             tp_backward_async=none,
-            sends_once=none,
             dispatcher=np.zeros(rows, dtype=np.int64),
             dispatch_multiprocessors=one,
             several_systems=False,
@@ -164,7 +161,7 @@ class CollectiveTimes:
         links = self.links
         if axis not in self._alike:
             factors = (links.communication_factor, links.expert_communication_factor)
-            sends = (links.sends_once, links.dispatcher, links.dispatch_multiprocessors)
+            sends = (links.dispatcher, links.dispatch_multiprocessors)
             columns = [*links.extents[axis], *factors, *(sends if axis == "ep" else ())]
             self._alike[axis] = distinct_rows(columns)[1]
         return self._alike[axis]
@@ -202,17 +199,18 @@ def _tokens_s(collective: Collective, tokens: Tokens, links: Links, extents: Int
     """
     system, routing = links.system, tokens.routing
     copies, sent, far_share = routing.top_k, np.ones(extents.shape[1]), np.ones(extents.shape[1])
-    if links.sends_once.any():
+    once = np.array([word.sends_once for word in Dispatcher])[links.dispatcher]
+    if once.any():
         domains = extents[-1] / extents[0]
         near = reached_places(extents[-1].astype(np.float64), domains, routing)
         far = reached_places(domains, domains, routing)
-        sent = np.where(links.sends_once, near / copies, 1.0)
-        far_share = np.where(links.sends_once, far / near, 1.0)
+        sent = np.where(once, near / copies, 1.0)
+        far_share = np.where(once, far / near, 1.0)
     time = collective_time(
         system, collective.kind, collective.bytes * sent, extents, far_share=far_share
     )
     for name, kernels in system.expert_kernels.items():
-        rows = links.sends_once & (links.dispatcher == LIBRARIES[name].code)
+        rows = links.dispatcher == LIBRARIES[name].code
         if rows.any():
             kernel = send_time(
                 system,
