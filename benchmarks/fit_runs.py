@@ -9,7 +9,8 @@ It prints the errors before and after, and of each run with its own source left 
 it moves the figures in catalog/systems and catalog/stacks, notes in catalog/fit/steps.yaml how far
 each parameter is from what was known before, and keeps the errors with the source left out in
 catalog/fit/left_out.json, which the intervals of estimates come from. What these runs used is
-written to catalog/fit/features.json, with --features alone.
+written to catalog/fit/features.json, and the errors of their peak memory to
+catalog/fit/memory.json, with --features alone.
 """
 
 import argparse
@@ -36,10 +37,15 @@ from shardwise.validate.measured.fit import (
     load_groups,
     load_parameters,
 )
-from shardwise.validate.measured.predict import Translation, describe_translation, translate
+from shardwise.validate.measured.predict import (
+    Translation,
+    describe_translation,
+    predict_runs,
+    translate,
+)
 from shardwise.validate.measured.rewrite import Place, figures_moved, rewritten, rounded, with_moves
 from shardwise.validate.measured.run import NotModelledError, Run
-from shardwise.validate.measured.statistics import summary
+from shardwise.validate.measured.statistics import memory_error_levels, summary
 from shardwise.validate.measured.store import load_runs
 
 _CATALOG = Path(catalog.__file__).parent
@@ -56,6 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.features:
         _write_features(load_runs())
+        _write_memory(load_runs())
         return
     write = options.write
     runs, parameters = load_runs(), load_parameters()
@@ -85,6 +92,7 @@ def main() -> None:
         _write_errors(at, without, others, rest_without)
         validated_runs.cache_clear()
         _write_features(runs)
+        _write_memory(runs)
 
 
 def _translated(runs: Sequence[Run]) -> dict[int, Translation]:
@@ -208,6 +216,12 @@ def _write_features(runs: Sequence[Run]) -> None:
     """Write what the validated runs used, and the error that a feature adds."""
     text = json.dumps(dataclasses.asdict(measured_features(runs)), indent=1)
     (_CATALOG / "fit" / "features.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_memory(runs: Sequence[Run]) -> None:
+    """Write how far predicted peaks are from measured ones."""
+    text = json.dumps(memory_error_levels(predict_runs(runs)), indent=1)
+    (_CATALOG / "fit" / "memory.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwise import catalog
+from shardwise.analysis.memory_interval import memory_errors
 from shardwise.analysis.prediction_interval import (
     distinguishable_ratio,
     error_levels,
@@ -95,6 +96,7 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "farthest": _farthest(board.rows, unseen),
         "predecessors": _predecessors(board),
         "memory": _memory(board),
+        "memory_interval": _memory_interval(),
         "intervals": _intervals(board),
         "levels": _levels(),
         "coverage_known": _coverage_known(),
@@ -254,6 +256,14 @@ def _memory(board) -> str:
     ]  # fmt: skip
     heads = ("source", "n", "before", "mean size", "median", "9 of 10 below", "bias")
     return table(heads, lines)
+
+
+def _memory_interval() -> str:
+    lines = [
+        (kind, str(found["runs"]), str(found["sources"]), _share(exp(found["error"]) - 1))
+        for kind, found in memory_errors().items()
+    ]
+    return table(("memory", "n", "sources", "8 of 10 below"), lines)
 
 
 def _intervals(board) -> str:

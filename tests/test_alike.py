@@ -157,7 +157,7 @@ def test_what_a_feature_adds_by_hand() -> None:
         accelerator="h100-sxm",
         generation="hopper",
         framework="megatron",
-        stack="nemo-2025",
+        software="nemo",
         precision="bf16",
         assumed=False,
         gpus=8,

@@ -103,7 +103,7 @@ def test_the_spreads_are_those_of_plain_runs(monkeypatch):
     plain = ~(experts | assumed)
     levels = random.normal(0, np.where(np.arange(count) % 4 < 2, 0.6, 0.2))
     errors = levels[place] + random.normal(0, np.where(plain, 0.04, 0.4))
-    names = ("stack", "accelerator", "generation")
+    names = ("software", "accelerator", "generation")
     known = ValidatedRuns(
         ids=tuple(map(str, place)),
         sources=np.array([f"source {n}" for n in place]),

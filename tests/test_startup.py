@@ -22,7 +22,15 @@ UNUSED = {
     *("shardwise.analysis.timeline", "shardwise.report.charts", "shardwise.report.tables.catalog"),
 }
 DETAILS = {
-    *("assumed", "breakdown", "efficiency", "interval", "layers", "matrix_flops"),
+    *(
+        "assumed",
+        "breakdown",
+        "efficiency",
+        "interval",
+        "layers",
+        "matrix_flops",
+        "memory_interval",
+    ),
     *("mfu_by_convention", "missed_operations", "provenance", "required_bandwidth", "rests_on"),
     *("stages", "unmeasured_features"),
 }

@@ -38,13 +38,14 @@ ONE = RunFeatures(
     accelerator="h100-sxm",
     generation="hopper",
     framework="megatron",
-    stack="nemo-2025",
+    software="nemo",
     precision="bf16",
     assumed=False,
     gpus=64,
     parameters=8e9,
     seq_len=4096,
 )
+MINE = {"base": "nemo-2025", "name": "megatron-mine-2027"}
 FIELDS = tuple(RunFeatures.__dataclass_fields__)
 
 
@@ -85,7 +86,7 @@ def test_sources_are_counted_by_hand() -> None:
     runs = known(
         ("a", 0.1, {}),
         ("a", 0.2, {}),
-        ("b", 0.1, {"stack": "megatron-core-2025"}),
+        ("b", 0.1, {"software": "megatron-core"}),
         ("c", 0.1, {"accelerator": "h200-sxm"}),
         ("d", 0.1, {"accelerator": "b200-sxm", "generation": "blackwell"}),
     )
@@ -95,7 +96,9 @@ def test_sources_are_counted_by_hand() -> None:
     assert evidence.generation_sources.tolist() == [3]
     without = uncertainty_of(ONE, runs, without="a")
     assert (without.stack_sources, without.accelerator_sources, without.runs) == (2, 1, 3)
-    other = uncertainty_of(replace(ONE, stack="mine", accelerator="mine", generation="mine"), runs)
+    other = uncertainty_of(
+        replace(ONE, software="mine", accelerator="mine", generation="mine"), runs
+    )
     assert (other.stack_sources, other.accelerator_sources) == (0, 0)
     assert other.factor > found.factor
 
@@ -114,7 +117,7 @@ def test_runs_of_the_same_source_may_be_left_out() -> None:
 
 def test_the_level_of_a_framework_counts_while_another_source_has_it() -> None:
     """Of `unknown`'s errors: with the only source of a framework its level is left out too."""
-    described = {"framework": "composer", "stack": "composer-2023"}
+    described = {"framework": "composer", "software": "composer"}
     runs = known(("a", 0.1, described), ("b", 0.1, {}), ("c", 0.1, {}))
     with_level = module.variation(runs, "c").sources["software"]
     without = module.variation(runs, "a").sources["software"]
@@ -192,7 +195,7 @@ def test_what_describes_an_estimate(stack: str, framework: str) -> None:
         accelerator="h800-sxm",
         generation="hopper",
         framework=framework,
-        stack=stack,
+        software=stack.rpartition("-")[0],
         precision="fp8",
         assumed=True,
         gpus=16,
@@ -307,7 +310,7 @@ def test_frameworks_without_measured_runs_have_the_spread_of_software() -> None:
     sizes = {}
     for stack, measured in (("mine", True), ("unknown", False), ("llama", False)):
         framework = "megatron" if measured else stack
-        found = uncertainty_of(replace(ONE, framework=framework, stack=stack), validated_runs())
+        found = uncertainty_of(replace(ONE, framework=framework, software=stack), validated_runs())
         assert (found.stack_measured, found.stack_sources) == (measured, 0)
         sizes[stack] = np.log(found.factor) ** 2
     more = NORMAL_QUANTILE**2 * module.variation(validated_runs()).sources["software"]
@@ -344,13 +347,14 @@ def test_an_estimate_says_that_its_stack_was_never_measured(
     ("stack", "system", "said"),
     [
         ("torchtitan-2025", "h100-sxm", []),
-        ("megatron-bridge-2026", "h100-sxm", ["of this stack, megatron-bridge-2026, but"]),
+        ("megatron-bridge-2026", "h100-sxm", []),
+        (MINE, "h100-sxm", ["of this stack, megatron-mine-2027, but of its framework"]),
         ("llama-factory-2024", "h100-sxm", ["of this stack, llama-factory-2024: the range has"]),
         ("torchtitan-2025", "h100-pcie", ["on this system, h100-pcie:"]),
     ],
 )
 def test_an_estimate_says_what_makes_its_range_wide(
-    capsys: pytest.CaptureFixture[str], stack: str, system: str, said: list[str]
+    capsys: pytest.CaptureFixture[str], stack: Any, system: str, said: list[str]
 ) -> None:
     """The stack or the system without measured runs."""
     capsys.readouterr()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.results import (
@@ -18,6 +19,7 @@ from shardwise.analysis.results import (
     Estimate,
     EstimateTable,
     Interval,
+    MemoryInterval,
     Software,
 )
 from shardwise.analysis.stages import memory_record, stage_estimates
@@ -111,6 +113,7 @@ def estimate(
     counted = count_parameters(counted_model)
     per_s = rates(the_model, the_system, table, result, flops_convention, counted)
     stack = table.stacks[0]
+    memory = memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0)
     step_s, mfu = float(result.step_time_s[0]), float(per_s["mfu"][0])
     flops_per_s = float(per_s["flops_per_s_per_gpu"][0])
 
@@ -123,6 +126,9 @@ def estimate(
         return interval_of(
             the_model, the_system, resolved, step_s, counts, unmeasured=len(unmeasured())
         )
+
+    def memory_interval() -> MemoryInterval | None:
+        return memory_interval_of(memory) if resolved.training else None
 
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(
@@ -141,6 +147,7 @@ def estimate(
             the_system, table, result, parts
         ),
         "interval": interval,
+        "memory_interval": memory_interval,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, _outermost_tiers(result)),
         "assumed": lambda: _assumed(requested, resolved),
@@ -177,7 +184,7 @@ def estimate(
             for axis, (total, exposed) in result.comm_s.items()
         },
         extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
-        memory_bytes=memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0),
+        memory_bytes=memory,
         cost=_cost(the_system, table, result),
         operations=operation_estimates(the_model, table, result, parts) if operations else None,
         gemms=_gemms().gemm_estimates(the_system, table, result, parts) if gemms else None,

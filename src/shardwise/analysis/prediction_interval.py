@@ -57,7 +57,7 @@ class Uncertainty:
     stack_measured: bool
     """Whether the framework has measured runs; if not, the range has the spread of frameworks."""
     stack_sources: int
-    """Sources with validated runs of the same stack."""
+    """Sources with validated runs of the same software, in any release of the stack."""
     accelerator_sources: int
     """Sources with validated runs on the same system."""
 
@@ -129,7 +129,7 @@ def evidence_of(one: RunFeatures, known: ValidatedRuns, *, without: str | None =
         experts=np.array([one.experts]),
         assumed=np.array([one.assumed]),
         framework_measured=measured,
-        stack_sources=count("stack") * measured,
+        stack_sources=count("software") * measured,
         accelerator_sources=count("accelerator"),
         generation_sources=count("generation"),
     )
@@ -186,7 +186,7 @@ def evidence_of_runs(known: ValidatedRuns) -> tuple[Evidence, Ints]:
 
     Runs of a study have one source and the same evidence.
     """
-    names = ("stack", "accelerator", "experts", "assumed")
+    names = ("software", "accelerator", "experts", "assumed")
     keys = list(zip(known.sources, *(known.features[name] for name in names), strict=True))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
@@ -200,7 +200,7 @@ def evidence_of_runs(known: ValidatedRuns) -> tuple[Evidence, Ints]:
         experts=known.features["experts"],
         assumed=known.features["assumed"],
         framework_measured=measured,
-        stack_sources=counts("stack") * measured,
+        stack_sources=counts("software") * measured,
         accelerator_sources=counts("accelerator"),
         generation_sources=counts("generation"),
     )

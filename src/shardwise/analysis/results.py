@@ -270,9 +270,25 @@ class Interval(Result):
     """Whether runs of the framework were measured; if not, the range has the spread of frameworks
     too."""
     stack_sources: int = 0
-    """Sources of measured runs of the same stack: without any, the range is wider."""
+    """Sources of measured runs of the same software, in any release of the stack: without any, the
+    range is wider."""
     accelerator_sources: int = 0
     """Sources of measured runs on the same system: without any, the range is wider."""
+
+
+class MemoryInterval(Result):
+    """Ranges of the measured peak memory of the peak-memory stage [byte]."""
+
+    total_low: float
+    """Of tensors alone."""
+    total_high: float
+    reserved_low: float
+    """Of all that the accelerator must have."""
+    reserved_high: float
+    level: float
+    """Share of runs expected inside."""
+    runs: int
+    """Measured peaks that it rests on."""
 
 
 class Efficiency(Result):
@@ -386,6 +402,8 @@ class Estimate(Deferred):
     cost: Cost
     interval: Interval | None
     """None forward only, for which there are no measured runs."""
+    memory_interval: MemoryInterval | None = None
+    """None forward only."""
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""

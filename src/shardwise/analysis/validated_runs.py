@@ -48,7 +48,8 @@ class RunFeatures:
     generation: str
     """Of accelerators with the same units; the name of the system where no other has them."""
     framework: str
-    stack: str
+    software: str
+    """Name of the stack without its release or variant."""
     precision: str
     assumed: bool
     """Whether something that matters is unknown."""
@@ -115,7 +116,7 @@ def run_features(
         accelerator=system.name,
         generation=next(names, system.name),
         framework=framework_of(stack),
-        stack=stack,
+        software=software_of(stack),
         precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
         assumed=assumed,
         gpus=strategy.gpus or 1,
@@ -128,6 +129,17 @@ def framework_of(stack: str) -> str:
     """Return the framework of a stack: the first word of its name, or what that is built on."""
     word = stack.split("-", maxsplit=1)[0]
     return _FRAMEWORKS.get(word, word)
+
+
+def software_of(stack: str) -> str:
+    """Return the name of a stack without its release or variant, the last word.
+
+    Examples
+    --------
+    >>> software_of("megatron-bridge-2026")
+    'megatron-bridge'
+    """
+    return stack.rpartition("-")[0] or stack
 
 
 @cache

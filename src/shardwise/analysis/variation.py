@@ -13,8 +13,7 @@ runs of which a setting is assumed, have both more scatter and more different le
 
 The variances are those of the highest likelihood, each at least 0, with Student's distribution in
 place of the normal one, as some sources are far off. Last they are scaled so that `LEVEL` of the
-runs lie inside their intervals (conformal prediction, reference 3). In each step every source has
-one vote, however many runs it has.
+runs lie inside their intervals (conformal prediction, reference 3).
 
 References
 ----------
@@ -56,6 +55,11 @@ _PRIOR_WEIGHT = 1.0
 # estimate them.
 _FREEDOM = 4.0
 _ROUNDS = 100
+# In the last step n runs of a source vote like the root of n, as they weigh in the fit of the
+# catalog: with one vote each, a few sources of one to three runs decide the width of all.
+_VOTE_POWER = 0.5
+# Sums of weights are exact to this.
+_ROUNDING = 1e-9
 # Runs that show the scatter of a study.
 _LEAST_RUNS = 3
 
@@ -71,7 +75,7 @@ class Evidence:
     framework_measured: Bools
     """Whether runs of the framework were measured."""
     stack_sources: Ints
-    """Sources with runs of the same stack."""
+    """Sources with runs of the same stack, in any release."""
     accelerator_sources: Ints
     """Sources with runs on the same system."""
     generation_sources: Ints
@@ -169,7 +173,7 @@ def variation_of(
         known=np.concatenate([within, np.zeros(len(new))]),
     )
     total = evidence.of_runs() @ of_runs + evidence.of_sources() @ of_sources
-    scale = (quantile(np.abs(errors) / np.sqrt(total), alone) / NORMAL_QUANTILE) ** 2
+    scale = (quantile(np.abs(errors) / np.sqrt(total), alone**_VOTE_POWER) / NORMAL_QUANTILE) ** 2
     return Variation(
         runs=dict(zip(_RUN_LEVELS, (scale * of_runs).tolist(), strict=True)),
         sources=dict(zip(_SOURCE_LEVELS, (scale * of_sources).tolist(), strict=True)),
@@ -217,11 +221,12 @@ def variance_components(
     return found
 
 
-def quantile(sizes: Floats, weights: Floats) -> float:
-    """Return the smallest size with at least `LEVEL` of the weight at or below it."""
+def quantile(sizes: Floats, weights: Floats, level: float = LEVEL) -> float:
+    """Return the smallest size with at least a share `level` of the weight at or below it."""
     order = np.argsort(sizes)
     reached = np.cumsum(weights[order]) / weights.sum()
-    return float(sizes[order][np.searchsorted(reached, LEVEL)])
+    place = int(np.searchsorted(reached, level - _ROUNDING))
+    return float(sizes[order][min(place, len(sizes) - 1)])
 
 
 def _total(parts: Floats, variances: dict[str, float]) -> Floats:

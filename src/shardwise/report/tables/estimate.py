@@ -328,6 +328,7 @@ def _closing(result: Estimate) -> str:
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
     lines += _interval(result)
+    lines += _memory_interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return "\n".join(lines)
 
@@ -353,6 +354,21 @@ def _interval(result: Estimate) -> list[str]:
         words = feature_words(result.unmeasured_features)
         lines.append(f"no measured run has used {words}: the range is wider")
     return lines
+
+
+def _memory_interval(result: Estimate) -> list[str]:
+    """Range of the measured peak memory, by what is measured."""
+    found = result.memory_interval
+    if found is None:
+        return []
+    tensors, device = (
+        f"{readable(low, 'bytes')} to {readable(high, 'bytes')}"
+        for low, high in (
+            (found.total_low, found.total_high),
+            (found.reserved_low, found.reserved_high),
+        )
+    )
+    return [f"expect {tensors} of tensors and {device} reserved in 8 of 10 runs"]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:
