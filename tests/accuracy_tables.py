@@ -4,28 +4,25 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log10
+from math import exp, log10
 from pathlib import Path
 
 import numpy as np
 
+import interval_tables
+from page_tables import share, signed, table
 from shardwise import catalog
-from shardwise.analysis.memory_interval import memory_errors
 from shardwise.analysis.prediction_interval import (
     distinguishable_ratio,
     error_levels,
-    evidence_of_runs,
-    left_out_sizes,
-    variation,
 )
 from shardwise.analysis.validated_runs import validated_runs
-from shardwise.analysis.variation import LEVEL
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.validate import validate
 from shardwise.validate.calibrate.from_runs import level_of
 from shardwise.validate.measured.fit import load_parameters
-from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.validate.measured.statistics import left_out_errors, summary
 from shardwise.validate.references import references
@@ -96,25 +93,18 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "farthest": _farthest(board.rows, unseen),
         "predecessors": _predecessors(board),
         "memory": _memory(board),
-        "memory_interval": _memory_interval(),
-        "intervals": _intervals(board),
-        "levels": _levels(),
-        "coverage_known": _coverage_known(),
-        "coverage_sources": _coverage_sources(),
-        "coverage_unknown": _coverage_unknown(predictions),
+        "memory_interval": interval_tables.memory_interval(),
+        "intervals": interval_tables.intervals(board),
+        "levels": interval_tables.levels(),
+        "coverage_known": interval_tables.coverage_known(),
+        "coverage_sources": interval_tables.coverage_sources(),
+        "coverage_unknown": interval_tables.coverage_unknown(predictions),
         "calibration": _calibration(predictions, unseen),
         "parameters": _parameters(),
         "simumax": _simumax(),
         "collectives": _collectives(),
         "collectives_by_gpus": _collectives_by_gpus(),
     }
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return a table of Markdown; all columns but the first few are numbers."""
-    rule = ["---"] * left + ["--:"] * (len(heads) - left)
-    lines = [heads, rule, *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _headline(predictions: Sequence[Prediction], board) -> str:
@@ -157,9 +147,9 @@ def _groups(rows: Sequence[ScoredRun], by: str) -> str:
         score = summary(np.array([row.error for row in some]))
         left = summary(np.array([unseen[row.id] for row in some if row.id in unseen]))
         inside = [_inside(row) for row in some if row.interval is not None]
-        once = () if before is None else (_share(before[grade].get(name, np.nan)),)
-        cells = (*once, _share(left.mape), _share(score.mape), _share(score.median_ape))
-        more = (_share(score.p90), _signed(score.bias), _share(float(np.mean(inside))))
+        once = () if before is None else (share(before[grade].get(name, np.nan)),)
+        cells = (*once, share(left.mape), share(score.mape), share(score.median_ape))
+        more = (share(score.p90), signed(score.bias), share(float(np.mean(inside))))
         lines.append((name, grade, str(score.n), *cells, *more))
     once = () if before is None else ("before",)
     heads = (by, "grade", "n", *once, "left out", *HEADS[1:5], HEADS[-1])
@@ -184,11 +174,11 @@ def _order(predictions: Sequence[Prediction]) -> str:
     lines = []
     for grade in ("A", "B"):
         told = scoreboard([one for one in predictions if one.run.grade == grade]).ranking
-        cells = (f"{told.pairs:,}", _share(told.in_order), str(told.studies), f"{told.tau:.2f}")
-        lost = (str(told.choices), _share(told.regret), _share(told.most_regret))
+        cells = (f"{told.pairs:,}", share(told.in_order), str(told.studies), f"{told.tau:.2f}")
+        lost = (str(told.choices), share(told.regret), share(told.most_regret))
         lines.append((f"grade {grade}", *cells, *lost))
     heads = ("runs", "pairs", "in order", "studies", "Kendall's tau", "choices", "regret", "most")
-    least = _share(distinguishable_ratio() - 1)
+    least = share(distinguishable_ratio() - 1)
     apart = f"Measurements tell two plans apart that are predicted {least} apart."
     return table(heads, lines) + "\n\n" + apart
 
@@ -206,11 +196,11 @@ def _causes(rows: Sequence[ScoredRun]) -> str:
             continue
         score = summary(np.array([row.error for row in some]))
         worst = max(some, key=lambda row: abs(row.error))
-        cells = (str(score.n), _share(score.mape), _signed(score.bias), _signed(worst.error))
+        cells = (str(score.n), share(score.mape), signed(score.bias), signed(worst.error))
         lines.append((cause.what, cause.why, *cells))
     told = table(("runs", "why", "n", "mean size", "bias", "worst"), lines, left=2)
     if gone:
-        told += f"\n\nOnce far off and now within {_share(FAR)} in the mean: {', '.join(gone)}."
+        told += f"\n\nOnce far off and now within {share(FAR)} in the mean: {', '.join(gone)}."
     return told
 
 
@@ -230,7 +220,7 @@ def _farthest(rows: Sequence[ScoredRun], unseen: dict[str, float]) -> str:
     for row in worst:
         known = next((c.what for c in causes if re.search(c.rows, row.id)), "not known")
         left = unseen.get(row.id)
-        lines.append((f"`{row.id}`", known, _signed(row.error), _signed(left)))
+        lines.append((f"`{row.id}`", known, signed(row.error), signed(left)))
     return table(("run of grade A", "cause", "error", "left out"), lines, left=2)
 
 
@@ -238,8 +228,8 @@ def _predecessors(board) -> str:
     lines = []
     for name, score in board.references.items():
         theirs, ours = score.theirs, score.ours
-        cells = (_share(theirs.mape), _share(theirs.median_ape), _signed(theirs.bias))
-        mine = (_share(ours.mape), _share(ours.median_ape), _signed(ours.bias))
+        cells = (share(theirs.mape), share(theirs.median_ape), signed(theirs.bias))
+        mine = (share(ours.mape), share(ours.median_ape), signed(ours.bias))
         lines.append((NAMES.get(name, name), str(theirs.n), str(score.refused), *cells, *mine))
     heads = ("predecessor", "n", "refused", "mean size", "median", "bias", "ours: mean size",
              "median", "bias")  # fmt: skip
@@ -249,114 +239,12 @@ def _predecessors(board) -> str:
 def _memory(board) -> str:
     groups = {"all": board.overall, **board.groups["source"]}
     lines = [
-        (name, str(m.n), _share(BEFORE["memory"].get(name, np.nan)), _share(m.mape),
-         _share(m.median_ape), _share(m.p90), _signed(m.bias))
+        (name, str(m.n), share(BEFORE["memory"].get(name, np.nan)), share(m.mape),
+         share(m.median_ape), share(m.p90), signed(m.bias))
         for name, score in groups.items()
         if (m := score.memory).n
     ]  # fmt: skip
     heads = ("source", "n", "before", "mean size", "median", "9 of 10 below", "bias")
-    return table(heads, lines)
-
-
-def _memory_interval() -> str:
-    lines = [
-        (kind, str(found["runs"]), str(found["sources"]), _share(exp(found["error"]) - 1))
-        for kind, found in memory_errors().items()
-    ]
-    return table(("memory", "n", "sources", "8 of 10 below"), lines)
-
-
-def _intervals(board) -> str:
-    unseen = board.left_out["all"]
-    grades = {name: board.groups["grade"][name].coverage for name in ("A", "B")}
-    known = validated_runs()
-    inside = np.abs(known.errors) <= left_out_sizes(known)
-    shares = [inside[known.sources == source].mean() for source in np.unique(known.sources)]
-    return (
-        f"Intervals are meant to hold {_share(LEVEL)} of what is measured. With the own source "
-        f"left out they held\n{_share(unseen.coverage)} of the runs of the fit, "
-        f"{_share(float(inside.mean()))} of all {len(inside):,} validated runs and "
-        f"{_share(float(np.mean(shares)))} in the mean\nof the {len(shares)} sources. As the "
-        f"catalog is, they held {_share(grades['A'])} of grade A and {_share(grades['B'])} of "
-        "grade B."
-    )
-
-
-LEVELS = {
-    "run": "one run of a source, about its level: kernels, releases, layouts",
-    "source": "a source with the same stack and accelerator: servers, images, settings",
-    "stack": "a stack; 1 / (1 + n) of the variance with n sources that measured it",
-    "software": "software of which no run was measured, or that is unknown",
-    "accelerator": "a system; 1 / (1 + n) of the variance with n sources",
-    "generation": "a generation of accelerators; likewise",
-}
-
-
-def _levels() -> str:
-    """Standard deviation of each level, and what experts and assumptions add in quadrature."""
-    found = variation(validated_runs())
-    of = found.runs | found.sources
-    more = {"run": found.runs, "source": found.sources}
-    lines = []
-    for name, what in LEVELS.items():
-        added = [more[name][kind] if name in more else np.nan for kind in ("experts", "assumed")]
-        lines.append((what, *(_share(float(np.sqrt(value))) for value in (of[name], *added))))
-    return table(("level", "deviation", "more with experts", "more if assumed"), lines)
-
-
-def _coverage_known() -> str:
-    known = validated_runs()
-    evidence, _ = evidence_of_runs(known)
-    measured, stacks = evidence.framework_measured, evidence.stack_sources
-    kinds = {
-        "stack measured by two other sources or more": stacks >= 2,
-        "stack measured by one other source": stacks == 1,
-        "stack measured by no other source": measured & (stacks == 0),
-        "software unknown": ~measured,
-        "accelerator measured by other sources": evidence.accelerator_sources > 0,
-        "accelerator measured by no other source": evidence.accelerator_sources == 0,
-        "nothing assumed": ~evidence.assumed,
-        "some setting assumed": evidence.assumed,
-        "dense": ~evidence.experts,
-        "mixture of experts": evidence.experts,
-    }
-    sizes = left_out_sizes(known)
-    some = {name: rows for name, rows in kinds.items() if rows.any()}
-    return _coverage(some, known.errors, sizes, known.sources, "what is known")
-
-
-def _coverage_sources() -> str:
-    known = validated_runs()
-    names, count = np.unique(known.sources, return_counts=True)
-    groups = {str(n): known.sources == n for n in names[np.argsort(-count, kind="stable")]}
-    return _coverage(groups, known.errors, left_out_sizes(known), known.sources, "source")
-
-
-def _coverage_unknown(predictions: Sequence[Prediction]) -> str:
-    """Sources that alone have their stack, predicted as if their software were unknown."""
-    known = validated_runs()
-    evidence, _ = evidence_of_runs(known)
-    alone = frozenset(np.array(known.ids)[evidence.stack_sources == 0].tolist())
-    runs = [one.run for one in predictions if one.run.id in alone]
-    found = [p for p in predict_runs(runs, unknown_software=True) if p.step_time_s is not None]
-    errors = np.log([p.step_time_s / p.run.measured_step_time_s for p in found])
-    sizes = np.log([p.interval[1] / p.step_time_s for p in found])
-    sources = np.array([p.run.study for p in found])
-    names, count = np.unique(sources, return_counts=True)
-    groups = {"all": sources != ""}
-    groups |= {str(n): sources == n for n in names[np.argsort(-count, kind="stable")]}
-    return _coverage(groups, errors, sizes, sources, "source")
-
-
-def _coverage(groups, errors, sizes, sources, head: str) -> str:
-    """Share inside of some groups of runs, and the median half-width of their intervals."""
-    lines = []
-    for name, rows in groups.items():
-        inside = (np.abs(errors) <= sizes)[rows]
-        counts = (f"{rows.sum():,}", str(len(np.unique(sources[rows]))))
-        level, width = (float(np.expm1(np.median(one[rows]))) for one in (errors, sizes))
-        lines.append((name, *counts, _share(float(inside.mean())), _share(width), _signed(level)))
-    heads = (head, "n", "sources", "in interval", "half-width", "median error")
     return table(heads, lines)
 
 
@@ -382,7 +270,7 @@ def _calibration(predictions: Sequence[Prediction], unseen: dict[str, float]) ->
                 told.append([errors.size, *(np.abs(np.expm1(others - s)).mean() for s in shifts)])
         columns = np.array(told).T
         means = [float(np.average(column, weights=columns[0])) for column in columns[1:]]
-        cells = [_share(mean) for mean in means] + ["refused"] * (4 - len(columns))
+        cells = [share(mean) for mean in means] + ["refused"] * (4 - len(columns))
         lines.append((str(count), str(len(told) // DRAWS), *cells))
     heads = ("runs drawn", "studies", "as predicted", "less their mean", "by `calibrate`")
     return table(heads, lines)
@@ -468,8 +356,8 @@ def _simumax() -> str:
     lines = []
     for part in validate("simumax").parts:
         ours, theirs = part.ours, part.theirs
-        cells = (_share(ours.mape), _share(ours.max), _signed(ours.bias))
-        beside = ("-", "-") if theirs is None else (_share(theirs.mape), _signed(theirs.bias))
+        cells = (share(ours.mape), share(ours.max), signed(ours.bias))
+        beside = ("-", "-") if theirs is None else (share(theirs.mape), signed(theirs.bias))
         lines.append((part.title, str(ours.n), *cells, *beside))
     heads = ("part", "n", "mean size", "largest", "bias", "SimuMax: mean size", "bias")
     return table(heads, lines)
@@ -479,8 +367,8 @@ def _collectives() -> str:
     lines = []
     for part in validate("nersc-collectives").parts:
         s = part.ours
-        sizes = map(_share, (s.median_ape, s.mape, s.p90))
-        lines.append((part.name.replace("_", " "), str(s.n), _signed(s.median), *sizes))
+        sizes = map(share, (s.median_ape, s.mape, s.p90))
+        lines.append((part.name.replace("_", " "), str(s.n), signed(s.median), *sizes))
     heads = ("part", "n", "median with sign", "median", "mean size", "9 of 10 below")
     return table(heads, lines)
 
@@ -489,7 +377,7 @@ def _collectives_by_gpus() -> str:
     lines = []
     for part in validate("nersc-collectives").parts[1::3]:
         scores = [part.groups[f"{gpus} per node"] for gpus in (1, 2, 4)]
-        cells = (f"{_signed(score.median)} / {_share(score.median_ape)}" for score in scores)
+        cells = (f"{signed(score.median)} / {share(score.median_ape)}" for score in scores)
         lines.append((part.name.replace("_", " "), *cells))
     return table(("part", "1 GPU", "2 GPUs", "4 GPUs"), lines)
 
@@ -497,13 +385,5 @@ def _collectives_by_gpus() -> str:
 def _cells(score: RunScore) -> tuple[str, ...]:
     errors = score.errors
     sizes = (errors.mape, errors.median_ape, errors.p90)
-    rest = (_signed(errors.bias), _share(score.skill), _share(score.coverage))
-    return (f"{errors.n:,}", *map(_share, sizes), *rest)
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.1f} %" if isfinite(share) else "-"
-
-
-def _signed(share: float | None) -> str:
-    return "-" if share is None or not isfinite(share) else f"{100 * share:+.1f} %"
+    rest = (signed(errors.bias), share(score.skill), share(score.coverage))
+    return (f"{errors.n:,}", *map(share, sizes), *rest)

@@ -61,7 +61,9 @@ def test_the_report_has_both_ranges(capsys: pytest.CaptureFixture[str], shardwis
     shown = " ".join(capsys.readouterr().out.split())
     assert "of tensors and" in shown
     assert "reserved in 8 of 10 runs" in shown
-    code, text, _ = shardwise(*["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64", "--json"])
+    code, text, _ = shardwise(
+        *["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64", "--json"]
+    )
     assert code in (0, 1)
     names = {f"{kind}_{end}" for kind in ("total", "reserved") for end in ("low", "high")}
     assert set(json.loads(text)["memory_interval"]) == names | {"level", "runs"}
