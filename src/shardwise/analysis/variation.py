@@ -13,7 +13,8 @@ runs of which a setting is assumed, have both more scatter and more different le
 
 The variances are those of the highest likelihood, each at least 0, with Student's distribution in
 place of the normal one, as some sources are far off. Last they are scaled so that `LEVEL` of the
-runs lie inside their intervals (conformal prediction, reference 3).
+runs lie inside their intervals (conformal prediction, reference 3). In each step every source has
+one vote, however many runs it has.
 
 References
 ----------
@@ -55,9 +56,6 @@ _PRIOR_WEIGHT = 1.0
 # estimate them.
 _FREEDOM = 4.0
 _ROUNDS = 100
-# In the last step n runs of a source vote like the root of n, as they weigh in the fit of the
-# catalog: with one vote each, a few sources of one to three runs decide the width of all.
-_VOTE_POWER = 0.5
 # Sums of weights are exact to this.
 _ROUNDING = 1e-9
 # Runs that show the scatter of a study.
@@ -173,7 +171,7 @@ def variation_of(
         known=np.concatenate([within, np.zeros(len(new))]),
     )
     total = evidence.of_runs() @ of_runs + evidence.of_sources() @ of_sources
-    scale = (quantile(np.abs(errors) / np.sqrt(total), alone**_VOTE_POWER) / NORMAL_QUANTILE) ** 2
+    scale = (quantile(np.abs(errors) / np.sqrt(total), alone) / NORMAL_QUANTILE) ** 2
     return Variation(
         runs=dict(zip(_RUN_LEVELS, (scale * of_runs).tolist(), strict=True)),
         sources=dict(zip(_SOURCE_LEVELS, (scale * of_sources).tolist(), strict=True)),
