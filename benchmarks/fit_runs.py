@@ -50,6 +50,8 @@ from shardwise.validate.measured.store import load_runs
 
 _CATALOG = Path(catalog.__file__).parent
 _ROUNDS = 3
+_UNKNOWN_POWER = "full power"
+"""What `measured.hardware` assumes of accelerators whose power limit no source names."""
 
 
 def main() -> None:
@@ -113,7 +115,7 @@ def _chosen(
 ) -> dict[int, Translation]:
     """Runs of the fit: grade A, and grade B of stacks with a parameter of their own and no A.
 
-    All on systems that some parameter moves.
+    All on systems that some parameter moves, with a power limit that is known.
     """
     systems = {name for p in parameters if p.of == "systems" for name in p.names}
     stacks = {place: one.strategy.loaded_stack().name for place, one in translated.items()}
@@ -122,7 +124,9 @@ def _chosen(
     return {
         place: one
         for place, one in translated.items()
-        if one.system.name in systems and (runs[place].grade == "A" or stacks[place] in own - known)
+        if one.system.name in systems
+        and (runs[place].grade == "A" or stacks[place] in own - known)
+        and not any(said.startswith(_UNKNOWN_POWER) for said in one.assumed)
     }
 
 
