@@ -25,7 +25,8 @@ def figures_moved(
 ) -> dict[Place, str]:
     """Figures that a file has to have, as it writes them, by place.
 
-    Of an entry with a base also those that the base was moved by and it was not, or otherwise.
+    Of an entry with a base also those that the base was moved by and it was not, or otherwise; of
+    one without, also those that its file leaves at their default.
 
     Parameters
     ----------
@@ -45,9 +46,14 @@ def figures_moved(
                 if _at(written, place) is not None:
                     if parameter.moves(name):
                         found[place] = rounded(value)
-                elif base and len(place) == 1 and rounded(value) != rounded(base[str(place[0])]):
+                elif len(place) == 1 and _differs(parameter, name, value, base.get(str(place[0]))):
                     found[place] = rounded(value)
     return found
+
+
+def _differs(parameter: Parameter, name: str, value: Any, base: Any) -> bool:
+    """Whether a figure that a file does not write is another than without it."""
+    return parameter.moves(name) if base is None else rounded(value) != rounded(base)
 
 
 def rewritten(text: str, changes: Mapping[Place, str]) -> str:

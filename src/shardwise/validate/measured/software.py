@@ -196,8 +196,13 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
 
 # Stacks whose models are plain PyTorch, to which a run may add fused kernels.
 _PLAIN_PYTORCH = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
-# Bytes per logit of a fused loss: those of megatron-core-2025.
-_FUSED_LOSS = {"loss_forward_bytes": 11.96, "loss_backward_bytes": 7.182, "loss_saved_bytes": 4.0}
+
+
+def _fused_loss() -> dict[str, object]:
+    """Bytes per logit of a fused loss: those of Megatron-Core."""
+    stack = Stack.load(_USER_BUFFERS)
+    names = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes")
+    return {name: getattr(stack, name) for name in names}
 
 
 def _added_kernels(run: Run) -> dict[str, object]:
@@ -208,7 +213,7 @@ def _added_kernels(run: Run) -> dict[str, object]:
     if "foak" in kernels or truth(features.get("liger")):
         changes |= {"fused_norm": True}
     if truth(features.get("fused_cross_entropy")):
-        changes |= _FUSED_LOSS
+        changes |= _fused_loss()
     return changes
 
 
@@ -236,7 +241,7 @@ def _loss(run: Run, stack: Stack) -> dict[str, object]:
     if features.get("cross_entropy_fusion_impl") == "native":
         return {"loss_saved_bytes": _NATIVE_LOSS}
     if stack.name == _PLAIN_MEGATRON and "cross_entropy_fusion" in features:
-        return {**_FUSED_LOSS}
+        return _fused_loss()
     return {}
 
 
