@@ -31,7 +31,7 @@ _CHIP: dict[str, Any] = {
     "benchmark": None,
     "speed": 1,
 }
-_TIER = {"must_be_filled": False, "processor_share": 0}
+_TIER = {"must_be_filled": False, "processor_share": 0, "slowed_by_compute": True}
 _RATES = {"scale": None, "offset": None, "bulk": None}
 
 
