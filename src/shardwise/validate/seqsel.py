@@ -299,7 +299,7 @@ def _times(published: Published, runs: _Runs) -> Part:
             reference=("8 runs on NVIDIA A100 with Megatron-LM."),
             ours=(
                 f"{published.system} with {published.stack}. Some figures of both come from a fit "
-                "to 639 published runs that these 8 are among (catalog/fit/steps.yaml). None was "
+                "to 729 published runs that these 8 are among (catalog/fit/steps.yaml). None was "
                 "set for these 8; docs/accuracy.md has their errors with this source left out."
             ),
             theirs=(
