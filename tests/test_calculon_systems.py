@@ -133,7 +133,8 @@ def share_of(rows: list[list[float]], size: float) -> float:
 def test_a_product_takes_calculons_time(name: str, m: int, n: int, k: int, batch: int) -> None:
     """FLOPs / (peak x share of these FLOPs) + bytes / (bandwidth x share of these bytes)."""
     told = CALCULON[name]
-    table = Table.of(samples.model(), {"dp": 1, "gbs": 1, "dtype": "fp16"})
+    row = {"dp": 1, "gbs": 1, "dtype": "fp16", "stack": "calculon"}
+    table = Table.of(samples.model(), row)
     rates = KernelRates.of(System.load(name), table)
     sides = {"m": column(m), "n": column(n), "k": column(k), "batch": column(batch)}
     flops, moved = 2.0 * m * n * k * batch, 2.0 * batch * (m * k + n * k + m * n)

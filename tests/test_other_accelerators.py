@@ -236,7 +236,8 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], float, float]] = [
     (
         "mi325x",
         "llama3-8b",
-        {"gpus": 8, "mbs": 2, "gbs": 128, "zero": 1, "quantization": "fp8_tensor"},
+        {"gpus": 8, "mbs": 2, "gbs": 128, "zero": 1, "quantization": "fp8_tensor"}
+        | {"stack": "primus-2026"},
         16224,
         0.08,
     ),
@@ -253,7 +254,7 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], float, float]] = [
         "gb300-nvl72",
         "llama3-405b",
         {"gpus": 256, "tp": 2, "cp": 2, "pp": 8, "vpp": 4, "gbs": 1536, "zero": 1}
-        | {"quantization": "mxfp8", "tp_exchange": "rs_ag"},
+        | {"quantization": "mxfp8", "tp_exchange": "rs_ag", "stack": "megatron-bridge-2025"},
         2403e12 / 2524e9,
         0.08,
     ),

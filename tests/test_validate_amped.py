@@ -98,7 +98,7 @@ def test_the_suite_prints_its_criterion(board, capsys):
     print_scoreboard(board)
     out = " ".join(capsys.readouterr().out.split())
     assert "Criterion: at most 12 % (abstract of AMPeD" in out
-    assert out.count("beyond: ") == 2
+    assert out.count("beyond: ") == len(Published.load("amped").beyond)
     assert "ours error AMPeD error" in out
 
 
