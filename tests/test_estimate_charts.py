@@ -6,7 +6,7 @@ from math import fsum
 import pytest
 
 from rows import each_row
-from shardwise import estimate
+from shardwise import Stack, estimate
 from shardwise.cli.estimate import _NO_EFFECT
 from shardwise.report.charts.common import TIME_COLORS
 from shardwise.report.charts.estimate import (
@@ -109,8 +109,14 @@ def test_the_inner_ring_is_work_exchange_and_waiting(dense):
     assert children["group: other"] == ["other"]
 
 
-def test_operations_of_the_slowest_stage_need_no_scaling(dense):
-    """Forward on the last of two stages: 40 layers and the head, for each of 32 micro-batches."""
+def test_operations_of_the_slowest_stage_need_no_scaling():
+    """Forward on the last of two stages: 40 layers and the head, for each of 32 micro-batches.
+
+    Of a host that takes no time; the rows of operations have the time of kernels.
+    """
+    stack = Stack.load("megatron-core-2025")
+    instant = Stack.validated(stack.to_dict() | {"host_launch": 0.0, "host_call": 0.0})
+    dense = estimate("llama3-70b", "h100-sxm", DENSE | {"stack": instant}, operations=True)
     by_hand = {"head: head": 0.0, "mlp.up": 0.0}
     for row in dense.operations:
         if row.phase == "forward" and row.bound != "network":
@@ -123,6 +129,17 @@ def test_operations_of_the_slowest_stage_need_no_scaling(dense):
     for name, time_s in by_hand.items():
         assert shown[name] == pytest.approx(time_s, rel=1e-6)
     assert not any(name.startswith("embedding") for name in shown)  # it is on the other stage
+
+
+def test_operations_share_the_time_of_the_host(dense):
+    """The kernels of a pass are scaled alike, to the pass with what the host adds."""
+    kernels = [row for row in dense.operations if row.phase == "forward" and not row.axis]
+    last = 32 * fsum({"layer": 40, "head": 1}.get(row.part, 0) * row.time_s for row in kernels)
+    (up,) = (row.time_s for row in kernels if row.operation == "mlp.up")
+    shown = {p.name: p.value for p in operation_parts(dense) if p.group == "forward"}
+    added = dense.time_s["forward"] / last
+    assert 1 < added < 1.05
+    assert shown["mlp.up"] == pytest.approx(32 * 40 * up * added, rel=1e-6)
 
 
 def test_without_operations_there_are_two_rings():
@@ -149,7 +166,7 @@ def test_small_slices_share_a_label_and_keep_their_lines(dense):
     share = 100 * sum(dense.time_s[key] for key in small) / dense.step_time_s
     assert words == [f"{len(small)} smaller<br>{share:.1f} %"]
     assert len(trace.labels) == len(trace.ids) == len(set(trace.labels))
-    assert "stage-to-stage transfer  14.7 ms" in trace.labels
+    assert "stage-to-stage transfer  15.3 ms" in trace.labels
 
 
 def test_what_is_free_stands_last_with_its_words():

@@ -1,5 +1,6 @@
 """What holds for any legal strategy, whatever its fields: overlap, offload, links, forward only."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from drawn_strategies import FLAGS, SLACK, changed, fast, legal, machines, model
 from shardwise import Model, System
 from shardwise.arrays import gather
 from shardwise.config.enums import TpExchange, TpOverlap
+from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import Evaluation, evaluate
 from shardwise.engine.memory import MEMORY_PARTS, stage_memory
 from shardwise.parallel.pipeline_layout import by_stage
@@ -24,6 +26,12 @@ def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:
     return np.logical_and.reduce([before == after for before, after in parts])
 
 
+def without_host(table: Table) -> Table:
+    """The table with stacks whose kernels need no time of the host."""
+    none = {"host_launch": 0.0, "host_call": 0.0, "expert_wait": 0.0}
+    return replace(table, stacks=tuple(stack.model_copy(update=none) for stack in table.stacks))
+
+
 @fast
 @given(models, machines, tables)
 def test_overlap_is_never_slower(
@@ -34,8 +42,10 @@ def test_overlap_is_never_slower(
     From two micro-batches on, as what hides behind a pass may grow by what the pass shrinks; and
     where the same stage stays the slowest, as what is met once a step is that stage's. Where a
     stage waits for offload, the sum that p2p_rs_ag scatters at its edge is only saved unhidden.
+    Without time of the host, which runs ahead only during what is exposed and launches each piece
+    of what overlaps in pieces.
     """
-    table = legal(model, machine, given)
+    table = without_host(legal(model, machine, given))
     bare_table = changed(table, tp_overlap=TpOverlap.NONE.code)
     bare = evaluate(model, machine, bare_table)
     for overlap in ("stack", "ring", "pipe"):

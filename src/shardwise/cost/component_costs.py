@@ -423,7 +423,13 @@ def _component_costs(
         times = times_of_layer(*timed[place], training=training, recompute=again)
         one = replace(part, times=times)
         if model.has_experts:
-            one = with_expert_overlap(one, choices.overlaps_experts, choices.overlap_processors)
+            one = with_expert_overlap(
+                one,
+                *timed[place],
+                training=training,
+                rows=choices.overlaps_experts,
+                processor_share=choices.overlap_processors,
+            )
         return with_offload(
             choices.system,
             one,

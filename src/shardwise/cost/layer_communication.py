@@ -37,9 +37,10 @@ class Sums:
     cp: Floats | None
     ep: Floats | None
 
-    def total(self, zero: Floats) -> Floats:
-        """All axes together."""
-        return total([one for one in (self.tp, self.cp, self.ep) if one is not None], zero)
+    def total(self, zero: Floats, expert_share: Floats | float = 1.0) -> Floats:
+        """All axes together; of ep, a share."""
+        expert = None if self.ep is None else expert_share * self.ep
+        return total([one for one in (self.tp, self.cp, expert) if one is not None], zero)
 
     def added_to(self, times: ByAxis, rows: Bools) -> ByAxis:
         """Add them to other times in some rows."""

@@ -341,14 +341,7 @@ def times_of_layer(
         Recompute of each row; None: none.
     """
     zero, every = np.zeros_like(work.forward.kernels_s), np.ones(training.shape, dtype=np.bool_)
-    forward_s, backward_s = (
-        one.beside(sent.exposed.total(zero))
-        for one, sent in (
-            (work.forward, communication.forward),
-            (work.backward, communication.backward),
-        )
-    )
-    backward_s = np.where(training, backward_s, 0.0)
+    forward_s, backward_s = passes_with_host(work, communication, training=training)
     times = LayerTimes(
         forward_s=forward_s,
         backward_s=backward_s,
@@ -367,6 +360,37 @@ def times_of_layer(
     if recompute is None:
         return times
     return _with_recompute(times, work, communication, np.where(training, recompute.again, 0))
+
+
+def passes_with_host(
+    work: LayerWork,
+    communication: LayerCommunication,
+    *,
+    training: Bools,
+    expert_share: Floats | float = 1.0,
+) -> tuple[Floats, Floats]:
+    """Forward and backward without communication, during which the host runs ahead [s].
+
+    Parameters
+    ----------
+    work
+        Totals of the operations; columns of shape (n,).
+    communication
+        Totals of their collectives; columns of shape (n,).
+    training
+        Rows with a backward pass; shape (n,).
+    expert_share
+        Share of the exposed communication of experts that stays exposed; shape (n,).
+    """
+    zero = np.zeros_like(work.forward.kernels_s)
+    forward_s, backward_s = (
+        one.beside(sent.exposed.total(zero, expert_share))
+        for one, sent in (
+            (work.forward, communication.forward),
+            (work.backward, communication.backward),
+        )
+    )
+    return forward_s, np.where(training, backward_s, 0.0)
 
 
 def bytes_of_layer(

@@ -7,30 +7,46 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.layer_communication import ByAxis
-from shardwise.cost.layer_cost import LayerCost
+from shardwise.cost.layer_communication import ByAxis, LayerCommunication
+from shardwise.cost.layer_cost import LayerCost, LayerWork, passes_with_host
 from shardwise.ops.operation import CollectiveKind
 
 
-def with_expert_overlap(layer: LayerCost, rows: Bools, processor_share: Floats) -> LayerCost:
+def with_expert_overlap(
+    layer: LayerCost,
+    work: LayerWork,
+    communication: LayerCommunication,
+    *,
+    training: Bools,
+    rows: Bools,
+    processor_share: Floats,
+) -> LayerCost:
     """Hide communication of a layer's experts behind compute of paired micro-batches.
 
     The forward pass of one micro-batch runs with the backward pass of another; the communication of
     each runs concurrently with the compute C of both (arXiv 2412.19437, section 3.2.1) and uses the
     share u of the processor: hidden = min(X, C / (1 - u)), exposed = X - (1 - u) hidden, with X the
-    exposed communication of both passes, which is divided in proportion.
+    exposed communication of both passes, which is divided in proportion. The host runs ahead only
+    during what stays exposed.
 
     Parameters
     ----------
     layer
         Cost of one layer and one micro-batch; columns of shape (n,).
+    work, communication
+        Totals of its operations and of their collectives; columns of shape (n,).
+    training
+        Rows with a backward pass; shape (n,).
     rows
         Rows that overlap it; shape (n,).
     processor_share
         u, share of the processor; shape (n,).
     """
+    if not np.any(rows):
+        return layer
     times = layer.times
-    compute = times.forward_s + times.backward_s + times.recompute_s
+    passes = passes_with_host(work, communication, training=training, expert_share=0.0)
+    compute = sum(passes, times.recompute_s)
     exposed = times.exposed_forward_s.ep + times.exposed_backward_s.ep
     hidden = np.minimum(exposed, compute / (1 - processor_share))
     left = (exposed - (1 - processor_share) * hidden) / np.where(exposed > 0, exposed, 1.0)
@@ -39,8 +55,14 @@ def with_expert_overlap(layer: LayerCost, rows: Bools, processor_share: Floats) 
     def scaled(side: ByAxis) -> ByAxis:
         return replace(side, ep=side.ep * share)
 
+    forward_s, backward_s = passes_with_host(
+        work, communication, training=training, expert_share=share
+    )
     times = replace(
         times,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_grad_s=backward_s * work.weight_grad_share,
         exposed_forward_s=scaled(times.exposed_forward_s),
         exposed_backward_s=scaled(times.exposed_backward_s),
     )

@@ -16,7 +16,7 @@ from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
-from shardwise.cost.layer_cost import LayerWork
+from shardwise.cost.layer_cost import Launched, LayerWork
 from shardwise.engine.step_time import fixed_time, straggler_growth
 from shardwise.parallel.pipeline_layout import StageGroup
 
@@ -71,20 +71,13 @@ def least_pass_times(
     share = np.where(overlaps_experts, overlap_processors, 1.0)
     kernels = totals.position
 
-    def exposed(direction: Communication) -> Floats:
-        sums = direction.exposed
-        expert = None if sums.ep is None else share * sums.ep
-        return total((one for one in (sums.tp, sums.cp, expert) if one is not None), share)
+    def one_way(launched: Launched, communication: Communication) -> Floats:
+        exposed_s = communication.exposed.total(np.zeros_like(share), share)
+        return gather(launched, kernels).beside(exposed_s) + exposed_s
 
     def least(work: LayerWork, communication: LayerCommunication) -> Floats:
-        forward_s, backward_s = (
-            gather(launched, kernels).beside(sent.exposed.total(np.zeros_like(share)))
-            + exposed(sent)
-            for launched, sent in (
-                (work.forward, communication.forward),
-                (work.backward, communication.backward),
-            )
-        )
+        forward_s = one_way(work.forward, communication.forward)
+        backward_s = one_way(work.backward, communication.backward)
         return forward_s + np.where(training, backward_s, 0.0)
 
     several = zip(totals.kernels.work, totals.communication, strict=True)

@@ -116,7 +116,7 @@ def operation_parts(result: Estimate) -> list[Part]:
     Operations are listed for one layer of each kind. How many of it the critical stage runs
     follows from its number of layers; where several kinds share the stages, each stage is assumed
     to have them in the shares of the model. What the operations of a part take is then scaled to
-    that part, so that parts add up (by 1, where the stage is known).
+    that part, so that parts add up: where the stage is known, by what the host adds to kernels.
     """
     exposed: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in result.operations or ():
