@@ -311,7 +311,7 @@ class Strategy(ConfigBase):
         DispatchDtype, Role(("forward", "recompute", "ep_comm"), work=True)
     ] = DispatchDtype.DTYPE
     """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
-    expert_overlap: Annotated[bool, Role(("ep_comm",), practical=ALL)] = False
+    expert_overlap: Annotated[bool, Role(("forward", "backward", "ep_comm"), practical=ALL)] = False
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
     dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE, practical=DEFAULT)] = True

@@ -16,11 +16,7 @@ from shardwise.cost.layer_communication import (
     reruns_of,
     run_again,
 )
-from shardwise.cost.operations import (
-    Machine,
-    OperationCost,
-    with_host,
-)
+from shardwise.cost.operations import Launched, Machine, OperationCost
 from shardwise.cost.optimizer import TrainedWeights, trained_weights
 from shardwise.ops.operation import Matmul, MemoryBound, Phase
 
@@ -139,30 +135,10 @@ NO_TIMES = LayerTimes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """One direction of a list of operations: time on the accelerator, and of the host."""
-
-    kernels_s: Floats
-    """Kernels, one after the other [s]."""
-    host_s: Floats
-    """Time of the host to launch them and the collectives [s]."""
-    waits_s: Floats
-    """Time that the accelerator is idle while the host waits for results [s]."""
-
-    def beside(self, exposed_s: Floats | float) -> Floats:
-        """Time without communication of which so much is exposed, during which the host runs [s].
-
-        join(kernels + exposed, host) - exposed + waits; at least the time of the kernels.
-        """
-        device_s = self.kernels_s + exposed_s
-        return self.kernels_s + (with_host(device_s, self.host_s) - device_s) + self.waits_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Segment:
     """Operations that the same recompute parts run again."""
 
-    forward: "Launched"
+    forward: Launched
     flops: Floats
     in_part: "_Segment | None" = None
     """The share of them that every_other runs again, without communication."""

@@ -165,6 +165,26 @@ def with_host(device_s: Floats, host_s: Floats) -> Floats:
     return joined
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """One direction of a list of operations: time on the accelerator, and of the host."""
+
+    kernels_s: Floats
+    """Kernels, one after the other [s]."""
+    host_s: Floats
+    """Time of the host to launch them and the collectives [s]."""
+    waits_s: Floats
+    """Time that the accelerator is idle while the host waits for results [s]."""
+
+    def beside(self, exposed_s: Floats | float) -> Floats:
+        """Time without communication of which so much is exposed, during which the host runs [s].
+
+        join(kernels + exposed, host) - exposed + waits; at least the time of the kernels.
+        """
+        device_s = self.kernels_s + exposed_s
+        return self.kernels_s + (with_host(device_s, self.host_s) - device_s) + self.waits_s
+
+
 def operation_cost(
     operation: Operation, machine: Machine, times: "CollectiveTimes"
 ) -> OperationCost:

@@ -16,7 +16,8 @@ from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
-from shardwise.cost.layer_cost import Launched, LayerWork
+from shardwise.cost.layer_cost import LayerWork
+from shardwise.cost.operations import Launched
 from shardwise.engine.step_time import fixed_time, straggler_growth
 from shardwise.parallel.pipeline_layout import StageGroup
 
