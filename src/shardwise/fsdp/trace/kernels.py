@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.model import Model
+from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
 from shardwise.cost.kernels import KernelRates, memory_bound_times
@@ -352,8 +353,9 @@ def segment_seconds(log: KernelLog, segments: int, system: System, dtype: Dtype)
 
 
 def _rates(system: System, dtypes: Sequence[str]) -> KernelRates:
-    """Rates of each type, one row each."""
-    rows = [{"gpus": 1, "global_batch_size": 1, "stack": _STACK, "dtype": name} for name in dtypes]
+    """Rates of each type, one row each: products alone, without the gaps of a training step."""
+    stack = Stack.load(_STACK).model_copy(update={"matmul_time_factor": 1.0})
+    rows = [{"gpus": 1, "global_batch_size": 1, "stack": stack, "dtype": name} for name in dtypes]
     table = Table.of(Model.load(_ANY_MODEL), rows)
     return KernelRates.of(system, table)
 
