@@ -158,8 +158,8 @@ def test_kernels_and_launches_join_by_hand() -> None:
     rows = with_host(column(1, 2), column(1, 1))
     assert rows.tolist() == pytest.approx([2**0.25, 17**0.25])
     one = Launched(kernels_s=column(1), host_s=column(2), waits_s=column(0.5))
-    assert one.beside(0.0)[0] == pytest.approx(17**0.25 + 0.5)
-    assert one.beside(1.0)[0] == pytest.approx(32**0.25 - 1 + 0.5)
+    assert one.compute_s(0.0)[0] == pytest.approx(17**0.25 + 0.5)
+    assert one.compute_s(1.0)[0] == pytest.approx(32**0.25 - 1 + 0.5)
 
 
 @fast
@@ -174,7 +174,7 @@ def test_the_host_never_shortens_anything(
 
     def time(kernels: float, host: float, exposed: float, wait: float = 0.0) -> float:
         one = Launched(kernels_s=column(kernels), host_s=column(host), waits_s=column(wait))
-        return float(one.beside(exposed)[0]) + exposed
+        return float(one.compute_s(exposed)[0]) + exposed
 
     whole = time(kernels, host, exposed)
     slack = 1e-9 * (kernels + host + exposed + more)

@@ -360,7 +360,7 @@ def passes_with_host(
     """
     zero = np.zeros_like(work.forward.kernels_s)
     forward_s, backward_s = (
-        one.beside(sent.exposed.total(zero, expert_share))
+        one.compute_s(sent.exposed.total(zero, expert_share))
         for one, sent in (
             (work.forward, communication.forward),
             (work.backward, communication.backward),
@@ -443,7 +443,7 @@ def _with_recompute(
                 exposed_backward_s=again_sent.exposed.added_to(times.exposed_backward_s, rows),
             )
     launched = Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s)
-    return replace(times, recompute_s=launched.beside(0.0))
+    return replace(times, recompute_s=launched.compute_s(0.0))
 
 
 def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:

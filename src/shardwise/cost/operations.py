@@ -176,8 +176,8 @@ class Launched:
     waits_s: Floats
     """Time that the accelerator is idle while the host waits for results [s]."""
 
-    def beside(self, exposed_s: Floats | float) -> Floats:
-        """Time without communication of which so much is exposed, during which the host runs [s].
+    def compute_s(self, exposed_s: Floats | float) -> Floats:
+        """Time of the pass without its exposed communication, during which the host runs ahead [s].
 
         join(kernels + exposed, host) - exposed + waits; at least the time of the kernels.
         """

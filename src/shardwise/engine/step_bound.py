@@ -74,7 +74,7 @@ def least_pass_times(
 
     def one_way(launched: Launched, communication: Communication) -> Floats:
         exposed_s = communication.exposed.total(np.zeros_like(share), share)
-        return gather(launched, kernels).beside(exposed_s) + exposed_s
+        return gather(launched, kernels).compute_s(exposed_s) + exposed_s
 
     def least(work: LayerWork, communication: LayerCommunication) -> Floats:
         forward_s = one_way(work.forward, communication.forward)

@@ -429,8 +429,8 @@ def _component(
     """Cut a component into segments, one for each piece of an operation."""
     work = layer_work(costs, machine)
     # What the host adds to a component's kernels is divided among them by their times.
-    forward_factor = _host_factor(costs, (Phase.FORWARD,), work.forward.beside(0.0))
-    backward_factor = _host_factor(costs, _BACKWARD, work.backward.beside(0.0))
+    forward_factor = _host_factor(costs, (Phase.FORWARD,), work.forward.compute_s(0.0))
+    backward_factor = _host_factor(costs, _BACKWARD, work.backward.compute_s(0.0))
     columns: list[tuple[float, ...]] = []
     in_order: list[Piece] = []
     before = 0.0

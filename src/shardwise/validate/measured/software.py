@@ -16,7 +16,7 @@ UNKNOWN_STACK = "unknown"
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
 
-# Stacks whose tensor-parallel communication runs in pieces beside its products if a run says so,
+# Stacks whose tensor-parallel communication runs in pieces next to its GEMMs if a run says so,
 # and the one that has it so.
 _PLAIN_MEGATRON = "megatron-lm-2024"
 _OVERLAP_IS_OPTION = (_PLAIN_MEGATRON, "mindspeed-2024")
