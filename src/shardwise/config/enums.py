@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Self
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 
@@ -57,6 +57,14 @@ class Word(StrEnum):
 @lru_cache(1024)
 def _bits(words_of: type[Word], words: frozenset[str]) -> int:
     return sum(1 << words_of(word).code for word in words)
+
+
+def any_case(words: type[Word], **aliases: Word) -> BeforeValidator:
+    """Accept words in any case, and aliases of some of them."""
+    known = {word.value: word for word in words} | aliases
+    return BeforeValidator(
+        lambda value: known.get(value.lower(), value) if isinstance(value, str) else value
+    )
 
 
 class Activation(Word):
@@ -123,6 +131,15 @@ class Dtype(Word):
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
+
+
+DTYPE_ALIASES = {
+    "bfloat16": Dtype.BF16,
+    "float16": Dtype.FP16,
+    "half": Dtype.FP16,
+    "float32": Dtype.FP32,
+    "float": Dtype.FP32,
+}
 
 
 class Quantization(Word):
@@ -195,6 +212,13 @@ class TpExchange(Word):
     RS_AG = "rs_ag"
     P2P_RS_AG = "p2p_rs_ag"
     SUMMA = "summa"
+
+
+TP_EXCHANGE_ALIASES = {
+    "ar": TpExchange.ALL_REDUCE,
+    "allreduce": TpExchange.ALL_REDUCE,
+    "sequence_parallel": TpExchange.RS_AG,
+}
 
 
 class GradSync(Word):

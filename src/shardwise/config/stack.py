@@ -1,10 +1,12 @@
 """`Stack`: the software that runs the strategy. Most of what separates two runs of one setup."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from shardwise import catalog
 from shardwise.config.base import NO_FLAG, Count, Sourced
 from shardwise.config.bounds import Factor, PerElement, Portion, Size, Speed
 from shardwise.config.capabilities import Capabilities
@@ -239,6 +241,42 @@ class Stack(Sourced):
     """Parts of a layer that its recipes recompute together; a search tries each set."""
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
+
+    @classmethod
+    def from_fields(cls, value: object) -> "str | Stack":
+        """Read the stack of a strategy: a name, a file, or a base and the fields that differ.
+
+        Raises
+        ------
+        ValueError, InputError
+            If it is none of them, or a field is wrong.
+        """
+        if isinstance(value, (str, Stack)):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
+        fields = dict(value)
+        if not {"base", "name"} & fields.keys():
+            raise ValueError("must name the stack that has the rest as base, or a name of its own")
+        try:
+            base = fields.pop("base", None)
+            complete = fields if base is None else cls.load(base).to_dict() | fields
+            return cls.validated(complete)
+        except InputError as error:
+            raise InputError(
+                [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
+            ) from None
+
+    def to_fields(self) -> str | dict[str, Any]:
+        """Its catalog name, where it differs from that stack also the fields; else all fields."""
+        if catalog.find("stacks", self.name) is None:
+            return self.to_dict()
+        base = Stack.load(self.name)
+        if self is base:
+            return self.name
+        usual = base.to_dict()
+        changed = {key: item for key, item in self.to_dict().items() if item != usual[key]}
+        return {"base": self.name} | changed if changed else self.name
 
     @field_validator("defaults")
     @classmethod

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,13 +17,14 @@ from pydantic import (
     model_validator,
 )
 
-from shardwise import catalog
 from shardwise.config import readers
 from shardwise.config.base import MOST, NO_FLAG, ConfigBase, Count, Whole
 from shardwise.config.bounds import Ratio
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, with_levels, with_levels_text
 from shardwise.config.enums import (
+    DTYPE_ALIASES,
     PLACEMENTS,
+    TP_EXCHANGE_ALIASES,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -42,6 +42,7 @@ from shardwise.config.enums import (
     TpExchange,
     TpOverlap,
     Word,
+    any_case,
 )
 from shardwise.config.expressions.chain import with_located_file
 from shardwise.config.expressions.dimensions import canonical_names
@@ -72,26 +73,6 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "lora_parts": (LoraPart, "for no adapters leave out lora_rank"),
     "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
 }
-_DTYPE_ALIASES = {
-    "bfloat16": Dtype.BF16,
-    "float16": Dtype.FP16,
-    "half": Dtype.FP16,
-    "float32": Dtype.FP32,
-    "float": Dtype.FP32,
-}
-_TP_EXCHANGE_ALIASES = {
-    "ar": TpExchange.ALL_REDUCE,
-    "allreduce": TpExchange.ALL_REDUCE,
-    "sequence_parallel": TpExchange.RS_AG,
-}
-
-
-def _any_case(words: type[Word], **aliases: Word) -> BeforeValidator:
-    """Accept words in any case, and aliases of some of them."""
-    known = {word.value: word for word in words} | aliases
-    return BeforeValidator(
-        lambda value: known.get(value.lower(), value) if isinstance(value, str) else value
-    )
 
 
 def _extents() -> BeforeValidator:
@@ -112,8 +93,8 @@ def _accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:
         }
         levels = {"type": "string", "pattern": LEVELS_PATTERN}
         properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
-    properties["dtype"]["enum"] = [*Dtype, *_DTYPE_ALIASES]
-    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *_TP_EXCHANGE_ALIASES]
+    properties["dtype"]["enum"] = [*Dtype, *DTYPE_ALIASES]
+    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *TP_EXCHANGE_ALIASES]
     part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
     properties["stack"]["anyOf"].append(part)
 
@@ -175,9 +156,7 @@ class Strategy(ConfigBase):
         Count | None, Role((*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
     ] = None
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, _any_case(Dtype, **_DTYPE_ALIASES), Role(LAYERS, work=True)] = (
-        Dtype.BF16
-    )
+    dtype: Annotated[Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(LAYERS, work=True)] = Dtype.BF16
     """Type of weights, activations and matrix products."""
     quantization: Annotated[Quantization, Role(LAYERS, work=True)] = Quantization.NONE
     """Low-precision recipe for the GEMMs of layers: fp8 scaled by tensor or by block (1 x 128,
@@ -190,7 +169,7 @@ class Strategy(ConfigBase):
     several lengths l: sum l^2 / sum l); None: one document per sequence."""
     attention: Annotated[AttentionKind, Role(LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
-    recompute: Annotated[Recompute, _any_case(Recompute), Role(RECOMPUTED, ALL, own_line=True)] = (
+    recompute: Annotated[Recompute, any_case(Recompute), Role(RECOMPUTED, ALL, own_line=True)] = (
         Recompute.NONE
     )
     """What backward recomputes: nothing, some parts of a layer, or full layers."""
@@ -261,7 +240,7 @@ class Strategy(ConfigBase):
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[
         TpExchange | None,
-        _any_case(TpExchange, **_TP_EXCHANGE_ALIASES),
+        any_case(TpExchange, **TP_EXCHANGE_ALIASES),
         Role(
             LAYERS,
             (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG),
@@ -401,34 +380,11 @@ class Strategy(ConfigBase):
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
-        if value is None or isinstance(value, (str, Stack)):
-            return value
-        if not isinstance(value, Mapping):
-            raise ValueError("must be a catalog name, a file, or a mapping")  # noqa: TRY004
-        fields = dict(value)
-        if not {"base", "name"} & fields.keys():
-            raise ValueError("must name the stack that has the rest as base, or a name of its own")
-        try:
-            base = fields.pop("base", None)
-            complete = fields if base is None else Stack.load(base).to_dict() | fields
-            return Stack.validated(complete)
-        except InputError as error:
-            raise InputError(
-                [replace(fault, field=f"stack.{fault.field}".rstrip(".")) for fault in error.faults]
-            ) from None
+        return None if value is None else Stack.from_fields(value)
 
     @field_serializer("stack")
     def _stack_name_or_fields(self, value: str | Stack | None) -> object:
-        if value is None or isinstance(value, str):
-            return value
-        if catalog.find("stacks", value.name) is None:
-            return value.to_dict()
-        base = Stack.load(value.name)
-        if value is base:
-            return value.name
-        usual = base.to_dict()
-        changed = {key: item for key, item in value.to_dict().items() if item != usual[key]}
-        return {"base": value.name} | changed if changed else value.name
+        return value.to_fields() if isinstance(value, Stack) else value
 
     @model_validator(mode="after")
     def _one_tp_exchange(self) -> Self:
