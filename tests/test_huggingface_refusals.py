@@ -191,7 +191,7 @@ WRONG = [
     (
         "llama3-8b",
         {"is_encoder_decoder": True},
-        f"is_encoder_decoder: true: an encoder beside the decoder: not modelled for {LLAMA}",
+        f"is_encoder_decoder: true: an encoder next to the decoder: not modelled for {LLAMA}",
     ),
     ("mistral-7b", {"intermediate_size": ...}, f"intermediate_size: {MISSING}"),
     ("mixtral-8x7b", {"num_local_experts": ...}, f"num_local_experts: {MISSING}"),

@@ -149,17 +149,17 @@ def state_size(optimizer: Ints) -> Floats:
     return np.array([sizes[name] for name in Optimizer])[optimizer]
 
 
-def master_bytes(element_bytes: Floats, *, kept: Bools | bool) -> Floats:
+def master_bytes(element_bytes: Floats, *, has_master: Bools | bool) -> Floats:
     """Size of the fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3).
 
     Parameters
     ----------
     element_bytes
         Size of a weight [byte]; shape (n,).
-    kept
+    has_master
         Whether the optimizer has such a copy (`Stack.master_weights`).
     """
-    return np.where(kept & (element_bytes < FP32_BYTES), float(FP32_BYTES), 0.0)
+    return np.where(has_master & (element_bytes < FP32_BYTES), float(FP32_BYTES), 0.0)
 
 
 def least_state_bytes(optimizer: Ints, master_bytes: Floats) -> Floats:

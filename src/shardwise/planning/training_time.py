@@ -130,8 +130,8 @@ def checkpoint_bytes(found: Estimate) -> float:
     element = DTYPE_BYTES[found.strategy["dtype"]]
     optimizer = np.array([Optimizer(found.strategy["optimizer"]).code])
     strategy = Strategy.validated({"stack": found.strategy["stack"]}, source="strategy")
-    kept = strategy.loaded_stack(DEFAULT_STACK).master_weights
-    master = master_bytes(np.array([element]), kept=kept)
+    has_master = strategy.loaded_stack(DEFAULT_STACK).master_weights
+    master = master_bytes(np.array([element]), has_master=has_master)
     state = float(least_state_bytes(optimizer, master)[0])
     return found.parameters * element + found.trainable_parameters * state
 

@@ -19,7 +19,7 @@ _MATTERS: dict[str, tuple[str, ...]] = {
     "embeddings of every layer": ("hidden_size_per_layer_input",),
     "hybrid layers": ("hybrid_override_pattern",),
     "sparse attention": ("index_n_heads", "index_topk"),
-    "an encoder beside the decoder": ("is_encoder_decoder",),
+    "an encoder next to the decoder": ("is_encoder_decoder",),
     "latent attention": ("kv_lora_rank", "q_lora_rank"),
     "kinds of layers": ("layer_types",),
     "linear attention": ("linear_attn_config", "linear_num_value_heads"),

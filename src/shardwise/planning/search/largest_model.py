@@ -279,8 +279,8 @@ def _most_parameters(case: _Case) -> float:
     optimizer = np.array([Optimizer(name).code for name in optimizers])
     gradient = min(DTYPE_BYTES.values())
     stacks = case.space.stacks(case.system)
-    kept = all(stack.master_weights for stack in stacks)
-    master = master_bytes(weight, kept=kept)
+    has_master = all(stack.master_weights for stack in stacks)
+    master = master_bytes(weight, has_master=has_master)
     state = np.min(least_state_bytes(optimizer[:, np.newaxis], master), axis=0)
     if any(stack.update_in_backward for stack in stacks):
         gradient = 0.0
