@@ -1,0 +1,100 @@
+"""What the launchers share: the record of a launch file that was read, and of one to write."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotUnderstood:
+    """An option of a launch file that the prediction does not use."""
+
+    option: str
+    """As the launcher writes it, with its section."""
+    value: object
+    because: str
+    """Why: shardwise does not know the option, or its value, or models nothing of the kind."""
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.value!r}: {self.because}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch file in the words of shardwise."""
+
+    launcher: str
+    """Name of the launcher, as in `export`."""
+    release: str | None
+    """Release that the file names; None: it names none."""
+    source: str
+    """File that was read."""
+    model: Model | None
+    """Architecture; None: the file does not hold it (DeepSpeed, accelerate)."""
+    strategy: Mapping[str, object]
+    """Fields of `Strategy` that the file sets, with defaults of the launcher that differ from
+    ours; `stack` is the name of a stack, or a mapping with `base` and what the file overrides."""
+    not_understood: tuple[NotUnderstood, ...] = ()
+    """Options that the prediction does not use, but for those that do not change a step's time or
+    memory (learning rate, paths, seeds), which each launcher lists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchText:
+    """A file that may be a launch file, and what is known besides it."""
+
+    source: str
+    text: str
+    model: Model | None = None
+    """Model that the user names, for launchers whose files do not hold it."""
+    gpus: int | None = None
+    """Number of accelerators that the user names, for files that do not hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What to write: a strategy that was checked, with all fields filled in."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+    comments: tuple[str, ...] = ()
+    """Lines for people: predicted step time, memory and interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFile:
+    """One file of an exported plan."""
+
+    ending: str
+    """Ending of its name; the first file of a plan has that of `-o`."""
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A trainer whose launch files shardwise reads and writes."""
+
+    name: str
+    """As in `shardwise export`."""
+    title: str
+    """As its makers write it."""
+    releases: tuple[str, ...]
+    """Releases whose options are written; the first by default."""
+    stack: str
+    """Catalog stack with the capabilities of that release."""
+    endings: tuple[str, ...]
+    """Endings of file names that can be written; the first by default."""
+    recognise: Callable[[str, str], bool]
+    """Whether a text with a file name is this launcher's, be some of its options wrong."""
+    read: Callable[[LaunchText], Launch]
+    """Read a launch file; raises `InputError` where a value is wrong or a variable has none."""
+    faults: Callable[[Model, Strategy], Iterator[Fault]]
+    """What the launcher has no option for, in a strategy that its stack can run."""
+    write: Callable[[LaunchPlan, str, str], tuple[LaunchFile, ...]]
+    """Files of a plan, for a release and the ending of the first file."""
