@@ -66,7 +66,7 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
         If the file cannot be read, is too large, empty, or not a mapping.
     """
     kind = _kind(path)
-    _refuse_irregular(path)
+    check_input_path(path)
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
         raise _fault(path, problem)
@@ -110,7 +110,7 @@ def read_bytes(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> bytes:
     InputError
         If the file cannot be read or is too large.
     """
-    _refuse_irregular(path)
+    check_input_path(path)
     try:
         with Path(path).open("rb") as stream:
             raw: io.BufferedIOBase = stream
@@ -136,7 +136,7 @@ def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
     return parse(text, ".json", path, most_bytes=_MAX_BYTES, first_line=first_line)
 
 
-def _refuse_irregular(path: str | Path) -> None:
+def check_input_path(path: str | Path) -> None:
     """Refuse what cannot be read completely: directories, devices, pipes that may never end."""
     try:
         mode = Path(path).stat().st_mode

@@ -1,0 +1,1 @@
+"""torchtitan: its logs."""
