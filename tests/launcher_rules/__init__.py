@@ -62,7 +62,9 @@ _CHECKS: Mapping[str, Callable[..., list[str]]] = {
 }
 
 LAUNCHERS: Mapping[str, Launcher] = {
+    "accelerate-2026": Launcher(name="huggingface", release="1.14"),
     "deepspeed-2024": Launcher(name="deepspeed", release="0.16.2"),
+    "deepspeed-2026": Launcher(name="deepspeed", release="0.19.5"),
     "huggingface-2024": Launcher(name="huggingface", release="1.2"),
     "llama-factory-2024": Launcher(name="huggingface", release="1.2"),
     "maxtext-2024": Launcher(name="maxtext", release="main"),

@@ -49,16 +49,22 @@ def _deepspeed_degrees(plan: Plan) -> Iterator[str]:
         yield f"placement {plan['placement']}: cannot"
     if plan["dp_shard"] not in (None, plan["dp"]) and plan["zero"] != 3:
         yield "dp_shard: with zero 3 only (MiCS)"
-    if plan["optimizer"] == "adamw-bf16" and (plan["zero"] == 0 or plan.release < (0, 18, 4)):
+    unsharded = plan["zero"] == 0 and plan.is_sharded
+    if plan["optimizer"] == "adamw-bf16" and (unsharded or plan.release < (0, 18, 4)):
         yield "optimizer adamw-bf16: with zero 1 to 3, from release 0.18.4"
 
 
 def _deepspeed_experts(plan: Plan) -> Iterator[str]:
     has_auto = plan.release >= (0, 19, 5)
-    if plan.experts and plan["etp"] > 1 and (not has_auto or plan["zero"] == 3):
-        yield f"etp {plan['etp']}: from release 0.19.5, not with zero 3"
+    if plan.experts and plan["etp"] > 1:  # auto_ep_folding.py: validate_folding_global
+        yield f"etp {plan['etp']}: cannot"
+    if plan.experts and plan["tp"] > 1 and plan["ep"] == 1:
+        yield "tp: of experts with AutoEP only"
     if not plan.experts or plan["ep"] == 1:
         return
+    offloads = plan["offload_weights"] or plan["offload_optimizer"]
+    if plan["tp"] > 1 and (plan["pp"] > 1 or plan["cp"] > 1 or offloads):
+        yield "ep: with tp not with pp, cp or offload"
     if plan["dp"] % plan["ep"]:
         yield f"ep {plan['ep']}: must divide dp {plan['dp']}"
     if plan["zero"] == 3:

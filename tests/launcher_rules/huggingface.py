@@ -41,7 +41,7 @@ _HUGGINGFACE: Abilities = {
 
 
 def _huggingface_sharding(plan: Plan) -> Iterator[str]:
-    shard = plan["dp_shard"] or plan["dp"]
+    shard = (plan["dp_shard"] or plan["dp"]) if plan["zero"] else 1
     is_mesh = plan["tp"] > 1 or plan["cp"] > 1
     if is_mesh and plan.release < (1, 10):
         yield "tp, cp: not before release 1.10"
