@@ -21,6 +21,7 @@ NEW = (
     "llama-factory-2024",
     "megatron-deepspeed-2024",
     "megatron-lm-2024",
+    "megatron-lm-2026",
     "mindspeed-2024",
     "oneflow-2021",
     "megatron-bridge-2026",

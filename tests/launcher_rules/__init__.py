@@ -73,6 +73,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "megatron-bridge-fused": Launcher(name="bridge", release="0.19"),
     "megatron-bridge-2026": Launcher(name="bridge", release="0.19"),
     "megatron-core-2025": Launcher(name="megatron", release="0.12"),
+    "megatron-lm-2026": Launcher(name="megatron", release="0.19"),
     "nemo-2025": Launcher(name="bridge", release="0.13"),
     "primus-2026": Launcher(name="primus", release="0.16"),
     "torchtitan-2024": Launcher(name="torchtitan", release="0.1"),

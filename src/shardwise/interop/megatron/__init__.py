@@ -1,1 +1,1 @@
-"""Megatron-LM: its logs."""
+"""Megatron-LM, and the configuration of Megatron-Core that launchers share."""
