@@ -1,7 +1,7 @@
 """What the launchers share: the record of a launch file that was read, and of one to write."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -53,6 +53,8 @@ class LaunchText:
     """Model that the user names, for launchers whose files do not hold it."""
     gpus: int | None = None
     """Number of accelerators that the user names, for files that do not hold it."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Values that the user sets, for variables that a script leaves open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,13 @@
 A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line here.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, nearest
@@ -30,11 +35,25 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
 
 
 def recognised_launcher(text: str, source: str) -> Launcher | None:
-    """Return the launcher that a text is written for; None if it is none of ours."""
+    """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
     return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
 
 
-def read_launch(path: str | Path, *, model: Model | None = None, gpus: int | None = None) -> Launch:
+def not_recognised(path: str | Path) -> Fault:
+    """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
+    titles = ", ".join(one.title for one in LAUNCHERS)
+    problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
+    endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
+    return Fault(source=str(path), problem=f"{problem}; {endings}")
+
+
+def read_launch(
+    path: str | Path,
+    *,
+    model: Model | str | None = None,
+    gpus: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Launch:
     """Read a launch file of Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed or accelerate.
 
     Parameters
@@ -43,6 +62,8 @@ def read_launch(path: str | Path, *, model: Model | None = None, gpus: int | Non
         Model of the run, for files that do not hold one.
     gpus
         Accelerators of the run, for files that do not hold their number.
+    variables
+        Values of variables that a script leaves open.
 
     Raises
     ------
@@ -54,7 +75,62 @@ def read_launch(path: str | Path, *, model: Model | None = None, gpus: int | Non
     if launcher is None:
         titles = ", ".join(one.title for one in LAUNCHERS)
         raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
-    return launcher.read(LaunchText(source=source, text=text, model=model, gpus=gpus))
+    known = None if model is None else Model.load(model)
+    asked = LaunchText(
+        source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
+    )
+    return read_by(launcher, asked)
+
+
+def read_by(launcher: Launcher, text: LaunchText) -> Launch:
+    """Read a text of a launcher; a model that the catalog has is that of the catalog.
+
+    Parameters
+    ----------
+    launcher
+        Whose text it is.
+    text
+        The text, and what is known of it.
+    """
+    launch = launcher.read(text)
+    known = None if launch.model is None else catalog_model(launch.model)
+    return launch if known is None else replace(launch, model=known)
+
+
+def catalog_model(model: Model) -> Model | None:
+    """Return the model of the catalog with the same architecture; None if there is none."""
+    own = _architecture(model)
+    same = {one.name: one for one in _catalog_models() if _architecture(one) == own}
+    return same.get(model.name) or next(iter(same.values()), None)
+
+
+@cache
+def _catalog_models() -> tuple[Model, ...]:
+    return tuple(Model.load(name) for name in catalog.names("models"))
+
+
+# Fields of a model that say nothing of its architecture.
+_WORDS = ("name", "description", "sources", "seq_len", "max_positions", "left_out")
+
+
+def _architecture(model: Model) -> dict[str, Any]:
+    learned = model.max_positions or model.seq_len if model.position == "learned" else None
+    return {name: value for name, value in model if name not in _WORDS} | {"rows": learned}
+
+
+def known_release(launcher: Launcher, release: str | None) -> str:
+    """Return a release of a launcher; the first without a name.
+
+    Raises
+    ------
+    InputError
+        If its options are not known.
+    """
+    used = release or launcher.releases[0]
+    if used not in launcher.releases:
+        problem = f"allowed: {', '.join(launcher.releases)}{nearest(used, launcher.releases)}"
+        raise InputError(Fault.of("release", used, problem))
+    return used
 
 
 def launch_files(
@@ -67,10 +143,7 @@ def launch_files(
     InputError
         If the launcher cannot express the plan, or has no such release or file ending.
     """
-    used = release or launcher.releases[0]
-    if used not in launcher.releases:
-        problem = f"allowed: {', '.join(launcher.releases)}"
-        raise InputError(Fault.of("release", used, problem))
+    used = known_release(launcher, release)
     form = ending or launcher.endings[0]
     if form not in launcher.endings:
         problem = f"allowed endings: {', '.join(launcher.endings)}"
