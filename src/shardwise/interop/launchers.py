@@ -13,9 +13,10 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop import deepspeed
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 
-LAUNCHERS: tuple[Launcher, ...] = ()
+LAUNCHERS: tuple[Launcher, ...] = (deepspeed.LAUNCHER,)
 
 
 def launcher_of(name: str, field: str = "launcher") -> Launcher:

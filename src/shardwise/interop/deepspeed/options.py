@@ -1,0 +1,210 @@
+"""Options of DeepSpeed's JSON, as fields of a strategy or with no word here.
+
+Names and defaults are those of v0.19.5 (runtime/config.py, runtime/zero/config.py,
+runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option that stands for one number or flag of a strategy."""
+
+    path: tuple[str, ...]
+    """Keys that lead to it."""
+    field: str
+    idle: int | bool | None
+    """Value of the field that is written by leaving the option out."""
+    meaning_idle: tuple[object, ...] = ()
+    """Values of the option that stand for it, in addition to leaving it out."""
+
+
+TP = Option(path=("tensor_parallel", "autotp_size"), field="tp", idle=1, meaning_idle=(0,))
+CP = Option(path=("sequence_parallel_size",), field="cp", idle=1)
+PP = Option(path=("pipeline", "stages"), field="pp", idle=1, meaning_idle=("auto",))
+EP = Option(path=("expert_parallel", "autoep_size"), field="ep", idle=1)
+SHARD = Option(
+    path=("zero_optimization", "mics_shard_size"),
+    field="dp_shard",
+    idle=None,
+    meaning_idle=(-1, 0),
+)
+DEGREES = (TP, CP, PP, EP, SHARD)
+
+BATCHES = {
+    "train_micro_batch_size_per_gpu": "micro_batch_size (mbs)",
+    "train_batch_size": "global_batch_size (gbs)",
+    "gradient_accumulation_steps": "global_batch_size (gbs)",
+}
+"""Batch sizes, which the Trainer may fill in, and the field that sets them here."""
+
+OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "adamw": ("AdamW", {}),
+    "adamw-bf16": ("AdamW", {}),
+    "muon": ("Muon", {}),
+    "adafactor": ("Adafactor", {}),
+    "sgd": ("SGD", {}),
+    "sgd-momentum": ("SGD", {"momentum": 0.9}),
+}
+"""Optimizers as `optimizer.type` with parameters; those that DeepSpeed does not have are torch's.
+8-bit ones come with the client (bitsandbytes)."""
+OF_TORCH = ("adafactor", "sgd", "sgd-momentum")
+OPTIMIZER_TYPES = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "adafactor": "adafactor"}
+"""Optimizers by `optimizer.type` in lower case; of SGD the momentum decides."""
+
+ZERO_DEFAULTS: Mapping[str, object] = {
+    "contiguous_gradients": True,
+    "reduce_scatter": True,
+    "reduce_bucket_size": 500_000_000,
+    "use_multi_rank_bucket_allreduce": True,
+    "allgather_partitions": True,
+    "allgather_bucket_size": 500_000_000,
+    "sub_group_size": 1_000_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_model_persistence_threshold": None,
+    "stage3_use_all_reduce_for_fetch_params": False,
+    "stage3_module_granularity_threshold": 0,
+    "stage3_allgather_sequential": False,
+    "round_robin_gradients": False,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
+    "zeropp_loco_param": None,
+    "mics_hierarchical_params_gather": False,
+    "zenflow": None,
+    "leaf_module": None,
+}
+"""Options of ZeRO that change time or memory and have no word here, with their defaults."""
+ZERO_IGNORED = (
+    "load_from_fp32_weights",
+    "elastic_checkpoint",
+    "stage3_gather_16bit_weights_on_model_save",
+    "gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
+    "ignore_unused_parameters",
+    "legacy_stage1",
+    "memory_efficient_linear",
+    "pipeline_loading_checkpoint",
+    "override_module_apply",
+    "log_trace_cache_warnings",
+    "enable_sanity_checks",
+    "cpu_offload_use_pin_memory",
+)
+OFFLOAD_DEFAULTS: Mapping[str, object] = {
+    "ratio": 1.0,
+    "super_offload": False,
+    "cpuadam_cores_perc": None,
+    "nvme_path": None,
+    "max_in_cpu": None,
+}
+OFFLOAD_IGNORED = (
+    "pin_memory",
+    "buffer_count",
+    "buffer_size",
+    "pipeline_read",
+    "pipeline_write",
+    "fast_init",
+)
+TOP_DEFAULTS: Mapping[str, object] = {
+    "amp": None,
+    "torch_autocast": None,
+    "communication_data_type": None,
+    "seq_parallel_communication_data_type": None,
+    "sparse_attention": None,
+    "sparse_gradients": False,
+    "compression_training": None,
+    "data_efficiency": None,
+    "curriculum_learning": None,
+    "progressive_layer_drop": None,
+    "quantize_training": None,
+    "weight_quantization": None,
+    "hybrid_engine": None,
+    "compile": None,
+    "graph_harvesting": False,
+    "elasticity": None,
+    "use_data_before_expert_parallelism": False,
+    "disable_allgather": False,
+}
+"""Other options that change time or memory and have no word here, with their defaults."""
+TOP_IGNORED = (
+    "gradient_clipping",
+    "scheduler",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "memory_breakdown",
+    "dump_state",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "dataloader_drop_last",
+    "checkpoint",
+    "nebula",
+    "datastates",
+    "flops_profiler",
+    "autotuning",
+    "tensorboard",
+    "wandb",
+    "comet",
+    "csv_monitor",
+    "monitor_config",
+    "comms_logger",
+    "comms_config",
+    "eigenvalue",
+    "timers",
+    "aio",
+    "vocabulary_size",
+    "managed_gradient_accumulation",
+    "log_level",
+    "zero_optimization",
+)
+_SCALES = (
+    "loss_scale",
+    "initial_scale_power",
+    "loss_scale_window",
+    "hysteresis",
+    "consecutive_hysteresis",
+    "min_loss_scale",
+)
+CHECKPOINT_DEFAULTS: Mapping[str, object] = {
+    "partition_activations": False,
+    "contiguous_memory_optimization": False,
+    "number_checkpoints": None,
+    "synchronize_checkpoint_boundary": False,
+    "profile": False,
+}
+SECTION_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "tensor_parallel": {
+        "preset_model": None,
+        "partition_config": None,
+        "tp": None,
+        "injection_policy_tuple": None,
+    },
+    "expert_parallel": {
+        "use_grouped_mm": True,
+        "disable_triton_grouped_mm": False,
+        "load_balance_coeff": None,
+    },
+    "pipeline": {"partition": "best", "activation_checkpoint_interval": 0},
+    "bf16": {},
+    "fp16": {"fp16_master_weights_and_grads": False},
+    "optimizer": {"legacy_fusion": False},
+    "data_types": {"param_dtype": None, "buffer_dtype": None},
+}
+SECTION_IGNORED: Mapping[str, tuple[str, ...]] = {
+    "tensor_parallel": ("dtype", "keep_module_on_host", "preset_model"),
+    "expert_parallel": ("preset_model", "validate_folding_routing"),
+    "pipeline": ("seed_layers", "pipe_partitioned", "grad_partitioned"),
+    "bf16": ("immediate_grad_update", "check_grad_overflow", "auto_cast", *_SCALES),
+    "fp16": ("auto_cast", *_SCALES),
+    "optimizer": ("params",),
+}
+OFFLOADS: Mapping[str, tuple[str, str]] = {
+    "offload_weights": ("offload_param", "cpu_offload_param"),
+    "offload_optimizer": ("offload_optimizer", "cpu_offload"),
+}
+"""Sections of what is offloaded, and their older names."""
+NO_WORD = "shardwise models nothing of the kind"

@@ -1,0 +1,59 @@
+"""Random plans that a launcher can run, for round trips of its files."""
+
+import random
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from launcher_draws import MODELS, NVIDIA, draw
+from launcher_rules.plan import plan_of
+from shardwise import InputError, Model, Strategy, System
+from shardwise.config.strategy_table import Table
+from shardwise.interop.launch import Launcher, LaunchPlan
+from shardwise.parallel.constraints import illegal_faults
+
+
+def legal_plans(launcher: Launcher, count: int) -> Iterator[LaunchPlan]:
+    """Plans that the launcher's stack runs and that its files can hold."""
+    source = random.Random(launcher.name)  # noqa: S311 - of tests
+    models = {name: Model.load(name) for name in MODELS}
+    systems = {name: System.load(name) for name in NVIDIA}
+    found = 0
+    while found < count:
+        model, system = models[source.choice(MODELS)], systems[source.choice(NVIDIA)]
+        row = draw(source, launcher.stack)
+        if source.random() < 1 / 2 and row["tp"] > 1:
+            row["tp_exchange"] = source.choice(["all_reduce", "rs_ag"])
+        if row["cp"] > 1:
+            row["cp_exchange"] = source.choice(["ring", "all_gather", "all_to_all"])
+        if source.random() < 1 / 8:
+            row |= {"recompute": "full", "offload_activations": True, "offload_parts": None}
+        try:
+            strategy = Strategy(**row).resolved(model)
+        except InputError:
+            continue
+        if illegal_faults(model, system, Table.of(model, [strategy])):
+            continue
+        if any(launcher.faults(model, strategy)):
+            continue
+        found += 1
+        yield LaunchPlan(model=model, system=system, strategy=strategy, comments=("a comment",))
+
+
+def with_effect(model: Model, fields: dict[str, Any], but: Collection[str]) -> dict[str, Any]:
+    """Fields of a strategy that decide something, without some."""
+    plan = plan_of(model, fields, "main")
+    idle = {
+        "recompute_parts": fields["recompute"] != "selective",
+        "offload_parts": not fields["offload_activations"],
+        "sequence_parallel": True,  # tp_exchange says the same
+        "ep": not plan.experts,
+        "etp": not plan.experts,
+        "expert_overlap": not plan.experts,
+        "dp_shard": fields["dp_shard"] == fields["dp"],
+        "quantized_weights": fields["quantization"] == "none",
+    }
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in but and not idle.get(name, False) and not plan.is_idle(name)
+    }
