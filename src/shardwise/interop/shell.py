@@ -1,0 +1,451 @@
+"""Shell scripts as data: the words of their commands, with variables of literal value replaced.
+
+Nothing is run. What has no literal value (arguments of the script, output of commands, variables
+that are set elsewhere) stays in a word as a mark with its name; `names_in` finds them.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from shardwise.interop.shell_words import Document, Lexer, Piece, Token, Word
+
+_MARK = "\0"
+_MARKED = re.compile(f"{_MARK}([^{_MARK}]*){_MARK}")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
+_PARAMETER = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
+)
+_PREFIXES = ("export", "local", "declare", "readonly", "typeset")
+_LOOPS = ("for", "while", "until", "select")
+_SKIPPED = ("then", "do", "{", "}", "!", "else", "fi", "done", "time", "function")
+_SHELLS = ("bash", "sh", "eval", "exec")
+_INSIDE = ("eval", "exec", "nohup", "sudo")
+_MOST_STEPS = 20_000
+_MOST_LETTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a script says, as far as it is literal."""
+
+    commands: tuple[tuple[str, ...], ...]
+    """Words of every command, variables replaced; `eval` and `bash -c` are those of their text."""
+    variables: Mapping[str, tuple[str, ...]]
+    """Variables after the last command; arrays have several words."""
+    exported: Mapping[str, str]
+    """Variables of the environment: exported ones, and those before a command."""
+    documents: Mapping[str, str]
+    """Here-documents by the file that they are written to."""
+    directives: tuple[str, ...]
+    """Options of #SBATCH lines, and of others of that kind."""
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of what has no literal value in a word."""
+    return tuple(dict.fromkeys(_MARKED.findall(text)))
+
+
+def shown(text: str) -> str:
+    """Return a word as people read it: $NAME for what has no literal value."""
+    return _MARKED.sub(r"$\1", text)
+
+
+def parse_script(text: str, variables: Mapping[str, str] | None = None) -> Script:
+    """Read a shell script.
+
+    Parameters
+    ----------
+    text
+        The script.
+    variables
+        Values of variables, whatever the script sets them to.
+    """
+    return _Reader(fixed=dict(variables or {})).read(text)
+
+
+def _mark(name: str) -> str:
+    return f"{_MARK}{name}{_MARK}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Follows a script from command to command."""
+
+    fixed: dict[str, str]
+    values: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    commands: list[tuple[str, ...]] = field(default_factory=list)
+    exported: dict[str, str] = field(default_factory=dict)
+    documents: dict[str, str] = field(default_factory=dict)
+    directives: list[str] = field(default_factory=list)
+    steps: int = 0
+
+    def read(self, text: str) -> Script:
+        self.directives = re.findall(
+            r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", text, re.MULTILINE
+        )
+        self._run(Lexer(text).tokens(), None)
+        return Script(
+            commands=tuple(self.commands),
+            variables={**self.values, **{name: (one,) for name, one in self.fixed.items()}},
+            exported=self.exported,
+            documents=self.documents,
+            directives=tuple(self.directives),
+        )
+
+    def _run(self, tokens: Sequence[Token], unless: str | None) -> None:
+        """Read commands.
+
+        Parameters
+        ----------
+        unless
+            Name of what decides whether they are run, where it is not known; None: they are.
+        """
+        at = 0
+        while at < len(tokens):
+            self.steps += 1
+            if self.steps > _MOST_STEPS:
+                return
+            part = tokens[at]
+            word = part.literal if isinstance(part, Word) else None
+            if word == "if":
+                at = self._branches(tokens, at, unless)
+            elif word == "case":
+                at = self._cases(tokens, at, unless)
+            elif word in _LOOPS:
+                end = _end_of(tokens, at, _LOOPS, "done")
+                self._run(tokens[at + 1 : end], unless or "")
+                at = end + 1
+            elif isinstance(part, (str, Document)) or word in _SKIPPED:
+                at += 1
+            else:
+                end = _end_of_command(tokens, at)
+                self._command(tokens[at:end], unless)
+                at = end
+
+    def _branches(self, tokens: Sequence[Token], at: int, unless: str | None) -> int:
+        """Read `if`: the branch whose condition is literal and true, or all of them."""
+        end = _end_of(tokens, at, ("if",), "fi")
+        for condition, body in _arms(tokens[at:end]):
+            verdict, name = (True, None) if condition is None else self._test(condition)
+            if verdict is not False:
+                self._run(body, unless if verdict else name or unless)
+            if verdict:
+                break
+            if verdict is None:
+                unless = name or unless
+        return end + 1
+
+    def _test(self, tokens: Sequence[Token]) -> tuple[bool | None, str]:
+        """Return whether a condition is true, None where it is not known, and what decides it."""
+        words: list[str] = []
+        for part in tokens:
+            if isinstance(part, Word):
+                words += self._expanded(part, split=False) or [""]
+        missing = next((name for word in words for name in names_in(word)), "")
+        joined = any(part in ("&&", "||", "|", ">") for part in tokens)
+        if missing or joined or not words or words[0] not in ("[", "[[", "test"):
+            return None, missing
+        return _compared([word for word in words[1:] if word not in ("]", "]]")]), ""
+
+    def _cases(self, tokens: Sequence[Token], at: int, unless: str | None) -> int:
+        """Read `case`: the first pattern that matches a literal word, or all of them."""
+        end = _end_of(tokens, at, ("case",), "esac")
+        subject = tokens[at + 1] if at + 1 < end else None
+        word = self._text(subject) if isinstance(subject, Word) else ""
+        missing, matched, place = names_in(word), False, at + 3
+        while place < end:
+            close = next((i for i in range(place, end) if tokens[i] == ")"), end)
+            listed = tokens[place:close]
+            patterns = [self._text(one) for one in listed if isinstance(one, Word)]
+            stop = next((i for i in range(close, end) if tokens[i] == ";;"), end)
+            fits = any(fnmatchcase(word, pattern) for pattern in patterns)
+            if missing or (fits and not matched):
+                self._run(tokens[close + 1 : stop], missing[0] if missing else unless)
+            matched = matched or fits
+            place = stop + 1
+        return end + 1
+
+    def _command(self, tokens: Sequence[Token], unless: str | None) -> None:
+        """Read one command: assignments, then its words."""
+        words: list[str] = []
+        before: dict[str, str] = {}
+        redirected: str | None = None
+        prefixed, at = False, 0
+        while at < len(tokens):
+            part = tokens[at]
+            at += 1
+            if isinstance(part, Document):
+                self._document(part, redirected)
+            elif part == ">":
+                target = tokens[at] if at < len(tokens) else None
+                if isinstance(target, Word):
+                    redirected = self._text(target)
+                    at += 1
+            elif isinstance(part, Word):
+                if not words and part.literal in _PREFIXES:
+                    prefixed = prefixed or part.literal == "export"
+                    words = []
+                    continue
+                name = _assigned(part) if not words else None
+                if name is not None:
+                    at = self._assign(name, part, tokens, at, unless)
+                    before[name] = " ".join(self.values.get(name, ()))
+                else:
+                    words += self._expanded(part, split=True)
+        if prefixed or words:
+            self.exported |= before
+        if words:
+            self._record(words, unless)
+
+    def _document(self, document: Document, target: str | None) -> None:
+        if target:
+            self.documents[target] = document.text
+
+    def _record(self, words: list[str], unless: str | None) -> None:
+        """Note a command; text that a shell would run is read as commands."""
+        for at, word in enumerate(words):
+            shell = word.rpartition("/")[2]
+            if shell not in _SHELLS:
+                continue
+            rest = [one for one in words[at + 1 :] if one not in ("-c", "-lc", "-x", "-e")]
+            if rest and any(character.isspace() for character in rest[0]):
+                self._run(Lexer(" ".join(rest)).tokens(), unless)
+                if at:
+                    self.commands.append(tuple(words[:at]))
+                return
+        while words and words[0] in _INSIDE:
+            words = words[1:]
+        self.commands.append(tuple(words))
+
+    def _assign(
+        self, name: str, part: Word, tokens: Sequence[Token], at: int, unless: str | None
+    ) -> int:
+        """Set a variable; returns where its command goes on."""
+        adds = str(part.pieces[0].text).startswith(f"{name}+=")
+        old = self.values.get(name, ())
+        if at < len(tokens) and tokens[at] == "=(":
+            end = next((i for i in range(at, len(tokens)) if tokens[i] == ")"), len(tokens))
+            items: list[str] = []
+            for one in tokens[at + 1 : end]:
+                if isinstance(one, Word):
+                    items += self._expanded(one, split=True)
+            value, at = (*(old if adds else ()), *items), end + 1
+        else:
+            first = part.pieces[0]
+            rest = first.text[len(name) + (2 if adds else 1) :]
+            word = Word((Piece("text", rest, first.quoted), *part.pieces[1:]))
+            value = ((" ".join(old) if adds else "") + self._text(word),)
+        if sum(map(len, value)) > _MOST_LETTERS:
+            value = (_mark(name),)
+        if unless is not None:
+            value = (*(old if adds else ()), _mark(unless or name))
+        if name not in self.fixed:
+            self.values[name] = value
+        return at
+
+    def _text(self, word: Word) -> str:
+        """A word as one text."""
+        return " ".join(self._expanded(word, split=False))
+
+    def _expanded(self, word: Word, *, split: bool) -> list[str]:
+        """A word with its variables replaced; unquoted ones are split at blanks."""
+        done: list[str] = []
+        current, started = "", False
+        for piece in word.pieces:
+            values = self._values_of(piece)
+            if piece.kind == "text" or (piece.quoted and len(values) == 1):
+                current += values[0]
+                started = started or piece.quoted or bool(values[0])
+                continue
+            pieces = list(values)
+            if not piece.quoted and split:
+                joined = " ".join(values)
+                if joined[:1].isspace() and started:
+                    done.append(current)
+                    current, started = "", False
+                pieces = joined.split()
+                if joined[-1:].isspace() and pieces:
+                    pieces.append("")
+            for number, text in enumerate(pieces):
+                if number:
+                    if started:
+                        done.append(current)
+                    current, started = "", False
+                current += text
+                started = started or bool(text) or piece.quoted
+        if started:
+            done.append(current)
+        return done
+
+    def _values_of(self, piece: Piece) -> tuple[str, ...]:
+        if piece.kind == "text":
+            return (piece.text,)
+        if piece.kind == "command":
+            return (_mark(f"({' '.join(piece.text.split())})"),)
+        if piece.kind == "number":
+            return (self._number(piece.text),)
+        return self._parameter(piece.text)
+
+    def _parameter(self, text: str) -> tuple[str, ...]:
+        """Words of ${...}; a form that is not known stays a mark."""
+        found = _PARAMETER.fullmatch(text)
+        if found is None:
+            known = re.match(r"[A-Za-z_0-9]*", text.lstrip("#!"))
+            return (_mark(known[0] if known and known[0] else text),)
+        name, listed, how, other = found[1], found[2], found[3], found[4]
+        value = self._variable(name)
+        is_set = value is not None and (not how or ":" not in how or "".join(value) != "")
+        if how and how[-1] == "+":
+            return (self._inner(other),) if is_set else ("",)
+        if value is not None and is_set:
+            return value if listed else (" ".join(value),)
+        if how and how[-1] in "-=":
+            default = self._inner(other)
+            if how[-1] == "=" and name not in self.fixed:
+                self.values[name] = (default,)
+            return (default,)
+        return ((_mark(name),) if value is None else value) or ("",)
+
+    def _inner(self, text: str) -> str:
+        """The text of a default value."""
+        lexed = Lexer(f'"{text}"' if '"' not in text else text).tokens()
+        return " ".join(self._text(one) for one in lexed if isinstance(one, Word))
+
+    def _variable(self, name: str) -> tuple[str, ...] | None:
+        if name in self.fixed:
+            return (self.fixed[name],)
+        value = self.values.get(name)
+        found = _MARKED.fullmatch(value[0]) if value is not None and len(value) == 1 else None
+        if found is not None and not found[1].isidentifier():
+            return (_mark(name),)  # not $1 or $(...): the name that a reader of the script sees
+        return value
+
+    def _number(self, text: str) -> str:
+        """The value of simple arithmetic, or a mark with the first name without a value."""
+        plain = re.sub(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])\}?", r"\1", text)
+        names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", plain)
+        values = {name: " ".join(self._variable(name) or (_mark(name),)) for name in names}
+        replaced = re.sub(r"[A-Za-z_][A-Za-z0-9_]*", lambda one: values[one[0]].strip(), plain)
+        if missing := names_in(replaced):
+            return _mark(missing[0])
+        result = _calculated(replaced)
+        return _mark(" ".join(text.split())) if result is None else str(result)
+
+
+def _assigned(part: Word) -> str | None:
+    """The variable that a word assigns to, if it does."""
+    first = part.pieces[0]
+    found = None if first.quoted or first.kind != "text" else _ASSIGNMENT.match(first.text)
+    return found[1] if found else None
+
+
+def _arms(tokens: Sequence[Token]) -> list[tuple[Sequence[Token] | None, Sequence[Token]]]:
+    """Conditions and bodies of `if`, without its `fi`; `else` has no condition."""
+    arms: list[tuple[Sequence[Token] | None, Sequence[Token]]] = []
+    condition: Sequence[Token] | None = None
+    depth, start = 0, 0
+    for place, part in enumerate(tokens):
+        word = part.literal if isinstance(part, Word) else None
+        depth += (word == "if") - (word == "fi")
+        if depth > 1 or word not in ("if", "then", "elif", "else"):
+            continue
+        if word == "then":
+            condition = tokens[start:place]
+        elif word != "if":
+            arms.append((condition, tokens[start:place]))
+            condition = None
+        start = place + 1
+    return [*arms, (condition, tokens[start:])]
+
+
+def _end_of_command(tokens: Sequence[Token], at: int) -> int:
+    """Where a simple command ends; lines inside an array go on."""
+    inside = False
+    for place in range(at, len(tokens)):
+        part = tokens[place]
+        if part == "=(":
+            inside = True
+        elif part == ")" and inside:
+            inside = False
+        elif isinstance(part, str) and part != ">" and not inside:
+            return place
+    return len(tokens)
+
+
+def _end_of(tokens: Sequence[Token], at: int, opening: Sequence[str], closing: str) -> int:
+    """Where a compound command that opens at a place closes."""
+    depth = 0
+    for place in range(at, len(tokens)):
+        part = tokens[place]
+        word = part.literal if isinstance(part, Word) else None
+        if word in opening:
+            depth += 1
+        elif word == closing:
+            depth -= 1
+            if depth == 0:
+                return place
+    return len(tokens)
+
+
+_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+def _compared(words: Sequence[str]) -> bool | None:
+    """Whether a comparison of `test` is true; None where it is none that is known."""
+    if words[:1] == ["!"]:
+        inner = _compared(words[1:])
+        return None if inner is None else not inner
+    if len(words) == 1:
+        return bool(words[0])
+    if words and words[0] in ("-z", "-n"):
+        return (len("".join(words[1:])) == 0) == (words[0] == "-z")
+    left, how, right = words if len(words) == 3 else ("", "", "")  # noqa: PLR2004 - a == b
+    if how in ("=", "==", "!="):
+        return fnmatchcase(left, right) == (how != "!=")
+    if how in _NUMBERS and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
+        return _NUMBERS[how](int(left), int(right))
+    return None
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_MOST_NUMBER = 10**18
+
+
+def _calculated(text: str) -> int | None:
+    """The value of sums and products of whole numbers; None of anything else."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        value = node.value
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = -_value(node.operand)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        value = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    else:
+        raise ValueError("is no sum or product of whole numbers")
+    if abs(value) > _MOST_NUMBER:
+        raise ValueError("is too large")
+    return value
