@@ -1,0 +1,291 @@
+"""The nearest plan: the fewest changed fields that make a strategy legal, small enough, accepted.
+
+Candidates differ from the strategy in one field, then two, and so on. Model, accelerators, batch
+and sequence stay. Of the candidates with the fewest changes, the one with the shortest step wins.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice, product
+from typing import Any
+
+import numpy as np
+
+from shardwise.analysis import Result
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind
+from shardwise.config.system import System
+from shardwise.errors import InputError
+from shardwise.estimator import estimate_many
+from shardwise.parallel.constraints import software
+from shardwise.planning.search.layouts import uneven_layers
+from shardwise.planning.search.results import FieldChange
+
+Accepts = Callable[[Strategy], bool]
+
+FIXED = frozenset(
+    {
+        *("gpus", "global_batch_size", "seq_len", "training", "document_len", "attention"),
+        *("expert_imbalance", "stack", "any_software", "dp"),
+    }
+)
+"""Fields that never change: what is trained and on what. `dp` follows from the other degrees."""
+_FOLLOWING = ("dp", "sequence_parallel", "tp_exchange", "schedule", "dispatcher")
+_LAYOUT = (
+    *("gpus", "global_batch_size", "seq_len", "tp", "tp2", "cp", "pp", "ep", "etp", "vpp"),
+    *("stack", "any_software"),
+)
+# Beyond so many, every other changed field must be one that is at fault.
+_FREE_CHANGES = 2
+_MOST_CHANGES = 5
+# Candidates of one number of changes that are evaluated, and of these, that are checked one by one.
+_MOST_ROWS = 1 << 17
+_MOST_CHECKED = 2000
+
+
+class NearestPlan(Result):
+    """A legal plan that fits, and how it differs from the strategy of the user."""
+
+    strategy: dict[str, Any]
+    """All fields, defaults filled in."""
+    changes: tuple[FieldChange, ...]
+    """In the order of `Strategy`, without fields that follow from others."""
+    step_time_s: float
+
+
+def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
+    """Return the fields but the stack that a user must set for a resolved strategy.
+
+    Parameters
+    ----------
+    model
+        Model that is trained.
+    resolved
+        A strategy with all fields filled in.
+    """
+    layout = {name: getattr(resolved, name) for name in _LAYOUT}
+    implied = Strategy(**layout).resolved(model)
+    defaults = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
+    own = {name: getattr(resolved, name) for name in COLUMNS if name != "stack"}
+    return {
+        name: value
+        for name, value in own.items()
+        if value != (defaults[name] if name in defaults else getattr(implied, name))
+    }
+
+
+def nearest_plan(
+    model: Model,
+    system: System,
+    strategy: Strategy,
+    accepts: Accepts = lambda _: True,
+    *,
+    at_fault: Collection[str] = (),
+) -> NearestPlan | None:
+    """Return the nearest legal plan that fits and is accepted; None if none is found.
+
+    Parameters
+    ----------
+    model, system
+        They stay, as do accelerators, batch and sequence.
+    strategy
+        The plan of the user; it names the stack whose rules apply.
+    accepts
+        Whether a legal plan that fits will do.
+    at_fault
+        Fields to change first. Of more than two changes, all but two are of these.
+
+    Raises
+    ------
+    InputError
+        If a field is missing that nothing implies.
+    """
+    base = strategy.resolved(model, system.stack)
+    offending = {"tp_exchange" if name == "sequence_parallel" else name for name in at_fault}
+    space = _Changes.of(model, system, base, offending)
+    for number in range(1, _MOST_CHANGES + 1):
+        found = space.best(number, accepts)
+        if found is not None:
+            return found
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """Values that each field may change to."""
+
+    model: Model
+    system: System
+    base: Strategy
+    following: frozenset[str]
+    """Fields that follow from others, unless they are among the changes."""
+    values: Mapping[str, tuple[Any, ...]]
+    offending: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Model, system: System, base: Strategy, offending: set[str]) -> "_Changes":
+        needed = set_fields(model, base)
+        names = [n for n in COLUMNS if n not in FIXED and (n in offending or not _is_work(n))]
+        values = {name: changed_values(name, model, system, base) for name in names}
+        return cls(
+            model=model,
+            system=system,
+            base=base,
+            following=frozenset(n for n in _FOLLOWING if n == "dp" or n not in needed),
+            values={name: own for name, own in values.items() if own},
+            offending=frozenset(offending & values.keys()),
+        )
+
+    def best(self, number: int, accepts: Accepts) -> NearestPlan | None:
+        """The fastest accepted plan with a number of changes."""
+        rows = list(islice(self._rows(number), _MOST_ROWS))
+        if not rows:
+            return None
+        step_s, strategies = self._evaluated(rows)
+        order = np.argsort(step_s, kind="stable")
+        for position in order[np.isfinite(step_s[order])][:_MOST_CHECKED].tolist():
+            found = strategies(position)
+            if accepts(found):
+                return self._plan(found, rows[position], float(step_s[position]))
+        return None
+
+    def _rows(self, number: int) -> Iterator[dict[str, Any]]:
+        """Changes by field; those of more fields at fault come first."""
+        others = [name for name in self.values if name not in self.offending]
+        ours = [name for name in self.values if name in self.offending]
+        for free in range(min(number, _FREE_CHANGES) + 1):
+            for some in combinations(ours, number - free):
+                for more in combinations(others, free):
+                    names = (*some, *more)
+                    for row in product(*(self.values[name] for name in names)):
+                        yield dict(zip(names, row, strict=True))
+
+    def _evaluated(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Callable[[int], Strategy]]:
+        """Step times [s], infinite where a row is illegal or does not fit; and the strategies."""
+        step_s = np.full(len(rows), np.inf)
+        tables: list[Any] = []
+        place = np.zeros((len(rows), 2), dtype=np.int64)
+        groups: dict[frozenset[str], list[int]] = {}
+        for position, row in enumerate(rows):
+            groups.setdefault(self.following.intersection(row), []).append(position)
+        for explicit, members in groups.items():
+            varied = {name for position in members for name in rows[position]}
+            columns: dict[str, Any] = {}
+            for name in COLUMNS:
+                if name in self.following - explicit:
+                    continue
+                own = getattr(self.base, name)
+                columns[name] = _column(
+                    own, [rows[m].get(name, own) for m in members], name in varied
+                )
+            found = estimate_many(self.model, self.system, columns)
+            times = np.where((found.refused < 0) & found.fits, found.step_time_s, np.inf)
+            step_s[members] = times
+            place[members, 0] = len(tables)
+            place[members, 1] = np.arange(len(members))
+            tables.append(found.table)
+        return step_s, lambda position: tables[place[position, 0]].strategy(int(place[position, 1]))
+
+    def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
+        mine, theirs = self.base.to_dict(), found.to_dict()
+        changes = (
+            FieldChange(field=n, given=mine[n], value=theirs[n]) for n in COLUMNS if n in row
+        )
+        return NearestPlan(strategy=theirs, changes=tuple(changes), step_time_s=step_time_s)
+
+
+def _column(own: object, values: list[Any], varied: bool) -> Any:
+    """A column of a table: one value for all rows, or one for each."""
+    if not varied:
+        return [own] * len(values) if isinstance(own, tuple) or own is None else own
+    return values
+
+
+def _is_work(name: str) -> bool:
+    return COLUMNS[name].role.work
+
+
+def changed_values(name: str, model: Model, system: System, base: Strategy) -> tuple[Any, ...]:
+    """Return what a field may change to: other values that the stack of the strategy lists.
+
+    Degrees divide the accelerators; sets of words lose some words; layers of stages are as even
+    as they can be.
+
+    Parameters
+    ----------
+    name
+        A field of `Strategy`.
+    model, system
+        What runs, and on what.
+    base
+        The strategy, all fields filled in.
+    """
+    stack = base.loaded_stack(system.stack)
+    own = getattr(base, name)
+    tried = _every(name, model, system, base, stack)
+    return tuple(v for v in dict.fromkeys(tried) if v != own and software.can_run(stack, name, v))
+
+
+def _every(
+    name: str, model: Model, system: System, base: Strategy, stack: Stack
+) -> tuple[Any, ...]:
+    field = COLUMNS[name]
+    unset = (None,) if field.optional else ()
+    values: Iterable[Any] = ()
+    match field.kind:
+        case Kind.FLAG:
+            values = (False, True)
+        case Kind.WORD:
+            values = field.words
+        case Kind.SET:
+            values = _subsets(name, base, stack)
+        case Kind.TIER:
+            values = range(len(system.network))
+        case Kind.LIST if name == "stage_layers" and base.pp > 1:
+            values = (uneven_layers(model.depth, base.pp * base.vpp),)
+        case Kind.WHOLE | Kind.NUMBER:
+            values = _numbers(name, model, base)
+    return (*unset, *values)
+
+
+def _subsets(name: str, base: Strategy, stack: Stack) -> Iterator[tuple[Any, ...]]:
+    """Subsets of a set of words, and for recompute what recipes of the stack recompute."""
+    own = getattr(base, name) or ()
+    least = 0 if FIELDS[name].default == () else 1
+    for number in range(least, len(own) + 1):
+        yield from combinations(own, number)
+    if name == "recompute_parts":
+        yield from stack.recompute_sets
+
+
+def _numbers(name: str, model: Model, base: Strategy) -> tuple[int | float, ...]:
+    """Numbers that a field may be: of a degree, divisors of the accelerators."""
+    if COLUMNS[name].role.every:
+        return COLUMNS[name].role.every
+    match name:
+        case "tp" | "tp2" | "cp" | "pp" | "ep" | "etp" | "dp_shard":
+            return _divisors(base.gpus or 1)
+        case "micro_batch_size":
+            return _divisors(base.global_batch_size or 1)
+        case "vpp":
+            return _divisors(model.depth)
+        case "recompute_layers":
+            return tuple(range(1, model.depth + 1))
+    default = FIELDS[name].default
+    return () if default is None else (default,)
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(one for one in range(1, number + 1) if number % one == 0)
+
+
+def blamed_fields(error: InputError) -> set[str]:
+    """Fields of a strategy that faults are of."""
+    names = {fault.field for fault in error.faults}
+    if "dp" in names:
+        names |= {"tp", "pp", "cp"}
+    return names & FIELDS.keys()
