@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
@@ -22,6 +22,9 @@ _OTHER_VERSION = "was it written by another version? Run it again"
 
 class Result(Described):
     """Base of all result records: frozen, plain and finite values."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ()
+    """What commands add to it, which `read` leaves out."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -46,7 +49,8 @@ class Result(Described):
             If a field is missing, unknown, of another type, or contradicts others.
         """
         try:
-            result = cls.model_validate_json(json.dumps(data), strict=True)
+            own = {key: value for key, value in data.items() if key not in cls.ADDED}
+            result = cls.model_validate_json(json.dumps(own), strict=True)
             faults = [
                 replace(fault, field=_joined(place, fault.field))
                 for place, record in _records(result, "")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Parts of the time are sums of float64; they add up to the step within this share.
 _ROUNDING = 1e-9
-# What the command adds to an estimate: results of other models, and notes on an imported file.
-_ADDED = ("also", "imported", "recipe")
 
 
 class Peak(Result):
@@ -356,6 +354,8 @@ class Software(Result):
 class Estimate(Deferred):
     """Times, memory and detail of one strategy."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("also", "imported", "recipe", "launch")
+
     model: str
     system: str
     strategy: dict[str, Any]
@@ -422,12 +422,6 @@ class Estimate(Deferred):
     """Every matrix product, on request; their FLOPs add up to `matrix_flops`."""
     whole_run: TrainingTime | None = None
     """The training run, if its number of tokens is known."""
-
-    @classmethod
-    def read(cls, data: Mapping[str, object], *, source: str = "", field: str = "") -> Self:
-        """Return a saved estimate, without what the command added to it; see `Result.read`."""
-        fields = {key: value for key, value in data.items() if key not in _ADDED}
-        return super().read(fields, source=source, field=field)
 
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved estimate that does not fit the others."""

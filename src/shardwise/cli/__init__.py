@@ -42,11 +42,16 @@ VERBS = {
     "stacks": "Software stacks of the catalog, or one stack.",
     "recipes": "Published recipes next to what was measured with them.",
     "convert": "Convert files of other tools; write results as tables.",
-    "export": "Matrix products, compute graph or DeepFlow shapes, as files.",
+    "export": "A plan as a launcher's configuration; products, graph or shapes as files.",
+    "import": "Model, strategy and stack of a trainer's launch file.",
     "schema": "JSON Schema of a config file, such as model or strategy.",
 }
 # Verbs whose function is not `command` of the module of their name.
-_FUNCTIONS = {"systems": ("listing", "systems"), "stacks": ("listing", "stacks")}
+_FUNCTIONS = {
+    "systems": ("listing", "systems"),
+    "stacks": ("listing", "stacks"),
+    "import": ("import_launch", "command"),
+}
 _INTERRUPTED = 130
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300

@@ -60,7 +60,7 @@ class Inputs:
 
 
 def read_inputs(
-    model: str,
+    model: str | Model,
     system: str | None,
     *,
     strategy: str | None,
@@ -82,6 +82,7 @@ def read_inputs(
         refuse_options(_NEEDS_CONFIG, tables=tables)
         system = system_or_config(model, system)
         return Inputs(model=model, system=system, strategy=strategy, flags=flags, run=run)
+    assert isinstance(model, str)  # noqa: S101 - a configuration is a file
     from shardwise.interop.amped.import_record import (  # noqa: PLC0415 - slow to import
         fields_of_several,
         import_record,
@@ -117,7 +118,7 @@ def read_inputs(
     )
 
 
-def configuration_of(model: str, tables: str | None = None) -> "AmpedConfig | None":
+def configuration_of(model: str | Model, tables: str | None = None) -> "AmpedConfig | None":
     """Read an AMPeD configuration and its lookup tables; None if the file is something else.
 
     Raises
@@ -126,7 +127,7 @@ def configuration_of(model: str, tables: str | None = None) -> "AmpedConfig | No
         If the configuration is wrong.
     """
     data = _configuration(model)
-    if data is None:
+    if data is None or isinstance(model, Model):
         return None
     from shardwise.interop.amped.files import read_config  # noqa: PLC0415 - slow to import
 
@@ -134,7 +135,7 @@ def configuration_of(model: str, tables: str | None = None) -> "AmpedConfig | No
     return read_config(data, model.strip(), found)
 
 
-def system_or_config(model: str, system: str | None) -> str:
+def system_or_config(model: str | Model, system: str | None) -> str:
     """Return the system, or an AMPeD configuration as MODEL, which includes it.
 
     Raises
@@ -142,16 +143,21 @@ def system_or_config(model: str, system: str | None) -> str:
     InputError
         If both are missing.
     """
-    if system is not None or _configuration(model) is not None:
-        return system or model
-    if files.is_file_name(model.strip()):
-        Model.load(model)  # a fault of the file is more useful
+    if system is not None:
+        return system
+    if isinstance(model, str):
+        if _configuration(model) is not None:
+            return model
+        if files.is_file_name(model.strip()):
+            Model.load(model)  # a fault of the file is more useful
     problem = "Missing argument 'SYSTEM'; it is optional only for an AMPeD configuration"
     raise InputError(Fault(source=COMMAND_LINE, problem=problem))
 
 
-def _configuration(model: str) -> dict[str, object] | None:
+def _configuration(model: str | Model) -> dict[str, object] | None:
     """Read a file that is an AMPeD configuration; None if it is anything else."""
+    if isinstance(model, Model):
+        return None
     path = model.strip()
     known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
     if not known or catalog.find("models", path) is not None:

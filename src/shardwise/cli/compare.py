@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.options import JsonFlag, OutputOption, PlotOption
+from shardwise.cli.launch import find_launch, launch_record
+from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, refuse_options
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
 from shardwise.planning.compare.run import compare
@@ -16,9 +17,14 @@ def command(
         typer.Argument(
             metavar="FILE...",
             help="Two or more: saved estimates or search results (--json, --output), scenarios "
-            "(YAML, JSON, TOML with model, system, strategy) or AMPeD configurations; also .gz.",
+            "(YAML, JSON, TOML with model, system, strategy), AMPeD configurations or launch files "
+            "of trainers; also .gz.",
         ),
     ],
+    system: Annotated[
+        str | None,
+        typer.Option("--system", metavar="NAME|FILE", help="System of launch files."),
+    ] = None,
     plot: PlotOption = None,
     json: JsonFlag = False,
     output: OutputOption = None,
@@ -36,7 +42,10 @@ def command(
         from shardwise.report.charts.compare import write_charts  # noqa: PLC0415
 
         check_chart_file(plot)
-    found = compare(*scenarios)
+    launches = [launch for file in scenarios if (launch := find_launch(file)) is not None]
+    if system is not None and not launches:
+        refuse_options("is for launch files, and there is none", system=system)
+    found = compare(*scenarios, system=system)
     if plot is not None:
         write_charts(found, plot)
         log.info("wrote %s", plot)
@@ -47,5 +56,6 @@ def command(
         print_comparison(found)
 
     lacks = "" if any(one.fits for one in found.scenarios) else "none fits in memory"
-    show(found.to_dict, tables, json=json, output=output, lacks=lacks)
+    also = {"launch": [launch_record(launch) for launch in launches]} if launches else {}
+    show(lambda: found.to_dict() | also, tables, json=json, output=output, lacks=lacks)
     return 1 if lacks else 0

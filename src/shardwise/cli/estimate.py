@@ -246,11 +246,13 @@ def command(
     Degrees default to 1; dp is the number of GPUs over the other degrees. Exit code 1 if the model
     does not fit in memory. An AMPeD configuration as MODEL also sets system, strategy and tokens.
     """
-    chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy)
+    chosen = Chosen.of(
+        recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
+    )
     inputs = read_inputs(
         chosen.model,
         chosen.system,
-        strategy=strategy,
+        strategy=chosen.strategy,
         flags=chosen.fields(flags),
         run=run,
         tables=tables,

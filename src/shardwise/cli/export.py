@@ -8,15 +8,21 @@ import typer
 
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import read_inputs
+from shardwise.cli.export_launch import (
+    LaunchOptions,
+    chosen_inputs,
+    export_launch,
+    launcher_names,
+)
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.options import (
-    ModelArgument,
     StrategyOption,
     SystemOrNone,
     TablesOption,
     one_of,
     refuse_options,
+    used,
+    with_options,
 )
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.cli.reference import case_of
@@ -33,6 +39,8 @@ from shardwise.report.graph import check_graph_file, graph_json, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 _THINGS = ("gemms", "graph", "deepflow")
+_FOR_LAUNCHERS = "is for `export LAUNCHER`"
+_NOT_FOR_LAUNCHERS = "has no effect on a launcher's configuration"
 _CSV = (".csv", ".csv.gz")
 _JSON = (".json", ".json.gz")
 _NOT_TEXT = (*_CSV, *_JSON, ".yaml", ".yml", ".toml", ".parquet")
@@ -43,10 +51,20 @@ _NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes without it"
 
 
 @with_strategy_flags
+@with_options
 def command(
     *,
-    what: Annotated[str, typer.Argument(metavar="|".join(_THINGS), help="What to write.")],
-    model: ModelArgument,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="|".join((*_THINGS, *launcher_names())), help="What to write."),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
+        ),
+    ] = None,
     system: SystemOrNone = None,
     strategy: StrategyOption = None,
     tables: TablesOption = None,
@@ -72,24 +90,43 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: text, as in .txt. "
-            "Standard output if omitted, or for -: CSV, JSON, text.",
+            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: text, as in .txt; "
+            "launchers: their own endings, more files next to it. Standard output if omitted, or "
+            "for -: CSV, JSON, text, the launch file.",
         ),
     ] = None,
+    launch: LaunchOptions,
     flags: Mapping[str, object],
 ) -> int:
-    """Write matrix products, compute graph or DeepFlow shapes of a strategy for other tools.
+    """Write a plan as a launcher's configuration; products, graph or shapes for other tools.
+
+    A launcher's name: its configuration and launch command, with the predicted step time and memory
+    as comments. A plan that the launcher cannot run is refused, with the nearest one that it can
+    (--nearest writes that); exit code 1 if the plan does not fit in memory.
 
     gemms: every matrix product of a step with its shape, count, FLOPs and time. graph: operations
     and collectives with the tensors between them. deepflow: one layer as six lines of rows, inner,
     columns; tokens are divided by dp and pp, tensor parallelism is left to DeepFlow.
     """
-    one_of("what", what, _THINGS)
+    what = one_of("what", what, (*_THINGS, *launcher_names()))
     output = None if output == "-" else output
+    if what not in _THINGS:
+        others = {"csv": csv, "reference": reference, "tables": tables}
+        refuse_options(_NOT_FOR_LAUNCHERS, **others)
+        return export_launch(
+            what,
+            launch,
+            model=model,
+            system=system,
+            strategy=strategy,
+            flags=flags,
+            output=output,
+        )
+    refuse_options(_FOR_LAUNCHERS, **used(launch))
     if what != "deepflow":
         refuse_options(_NO_SHAPES, csv=csv)
         refuse_options(_NO_REFERENCE, reference=reference)
-    inputs = read_inputs(model, system, strategy=strategy, flags=flags, run={}, tables=tables)
+    inputs = chosen_inputs(model, system, strategy, flags, tables)
     if reference is not None:
         known_reference(reference, "reference", ("amped",))
         refuse_options(_OUR_SHAPES, csv=csv)

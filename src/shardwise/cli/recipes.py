@@ -6,6 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwise.cli.launch import (
+    find_launch,
+    launch_fields,
+    launch_model,
+    launch_record,
+    launch_work,
+    overridden,
+)
 from shardwise.cli.options import (
     COMMAND_LINE,
     JsonFlag,
@@ -13,12 +21,14 @@ from shardwise.cli.options import (
     OutputOption,
     refuse_options,
 )
-from shardwise.cli.output import emit_json, note
+from shardwise.cli.output import emit_json
+from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
     from shardwise.config.recipe import Recipe
+    from shardwise.interop.launch import Launch
 
 RecipeOption = Annotated[
     str | None,
@@ -38,13 +48,6 @@ SearchRecipeOption = Annotated[
         "sequence, types and software; flags override them.",
     ),
 ]
-# Fields of a recipe that follow from others: a flag of one of these leaves them out.
-_FOLLOW = {
-    "dp": ("gpus",),
-    "pp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
-    "vpp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
-    "recompute": ("recompute_parts", "recompute_layers"),
-}
 
 
 def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
@@ -74,17 +77,39 @@ def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOpt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Model and system of the arguments, or those of the recipe."""
+    """Model, system and strategy of the arguments, of the recipe, or of a launch file."""
 
-    recipe: "Recipe | None"
-    model: str
+    recipe: "Recipe | None" = None
+    launch: "Launch | None" = None
+    """Launch file that sets the strategy, and as MODEL the model."""
+    model: str | Model
     system: str | None
+    strategy: str | None = None
+    """Strategy file, which is no launch file."""
 
     @classmethod
     def of(
-        cls, name: str | None, *, model: str | None, system: str | None, strategy: str | None = None
+        cls,
+        name: str | None,
+        *,
+        model: str | None,
+        system: str | None,
+        strategy: str | None = None,
+        gpus: object = None,
+        optional_with: str = "--recipe",
     ) -> "Chosen":
         """Load the recipe of `--recipe`, if any; without one, MODEL has to be there.
+
+        MODEL and the file of `--strategy` may be launch files.
+
+        Parameters
+        ----------
+        name
+            The recipe.
+        model, system, strategy, gpus
+            As entered.
+        optional_with
+            Option without which MODEL has to be there.
 
         Raises
         ------
@@ -102,28 +127,38 @@ class Chosen:
             check_same(recipe, model=model, system=system)
             return cls(recipe=recipe, model=recipe.model, system=recipe.system)
         if model is None:
-            problem = "Missing argument 'MODEL'; it is optional with --recipe"
+            problem = f"Missing argument 'MODEL'; it is optional with {optional_with}"
             raise InputError(Fault(source=COMMAND_LINE, problem=problem))
-        return cls(recipe=None, model=model, system=system)
+        launch = find_launch(model, gpus=gpus)
+        used = model if launch is None else launch_model(launch)
+        if strategy is None:
+            return cls(launch=launch, model=used, system=system)
+        by_file = find_launch(strategy, model=used, gpus=gpus)
+        own = strategy if by_file is None else None
+        return cls(launch=by_file, model=used, system=system, strategy=own)
 
     def fields(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of the recipe, overridden by flags; what follows from those is left out."""
+        """Fields of the recipe or the launch file, overridden by flags."""
+        if self.launch is not None:
+            return launch_fields(self.launch, flags)
         if self.recipe is None:
             return dict(flags)
-        own = self.recipe.fields()
-        left_out = {
-            other: flag
-            for flag, others in _FOLLOW.items()
-            for other in others
-            if flag in flags and other in own and other not in flags
-        }
-        for other, flag in left_out.items():
-            note(f"{other} of recipe {self.recipe.name} left out: it belongs to its {flag}")
-        return {n: value for n, value in own.items() if n not in left_out} | dict(flags)
+        return overridden(self.recipe.fields(), flags, f"recipe {self.recipe.name}")
 
     def question(self) -> dict[str, Any]:
-        """Fields that a search leaves as the recipe has them."""
+        """Fields that a search leaves as the recipe or the launch file has them."""
+        if self.launch is not None:
+            return launch_work(self.launch)
         return {} if self.recipe is None else self.recipe.question()
+
+    @property
+    def launch_source(self) -> str | None:
+        """The launch file, if there is one."""
+        return None if self.launch is None else self.launch.source
+
+    def launch_record(self) -> dict[str, Any]:
+        """Return what a result says of the launch file; empty without one."""
+        return {} if self.launch is None else {"launch": launch_record(self.launch)}
 
     def record(self, result: "Estimate", changed: Collection[str]) -> dict[str, Any]:
         """What was measured with the recipe, for its estimate as JSON; empty without one.
@@ -136,7 +171,7 @@ class Chosen:
             Fields that flags override; with any of them the measured run is another one.
         """
         if self.recipe is None:
-            return {}
+            return self.launch_record()
         record: dict[str, Any] = {"name": self.recipe.name, "changed": sorted(changed)}
         if not changed:
             from shardwise.planning.recipes import compared  # noqa: PLC0415 - slow to import

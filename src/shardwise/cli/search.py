@@ -9,6 +9,7 @@ import typer
 from shardwise.cli.amped import system_or_config
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.flags import training_run, with_run_flags
+from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
@@ -25,6 +26,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, note, progress_bar, show
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.space import (
+    ForOption,
     MaxMemoryOption,
     ObjectiveOption,
     OkIfNoneFlag,
@@ -34,6 +36,7 @@ from shardwise.cli.space import (
     field_pairs,
 )
 from shardwise.config import files
+from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.explain import explain
@@ -206,6 +209,7 @@ def command(
     of: SpaceOptions,
     wanted: SearchOptions,
     cluster: ClusterOptions,
+    launcher: ForOption = None,
     count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
     ok_if_none: OkIfNoneFlag = False,
     reference: Annotated[
@@ -236,6 +240,7 @@ def command(
     shown: dict[str, Any] = {"json": json, "output": output}
     if cluster.systems is not None:
         entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
+        entered["for"] = launcher
         check_one_kind(system, cluster, **entered, **asdict(theirs))
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
@@ -243,26 +248,43 @@ def command(
         space, training = of.read({}), training_run(run)
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()
-    chosen = Chosen.of(recipe, model=model, system=system)
+    chosen = Chosen.of(recipe, model=model, system=system, gpus=of.gpus)
     case = chosen.model, system_or_config(chosen.model, chosen.system)
     _check_output(output)
     if reference is not None:
         entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS) | dict(run)
-        refuse_options(_NO_EFFECT, recipe=recipe, **entered)
-        found = _search_reference(reference, case, of, wanted, theirs, count=count, **shown)
+        refuse_options(_NO_EFFECT, recipe=recipe, **entered, **{"for": launcher})
+        named = _named(case, reference), case[1]
+        found = _search_reference(reference, named, of, wanted, theirs, count=count, **shown)
         return 0 if found or ok_if_none else 1
     for options in theirs.entered().values():
         refuse_options(_NEEDS_REFERENCE, **options)
     refuse_options(_NEEDS_REFERENCE, layers=theirs.layers)
-    query = _Query(model=case[0], system=case[1], space=of.read(chosen.question()), **shown)
+    query = _Query(
+        model=case[0],
+        system=case[1],
+        space=of.read(chosen.question()),
+        launcher=launcher,
+        also=chosen.launch_record(),
+        **shown,
+    )
     if count:
         refuse_options(_NEEDS_SEARCH, **asdict(wanted), ok_if_none=ok_if_none, **run)
+        refuse_options(_NEEDS_SEARCH, **{"for": launcher})
         return query.count()
     if wanted.explain is not None:
         others = wanted.without(_ALSO_EXPLAINED)
         refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
+        refuse_options(_NOT_EXPLAINED, **{"for": launcher})
         return query.explain(wanted)
     return query.search(wanted, training_run(run), ok_if_none=ok_if_none)
+
+
+def _named(case: tuple[str | Model, str], reference: str) -> str:
+    """The model as another model of performance reads it: by name or file."""
+    if isinstance(case[0], Model):
+        raise flag_fault("reference", reference, "has no effect on a launch file")
+    return case[0]
 
 
 def _check_output(output: str | None) -> None:
@@ -306,9 +328,12 @@ def _search_reference(
 class _Query:
     """What is searched, and where the answer goes; each method returns the exit code."""
 
-    model: str
+    model: str | Model
     system: str
     space: Space
+    launcher: str | None
+    also: Mapping[str, Any]
+    """What to add to the record of a search."""
     json: bool
     output: str | None
 
@@ -334,11 +359,12 @@ class _Query:
     ) -> int:
         """Search the space; print, write and draw the result."""
         options.check(self.output)
-        arguments = options.arguments() | {"run": training}
+        arguments = options.arguments() | {"run": training, "launcher": self.launcher}
         with progress_bar("strategies") as bar:
             progress = _progress(bar)
             found = search(self.model, self.system, self.space, progress=progress, **arguments)
         note(f"{found.looked_at:,} strategies in {found.elapsed_s:.2f} s")
+        note_left_out(found)
         if options.save is not None and not found.complete:
             note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
 
@@ -352,7 +378,7 @@ class _Query:
             from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
 
             lacks = "; ".join(closing(found))
-        self._show(found.to_dict, tables, lacks)
+        self._show(lambda: found.to_dict() | dict(self.also), tables, lacks)
         if options.plot is not None:
             from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
 

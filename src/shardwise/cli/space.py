@@ -68,6 +68,15 @@ DomainOption = Annotated[
         rich_help_panel=_REFERENCE,
     ),
 ]
+ForOption = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="LAUNCHER",
+        help="List only plans that `export LAUNCHER` can write; the software is that of the "
+        "launcher unless --stack names another.",
+    ),
+]
 OkIfNoneFlag = Annotated[
     bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
 ]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.launch import note_left_out
 from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
     COMMAND_LINE,
@@ -28,6 +29,7 @@ from shardwise.cli.space import (
     AllowOption,
     DomainOption,
     FixOption,
+    ForOption,
     MaxMemoryOption,
     MethodOption,
     ObjectiveOption,
@@ -130,6 +132,7 @@ def command(
     ] = False,
     fix: FixOption = None,
     options: SearchOptions,
+    launcher: ForOption = None,
     sensitivity: Annotated[
         bool,
         typer.Option(
@@ -162,14 +165,18 @@ def command(
     """
     if output is not None:
         files.check_writable_ending(output)
-    chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy)
+    chosen = Chosen.of(
+        recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
+    )
+    searched = strategy is None and not fixed
     names = _systems(chosen.system, more)
     if theirs.reference is not None:
         others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures, "tokens": tokens}
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
+        others |= {"for": launcher, "launch_file": chosen.launch_source}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
         query = _reference_query(
-            theirs, flags, model=chosen.model, system=",".join(names), top=options.top
+            theirs, flags, model=str(chosen.model), system=",".join(names), top=options.top
         )
         query = replace(query, vary=_varied(vary or ()), together=together, plot=plot)
         answer = sweep_nersc(query, json=json, output=output)
@@ -182,13 +189,11 @@ def command(
     flags, varied = _gpus_as_axis(flags, _varied(vary or ()))
     fixed_fields = field_pairs("fix", fix, values="one")
     arguments: dict[str, Any]
-    if strategy is not None or fixed:
-        refuse_options(_NEEDS_SEARCH, **asdict(options))
+    if not searched:
+        refuse_options(_NEEDS_SEARCH, **asdict(options), **{"for": launcher})
         fields = merge_fields(flags, fix=fixed_fields)
         fields = _not_varied(chosen.fields(fields), varied) | fields
-        strategy_of(strategy, fields)  # validates; faults name the command line or the file
-        explicit = {} if strategy is None else explicit_fields(strategy)
-        arguments = {"strategy": explicit | fields}
+        arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
     else:
         if not sensitivity:
             plan = options.reoptimise
@@ -202,6 +207,7 @@ def command(
         work = _not_varied(chosen.question(), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1
+        arguments["launcher"] = launcher
     _refuse_twice(varied, fields)
     with progress_bar("points", counted=False) as bar:
         result = sweep(
@@ -213,8 +219,7 @@ def command(
             progress=None if bar is None else lambda done, total: bar(done, total, ""),
             **arguments,
         )
-    plural = "" if len(result.points) == 1 else "s"
-    note(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s")
+    _note_work(result)
 
     def tables() -> None:
         from shardwise.report.tables.sweep import print_sweep  # noqa: PLC0415 - slow to import
@@ -223,7 +228,8 @@ def command(
 
     found = any(plan.fits for point in result.points for plan in point.best)
     lacks = "" if found or not result.complete else "nothing is feasible at any point"
-    show(result.to_dict, tables, json=json, output=output, lacks=lacks)
+    record = chosen.launch_record()
+    show(lambda: result.to_dict() | record, tables, json=json, output=output, lacks=lacks)
     if plot is not None:
         _draw(result, plot, chart_tokens, names)
     if not result.complete:
@@ -237,6 +243,19 @@ def _systems(system: str | None, more: str | None) -> list[str]:
         problem = "Missing argument 'SYSTEM[,SYSTEM...]'; it is optional with --recipe"
         raise InputError(Fault(source=COMMAND_LINE, problem=problem))
     return [name.strip() for name in f"{system},{more or ''}".split(",") if name.strip()]
+
+
+def _note_work(result: SweepResult) -> None:
+    """Say on stderr what was evaluated, and what is not listed."""
+    plural = "" if len(result.points) == 1 else "s"
+    note(f"{len(result.points):,} point{plural} in {result.elapsed_s:.2f} s")
+    note_left_out(result)
+
+
+def _one_strategy(strategy: str | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the strategy file and the flags over it; faults name the file or the flags."""
+    strategy_of(strategy, fields)
+    return ({} if strategy is None else explicit_fields(strategy)) | dict(fields)
 
 
 def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict[str, object]:

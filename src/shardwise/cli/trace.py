@@ -15,6 +15,7 @@ from shardwise.cli.options import (
     whole_number,
 )
 from shardwise.cli.output import Stopwatch, emit_json, log, note
+from shardwise.cli.recipes import Chosen
 from shardwise.report.trace import check_trace_file, is_snapshot_file, trace
 
 _NO_EFFECT = "has no effect without --output"
@@ -61,11 +62,12 @@ def command(
         check_trace_file(output)
         if is_snapshot_file(output):
             refuse_options(_IN_SNAPSHOT, micro_batches=micro_batches, ops=ops)
+    chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
     watch = Stopwatch()
     result = trace(
-        model,
+        chosen.model,
         system,
-        strategy_of(strategy, flags),
+        strategy_of(chosen.strategy, chosen.fields(flags)),
         micro_batches=whole_number("micro_batches", micro_batches),
         operations=ops,
     )
@@ -74,7 +76,7 @@ def command(
         result.to_file(output)
         log.info("wrote %s in %s", output, watch)
     if json:
-        emit_json(result.to_dict())
+        emit_json(result.to_dict() | chosen.launch_record())
     elif output is None:
         from shardwise.report.tables.timeline import print_trace  # noqa: PLC0415 - slow to import
 

@@ -126,6 +126,9 @@ class ConfigBase(Described):
                 cls.native(fetched, name=called, source=text), source=text
             ), Resolved()
         if text and (isinstance(name, Path) or files.is_file_name(text)):
+            launch = readers.foreign().launch_fields(cls.KIND, text) if cls.KIND else None
+            if launch is not None:
+                return cls._of_data(launch, text, text, chain.with_step(text), foreign=False)
             data = files.read_mapping(text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []

@@ -40,6 +40,11 @@ def is_file_name(name: str) -> bool:
         return False
 
 
+def has_known_ending(path: str | Path) -> bool:
+    """Tell whether the ending of a file names a format that `read_mapping` reads."""
+    return _kind(path) in SUFFIXES
+
+
 def _kind(path: str | Path) -> str:
     return Path(str(path).removesuffix(".gz")).suffix.lower()
 

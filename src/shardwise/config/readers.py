@@ -1,8 +1,8 @@
 """Readers of files that other tools wrote; they register themselves, and `load` asks here.
 
 `config` knows no other tool. `interop` gives its readers here when shardwise is imported, so that
-a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face file
-as it does from a shardwise file.
+a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face file,
+or from the launch file of a trainer, as it does from a shardwise file.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,9 @@ class Readers(Protocol):
         self, kind: Kind, data: Mapping[str, object], *, name: str, source: str
     ) -> Mapping[str, object]:
         """Return the shardwise fields of a mapping; one of no other tool is returned as it is."""
+
+    def launch_fields(self, kind: Kind, path: str, /) -> Mapping[str, object] | None:
+        """Return the shardwise fields in a launch file of a trainer; None for any other file."""
 
     def fetched_model(self, name: str, /) -> Mapping[str, object] | None:
         """Return the config.json of an owner/name on the Hugging Face hub; None if it is none."""

@@ -1,14 +1,18 @@
-"""Files of other tools: recognised by their content, read as shardwise fields.
+"""Files of other tools and launchers: recognised by their content, read as shardwise fields.
 
 A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from shardwise.config import files
+from shardwise.config.model import Model
 from shardwise.config.readers import Kind
 from shardwise.errors import Fault, InputError
 from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
+from shardwise.interop.launch import Launch
 
 # The first format that recognises a file reads it.
 FORMATS: tuple[FileFormat, ...] = (
@@ -52,6 +56,73 @@ def native_fields(
         problem = f"holds a {found.tool} {found.content}, not a {kind}"
         raise InputError(Fault(source=source, problem=problem))
     return found.read(kind, data, name, source)
+
+
+def find_launch(
+    path: str | Path, *, model: Model | str | None = None, gpus: int | None = None
+) -> Launch | None:
+    """Read a file if it is a launch file; None for a file of anything else.
+
+    None also for what cannot be read as text: the reader of the expected file says why.
+
+    Parameters
+    ----------
+    path
+        The file.
+    model, gpus
+        Model and accelerators of the run, for files that do not hold them.
+
+    Raises
+    ------
+    InputError
+        If it is a launch file and wrong.
+    """
+    from shardwise.interop import launchers  # noqa: PLC0415 - slow to import
+
+    try:
+        text = files.read_text(path)
+    except InputError:
+        return None
+    launcher = launchers.recognised_launcher(text, str(path))
+    if launcher is None or _is_other_tool(path):
+        return None
+    return launchers.read_launch(path, model=model, gpus=gpus)
+
+
+def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
+    """Return the model or strategy of a launch file; None for a file of anything else.
+
+    Raises
+    ------
+    InputError
+        If it is a launch file without a model, or has an ending of no other file.
+    """
+    found = None if kind == "system" else find_launch(path)
+    if found is None:
+        if kind != "system" and not files.has_known_ending(path):
+            from shardwise.interop import launchers  # noqa: PLC0415 - slow to import
+
+            files.read_text(path)
+            raise InputError(launchers.not_recognised(path))
+        return None
+    if kind == "strategy":
+        return found.strategy
+    if found.model is None:
+        problem = (
+            f"holds no model: name the model, and this file as the strategy ({found.launcher})"
+        )
+        raise InputError(Fault(source=path, problem=problem))
+    return found.model.to_dict()
+
+
+def _is_other_tool(path: str | Path) -> bool:
+    """Whether a file that parses is that of a tool in `FORMATS`."""
+    if not files.has_known_ending(path):
+        return False
+    try:
+        return _format_of(files.read_mapping(path)) is not None
+    except InputError:
+        return False
 
 
 def fetched_model(name: str) -> Mapping[str, object] | None:

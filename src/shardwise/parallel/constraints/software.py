@@ -44,7 +44,8 @@ from shardwise.parallel.placement import fixed_tiers, place
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
 _USUAL_ORDER = str(COLUMNS["placement"].default)
-_LIFTS = "; --any-software lifts this"
+LIFTS = "; --any-software lifts this"
+"""End of a problem that `any_software` lifts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +435,7 @@ def _constraint(
         stack = table.stacks[one(table.stack)]
         release = f" ({stack.release})" if stack.release else ""
         found = _first(selected, model, system, table)
-        return f"{stack.name}{release} {found.problem(model, system, table)}{_LIFTS}"
+        return f"{stack.name}{release} {found.problem(model, system, table)}{LIFTS}"
 
     return Constraint(
         reason="software",

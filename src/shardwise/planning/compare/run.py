@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.config.system import System
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
@@ -31,17 +33,23 @@ _FOLLOWING = ("parameters", "stage_layout", "micro_batches", "tokens_per_step")
 _ROUNDING = 1e-12
 
 
-def compare(*scenarios: ScenarioLike, names: Sequence[str] | None = None) -> Comparison:
+def compare(
+    *scenarios: ScenarioLike,
+    names: Sequence[str] | None = None,
+    system: System | str | Path | None = None,
+) -> Comparison:
     """Compare the inputs and the results of scenarios.
 
     Parameters
     ----------
     scenarios
         Two or more; the first is the reference of the others. Estimates, files of estimates,
-        results of searches (their best plan), or scenarios of a model, a system and a strategy,
-        as files or mappings, which are estimated.
+        results of searches (their best plan), launch files, or scenarios of a model, a system and
+        a strategy, as files or mappings, which are estimated.
     names
         Their names; by default those of their files, or A, B, ...
+    system
+        System of launch files, which do not hold one.
 
     Raises
     ------
@@ -62,7 +70,7 @@ def compare(*scenarios: ScenarioLike, names: Sequence[str] | None = None) -> Com
     if len(scenarios) < _FEWEST:
         problem = f"needs two or more scenarios, not {len(scenarios)}"
         raise InputError(Fault(source="compare", problem=problem))
-    named = _named(_all(scenarios), names)
+    named = _named(_all(scenarios, system), names)
     per: Literal["step", "million tokens"] = "step"
     if len({one.estimate.tokens_per_step for one in named}) > 1:
         per = "million tokens"
@@ -98,13 +106,15 @@ def _alike(outcomes: Sequence[Outcome], named: Sequence[NamedEstimate], per: str
     return {"alike": tuple(o.name for o in tied), "within": distinguishable_ratio() - 1}
 
 
-def _all(scenarios: Sequence[ScenarioLike]) -> list[NamedEstimate]:
+def _all(
+    scenarios: Sequence[ScenarioLike], system: System | str | Path | None
+) -> list[NamedEstimate]:
     """Load each scenario; raise the faults of all together."""
     loaded: list[NamedEstimate] = []
     faults: list[Fault] = []
     for position, scenario in enumerate(scenarios):
         try:
-            loaded.append(load_scenario(scenario, position))
+            loaded.append(load_scenario(scenario, position, system))
         except InputError as error:
             faults += error.faults
     if faults:

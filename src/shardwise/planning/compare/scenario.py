@@ -15,6 +15,8 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
+from shardwise.interop.launch import Launch
+from shardwise.interop.registry import find_launch
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
 
@@ -35,8 +37,8 @@ class Scenario(ConfigBase):
     working directory."""
     system: str | dict[str, Any]
     """Likewise."""
-    strategy: str | dict[str, Any]
-    """File, or its fields."""
+    strategy: str | dict[str, Any] | None = None
+    """File, or its fields; None: that of the launch file that sets the model."""
     tokens: float | str | None = None
     """Tokens of the training run, as in 1.4 trillion; None: only a step is estimated."""
     reliability: str | dict[str, Any] | None = None
@@ -58,13 +60,17 @@ class NamedEstimate:
 ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
 
 
-def load_scenario(scenario: object, position: int) -> NamedEstimate:
+def load_scenario(
+    scenario: object, position: int, system: System | str | Path | None = None
+) -> NamedEstimate:
     """Return a scenario as its estimate, read from a file or computed.
 
     Parameters
     ----------
     position
         Its position in the comparison, which names it without a file: A, B, ...
+    system
+        System of launch files.
 
     Raises
     ------
@@ -83,8 +89,24 @@ def load_scenario(scenario: object, position: int) -> NamedEstimate:
         place = f"scenario {letter}"
         raise InputError(Fault(source=place, value=scenario, has_value=True, problem=problem))
     path = str(scenario)
+    launch = find_launch(path)
+    if launch is not None:
+        return NamedEstimate(name=_stem(path), source=path, estimate=_of_launch(launch, system))
     data = files.read_mapping(path, most_bytes=_MOST_BYTES)
     return replace(_of_mapping(data, _stem(path), path, Path(path).parent), source=path)
+
+
+def _of_launch(launch: Launch, system: System | str | Path | None) -> Estimate:
+    """Estimate a launch file, which has no system."""
+    if launch.model is None or system is None:
+        missing = (
+            "model: write a scenario of model, system, strategy" if system else "system: set it"
+        )
+        raise InputError(
+            Fault(source=launch.source, problem=f"is a launch file without a {missing}")
+        )
+    strategy = Strategy.validated(launch.strategy, source=launch.source)
+    return estimate(launch.model, System.load(system), strategy)
 
 
 def _stem(path: str) -> str:
@@ -138,17 +160,27 @@ def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> Name
     try:
         run = _run(scenario, folder)
         system = System.load(_relative(scenario.system, folder))
-        result = estimate(
-            Model.load(_relative(scenario.model, folder)),
-            system,
-            Strategy.load(_relative(scenario.strategy, folder)),
-        )
+        model = _relative(scenario.model, folder)
+        strategy = _strategy(scenario, model, folder)
+        result = estimate(Model.load(model), system, Strategy.load(strategy))
         if run is not None:
             result = with_training(result, system, run)
     except InputError as error:
         named = [replace(f, source=_placed(source, f.source)) for f in error.faults]
         raise InputError(named) from None
     return NamedEstimate(name=scenario.name or name, source=source, estimate=result)
+
+
+def _strategy(
+    scenario: Scenario, model: str | dict[str, Any], folder: Path
+) -> str | dict[str, Any]:
+    """The strategy of a scenario; by default that of the launch file that sets the model."""
+    if scenario.strategy is not None:
+        return _relative(scenario.strategy, folder)
+    is_file = isinstance(model, str) and files.is_file_name(model)
+    if is_file and find_launch(str(model)) is not None:
+        return model
+    raise InputError(Fault(field="strategy", problem="is missing and has no default"))
 
 
 def _run(scenario: Scenario, folder: Path) -> TrainingRun | None:

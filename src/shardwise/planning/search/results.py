@@ -1,7 +1,7 @@
 """Result records of searches, explanations, and the search for the smallest or largest."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -157,10 +157,16 @@ _TITLED = ("gpus", "global_batch_size", "seq_len")
 class SearchResult(Result):
     """What a search found, and why it did not find more."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("launch",)
+
     model: str
     system: str
     space: dict[str, Any]
     """The space as declared."""
+    launcher: str | None = None
+    """Launcher that can run every listed plan, if one was requested."""
+    left_out: int = 0
+    """Plans that would be listed if that launcher could run them."""
     objective: str
     capacity_bytes: float
     """Usable memory of an accelerator."""

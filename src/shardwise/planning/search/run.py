@@ -10,6 +10,8 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
+from shardwise.interop.launchers import launcher_of
+from shardwise.planning.exportable import exportable_search, space_for
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.pieces import Scanned, Work
@@ -57,6 +59,7 @@ def search(
     run: TrainingRun | Mapping[str, Any] | None = None,
     counts: bool = False,
     bounds: bool = True,
+    launcher: str | None = None,
     **fixed: Any,
 ) -> SearchResult:
     """Find the best ways to run a model on a system.
@@ -105,6 +108,9 @@ def search(
     bounds
         Whether to leave out strategies that a lower bound of their step proves too slow, in spaces
         of more than 131,072. The results are the same without.
+    launcher
+        A launcher of `export`: the space has its stack unless it names one, and plans that the
+        launcher cannot express are left out of the results.
     **fixed
         Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
 
@@ -127,6 +133,8 @@ def search(
     check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system)
     the_space = load_space(space, fixed)
+    target = None if launcher is None else launcher_of(launcher)
+    the_space = the_space if target is None else space_for(target, the_space)
     the_run = None if run is None else TrainingRun.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
@@ -184,6 +192,7 @@ def search(
             all_variants=all_variants,
             counts=counts,
             bounds=bounds,
+            launcher=launcher,
         )
         more = tuple(n for n in OFFLOADS if getattr(wider, n) != getattr(the_space, n))
         elapsed_s = time.perf_counter() - started
@@ -223,6 +232,8 @@ def search(
         not_tried=the_space.not_tried(the_model, the_system),
         smallest=_smallest(query, the_space) if complete and not total.feasible else None,
     )
+    if target is not None:
+        result = exportable_search(result, target, the_model)
     if the_run is None:
         return result
     return with_training_runs(result, the_model, the_system, the_run)

@@ -1,7 +1,7 @@
 """`SweepResult`: what a sweep found at every point, and which figures matter most there."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from shardwise.analysis import Result, part_faults, strategy_faults
 from shardwise.engine.memory import MEMORY_PARTS
@@ -108,6 +108,8 @@ class SweepPoint(Result):
 class SweepResult(Result):
     """The best strategies at every point of a sweep."""
 
+    ADDED: ClassVar[tuple[str, ...]] = ("launch",)
+
     model: str
     systems: tuple[str, ...]
     axes: tuple[Axis, ...]
@@ -117,6 +119,10 @@ class SweepResult(Result):
     """Fields of the fixed strategy."""
     space: dict[str, Any] | None
     """The space that was searched, as declared."""
+    launcher: str | None = None
+    """Launcher that can run every listed plan, if one was requested."""
+    left_out: int = 0
+    """Plans that would be listed if that launcher could run them."""
     objective: str
     reoptimised: bool = False
     """Whether the best strategy was searched again for every change of the hardware."""

@@ -11,6 +11,8 @@ from shardwise.config.strategy import Strategy, explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
+from shardwise.interop.launchers import launcher_of
+from shardwise.planning.exportable import exportable_sweep, space_for
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
@@ -41,6 +43,7 @@ def sweep(
     sensitivity: bool = False,
     reoptimise: bool | None = None,
     progress: Progress | None = None,
+    launcher: str | None = None,
     **fixed: Any,
 ) -> SweepResult:
     """Find the best strategies for every combination of varied values.
@@ -69,6 +72,8 @@ def sweep(
         hardware; by default wherever there is a search. If not, the plan is fixed.
     progress
         See `Progress`.
+    launcher
+        As for `search`; not with a fixed strategy.
     **fixed
         Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``.
 
@@ -107,14 +112,17 @@ def sweep(
     fields: dict[str, object] | None = None
     declared: Space | None = None
     work: Work
+    target = None if launcher is None else launcher_of(launcher)
     if strategy is None:
         declared = load_space(space, fixed)
+        declared = declared if target is None else space_for(target, declared)
         query = SweepQuery(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
         work = SearchWork(query, sensitivity=sensitivity, reoptimise=again)
     else:
-        _refuse_search_options(space=space, objective=objective, reoptimise=reoptimise or None)
+        options = {"space": space, "objective": objective, "launcher": launcher}
+        _refuse_search_options(**options, reoptimise=reoptimise or None)
         fields = {
             **explicit_fields(strategy),
             **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()},
@@ -122,7 +130,7 @@ def sweep(
         work = FixedWork(fields, [axis.name for axis in axes], sensitivity=sensitivity)
     grid = Grid.of(the_model, systems, axes, together=together)
     outcomes, complete = _outcomes(grid, work, progress)
-    return SweepResult(
+    result = SweepResult(
         model=the_model.name,
         systems=tuple(one.name for one in systems),
         axes=tuple(axis.described(systems) for axis in axes),
@@ -149,6 +157,7 @@ def sweep(
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
+    return result if target is None else exportable_sweep(result, target, the_model)
 
 
 def _outcomes(

@@ -1,0 +1,136 @@
+"""`shardwise import`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from shardwise import catalog
+from shardwise.cli.launch import not_understood
+from shardwise.cli.options import JsonFlag, flag_fault, whole_number
+from shardwise.cli.output import check_different_files, emit_json, log
+from shardwise.config import files
+from shardwise.config.base import ConfigBase
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.interop.launch import Launch
+from shardwise.interop.launchers import read_launch
+from shardwise.ops.param_count import count_parameters
+
+
+def command(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Launch file, recognized by its content: Megatron-LM command line, script or "
+            "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML; DeepSpeed JSON; "
+            "accelerate YAML.",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|FILE",
+            help="Model, for files that do not hold it (DeepSpeed, accelerate).",
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="N", help="Accelerators, for files without their number."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Value of a variable of a script that has none there. Repeat for several.",
+        ),
+    ] = None,
+    json: JsonFlag = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write a strategy file (.yaml, .json, also .gz)."
+        ),
+    ] = None,
+    model_output: Annotated[
+        str | None,
+        typer.Option(
+            "--model-output", metavar="FILE", help="Write a model file (.yaml, .json, also .gz)."
+        ),
+    ] = None,
+) -> int:
+    """Read a launch file of a trainer: model, strategy, stack, and what is not understood.
+
+    Scripts are parsed, never run. The file itself may also stand where other verbs expect MODEL, or
+    with --strategy.
+    """
+    paths = {"output": output, "model_output": model_output}
+    check_different_files(**paths)
+    for path in paths.values():
+        if path is not None:
+            files.check_writable_ending(path)
+    named = None if model is None else Model.load(model)
+    number = whole_number("gpus", gpus)
+    launch = read_launch(file, model=named, gpus=number, variables=_variables(set_ or ()))
+    strategy = Strategy.validated(launch.strategy, source=launch.source)
+    if model_output is not None:
+        if launch.model is None:
+            problem = "there is no model to write: the file holds none"
+            raise flag_fault("model_output", model_output, problem)
+        _write(launch.model, model_output)
+    if output is not None:
+        fields = strategy.explicit_fields(launch.strategy)
+        files.write_mapping(output, fields)
+        log.info("wrote %s", output)
+    record = launch_summary(launch)
+    if json:
+        emit_json(record)
+    else:
+        from shardwise.report.tables.launch import print_launch  # noqa: PLC0415 - slow to import
+
+        print_launch(record)
+    return 0
+
+
+def _write(config: ConfigBase, path: str) -> None:
+    config.to_file(path)
+    log.info("wrote %s", path)
+
+
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    """Names and values of ``--set NAME=VALUE``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise flag_fault("set", text, "must be NAME=VALUE")
+        if name.strip() in found:
+            raise flag_fault("set", text, f"{name.strip()} is set twice")
+        found[name.strip()] = value
+    return found
+
+
+def launch_summary(launch: Launch) -> dict[str, Any]:
+    """Return what a launch file says, as plain values."""
+    strategy = Strategy.validated(launch.strategy, source=launch.source)
+    fields: Mapping[str, Any] = strategy.explicit_fields(launch.strategy)
+    model = launch.model
+    known = model is not None and catalog.find("models", model.name) is not None
+    return {
+        "source": launch.source,
+        "launcher": launch.launcher,
+        "release": launch.release,
+        "model": None
+        if model is None
+        else {
+            "name": model.name,
+            "catalog": known and Model.load(model.name) == model,
+            "parameters": count_parameters(model).total,
+        },
+        "stack": fields.get("stack"),
+        "strategy": {name: value for name, value in fields.items() if name != "stack"},
+        "not_understood": not_understood(launch),
+    }

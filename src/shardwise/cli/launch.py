@@ -1,0 +1,167 @@
+"""Launch files of trainers where verbs expect a model or a strategy."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardwise import catalog
+from shardwise.cli.output import note
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS
+from shardwise.errors import Fault, InputError, one_line
+
+if TYPE_CHECKING:
+    from shardwise.interop.launch import Launch
+    from shardwise.planning.search.results import SearchResult
+    from shardwise.planning.sweep.results import SweepResult
+
+_MOST_NOTES = 20
+_NOTE_WIDTH = 300
+_MOST_DIGITS = 10
+# Fields that follow from others: a flag of one of these leaves them out.
+_FOLLOW = {
+    "dp": ("gpus",),
+    "pp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
+    "vpp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
+    "recompute": ("recompute_parts", "recompute_layers"),
+    "sequence_parallel": ("tp_exchange",),
+    "tp_exchange": ("sequence_parallel",),
+}
+_DEGREES = ("gpus", "tp", "tp2", "cp", "pp")
+
+
+def find_launch(
+    path: str | None, *, model: Model | str | None = None, gpus: object = None
+) -> "Launch | None":
+    """Read a launch file; None for a catalog name or a file of anything else.
+
+    What it does not understand is printed on stderr.
+
+    Parameters
+    ----------
+    path
+        As entered.
+    model, gpus
+        Model and number of accelerators of the command line, for files without them.
+
+    Raises
+    ------
+    InputError
+        If it is a launch file and wrong.
+    """
+    name = "" if path is None else path.strip()
+    if not files.is_file_name(name) or catalog.find("models", name) is not None:
+        return None
+    from shardwise.interop.registry import find_launch as found_in  # noqa: PLC0415 - slow to import
+
+    text = str(gpus).strip()
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else None
+    found = found_in(name, model=model, gpus=number)
+    if found is not None:
+        show_not_understood(found)
+    return found
+
+
+def show_not_understood(launch: "Launch") -> None:
+    """Print options that the prediction does not use on stderr, a line for each."""
+    found = launch.not_understood
+    for one in found[:_MOST_NOTES]:
+        note(one_line(f"{launch.source}: not used: {one}", _NOTE_WIDTH))
+    if len(found) > _MOST_NOTES:
+        rest = len(found) - _MOST_NOTES
+        note(f"{launch.source}: {rest} more options not used; `shardwise import` lists all")
+
+
+def note_left_out(found: "SearchResult | SweepResult") -> None:
+    """Print how many plans are not listed because the launcher cannot run them."""
+    if found.left_out:
+        several = "s" if found.left_out > 1 else ""
+        note(f"{found.left_out} plan{several} left out: {found.launcher} has no options for them")
+
+
+def launch_record(launch: "Launch") -> dict[str, Any]:
+    """Return what a result says of the launch file that it is of."""
+    return {
+        "source": launch.source,
+        "launcher": launch.launcher,
+        "release": launch.release,
+        "not_understood": not_understood(launch),
+    }
+
+
+def not_understood(launch: "Launch") -> list[dict[str, Any]]:
+    """Return options that the prediction does not use, as plain values."""
+    return [
+        {"option": one.option, "value": one.value, "because": one.because}
+        for one in launch.not_understood
+    ]
+
+
+def launch_model(launch: "Launch") -> Model:
+    """Return the model of a launch file.
+
+    Raises
+    ------
+    InputError
+        If it has none.
+    """
+    if launch.model is None:
+        problem = "holds no model: name the model as MODEL, and this file with --strategy"
+        raise InputError(Fault(source=launch.source, problem=problem))
+    return launch.model
+
+
+def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Fields of a recipe or launch file under flags; what follows from those is left out.
+
+    Parameters
+    ----------
+    own
+        Fields that the recipe or file sets.
+    flags
+        Fields that flags set.
+    source
+        What notes call it.
+    """
+    left_out = {
+        other: flag
+        for flag, others in _FOLLOW.items()
+        for other in others
+        if flag in flags and other in own and other not in flags
+    }
+    degree = next((name for name in _DEGREES if name in flags), None)
+    if (
+        degree is not None
+        and "dp" in own
+        and "dp" not in flags
+        and ("gpus" in own or "gpus" in flags)
+    ):
+        left_out["dp"] = degree
+    for other, flag in left_out.items():
+        note(f"{other} of {source} left out: it belongs to its {flag}")
+    return {name: value for name, value in own.items() if name not in left_out} | dict(flags)
+
+
+def launch_fields(launch: "Launch", flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return strategy fields of a launch file, overridden by flags.
+
+    Raises
+    ------
+    InputError
+        If a field of the file is wrong.
+    """
+    Strategy.validated(launch.strategy, source=launch.source)
+    return overridden(launch.strategy, flags, launch.source)
+
+
+def launch_work(launch: "Launch") -> dict[str, Any]:
+    """Return the fields that a search leaves as the launch file has them: what is trained."""
+    own = Strategy.validated(launch.strategy, source=launch.source).explicit_fields(launch.strategy)
+    work = {name: value for name, value in own.items() if name in FIELDS and FIELDS[name].role.work}
+    if "gpus" not in work and isinstance(own.get("dp"), int):
+        degrees = (own.get(name, 1) for name in ("tp", "tp2", "cp", "pp"))
+        work["gpus"] = own["dp"]
+        for degree in degrees:
+            work["gpus"] *= degree
+    return work

@@ -1,0 +1,294 @@
+"""`export`: a plan as the files of a launcher, or the nearest plan that the launcher can run."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from shardwise._version import __version__
+from shardwise.analysis.results import Estimate
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
+from shardwise.estimator import StrategyLike, estimate
+from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
+from shardwise.interop.launchers import known_release, launch_files, launcher_of
+from shardwise.parallel.constraints.software import LIFTS
+from shardwise.planning.nearest import NearestPlan, blamed_fields, nearest_plan, set_fields
+from shardwise.planning.search.results import FieldChange
+from shardwise.units import readable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A plan as files of a launcher."""
+
+    launcher: str
+    release: str
+    files: tuple[LaunchFile, ...]
+    """The first is the launch file; the others have its name with their own endings."""
+    estimate: Estimate
+    """Of the plan that was written."""
+    changes: tuple[FieldChange, ...] = ()
+    """Fields that differ from the requested strategy."""
+
+
+class CannotExportError(InputError):
+    """A launcher cannot run a plan: the reasons, and the nearest plan that it can run."""
+
+    def __init__(
+        self,
+        faults: "Fault | tuple[Fault, ...]",
+        nearest: NearestPlan | None = None,
+        *,
+        too_large: bool = False,
+    ) -> None:
+        super().__init__(faults)
+        self.nearest = nearest
+        """None if there is none with a few changes."""
+        self.too_large = too_large
+        """Whether memory is the only reason."""
+
+    def __reduce__(self) -> tuple[object, ...]:  # type: ignore[override]
+        """Pickle what it was made of."""
+        return _error, (self.faults, self.nearest, self.too_large)
+
+
+def _error(
+    faults: tuple[Fault, ...], nearest: NearestPlan | None, too_large: bool
+) -> CannotExportError:
+    return CannotExportError(faults, nearest, too_large=too_large)
+
+
+def export(
+    launcher: str | Launcher,
+    model: Model | str | Path,
+    system: System | str | Path,
+    strategy: StrategyLike,
+    *,
+    release: str | None = None,
+    ending: str | None = None,
+    nearest: bool = False,
+) -> Export:
+    """Write a plan as the configuration of a launcher.
+
+    Parameters
+    ----------
+    launcher
+        ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
+    model, system
+        Config objects, catalog names or files.
+    strategy
+        A `Strategy`, its fields as a mapping, or a file. Without a stack it has that of the
+        launcher, whose rules apply and whose times are predicted.
+    release
+        Release whose options are written; by default the first that the launcher lists.
+    ending
+        Ending of the launch file, which selects its format; by default the launcher's first.
+    nearest
+        Whether to write the nearest plan that the launcher can run, if it cannot run this one.
+
+    Raises
+    ------
+    InputError
+        If an input is wrong. `CannotExportError`, with the nearest plan, if the launcher cannot
+        express the strategy or the strategy does not fit in memory.
+    """
+    used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
+    known_release(used, release)
+    the_model, the_system = Model.load(model), System.load(system)
+    requested = Strategy.load(strategy)
+    if requested.any_software:
+        problem = "has no effect on an export: what is written runs on the launcher's release"
+        raise InputError(Fault.of("any_software", True, problem))
+    if requested.stack is None:
+        requested = requested.model_copy(update={"stack": Stack.load(used.stack)})
+    changes: tuple[FieldChange, ...] = ()
+    try:
+        result, resolved = _checked(used, the_model, the_system, requested)
+    except CannotExportError as error:
+        if not nearest or error.nearest is None:
+            raise
+        changes = error.nearest.changes
+        own = Strategy.validated(error.nearest.strategy)
+        result, resolved = _checked(used, the_model, the_system, own)
+    plan = LaunchPlan(model=the_model, system=the_system, strategy=resolved)
+    names = [_entered(model, the_model.name), _entered(system, the_system.name)]
+    lines = comments(used, plan, result, changes, names, release)
+    plan = replace(plan, comments=tuple(lines))
+    written = launch_files(used, plan, release=release, ending=ending)
+    return Export(
+        launcher=used.name,
+        release=known_release(used, release),
+        files=written,
+        estimate=result,
+        changes=changes,
+    )
+
+
+def _entered(given: object, name: str) -> str:
+    """A model or system as a command names it."""
+    return str(given).strip() if isinstance(given, (str, Path)) else name
+
+
+def _checked(
+    launcher: Launcher, model: Model, system: System, strategy: Strategy
+) -> tuple[Estimate, Strategy]:
+    """Estimate a plan that the launcher can run.
+
+    Raises
+    ------
+    CannotExportError
+        If it cannot.
+    """
+    resolved = strategy.resolved(model, system.stack)
+    result, faults = None, list(launcher.faults(model, resolved))
+    try:
+        result = estimate(model, system, strategy)
+    except InputError as error:
+        known = {fault.field for fault in error.faults}
+        broken = [replace(f, problem=f.problem.removesuffix(LIFTS)) for f in error.faults]
+        faults = [*broken, *(fault for fault in faults if fault.field not in known)]
+    too_large = result is not None and not faults and not result.fits
+    if result is not None and too_large:
+        faults = [_memory_fault(result)]
+    if result is None or faults:
+        found = InputError(faults)
+        near = _nearest(launcher, model, system, strategy, found)
+        raise CannotExportError(found.faults, near, too_large=too_large)
+    return result, resolved
+
+
+def _memory_fault(result: Estimate) -> Fault:
+    memory = result.memory_bytes
+    needed, there = readable(memory.reserved, "bytes"), readable(memory.capacity, "bytes")
+    if memory.reserved > memory.capacity:
+        return Fault(source="memory", problem=f"needs {needed} of {there}; the plan does not fit")
+    needed = readable(memory.offloaded, "bytes")
+    there = readable(memory.offload_capacity, "bytes")
+    problem = f"offloads {needed} of {there}; the plan does not fit"
+    return Fault(source="memory", problem=problem)
+
+
+def _nearest(
+    launcher: Launcher, model: Model, system: System, strategy: Strategy, error: InputError
+) -> NearestPlan | None:
+    """The nearest plan that the launcher can run; None where the model is the reason."""
+    plain = strategy.resolved(model, system.stack)
+    if any(fault.field not in Strategy.model_fields for fault in launcher.faults(model, plain)):
+        return None
+
+    def accepts(candidate: Strategy) -> bool:
+        return not any(launcher.faults(model, candidate))
+
+    return nearest_plan(model, system, strategy, accepts, at_fault=blamed_fields(error))
+
+
+def comments(
+    launcher: Launcher,
+    plan: LaunchPlan,
+    result: Estimate,
+    changes: tuple[FieldChange, ...],
+    names: list[str],
+    release: str | None,
+) -> list[str]:
+    """Lines for people in a launch file: the prediction, and the command that writes it again.
+
+    Parameters
+    ----------
+    launcher
+        Whose file it is.
+    plan
+        What is written.
+    result
+        Its estimate.
+    changes
+        Fields in which it differs from what was requested.
+    names
+        Model and system as the command names them.
+    release
+        Release that was requested, if any.
+    """
+    memory, interval = result.memory_bytes, result.interval
+    peak = max(result.stages, key=lambda stage: stage.reserved).stage
+    step = f"step time {readable(result.step_time_s, 'seconds')}"
+    if interval is not None:
+        low, high = (readable(one, "seconds") for one in (interval.low_s, interval.high_s))
+        step += f", {low} to {high} in 8 of 10 runs"
+    size, capacity = (readable(one, "bytes") for one in (memory.reserved, memory.capacity))
+    rate = f"{result.tokens_per_s:,.0f} tokens/s, {result.tokens_per_s_per_gpu:,.0f} of each GPU"
+    lines = [
+        f"{result.model} on {result.system} with {result.software.stack}",
+        f"predicted by shardwise {__version__}: {step}",
+        f"{rate}, MFU {result.mfu * 100:.1f} %",
+        f"memory {size} of {capacity} on stage {peak}, the peak-memory stage",
+    ]
+    if changes:
+        lines.append(f"nearest plan that {launcher.title} can run: {change_words(changes)}")
+    return [*lines, " ".join(command_of(launcher, plan, names, release))]
+
+
+def change_words(changes: tuple[FieldChange, ...]) -> str:
+    """Return changed fields in a line: `tp 16 instead of 12`."""
+    return ", ".join(f"{c.field} {_word(c.value)} instead of {_word(c.given)}" for c in changes)
+
+
+def _word(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def command_of(
+    launcher: Launcher, plan: LaunchPlan, names: list[str], release: str | None
+) -> list[str]:
+    """Return the words of the command that writes a plan again.
+
+    Parameters
+    ----------
+    launcher
+        Whose file it is.
+    plan
+        What is written.
+    names
+        Model and system as the command names them.
+    release
+        Release that was requested, if any.
+    """
+    words = ["shardwise", "export", launcher.name, *map(shlex.quote, names)]
+    plain = plan.strategy.to_dict()
+    for name in set_fields(plan.model, plan.strategy):
+        words += _flag(name, plain[name])
+    if plain["stack"] != Stack.load(launcher.stack).to_fields():
+        named = isinstance(plain["stack"], str)
+        words += ["--stack", plain["stack"]] if named else ["--strategy", "FILE_WITH_STACK"]
+    return [*words, *(["--release", release] if release else [])]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    """A field as a flag of the command line."""
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    if isinstance(value, (list, tuple)):
+        return [f"--{dashed}", ",".join(map(str, value)) or "none"]
+    return [] if value is None else [f"--{dashed}", shlex.quote(str(value))]
+
+
+def file_names(output: str, written: Sequence[LaunchFile]) -> dict[str, LaunchFile]:
+    """Return the files of an export by path: next to the first, with its name.
+
+    Parameters
+    ----------
+    output
+        Path of the launch file.
+    written
+        The files; the first is the launch file.
+    """
+    first, *others = written
+    stem = output[: -len(first.ending)] if output.lower().endswith(first.ending) else output
+    return {output: first} | {stem + one.ending: one for one in others}

@@ -1,0 +1,91 @@
+"""Plans that `estimate --json` and `search --json` saved, by file and number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwise.analysis.results import Estimate
+from shardwise.config import files
+from shardwise.config.model import Model
+from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.ops.param_count import count_parameters
+from shardwise.planning.search.results import RankedPlan
+
+# A search may list thousands of strategies, each with all of its detail.
+_MOST_BYTES = 2**28
+_MARK = "#"
+_MOST_DIGITS = 9
+_EXPECTED = "the result of estimate --json or search --json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan of a saved result."""
+
+    source: str
+    """Its file and number, as `result.json#3`."""
+    estimate: Estimate
+
+    def model(self) -> Model:
+        """Return the model of the catalog that has its name.
+
+        Raises
+        ------
+        InputError
+            If there is none, or it has another number of parameters: the plan is of a file then.
+        """
+        name, problem = self.estimate.model, "is none of the catalog: name the model or its file"
+        try:
+            found = Model.load(name)
+        except UnknownNameError:
+            raise InputError(Fault.of("model", name, problem, self.source)) from None
+        attention = found.with_attention(self.estimate.strategy["attention"])
+        if count_parameters(attention).total != self.estimate.parameters:
+            problem = (
+                "has other parameters than the model of that name in the catalog: name its file"
+            )
+            raise InputError(Fault.of("model", name, problem, self.source))
+        return found
+
+
+def read_plan(text: str) -> SavedPlan:
+    """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search.
+
+    Raises
+    ------
+    InputError
+        If the file is none of these, or has no such plan.
+    """
+    path, number = _split(text.strip())
+    data = files.read_mapping(path, most_bytes=_MOST_BYTES)
+    source = f"{path}{_MARK}{number}"
+    if {"step_time_s", "time_s"} <= set(data):
+        if number != 1:
+            raise InputError(Fault.of("plan", number, "the file holds one estimate: use #1", path))
+        return SavedPlan(source=source, estimate=Estimate.read(data, source=path))
+    if not {"space", "best", "candidates"} <= set(data):
+        raise InputError(Fault(source=path, problem=f"is not {_EXPECTED}"))
+    plans = data["best"]
+    if not isinstance(plans, list):
+        raise InputError(Fault(source=path, field="best", problem="must be a list of plans"))
+    if not plans:
+        raise InputError(Fault(source=path, field="best", problem="the search found no plan"))
+    if number > len(plans):
+        problem = f"must be a plan of the search, from 1 to {len(plans)}"
+        raise InputError(Fault.of("plan", number, problem, path))
+    place, plan = f"best[{number - 1}]", plans[number - 1]
+    if not isinstance(plan, Mapping):
+        raise InputError(Fault(source=path, field=place, problem="must be an estimate"))
+    return SavedPlan(source=source, estimate=RankedPlan.read(plan, source=path, field=place))
+
+
+def _split(text: str) -> tuple[str, int]:
+    """File and number; a file may have the mark in its name."""
+    path, mark, number = text.rpartition(_MARK)
+    if not mark or (not number.isdecimal() and Path(text).exists()):
+        return text, 1
+    is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+    if not is_number or int(number) < 1:
+        problem = "must be FILE#N, with the number of a plan from 1"
+        raise InputError(Fault.of("plan", text, problem))
+    return path, int(number)

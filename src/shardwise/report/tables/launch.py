@@ -1,0 +1,37 @@
+"""What a launch file says, in words of shardwise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.errors import shorten
+from shardwise.report.console import plain_table, show
+from shardwise.report.tables.strategy_line import word
+
+
+def print_launch(record: Mapping[str, Any]) -> None:
+    """Print model, stack and strategy of a launch file, and the options that are not used."""
+    release = f" {record['release']}" if record["release"] else ""
+    show(f"{record['source']}: {record['launcher']}{release}", style="bold")
+    show(_model(record["model"]))
+    show(f"stack: {word(record['stack'])}")
+    table = plain_table("field", "value", title="Strategy")
+    for name, value in record["strategy"].items():
+        table.add_row(name, word(value))
+    show(table)
+    left = record["not_understood"]
+    if not left:
+        show("all options that matter to the prediction are understood")
+        return
+    table = plain_table("option", "value", "why it is not used", title="Not understood")
+    for one in left:
+        table.add_row(one["option"], shorten(one["value"]), one["because"])
+    show(table)
+
+
+def _model(model: Mapping[str, Any] | None) -> str:
+    if model is None:
+        return "model: none in this file; name it with --model"
+    size = f"{model['parameters'] / 1e9:.4g} billion parameters"
+    return f"model: {model['name']} {'(catalog)' if model['catalog'] else ''}, {size}".replace(
+        " ,", ","
+    )
