@@ -12,7 +12,7 @@ from shardwise.interop.launch import Launcher, LaunchPlan
 from shardwise.parallel.constraints import illegal_faults
 
 
-def legal_plans(launcher: Launcher, count: int) -> Iterator[LaunchPlan]:
+def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> Iterator[LaunchPlan]:
     """Plans that the launcher's stack runs and that its files can hold."""
     source = random.Random(launcher.name)  # noqa: S311 - of tests
     models = {name: Model.load(name) for name in MODELS}
@@ -21,6 +21,8 @@ def legal_plans(launcher: Launcher, count: int) -> Iterator[LaunchPlan]:
     while found < count:
         model, system = models[source.choice(MODELS)], systems[source.choice(NVIDIA)]
         row = draw(source, launcher.stack)
+        if row["pp"] > 1 and not pipelines:
+            continue
         if source.random() < 1 / 2 and row["tp"] > 1:
             row["tp_exchange"] = source.choice(["all_reduce", "rs_ag"])
         if row["cp"] > 1:
@@ -50,6 +52,7 @@ def with_effect(model: Model, fields: dict[str, Any], but: Collection[str]) -> d
         "etp": not plan.experts,
         "expert_overlap": not plan.experts,
         "dp_shard": fields["dp_shard"] == fields["dp"],
+        "placement": plan.orders_as("tp-cp-dp-pp"),
         "quantized_weights": fields["quantization"] == "none",
     }
     return {

@@ -51,6 +51,9 @@ def _huggingface_sharding(plan: Plan) -> Iterator[str]:
         yield "cp: needs zero 2 or 3 (FSDP2)"
     if plan["ep"] > 1 and plan.release < (1, 10):  # styles of experts in tp_plan are younger
         yield "ep: not before release 1.10"
+    for _, groups in plan.heads:  # colwise plans of key and value projections
+        if groups % plan["tp"] and not plan.is_latent:
+            yield f"tp {plan['tp']}: must divide {groups} key-value heads"
     if plan["ep"] > plan["dp"]:
         yield f"ep {plan['ep']}: at most dp {plan['dp']}"
     if not plan.orders_as("tp-cp-dp-pp"):

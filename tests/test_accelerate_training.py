@@ -1,0 +1,90 @@
+"""An exported configuration of accelerate trains a tiny model as one process would, on CPUs."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise import Model, Strategy, System
+from shardwise.interop.accelerate import LAUNCHER
+from shardwise.interop.launch import LaunchPlan
+from shardwise.interop.launchers import launch_files
+
+for needed in ("torch", "transformers", "accelerate"):
+    if find_spec(needed) is None:
+        pytest.skip(f"needs {needed}", allow_module_level=True)
+
+SCRIPT = Path(__file__).parent / "accelerate_training.py"
+TINY = Model.validated(
+    {
+        "name": "tiny",
+        "hidden": 32,
+        "vocab": 64,
+        "seq_len": 16,
+        "layers": [
+            {
+                "count": 2,
+                "attention": {"heads": 4, "kv_heads": 2, "head_dim": 8},
+                "mlp": {"ffn": 64, "activation": "swiglu"},
+            }
+        ],
+        "norm": "rmsnorm",
+        "position": "rope",
+    }
+)
+
+
+def exported(folder: Path, name: str, **fields: Any) -> Path:
+    """Write the files of a plan; return the path of the YAML."""
+    row = {"stack": LAUNCHER.stack, "gbs": 4, "zero": 3, "dtype": "fp32", **fields}
+    plan = LaunchPlan(
+        model=TINY, system=System.load("h100-sxm"), strategy=Strategy(**row).resolved(TINY)
+    )
+    for file in launch_files(LAUNCHER, plan):
+        (folder / f"{name}{file.ending}").write_text(file.text)
+    return folder / f"{name}.yaml"
+
+
+def trained(config: Path, *plans: Path | str) -> dict[str, Any]:
+    """Launch the script with a configuration; what it found."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    out = config.with_suffix(".json")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", port]
+    done = subprocess.run(
+        [*launch, "--config_file", str(config), str(SCRIPT), str(out), *map(str, plans)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def test_fsdp2_on_two_processes(tmp_path: Path) -> None:
+    """Two steps; weights are sharded over both."""
+    found = trained(exported(tmp_path, "sharded", gpus=2), "none")
+    (one,) = found["together"]
+    assert one["losses"] == pytest.approx(found["alone"], abs=1e-5)
+    assert one["losses"][1] < one["losses"][0]
+    assert (one["fsdp"], one["local"]) == (2, [16, 32])
+
+
+def test_fsdp2_with_tensor_parallelism(tmp_path: Path) -> None:
+    """Two steps with both degrees 2, which takes four processes, by both kinds of communication."""
+    config = exported(tmp_path, "rs_ag", gpus=4, tp=2)
+    exported(tmp_path, "all_reduce", gpus=4, tp=2, tp_exchange="all_reduce")
+    found = trained(config, tmp_path / "rs_ag.py", tmp_path / "all_reduce.py")
+    for one in found["together"]:
+        assert one["losses"] == pytest.approx(found["alone"], abs=1e-5)
+        assert (one["fsdp"], one["local"]) == (2, [8, 32])
