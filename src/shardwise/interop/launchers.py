@@ -13,10 +13,10 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.interop import accelerate, deepspeed
+from shardwise.interop import accelerate, deepspeed, megatron
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 
-LAUNCHERS: tuple[Launcher, ...] = (deepspeed.LAUNCHER, accelerate.LAUNCHER)
+LAUNCHERS: tuple[Launcher, ...] = (deepspeed.LAUNCHER, accelerate.LAUNCHER, megatron.LAUNCHER)
 
 
 def launcher_of(name: str, field: str = "launcher") -> Launcher:

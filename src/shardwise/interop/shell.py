@@ -19,6 +19,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
 )
+_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 _PREFIXES = ("export", "local", "declare", "readonly", "typeset")
 _LOOPS = ("for", "while", "until", "select")
 _SKIPPED = ("then", "do", "{", "}", "!", "else", "fi", "done", "time", "function")
@@ -54,7 +55,11 @@ def shown(text: str) -> str:
     return _MARKED.sub(r"$\1", text)
 
 
-def parse_script(text: str, variables: Mapping[str, str] | None = None) -> Script:
+def parse_script(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Script:
     """Read a shell script.
 
     Parameters
@@ -63,8 +68,18 @@ def parse_script(text: str, variables: Mapping[str, str] | None = None) -> Scrip
         The script.
     variables
         Values of variables, whatever the script sets them to.
+    environment
+        Values of variables that the script may change.
     """
-    return _Reader(fixed=dict(variables or {})).read(text)
+    values: dict[str, tuple[str, ...]] = {
+        name: (value,) for name, value in (environment or {}).items()
+    }
+    return _Reader(fixed=dict(variables or {}), values=values).read(text)
+
+
+def directives_of(text: str) -> tuple[str, ...]:
+    """Return the options of #SBATCH lines, and of others of that kind."""
+    return tuple(_DIRECTIVE.findall(text))
 
 
 def _mark(name: str) -> str:
@@ -80,20 +95,16 @@ class _Reader:
     commands: list[tuple[str, ...]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
-    directives: list[str] = field(default_factory=list)
     steps: int = 0
 
     def read(self, text: str) -> Script:
-        self.directives = re.findall(
-            r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", text, re.MULTILINE
-        )
         self._run(Lexer(text).tokens(), None)
         return Script(
             commands=tuple(self.commands),
             variables={**self.values, **{name: (one,) for name, one in self.fixed.items()}},
             exported=self.exported,
             documents=self.documents,
-            directives=tuple(self.directives),
+            directives=directives_of(text),
         )
 
     def _run(self, tokens: Sequence[Token], unless: str | None) -> None:

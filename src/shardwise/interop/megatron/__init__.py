@@ -1,1 +1,20 @@
-"""Megatron-LM, and the configuration of Megatron-Core that launchers share."""
+"""Megatron-LM: plans as its scripts and argument files, and its launch files as strategies.
+
+The configuration of Megatron-Core (`core_*.py`) is shared with launchers that wrap it.
+"""
+
+from shardwise.interop.launch import Launcher
+from shardwise.interop.megatron.reader import NAME, STACK, read, recognise
+from shardwise.interop.megatron.writer import ARGUMENTS, SCRIPT, faults, write
+
+LAUNCHER = Launcher(
+    name=NAME,
+    title="Megatron-LM",
+    releases=("0.19.0",),
+    stack=STACK,
+    endings=(SCRIPT, ARGUMENTS),
+    recognise=recognise,
+    read=read,
+    faults=faults,
+    write=write,
+)

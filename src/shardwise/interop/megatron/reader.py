@@ -1,0 +1,227 @@
+"""Launch files of Megatron-LM: command lines, shell scripts, argument files, lists of arguments."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from shardwise.config.enums import TpOverlap
+from shardwise.errors import Fault, InputError, refuse
+from shardwise.interop.launch import Launch, LaunchText, NotUnderstood
+from shardwise.interop.megatron.arguments import (
+    Arguments,
+    Given,
+    given_options,
+    option_of,
+    read_arguments,
+)
+from shardwise.interop.megatron.core_options import read_core_fields
+from shardwise.interop.megatron.legacy import ALIASES, SHORT, is_neutral
+from shardwise.interop.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
+from shardwise.interop.ranks import Ranks, parse_job, ranks_of
+from shardwise.interop.shell import Script
+
+NAME, STACK = "megatron", "megatron-lm-2026"
+_BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
+_PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
+_RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
+_FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
+_OWN = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--num-experts")
+_OWN_LEGACY = ("--model-parallel-size", "--num-attention-heads", "--hidden-size")
+_LEAST_OWN = 2
+RING_PRODUCTS = (
+    "qkv_fprop",
+    "fc1_fprop",
+    "proj_fprop",
+    "fc2_fprop",
+    "proj_dgrad",
+    "fc2_dgrad",
+)
+"""Products of Transformer Engine whose communication can go around a ring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Options in a text, and what starts the ranks."""
+
+    given: Sequence[Given]
+    ranks: Ranks | None
+    documents: Mapping[str, str]
+
+
+def recognise(text: str, _: str) -> bool:
+    """Return whether a text has options of Megatron-LM, on a command line or as a run prints them.
+
+    Parameters
+    ----------
+    text
+        Text of a file.
+    """
+    if _BLOCK.search(text) is not None:
+        return True
+    found = sum(
+        re.search(rf"(?m)(?:^|[\s\"'=(]){one}[\s=\\]", text) is not None
+        for one in (*_OWN, *_OWN_LEGACY)
+    )
+    return found >= _LEAST_OWN
+
+
+def read(text: LaunchText) -> Launch:
+    """Read a launch file.
+
+    Parameters
+    ----------
+    text
+        The file; a model is used for its vocabulary, which Megatron-LM leaves to the tokenizer.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong or missing, or a variable has no literal value.
+    """
+    found = _found(text)
+    arguments = read_arguments(found.given, text.source)
+    gpus = _gpus(text, found.ranks, arguments)
+    refuse(arguments.faults)
+    core = read_core_fields(
+        arguments.fields,
+        stack=STACK,
+        source=text.source,
+        name=PurePath(text.source).name.partition(".")[0] or NAME,
+        gpus=gpus,
+        defaults=DEFAULTS,
+        option=option_of,
+        padded_to=0 if text.model is None else text.model.vocab,
+    )
+    strategy = dict(core.strategy)
+    notes = [*arguments.not_understood, *core.not_understood]
+    if arguments.overlap_file and strategy.get("tp_overlap") is None:
+        strategy |= _overlap(arguments, found.documents, notes)
+    release = _RELEASE.search(text.text)
+    return Launch(
+        launcher=NAME,
+        release=release[1] if release else None,
+        source=text.source,
+        model=core.model,
+        strategy=strategy,
+        not_understood=tuple(notes),
+    )
+
+
+def _found(text: LaunchText) -> _Found:
+    block = _BLOCK.search(text.text)
+    if block is not None:
+        return _printed(block[1])
+    if _FIRST_OPTION.match(text.text):
+        return _Found(given=given_options(_words(text.text)), ranks=None, documents={})
+    script = parse_job(text.text, text.variables)
+    program = _program(script)
+    if program is None:
+        problem = "has no command with options of Megatron-LM"
+        raise InputError(Fault(source=text.source, problem=problem))
+    last = max((at for at, word in enumerate(program) if word.endswith(".py")), default=-1)
+    start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
+    words = program[last + 1 if last >= 0 else start :]
+    return _Found(
+        given=given_options(words), ranks=ranks_of(script, program), documents=script.documents
+    )
+
+
+def _words(text: str) -> list[str]:
+    """Words of an argument file: blanks separate them, `#` begins a comment at a line's start."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    words = " ".join(line.rstrip("\\") for line in lines).split()
+    return [word.strip("\"'") for word in words]
+
+
+def _program(script: Script) -> tuple[str, ...] | None:
+    """The command with the most options of Megatron-LM; options on lines of their own are one."""
+    bare = [word for words in script.commands for word in words if words[0].startswith("--")]
+    known = {*FLAGS, *ALIASES, *SHORT, *ACTIVATIONS}
+
+    def count(words: Sequence[str]) -> int:
+        return sum(word.partition("=")[0] in known for word in words)
+
+    best = max([*script.commands, tuple(bare)], key=count, default=())
+    return best if count(best) else None
+
+
+def _printed(block: str) -> _Found:
+    """The list of arguments that a run prints (`_print_args` in arguments.py)."""
+    known = {one.argument: one for one in FLAGS.values()}
+    given: list[Given] = []
+    world: int | None = None
+    for line in block.splitlines():
+        found = _PRINTED.match(line)
+        if found is None:
+            continue
+        name, value = found[1], found[2]
+        option = known.get(name)
+        flag = f"--{name.replace('_', '-')}"
+        if name == "world_size" and value.isdigit():
+            world = int(value)
+        elif option is not None and option.kind in (Kind.ON, Kind.OFF):
+            named = option.flag[2:].replace("-", "_") == name
+            if (value == "True") == (option.kind == Kind.ON or named):
+                given.append((option.flag, ()))
+        elif value in ("None", "False", "[]", ""):
+            continue
+        elif value == "True":
+            given.append((flag, ()))
+        elif option is not None:
+            given.append((option.flag, (value,)))
+        elif not _is_usual(flag, value):
+            given.append((flag, (value,)))
+    ranks = None if world is None else Ranks(nodes=1, per_node=world)
+    return _Found(given=given, ranks=ranks, documents={})
+
+
+def _is_usual(flag: str, value: str) -> bool:
+    """Whether a printed argument is at its default, or has no effect."""
+    return is_neutral(flag) or value in _USUAL.get(flag, ("0", "0.0"))
+
+
+# Defaults of arguments that are listed in every run and have no field here.
+_USUAL: Mapping[str, tuple[str, ...]] = {
+    "--virtual-pipeline-model-parallel-size": (),
+    "--padded-vocab-size": (),
+    "--cpu-offloading-num-layers": ("0",),
+    "--min-offloaded-tensor-size": ("1048576",),
+    "--activation-offload-fraction": ("1.0",),
+    "--ddp-num-buckets": (),
+    "--cuda-graph-warmup-steps": ("3",),
+    "--wgrad-deferral-limit": ("0",),
+    "--tp-comm-bootstrap-backend": ("nccl",),
+    "--main-grads-dtype": ("fp32", "torch.float32"),
+    "--main-params-dtype": ("fp32", "torch.float32"),
+    "--outer-dp-sharding-strategy": ("no_shard",),
+    "--linear-conv-kernel-dim": ("4",),
+    "--mamba-state-dim": ("128",),
+    "--mamba-head-dim": ("64",),
+    "--mamba-num-groups": ("8",),
+}
+
+
+def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:
+    """Ranks of the run; variables that say how many are asked for."""
+    if text.gpus is not None:
+        return text.gpus
+    if ranks is None:
+        return None
+    for name in ranks.missing:
+        arguments.ask("nodes and ranks of a node", [f"\0{name}\0"])
+    return ranks.gpus
+
+
+def _overlap(
+    arguments: Arguments, documents: Mapping[str, str], notes: list[NotUnderstood]
+) -> dict[str, object]:
+    """Overlap as the file of --tp-comm-overlap-cfg says, where the script itself writes it."""
+    document = documents.get(arguments.overlap_file, "")
+    methods = dict(re.findall(r"(?m)^\s*(\w+)\s*:\s*\{?\s*method\s*:\s*(\w+)", document))
+    if all(methods.get(name) == "ring_exchange" for name in RING_PRODUCTS):
+        return {"tp_overlap": TpOverlap.RING}
+    because = "its file is not read: predicted as the overlap of Transformer Engine"
+    flag = "--tp-comm-overlap-cfg"
+    notes.append(NotUnderstood(option=flag, value=arguments.overlap_file, because=because))
+    return {}
