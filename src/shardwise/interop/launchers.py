@@ -11,8 +11,9 @@ from typing import Any
 
 from shardwise import catalog
 from shardwise.config import files
+from shardwise.config.base import MOST
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, check_word, nearest
 from shardwise.interop import accelerate, deepspeed, megatron
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 
@@ -28,8 +29,9 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
         If there is none of that name.
     """
     names = [one.name for one in LAUNCHERS]
+    called = name.strip().lower() if isinstance(name, str) else None
     for one in LAUNCHERS:
-        if one.name == name.strip().lower():
+        if one.name == called:
             return one
     problem = f"allowed: {', '.join(names)}{nearest(name, names)}"
     raise InputError(Fault.of(field, name, problem))
@@ -71,6 +73,7 @@ def read_launch(
     InputError
         If it is no launch file, a value is wrong, or a variable has no value.
     """
+    _check(path, gpus, variables)
     source, text = str(path), files.read_text(path)
     launcher = recognised_launcher(text, source)
     if launcher is None:
@@ -81,6 +84,19 @@ def read_launch(
         source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
     )
     return read_by(launcher, asked)
+
+
+def _check(path: object, gpus: object, variables: object) -> None:
+    """Refuse arguments of wrong types."""
+    if not isinstance(path, (str, Path)):
+        raise InputError(Fault.of("path", path, "must be a file"))
+    whole = isinstance(gpus, int) and not isinstance(gpus, bool)
+    if gpus is not None and not (whole and 1 <= gpus <= MOST):  # type: ignore[operator]
+        raise InputError(Fault.of("gpus", gpus, "must be a whole number of at least 1"))
+    named = variables if isinstance(variables, Mapping) else {None: None}
+    texts = [text for pair in named.items() for text in pair]
+    if variables is not None and not all(isinstance(text, str) for text in texts):
+        raise InputError(Fault.of("variables", variables, "must be texts by name"))
 
 
 def read_by(launcher: Launcher, text: LaunchText) -> Launch:
@@ -127,11 +143,10 @@ def known_release(launcher: Launcher, release: str | None) -> str:
     InputError
         If its options are not known.
     """
-    used = release or launcher.releases[0]
-    if used not in launcher.releases:
-        problem = f"allowed: {', '.join(launcher.releases)}{nearest(used, launcher.releases)}"
-        raise InputError(Fault.of("release", used, problem))
-    return used
+    if release is None:
+        return launcher.releases[0]
+    check_word("release", release, launcher.releases)
+    return release
 
 
 def launch_files(
@@ -145,8 +160,8 @@ def launch_files(
         If the launcher cannot express the plan, or has no such release or file ending.
     """
     used = known_release(launcher, release)
-    form = ending or launcher.endings[0]
-    if form not in launcher.endings:
+    form = launcher.endings[0] if ending is None else ending
+    if not isinstance(form, str) or form not in launcher.endings:
         problem = f"allowed endings: {', '.join(launcher.endings)}"
         raise InputError(Fault.of("output", form, problem))
     if faults := list(launcher.faults(plan.model, plan.strategy)):

@@ -11,7 +11,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, check_flags
 from shardwise.estimator import StrategyLike, estimate
 from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
 from shardwise.interop.launchers import known_release, launch_files, launcher_of
@@ -96,6 +96,7 @@ def export(
         If an input is wrong. `CannotExportError`, with the nearest plan, if the launcher cannot
         express the strategy or the strategy does not fit in memory.
     """
+    check_flags(nearest=nearest)
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
     known_release(used, release)
     the_model, the_system = Model.load(model), System.load(system)
