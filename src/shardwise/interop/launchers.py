@@ -14,10 +14,15 @@ from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, check_word, nearest
-from shardwise.interop import accelerate, deepspeed, megatron
+from shardwise.interop import accelerate, deepspeed, megatron, torchtitan
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 
-LAUNCHERS: tuple[Launcher, ...] = (deepspeed.LAUNCHER, accelerate.LAUNCHER, megatron.LAUNCHER)
+LAUNCHERS: tuple[Launcher, ...] = (
+    deepspeed.LAUNCHER,
+    accelerate.LAUNCHER,
+    torchtitan.LAUNCHER,
+    megatron.LAUNCHER,
+)
 
 
 def launcher_of(name: str, field: str = "launcher") -> Launcher:
