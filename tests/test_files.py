@@ -9,6 +9,7 @@ import pytest
 
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.files import read_mapping, write_mapping, write_text
+from shardwise.config.parse import parse
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.yml", "a.json", "a.yaml.gz", "a.json.gz"])
@@ -155,3 +156,20 @@ def test_written_files_have_ordinary_permissions_and_no_nan(tmp_path):
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_aliases_of_other_programs_are_read_within_the_limits():
+    """A value may stand for one before it; what unfolds into too many values is refused."""
+
+    def value_of(text):
+        return parse(text, ".yaml", "job.yaml", most_bytes=2**20, aliases=True)
+
+    assert value_of("a: &x [1, 2]\nb: *x\nc: &y {k: *x}\nd: *y\n")["d"] == {"k": [1, 2]}
+    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    for text, told in (
+        ("\n".join(["a0: &a0 1", *levels]), "more than 8,192 values"),
+        ("a: &x [*x]\n", "an alias of nothing before it"),
+        ("a: *x\n", "an alias of nothing before it"),
+    ):
+        with pytest.raises(InputError, match=told):
+            value_of(text)

@@ -29,7 +29,15 @@ _LONG_KEY = re.compile(
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse(text: str, kind: str, path: object, *, most_bytes: int, first_line: int = 1) -> Any:
+def parse(
+    text: str,
+    kind: str,
+    path: object,
+    *,
+    most_bytes: int,
+    first_line: int = 1,
+    aliases: bool = False,
+) -> Any:
     """Return the value of a text.
 
     Parameters
@@ -42,6 +50,9 @@ def parse(text: str, kind: str, path: object, *, most_bytes: int, first_line: in
         Limit of the file's size, which also limits the values of a YAML file.
     first_line
         Where in the file the text begins.
+    aliases
+        Whether YAML may repeat a value by an alias, as files of other programs do; its values
+        count every time.
 
     Raises
     ------
@@ -54,7 +65,7 @@ def parse(text: str, kind: str, path: object, *, most_bytes: int, first_line: in
         elif kind == ".toml":
             data = _parse_toml(text)
         else:
-            data = _parse_yaml(text, most_bytes // _BYTES_PER_YAML_VALUE)
+            data = _parse_yaml(text, most_bytes // _BYTES_PER_YAML_VALUE, aliases=aliases)
         _check_values(data, text)
     except _DuplicateKeyError as error:
         problem = f"key {shorten(error.args[0])} is given twice"
@@ -144,7 +155,7 @@ def _parse_toml(text: str) -> Any:
     return tomllib.loads(text)
 
 
-def _parse_yaml(text: str, most_values: int) -> Any:
+def _parse_yaml(text: str, most_values: int, *, aliases: bool) -> Any:
     import yaml  # noqa: PLC0415 - only where used: `--help` must not wait for it
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -169,7 +180,7 @@ def _parse_yaml(text: str, most_values: int) -> Any:
 
     Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
     try:
-        _check_yaml(yaml, base, text, most_values)
+        _check_yaml(yaml, base, text, most_values, aliases=aliases)
         return yaml.load(text, Loader=Loader)  # noqa: S506 - derived from SafeLoader
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
@@ -180,25 +191,56 @@ def _parse_yaml(text: str, most_values: int) -> Any:
         raise ValueError("not YAML: a tag does not fit its value") from None
 
 
-def _check_yaml(yaml: Any, loader: Any, text: str, most_values: int) -> None:
+def _check_yaml(yaml: Any, loader: Any, text: str, most_values: int, *, aliases: bool) -> None:
     """Check limits on the stream of events, which libyaml yields before it reads on."""
-    depth = values = 0
+    counted = _Counted()
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.ScalarEvent):
-            values += 1
+            counted.note(event.anchor)
             if len(event.value) > _LONGEST_NUMBER and _is_number(event):
                 raise _LimitError(f"line {_line(event)}: {_TOO_LONG}")
         elif isinstance(event, yaml.CollectionStartEvent):
-            values += 1
-            depth += 1
-            if depth > MOST_DEPTH:
-                raise _LimitError(_TOO_DEEP)
+            counted.open(event.anchor)
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+            counted.close()
         elif isinstance(event, yaml.AliasEvent):  # a few can unfold into gigabytes
-            raise ValueError(f"line {_line(event)}: YAML aliases are not supported")  # noqa: TRY004
-        if values > most_values:
+            if not aliases:
+                raise ValueError(f"line {_line(event)}: YAML aliases are not supported")
+            counted.repeat(event)
+        if counted.values > most_values:
             raise _LimitError(f"has more than {most_values:,} values; use JSON")
+
+
+class _Counted:
+    """Values of a YAML text, those that aliases repeat counted each time."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self._opened: list[tuple[str | None, int]] = []  # anchors, and values before them
+        self._sizes: dict[str, int] = {}
+
+    def note(self, anchor: str | None) -> None:
+        self.values += 1
+        if anchor:
+            self._sizes[anchor] = 1
+
+    def open(self, anchor: str | None) -> None:
+        if anchor:
+            self._sizes.pop(anchor, None)
+        self._opened.append((anchor, self.values))
+        self.values += 1
+        if len(self._opened) > MOST_DEPTH:
+            raise _LimitError(_TOO_DEEP)
+
+    def close(self) -> None:
+        anchor, before = self._opened.pop()
+        if anchor:
+            self._sizes[anchor] = self.values - before
+
+    def repeat(self, event: Any) -> None:
+        if event.anchor not in self._sizes:
+            raise ValueError(f"line {_line(event)}: an alias of nothing before it")
+        self.values += self._sizes[event.anchor]
 
 
 _LONGEST_NUMBER = 1000
