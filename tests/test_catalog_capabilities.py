@@ -16,6 +16,7 @@ MEGATRON = (*CORE, "primus-2026")
 BRIDGE = ("megatron-bridge-2025", "megatron-bridge-2026", "primus-2026")
 TITAN = ("torchtitan-2024", "torchtitan-2025", "torchtitan-eager")
 SHARDED: Fields = {"zero": 3}
+LORA: Fields = {"lora_rank": 16}
 
 
 def parts(*names: str) -> Fields:
@@ -46,7 +47,9 @@ def _rows() -> list[tuple[tuple[str, ...], str, str, Fields, Fields]]:
         (MEGATRON, DENSE, "offload_optimizer", host | {"zero": 0}, host | {"zero": 1}),
         (MEGATRON, DENSE, "optimizer", {"optimizer": "adamw-bf16", "zero": 0}, {"zero": 0}),
         (CORE, TIED, "fsdp_reshard", resident, SHARDED),
-        (CORE, DENSE, "fsdp_reshard", resident | {"dtype": "fp16"}, resident),
+        (CORE[:2], DENSE, "fsdp_reshard", resident | {"dtype": "fp16"}, resident),
+        (CORE[2:], DENSE, "fsdp_reshard", resident, SHARDED),
+        (CORE[1:], DENSE, "lora_parts", LORA | {"lora_parts": ["attention", "head"]}, LORA),
         (MEGATRON, GROUPED, "recompute_parts", {"ep": 8} | parts("mlp", "moe"), parts("moe")),
         (MEGATRON, DENSE, "recompute_parts", parts("mla_up", "mlp"), parts("mlp")),
         (MEGATRON, LATENT, "recompute_parts", parts("every_other"), parts("mla_up", "mlp")),

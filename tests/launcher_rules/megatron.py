@@ -381,6 +381,10 @@ def megatron_faults(
     if bridge:
         abilities |= {"offload_weights": any_of(False, True)}
         del abilities["lora_rank"]
+        if plan.release > (0, 13):  # no option of Bridge's says it
+            abilities["fsdp_reshard"] = any_of(True)
+        if plan["lora_rank"] and {"embedding", "head"} & set(plan["lora_parts"]):
+            return ["lora_parts: adapters of products in layers only"]  # peft/lora.py
     if primus:
         abilities |= {
             "schedule": any_of("1f1b", "interleaved", "zb-h1", "zb-v"),
