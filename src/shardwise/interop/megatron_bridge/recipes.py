@@ -1,0 +1,101 @@
+"""Recipes of Megatron-Bridge by the models of the catalog.
+
+Names are those that `megatron.bridge.recipes` exports (v0.6 and main of 2026-08: the __init__ files
+of its families, and scripts/training/text_pretrain_validation.json). `vanilla_gpt` has the defaults
+of Megatron-Core's classes; `moonlight_16b` has latent attention, and `glm45_air_106b` layers with
+and without experts: they carry models that have no recipe of their own.
+"""
+
+import re
+from collections.abc import Mapping
+
+from shardwise.config.model import Model
+
+RECIPES: Mapping[str, str] = {
+    "deepseek-v2": "deepseek_v2",
+    "deepseek-v2-lite": "deepseek_v2_lite",
+    "deepseek-v3": "deepseek_v3",
+    "gemma3-1b": "gemma3_1b",
+    "glm4.5": "glm45_355b",
+    "glm4.5-air": "glm45_air_106b",
+    "gpt-oss-120b": "gpt_oss_120b",
+    "gpt-oss-20b": "gpt_oss_20b",
+    "gpt3-175b": "gpt3_175b",
+    "kimi-k2": "kimi_k2",
+    "llama2-7b": "llama2_7b",
+    "llama3-405b": "llama31_405b",
+    "llama3-70b": "llama3_70b",
+    "llama3-8b": "llama3_8b",
+    "llama3.2-1b": "llama32_1b",
+    "llama3.2-3b": "llama32_3b",
+    "qwen2-72b": "qwen2_72b",
+    "qwen2-7b": "qwen2_7b",
+    "qwen2.5-14b": "qwen25_14b",
+    "qwen2.5-32b": "qwen25_32b",
+    "qwen2.5-72b": "qwen25_72b",
+    "qwen2.5-7b": "qwen25_7b",
+    "qwen3-0.6b": "qwen3_600m",
+    "qwen3-1.7b": "qwen3_1p7b",
+    "qwen3-14b": "qwen3_14b",
+    "qwen3-235b-a22b": "qwen3_235b_a22b",
+    "qwen3-30b-a3b": "qwen3_30b_a3b",
+    "qwen3-32b": "qwen3_32b",
+    "qwen3-4b": "qwen3_4b",
+    "qwen3-8b": "qwen3_8b",
+}
+"""Models of the catalog, and what the names of their recipes begin with."""
+_MORE = {
+    "llama3-8b": ("llama31_8b",),
+    "llama3-70b": ("llama31_70b",),
+    "mistral-7b": ("mistral_7b",),
+}
+"""Other recipes with the architecture of a model."""
+_PLAIN, _LATENT, _MIXED = "vanilla_gpt", "moonlight_16b", "glm45_air_106b"
+_WITHOUT_ADAPTERS = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2", "gpt3_175b")
+_ADAPTED = {_PLAIN: "llama3_8b", _MIXED: _LATENT}
+_NAME = re.compile(r"(?P<model>\w+?)_(?P<task>pretrain|sft|peft|lora|finetune)(_\w+)?")
+_GPUS = re.compile(r"_(\d+)gpu_([a-z]+\d+)_")
+
+
+def recipe_of(model: Model, *, adapted: bool) -> str:
+    """Return the recipe whose overrides a plan is.
+
+    Parameters
+    ----------
+    adapted
+        Whether adapters are trained.
+    """
+    base = RECIPES.get(model.name) or _carrier(model)
+    if not adapted:
+        return f"{base}_pretrain_config"
+    if base in (*_WITHOUT_ADAPTERS, *_ADAPTED):
+        base = _ADAPTED.get(base, base)
+        base = _LATENT if base in _WITHOUT_ADAPTERS else base
+    return f"{base}_peft_config"
+
+
+def has_recipe(model: Model) -> bool:
+    """Whether Megatron-Bridge has a recipe for a model of the catalog."""
+    return model.name in RECIPES
+
+
+def _carrier(model: Model) -> str:
+    """A recipe whose class of model has the fields of an architecture."""
+    if any(layer.attention.latent for layer in model.layers):
+        return _LATENT
+    return _MIXED if len({layer.moe is None for layer in model.layers}) > 1 else _PLAIN
+
+
+def model_of(recipe: str) -> str | None:
+    """Return the model of the catalog that a recipe trains; None if it is not known."""
+    found = _NAME.fullmatch(recipe)
+    name = found["model"] if found else recipe
+    names = {base: model for model, base in RECIPES.items()}
+    names |= {base: model for model, bases in _MORE.items() for base in bases}
+    return names.get(name)
+
+
+def gpus_of(recipe: str) -> int | None:
+    """Return the number of accelerators that the name of a recipe has."""
+    found = _GPUS.search(recipe)
+    return int(found[1]) if found else None

@@ -1,0 +1,279 @@
+"""Scripts that launch Megatron-Bridge: options of its runners, and overrides."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from shardwise.config.model import Model
+from shardwise.errors import Fault, InputError, refuse
+from shardwise.interop.launch import LaunchText, NotUnderstood
+from shardwise.interop.megatron_bridge.hydra import apply_overrides, is_override
+from shardwise.interop.megatron_bridge.reader import RACK_STACK, STACK, Job
+from shardwise.interop.megatron_bridge.recipes import gpus_of, model_of
+from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put
+from shardwise.interop.shell import Script, names_in, parse_script, shown
+
+_SHORT = {
+    "-tp": "--tensor_model_parallel_size",
+    "-pp": "--pipeline_model_parallel_size",
+    "-cp": "--context_parallel_size",
+    "-vp": "--virtual_pipeline_model_parallel_size",
+    "-ep": "--expert_model_parallel_size",
+    "-et": "--expert_tensor_parallel_size",
+    "-mb": "--micro_batch_size",
+    "-gb": "--global_batch_size",
+    "-sl": "--seq_length",
+    "-ng": "--num_gpus",
+    "-gn": "--gpus_per_node",
+    "-c": "--compute_dtype",
+    "-g": "--gpu",
+    "-m": "--model_family_name",
+    "-mr": "--model_recipe_name",
+}
+_MODEL_FIELDS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "pipeline_model_parallel_layout",
+    "seq_length",
+    "cuda_graph_impl",
+    "cuda_graph_scope",
+    "recompute_modules",
+    "num_layers",
+    "hidden_size",
+    "num_moe_experts",
+)
+OPTIONS: Mapping[str, str] = {
+    **{name: f"model.{name}" for name in _MODEL_FIELDS},
+    "micro_batch_size": "train.micro_batch_size",
+    "global_batch_size": "train.global_batch_size",
+    "use_megatron_fsdp": "ddp.use_megatron_fsdp",
+    "nccl_ub": "ddp.nccl_ub",
+    "optimizer_type": "optimizer.optimizer",
+    "max_steps": "train.train_iters",
+    "lr": "optimizer.lr",
+    "min_lr": "optimizer.min_lr",
+    "save_dir": "checkpoint.save",
+    "load_dir": "checkpoint.load",
+    "pretrained_checkpoint": "checkpoint.pretrained_checkpoint",
+    "activation_offload_layers": "model.cpu_offloading_num_layers",
+}
+"""Options of the runners (scripts/performance/argument_parser.py), and what they set."""
+_COMPUTE = {
+    "bf16": "bf16_mixed",
+    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "fp8_mx": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+_FLAGS = ("use_megatron_fsdp", "nccl_ub", "moe_a2a_overlap", "packed_sequence", "use_tokendrop")
+_READ = (
+    *("recipe", "model", "model_recipe_name", "task", "mode", "num_gpus", "gpus_per_node"),
+    *("gpu", "compute_dtype", "peft_scheme", "moe_flex_dispatcher_backend", "nodes"),
+)
+_NEUTRAL = (
+    *("model_family_name", "dataset", "step_func", "hf_path", "config_variant", "account"),
+    *("partition", "container_image", "time_limit", "log_dir", "mount", "env", "tokenizer_type"),
+    *("tokenizer_model", "wandb_project", "warmup_iters", "script", "script_path", "dataset_type"),
+)
+_RACKS = ("gb200", "gb300", "vr200")
+_RUNNERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "srun", "sbatch")
+_PER_NODE = ("nproc_per_node", "gpus_per_node", "ntasks_per_node", "n")
+_NODES = ("nnodes", "nodes", "N")
+IS_SCRIPT = re.compile(
+    r"(?:^|[\s\"'])(?:\+{0,2})(?:model|train|ddp|optimizer|mixed_precision|comm_overlap|dist|dataset)"
+    r"\.[a-z_0-9.]+=|--model_recipe_name[= ]|--recipe[= ][\"']?\w+_config",
+    re.MULTILINE,
+)
+"""What tells a script of Megatron-Bridge from others."""
+
+
+class _Options(NamedTuple):
+    """A command line of a runner."""
+
+    named: dict[str, list[str]]
+    overrides: list[str]
+
+
+def script_job(text: LaunchText) -> Job:
+    """Return what a script launches.
+
+    Raises
+    ------
+    InputError
+        If there is no command of Megatron-Bridge, or a word of it has no literal value.
+    """
+    script = parse_script(text.text, text.variables)
+    command = next((one for one in script.commands if _is_launch(one)), None)
+    if command is None:
+        problem = "has no command with a recipe or overrides of Megatron-Bridge"
+        raise InputError(Fault(source=text.source, problem=problem))
+    runner, words = _split(command)
+    options = _options(words)
+    refuse(_open(options, text.source))
+    tree: Tree = {}
+    notes = list(_set_options(tree, options.named))
+    apply_overrides(tree, options.overrides, text.source)
+    recipe = _recipe(options.named)
+    name = model_of(recipe) if recipe else None
+    gpu = (options.named.get("gpu") or [""])[0].lower()
+    rack = gpu in _RACKS or any(f"_{one}_" in (recipe or "") for one in _RACKS)
+    return Job(
+        tree=tree,
+        recipe=recipe,
+        model=Model.load(name) if name else None,
+        gpus=_accelerators(options.named, runner, script) or (gpus_of(recipe) if recipe else None),
+        stack=RACK_STACK if rack else STACK,
+        notes=tuple(notes),
+    )
+
+
+def _is_launch(command: Sequence[str]) -> bool:
+    has_script = any(word.endswith((".py", "train.sh")) for word in command)
+    names = ("--recipe", "--model_recipe_name", "-mr")
+    chosen = any(word.partition("=")[0] in names for word in command)
+    return has_script and (chosen or any(is_override(word) for word in command))
+
+
+def _split(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """A command before and after the training script."""
+    at = next(i for i, word in enumerate(command) if word.endswith((".py", "train.sh")))
+    return command[: at + 1], command[at + 1 :]
+
+
+def _options(words: Sequence[str]) -> _Options:
+    """Options by name, without dashes, and overrides."""
+    options = _Options({}, [])
+    name: str | None = None
+    for word in words:
+        full = _SHORT.get(word, word)
+        if full.startswith("--") and len(full) > len("--"):
+            name, equals, value = full.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            values = options.named.setdefault(name, [])
+            if equals:
+                values.append(value)
+            if equals or name in _FLAGS:
+                name = None
+        elif is_override(word):
+            options.overrides.append(word)
+            name = None
+        elif name is not None:
+            options.named[name].append(word)
+    return options
+
+
+def _open(options: _Options, source: str) -> Iterator[Fault]:
+    """Words that have no literal value."""
+    used = [name for name in options.named if name in OPTIONS or name in _READ]
+    words = [(f"--{name}", value) for name in used for value in options.named[name]]
+    words += [(word.partition("=")[0], word) for word in options.overrides]
+    for place, word in words:
+        for name in names_in(word):
+            problem = f"{name} has no value here; set it: --set {name}=VALUE"
+            yield Fault.of(shown(place), shown(word), problem, source)
+
+
+def _set_options(tree: Tree, named: Mapping[str, list[str]]) -> Iterator[NotUnderstood]:
+    """Set what options of a runner mean; yields those that are not known."""
+    for name, words in named.items():
+        value: Leaf = words[0] if words else True
+        if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+            value = int(value)
+        if name in _FEATURES:
+            _FEATURES[name](tree, value)
+        elif name in OPTIONS:
+            listed = name in ("recompute_modules", "cuda_graph_scope")
+            put(tree, OPTIONS[name], _listed(words) if listed else value)
+        elif name not in (*_READ, *_NEUTRAL):
+            yield NotUnderstood(option=f"--{name}", value=value, because="not modelled")
+
+
+def _set_chunks(tree: Tree, value: Leaf) -> None:
+    if value != -1:  # which leaves it to the recipe
+        put(tree, "model.virtual_pipeline_model_parallel_size", value)
+
+
+def _set_recompute(tree: Tree, value: Leaf) -> None:
+    fields: Tree = {"granularity": "full", "method": "block", "num_layers": value}
+    for key, item in fields.items():
+        put(tree, f"model.recompute_{key}", item)
+
+
+def _set_backend(tree: Tree, value: Leaf) -> None:
+    is_flex = value not in _NOTHING
+    put(tree, "model.moe_token_dispatcher_type", "flex" if is_flex else "alltoall")
+    put(tree, "model.moe_flex_dispatcher_backend", value if is_flex else None)
+
+
+def _set_adapters(tree: Tree, value: Leaf) -> None:
+    if value not in _NOTHING:
+        put(tree, "peft", value)
+
+
+_NOTHING = ("None", "none")
+_FEATURES: Mapping[str, Callable[[Tree, Leaf], None]] = {
+    "virtual_pipeline_model_parallel_size": _set_chunks,
+    "compute_dtype": lambda tree, value: put(
+        tree, "mixed_precision", _COMPUTE.get(str(value), str(value))
+    ),
+    "peft_scheme": _set_adapters,
+    "moe_a2a_overlap": lambda tree, _: put(
+        tree, "comm_overlap.overlap_moe_expert_parallel_comm", True
+    ),
+    "recompute_num_layers": _set_recompute,
+    "moe_flex_dispatcher_backend": _set_backend,
+}
+"""Options of the runners that stand for several fields."""
+
+
+def _listed(words: Sequence[str]) -> Leaf:
+    return [part for word in words for part in word.split(",") if part]
+
+
+def _recipe(named: Mapping[str, list[str]]) -> str | None:
+    """The recipe's name, from its options."""
+    for name in ("recipe", "model_recipe_name", "model"):
+        if named.get(name):
+            return named[name][0]
+    return None
+
+
+def _accelerators(
+    named: Mapping[str, list[str]], runner: Sequence[str], script: Script
+) -> int | None:
+    """Accelerators by the options of the runner, of torchrun, srun and of #SBATCH lines."""
+    if named.get("num_gpus"):
+        return _number(named["num_gpus"][0])
+    of_slurm = [word for line in script.directives for word in line.split()]
+    counts: dict[str, int] = {}
+    for words in (of_slurm, [f"--{n}={v[0]}" for n, v in named.items() if v], runner):
+        counts |= dict(_numbers(words))
+    per_node = next((counts[name] for name in _PER_NODE if name in counts), None)
+    if per_node is None:
+        return None
+    if counts.get("ntasks_per_node") and counts.get("nproc_per_node"):
+        per_node = counts["nproc_per_node"]
+    nodes = next((counts[name] for name in _NODES if name in counts), 1)
+    return per_node * nodes
+
+
+def _numbers(words: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Options of processes and nodes, with their numbers."""
+    for at, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
+        name = name.replace("-", "_")
+        number = _number(value)
+        if name in (*_PER_NODE, *_NODES) and number is not None:
+            yield name, number
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and text.isascii() else None
