@@ -78,7 +78,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "primus-2026": Launcher(name="primus", release="0.16"),
     "torchtitan-2024": Launcher(name="torchtitan", release="0.1"),
     "torchtitan-2025": Launcher(name="torchtitan", release="0.2.2"),
-    "torchtitan-eager": Launcher(name="torchtitan", release="0.1", options={"compiled": False}),
+    "torchtitan-eager": Launcher(name="torchtitan", release="0.2.2", options={"compiled": False}),
 }
 """Launcher of each stack whose sources were read; of the others nothing is known here."""
 

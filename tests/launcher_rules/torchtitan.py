@@ -55,24 +55,32 @@ def _titan_degrees(plan: Plan) -> Iterator[str]:
 
 
 def _titan_shards(plan: Plan) -> Iterator[str]:
-    tp, cp, dp, ep = plan["tp"], plan["cp"], plan["dp"], plan["ep"]
+    tp, cp, dp = plan["tp"], plan["cp"], plan["dp"]
     sync = "step" if plan["pp"] > 1 else "micro_batch"
     if plan["zero"] > 1 and plan["grad_sync"] not in ("stack", sync):
         yield f"grad_sync {plan['grad_sync']}: only {sync}"
     if plan["zero"] == 0 and cp > 1:
         yield "zero 0: cp shards weights"
+    if plan["zero"] == 0 and dp > 1 and (tp > 1 or plan["pp"] > 1):
+        yield "zero 0: DDP runs with no other parallelism"  # v0.2.2, llama3/infra/parallelize.py
     shard = 1 if plan["zero"] == 0 else plan["dp_shard"] or dp
     if dp % shard:
         yield f"dp_shard {shard}: must divide dp {dp}"
     if plan.experts:
-        has_etp = (0, 2) <= plan.release < _MAIN
-        if plan["etp"] not in ((1, tp) if has_etp else (1,)):
-            yield f"etp {plan['etp']}: experts are not split inside"
-    if plan.experts and ep > 1:
-        if shard * cp * tp % (ep * plan["etp"]):
-            yield f"ep {ep}: must divide dp_shard x cp x tp"
-        if plan.release < (0, 2):
-            yield "ep: not before release 0.2"
+        yield from _titan_experts(plan, shard)
+
+
+def _titan_experts(plan: Plan, shard: int) -> Iterator[str]:
+    tp, ep, etp = plan["tp"], plan["ep"], plan["etp"]
+    has_etp = (0, 2) <= plan.release < _MAIN
+    if etp not in ((1, tp) if has_etp else (1,)):
+        yield f"etp {etp}: experts are not split inside"
+    if ep > 1 and etp > 1 and plan.dispatcher == "deepep":
+        yield "etp: not with deepep"  # v0.2.2, deepseek_v3/infra/parallelize.py
+    if ep > 1 and shard * plan["cp"] * tp % (ep * etp):
+        yield f"ep {ep}: must divide dp_shard x cp x tp"
+    if ep > 1 and plan.release < (0, 2):
+        yield "ep: not before release 0.2"
 
 
 def _titan_stages(plan: Plan, compiled: bool) -> Iterator[str]:

@@ -14,12 +14,13 @@ from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, check_word, nearest
-from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge
+from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 
 LAUNCHERS: tuple[Launcher, ...] = (
     deepspeed.LAUNCHER,
     accelerate.LAUNCHER,
+    torchtitan.LAUNCHER,
     megatron_bridge.LAUNCHER,
     megatron.LAUNCHER,
 )

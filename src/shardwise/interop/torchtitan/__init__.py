@@ -1,1 +1,49 @@
-"""torchtitan: its logs."""
+"""torchtitan: TOML files up to v0.2.2, Python configurations from v0.3.0 on, and logs."""
+
+from shardwise.errors import Fault, InputError, refuse
+from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.interop.torchtitan.flavors import PYTHON_RELEASE, TOML_RELEASE
+from shardwise.interop.torchtitan.from_plan import plan_faults, release_faults
+from shardwise.interop.torchtitan.python_reader import is_configuration, read_python
+from shardwise.interop.torchtitan.python_writer import write_python
+from shardwise.interop.torchtitan.script_reader import is_script, read_script
+from shardwise.interop.torchtitan.to_fields import COMPILED_STACK
+from shardwise.interop.torchtitan.toml_reader import NAME, is_toml, read_toml
+from shardwise.interop.torchtitan.toml_writer import write_toml
+
+__all__ = ["LAUNCHER"]
+
+
+def _recognise(text: str, source: str) -> bool:
+    if source.endswith(".py"):
+        return is_configuration(text)
+    return is_toml(text) or is_script(text)
+
+
+def _read(launch: LaunchText) -> Launch:
+    if launch.source.endswith(".py"):
+        return read_python(launch)
+    return read_script(launch) if is_script(launch.text) else read_toml(launch)
+
+
+def _write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
+    """The ending decides the release: each has one form of configuration."""
+    if release == PYTHON_RELEASE and ending == ".toml":
+        problem = f"torchtitan {PYTHON_RELEASE} reads Python; the output must end in .py"
+        raise InputError(Fault.of("release", release, problem))
+    used = PYTHON_RELEASE if ending == ".py" else TOML_RELEASE
+    refuse(release_faults(plan.model, plan.strategy, used))
+    return (write_python(plan) if ending == ".py" else write_toml(plan),)
+
+
+LAUNCHER = Launcher(
+    name=NAME,
+    title="torchtitan",
+    releases=(TOML_RELEASE, PYTHON_RELEASE),
+    stack=COMPILED_STACK,
+    endings=(".toml", ".py"),
+    recognise=_recognise,
+    read=_read,
+    faults=plan_faults,
+    write=_write,
+)
