@@ -14,6 +14,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
+from shardwise.parallel.pipeline_layout import by_stage
 
 FULL_LAYER = frozenset({"full"})
 """Value of `recomputed_parts` for full recompute."""
@@ -63,6 +64,22 @@ def critical_stage_components(
     """Components of a table of one row, as often as the critical stage runs them."""
     work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.critical.work]
     return list(_counted(table, parts, work, work))
+
+
+def stage_components(
+    table: Table,
+    evaluation: Evaluation,
+    parts: Sequence[ComponentOperations],
+    stage: int | None,
+) -> list[Component]:
+    """Components of a table of one row, as often as one stage runs them; None: the critical one."""
+    if stage is None:
+        return critical_stage_components(table, evaluation, parts)
+    stages = by_stage(evaluation.groups)
+    work, resident = (
+        [float(count[stage]) for count in counts] for counts in (stages.work, stages.resident)
+    )
+    return list(_counted(table, parts, work, resident))
 
 
 def _counted(

@@ -31,6 +31,7 @@ _MICRO = 1e-6
 _TRANSFER = 0.2
 """Quantile of the times of equal collectives that counts as transfer: what is longer waits for
 other ranks."""
+_HALF = 0.5
 _LEAST_EQUAL = 3
 """Fewer equal collectives say nothing about waiting."""
 
@@ -320,15 +321,34 @@ def length(intervals: tuple[Floats, Floats]) -> float:
 
 
 def _waiting(events: _Events, rows: Bools) -> float:
-    """Time of collectives beyond that of the fast ones among equal ones [s]."""
+    """Time of collectives beyond that of the fast ones among equal ones [s].
+
+    Those behind compute are slower than those that run alone: they are no equals.
+    """
+    compute = events.kind < len(_COMPUTE)
+    busy = united(events.start[compute], events.end[compute])
+    times = events.end - events.start
+    hidden = _covered(busy, events.end) - _covered(busy, events.start) > _HALF * times
+    equals = 2 * events.equal + hidden
     waiting = 0.0
-    for equal in np.unique(events.equal[rows]):
-        same = rows & (events.equal == equal)
-        times = events.end[same] - events.start[same]
-        if len(times) >= _LEAST_EQUAL:
-            fast = float(np.quantile(times, _TRANSFER, method="lower"))
-            waiting += float(np.maximum(times - fast, 0.0).sum())
+    for equal in np.unique(equals[rows]):
+        same = times[rows & (equals == equal)]
+        if len(same) >= _LEAST_EQUAL:
+            fast = float(np.quantile(same, _TRANSFER, method="lower"))
+            waiting += float(np.maximum(same - fast, 0.0).sum())
     return waiting
+
+
+def _covered(intervals: tuple[Floats, Floats], until: Floats) -> Floats:
+    """Length of intervals, which do not overlap and are in order, before some times."""
+    start, end = intervals
+    if not len(start):
+        return np.zeros(len(until))
+    before = np.concatenate([[0.0], np.cumsum(end - start)])
+    position = np.searchsorted(start, until, side="right")
+    last = np.maximum(position - 1, 0)
+    beyond = np.where(position > 0, np.maximum(end[last] - until, 0.0), 0.0)
+    return before[position] - beyond
 
 
 def _is_time(value: object) -> bool:
