@@ -36,6 +36,7 @@ VERBS = {
     "calibrate": "Fit the parameters of a system to measurements.",
     "search": "The best way to run a model on N GPUs.",
     "sweep": "What more bandwidth, more memory or larger domains would gain.",
+    "diagnose": "What a measured run is slow at, and what to change.",
     "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
     "models": "Models of the catalog or a folder, or one model in detail.",
     "systems": "Systems of the catalog, or one system with sources.",
@@ -52,6 +53,8 @@ _FUNCTIONS = {
     "stacks": ("listing", "stacks"),
     "import": ("import_launch", "command"),
 }
+_READ_LOGS = {"diagnose"}
+"""Verbs whose own `--log` is a file that they read."""
 _INTERRUPTED = 130
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300
@@ -159,13 +162,14 @@ def _close_logs() -> None:
 
 
 def _global_options_first(words: list[str]) -> list[str]:
-    """Allow `--verbose` and `--log FILE` after the verb, too."""
+    """Allow `--verbose` and `--log FILE` after the verb, too, unless it has such an option."""
     moved: list[str] = []
     rest: list[str] = []
     position = 0
     while position < len(words):
         word = words[position]
-        if word in ("--verbose", "--log") or word.startswith("--log="):
+        is_log = word == "--log" or word.startswith("--log=")
+        if word == "--verbose" or (is_log and not set(rest) & _READ_LOGS):
             moved.append(word)
             if word == "--log" and position + 1 < len(words):
                 position += 1

@@ -1,7 +1,7 @@
 """Arguments and options that verbs share, and checks of what was entered."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -182,6 +182,19 @@ def whole_number(flag: str, text: str | None) -> int | None:
     if number < 1:
         raise flag_fault(flag, text, "must be a whole number of at least 1")
     return number
+
+
+def launch_variables(texts: Sequence[str]) -> dict[str, str]:
+    """Names and values of ``--set NAME=VALUE``."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise flag_fault("set", text, "must be NAME=VALUE")
+        if name.strip() in found:
+            raise flag_fault("set", text, f"{name.strip()} is set twice")
+        found[name.strip()] = value
+    return found
 
 
 def positive_number(flag: str, text: str | None, example: str = "") -> float | None:

@@ -26,6 +26,13 @@ _DEGREES = ("tp", "cp", "ep", "pp", "vpp", "micro_batch_size")
 """Numbers that are halved and doubled."""
 _FOLLOW = ("dp", "sequence_parallel")
 """Fields that follow from others: a change of those leaves them open."""
+_SPLIT = ("stage_layers", "first_stage_layers", "last_stage_layers")
+_FOLLOWING = {
+    "pp": _SPLIT,
+    "vpp": _SPLIT,
+    "recompute": ("recompute_parts", "recompute_layers"),
+}
+"""Fields that a change of another one leaves open."""
 _BY_CHUNKS = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 _LEAST_GAIN = 0.01
 """Share of the step that a change must gain, and a second field on top of the first."""
@@ -77,7 +84,7 @@ def best_changes(
     singles = list(_singles(model, system, own, base))
     sets = [{}, *singles]
     sets += [a | b for a, b in combinations(singles, 2) if a.keys() != b.keys()]
-    strategies = [(one, _resolved(model, system, base | one)) for one in sets]
+    strategies = [(one, _resolved(model, system, _changed(base, one))) for one in sets]
     legal = [(one, found) for one, found in strategies if found is not None]
     table = estimate_many(model, system, [found for _, found in legal])
     capacity = system.accelerator.memory[0].capacity
@@ -154,6 +161,12 @@ def _singles(model: Model, system: System, own: Strategy, base: Fields) -> Itera
         for value in space.values(name, system) or ():
             if value != getattr(own, name):
                 yield {name: value}
+
+
+def _changed(base: Fields, change: Fields) -> Fields:
+    """Set some fields, and leave open what follows from them."""
+    follow = {name for field in change for name in _FOLLOWING.get(field, ())}
+    return {name: value for name, value in base.items() if name not in follow} | change
 
 
 def _resolved(model: Model, system: System, fields: Fields) -> Strategy | None:

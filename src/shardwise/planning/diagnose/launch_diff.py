@@ -8,8 +8,9 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
-from shardwise.interop.launch import Launcher, LaunchPlan
+from shardwise.interop.launch import Launch, Launcher, LaunchPlan
 from shardwise.interop.launchers import launch_files
 
 _OPTION = re.compile(
@@ -38,25 +39,23 @@ def _shown(value: str | None) -> str:
 
 
 def option_changes(
-    launcher: Launcher, before: LaunchPlan, after: LaunchPlan, release: str | None
+    launcher: Launcher, before: LaunchPlan, after: LaunchPlan, launch: Launch
 ) -> list[OptionChange]:
     """Return the options in which the launch files of two plans differ.
 
     Parameters
     ----------
-    release
-        Of the launch file; None or one that is not written: that written by default.
+    launch
+        As read; of several files the one with its ending counts, of its release if that is written.
     """
-    known = release if release in launcher.releases else None
-    old, new = (
-        [
-            line
-            for file in launch_files(launcher, plan, release=known)
-            for line in file.text.splitlines()
-        ]
-        for plan in (before, after)
-    )
-    return list(_differences(old, new))
+    release = launch.release if launch.release in launcher.releases else None
+    suffix = PurePath(launch.source).suffix
+    ending = suffix if suffix in launcher.endings else None
+    texts = []
+    for plan in (before, after):
+        files = launch_files(launcher, plan, release=release, ending=ending)
+        texts.append(next((one for one in files if one.ending == suffix), files[0]).text)
+    return list(_differences(*(text.splitlines() for text in texts)))
 
 
 def _differences(old: Sequence[str], new: Sequence[str]) -> Iterator[OptionChange]:
@@ -79,10 +78,10 @@ def _options(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def launch_diff(source: str, text: str, changes: Sequence[OptionChange]) -> str:
-    """Return the unified diff of a launch file; empty where an option is not found in it.
+    """Return the unified diff of a launch file; empty where not all changes can be made in it.
 
-    An option on a line of its own is removed or changed; an option that is not set yet is added
-    after the first one that changes.
+    A value is set where the option or its variable has it. An option on a line of its own is
+    removed; where one is to be added, its place is for people to choose.
 
     Parameters
     ----------
@@ -96,26 +95,47 @@ def launch_diff(source: str, text: str, changes: Sequence[OptionChange]) -> str:
     lines = text.splitlines()
     edited = list(lines)
     for change in changes:
-        if change.old is None or change.new is None or not _edit(edited, change):
+        done = _remove(edited, change) if change.new is None else _edit(edited, change)
+        if not done:
             return ""
     names = {"fromfile": source, "tofile": source}
     return "\n".join(difflib.unified_diff(lines, edited, lineterm="", n=1, **names))
 
 
 def _edit(lines: list[str], change: OptionChange) -> bool:
-    """Set an option in some lines; whether it was found exactly once."""
-    assert change.old is not None and change.new is not None  # noqa: S101, PT018 - by its caller
-    place = re.compile(rf"(?<![\w.-]){re.escape(change.name)}(\s*[:=]\s*|\s+)(\S+?)(?=[\s,\\)]|$)")
-    hits = [(n, m) for n, line in enumerate(lines) if (m := place.search(_code(line)))]
-    if len(hits) != 1:
+    """Set an option in some lines; whether it was found exactly once, with the old value."""
+    hits = _hits(lines, change.name)
+    if change.old is None or len(hits) != 1:
         return False
     number, match = hits[0]
-    if match[2].strip("\"'") == change.old.strip("\"'"):
+    if match["value"].strip("\"'") == change.old.strip("\"'"):
         line = lines[number]
-        lines[number] = line[: match.start(2)] + change.new + line[match.end(2) :]
+        lines[number] = line[: match.start("value")] + str(change.new) + line[match.end("value") :]
         return True
-    variable = _VARIABLE.match(match[2])
+    variable = _VARIABLE.match(match["value"])
     return variable is not None and _assign(lines, variable[1], change)
+
+
+def _remove(lines: list[str], change: OptionChange) -> bool:
+    """Remove the line of an option; whether it has one of its own, or none at all."""
+    place = re.compile(rf"(?<![\w.-]){re.escape(change.name)}(?![\w.-])")
+    hits = [number for number, line in enumerate(lines) if place.search(_code(line))]
+    if len(hits) != 1:
+        return not hits
+    match = _OPTION.match(lines[hits[0]])
+    alone = match is not None and match["name"] == change.name and " " not in match["value"]
+    if match is None or not alone or (change.name.startswith('"') and "," not in match["end"]):
+        return False
+    del lines[hits[0]]
+    return True
+
+
+def _hits(lines: Sequence[str], name: str) -> list[tuple[int, re.Match[str]]]:
+    """Lines that set an option, with its value."""
+    value = r"(?:\s*[:=]\s*|\s+)(?P<value>[^\s,\\)]+)"
+    place = re.compile(rf"(?<![\w.-]){re.escape(name)}{value}")
+    found = ((number, place.search(_code(line))) for number, line in enumerate(lines))
+    return [(number, match) for number, match in found if match]
 
 
 def _assign(lines: list[str], variable: str, change: OptionChange) -> bool:

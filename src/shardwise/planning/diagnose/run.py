@@ -1,6 +1,6 @@
 """`diagnose`: a measured run against its prediction: what is slow, and what would be faster."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.estimator import estimate
@@ -33,10 +34,13 @@ from shardwise.planning.diagnose.results import (
     ProposedChange,
 )
 
-_CHANGES = 5
+CHANGES = 5
+"""Changes that are proposed by default."""
 _AXES = ("tp", "cp", "ep", "pp", "dp")
 _DEGREES = ("gpus", "tp", "cp", "pp", "ep", "seq_len", "micro_batch_size")
 """Fields of which a log that says otherwise is the log of another run."""
+_SPLIT = {"gpus", "tp", "tp2", "cp", "pp"}
+_USER = "strategy"
 _PROFILED = 1.1
 _FEW_STEPS = 5
 
@@ -48,8 +52,8 @@ def diagnose(
     log: str | Path,
     trace: str | Path | None = None,
     model: Model | str | Path | None = None,
-    gpus: int | None = None,
-    changes: int = _CHANGES,
+    strategy: Mapping[str, object] | None = None,
+    changes: int = CHANGES,
 ) -> Diagnosis:
     """Compare the log of a run with its prediction; find what is slow and what to change.
 
@@ -65,8 +69,11 @@ def diagnose(
         Hugging Face Trainer; also .gz.
     trace
         Trace of PyTorch's profiler (.json, .json.gz) with steps, which tells components apart.
-    model, gpus
-        For launch files that do not hold them.
+    model
+        For launch files that do not hold it.
+    strategy
+        Fields of the run that the launch file does not hold, such as gpus and recompute in a file
+        of DeepSpeed; they override those of the file.
     changes
         How many changes to propose at most.
 
@@ -78,7 +85,7 @@ def diagnose(
     if isinstance(changes, bool) or not isinstance(changes, int) or changes < 0:
         raise InputError(Fault.of("changes", changes, "must be a whole number of at least 0"))
     the_system, logged = System.load(system), read_log(log)
-    case = _Case.of(launch, the_system, logged, model=model, gpus=gpus)
+    case = _Case.of(launch, the_system, logged, model=model, own=strategy or {})
     predicted = estimate(case.model, the_system, case.strategy)
     steps = measured_steps(
         logged,
@@ -131,9 +138,14 @@ class _Case:
         log: RunLog,
         *,
         model: Model | str | Path | None,
-        gpus: int | None,
+        own: Mapping[str, object],
     ) -> "_Case":
         """Read the launch file; what it lacks is that of the user, or of the log.
+
+        Parameters
+        ----------
+        own
+            Fields of the strategy that the user sets.
 
         Raises
         ------
@@ -141,20 +153,23 @@ class _Case:
             If something is missing, or the log contradicts it.
         """
         known = None if model is None else Model.load(model)
+        count = Strategy.validated(own, source=_USER).gpus or log.fields.get("gpus")
         if not isinstance(launch, Launch):
-            launch = read_launch(launch, model=known, gpus=gpus or log.fields.get("gpus"))
+            launch = read_launch(launch, model=known, gpus=count)
         used = known or launch.model
         if used is None:
             problem = "the launch file holds none: set it"
             raise InputError(Fault(source=launch.source, field="model", problem=problem))
-        fields = dict(launch.strategy)
-        count = gpus or log.fields.get("gpus")
+        fields = {SHORT_NAMES.get(name, name): value for name, value in launch.strategy.items()}
+        if own.keys() & _SPLIT:  # the replicas follow from the other degrees
+            fields.pop("dp", None)
+        fields |= {SHORT_NAMES.get(name, name): value for name, value in own.items()}
         if "gpus" not in fields and "dp" not in fields and count is not None:
             fields["gpus"] = count
         strategy = Strategy.validated(fields, source=launch.source)
-        own = strategy.resolved(used, system.stack)
-        refuse(_contradictions(launch, log, own))
-        return cls(launch=launch, model=used, system=system, strategy=strategy, own=own)
+        resolved = strategy.resolved(used, system.stack)
+        refuse(_contradictions(launch, log, resolved))
+        return cls(launch=launch, model=used, system=system, strategy=strategy, own=resolved)
 
     @property
     def launcher(self) -> Launcher | None:
@@ -330,7 +345,7 @@ def _as_options(case: _Case, strategy: Strategy) -> tuple[str, tuple[str, ...]]:
         for one in (case.own, strategy)
     )
     try:
-        changes = option_changes(launcher, before, after, case.launch.release)
+        changes = option_changes(launcher, before, after, case.launch)
     except InputError:  # the file itself has what the launcher's writer has no option for
         return "", ()
     try:
@@ -356,6 +371,12 @@ def _notes(
         yield (
             "steps are faster than the interval of the prediction: is it the launch file, and the "
             "system, of this log?"
+        )
+    low = expected.memory_low
+    if low is not None and measured.memory_bytes is not None and measured.memory_bytes < low:
+        yield (
+            "the peak of memory is below its interval: does the run set more than the launch file "
+            "(recompute, a smaller micro-batch)? Set it as flags"
         )
     if not expected.fits:
         yield "the prediction does not fit in memory"

@@ -1,0 +1,112 @@
+"""`shardwise diagnose`."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    SystemArgument,
+    launch_variables,
+    missing_flag,
+    whole_number,
+)
+from shardwise.cli.output import show
+from shardwise.config import files
+from shardwise.interop.launchers import read_launch
+from shardwise.planning.diagnose.run import CHANGES, diagnose
+
+
+@with_strategy_flags
+def command(
+    *,
+    launch: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAUNCH_FILE",
+            help="Launch file of the run, recognized by its content: Megatron-LM command line, "
+            "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML; DeepSpeed "
+            "JSON; accelerate YAML.",
+        ),
+    ],
+    system: SystemArgument,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, "
+            "NeMo or Hugging Face Trainer; also .gz.",
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Trace of PyTorch's profiler with steps (.json, .json.gz): tells products, "
+            "attention, communication and idle time apart.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|FILE",
+            help="Model, for launch files that do not hold it (DeepSpeed, accelerate).",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Value of a variable of a script that has none there. Repeat for several.",
+        ),
+    ] = None,
+    top: Annotated[
+        str | None,
+        typer.Option(
+            "--top",
+            metavar="N",
+            help=f"List the N best changes of the strategy. Default: {CHANGES}.",
+        ),
+    ] = None,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+    flags: Mapping[str, object],
+) -> int:
+    """Set a measured run against its prediction: what is slow, why, and what to change.
+
+    The log gives the time of a step, a trace its components. A finding is slower than the interval
+    of the prediction allows. Changes of one or two fields of the strategy are listed with the gain
+    that they have on the machine as it was measured, as diffs of the launch file. Flags of the
+    strategy set what the launch file does not hold.
+    """
+    if log is None:
+        raise missing_flag("log")
+    if output is not None:
+        files.check_writable_ending(output)
+    most = whole_number("top", top)
+    own = strategy_of(None, flags)
+    read = read_launch(launch, model=model, gpus=own.gpus, variables=launch_variables(set_ or ()))
+    found = diagnose(
+        read,
+        system,
+        log=log,
+        trace=trace,
+        model=model,
+        strategy=flags,
+        changes=CHANGES if most is None else most,
+    )
+
+    def tables() -> None:
+        from shardwise.report.tables.diagnose import print_diagnosis  # noqa: PLC0415 - slow
+
+        print_diagnosis(found)
+
+    show(found.to_dict, tables, json=json, output=output)
+    return 0
