@@ -36,7 +36,7 @@ class Case:
     def launch(self):
         """As a launch file of Megatron-LM would set it."""
         return Launch(
-            launcher="megatron-lm",
+            launcher="megatron",
             release=None,
             source="train.sh",
             model=Model.load(self.model),

@@ -102,7 +102,7 @@ def test_bad_input_is_one_line(shardwise, slow_run, change, message):
 
 
 def test_the_log_is_the_runs_own(shardwise, slow_run):
-    """`--log` of this verb is read; without it a line says so, and before the verb it is written."""
+    """`--log` after the verb is read, and must be there; before the verb it is written."""
     log = slow_run.index("--log")
     without = (*slow_run[:log], *slow_run[log + 2 :])
     code, _, err = shardwise(*without)

@@ -1,13 +1,13 @@
 """`shardwise import`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from shardwise import catalog
 from shardwise.cli.launch import not_understood
-from shardwise.cli.options import JsonFlag, flag_fault, whole_number
+from shardwise.cli.options import JsonFlag, flag_fault, launch_variables, whole_number
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
@@ -74,7 +74,7 @@ def command(
             files.check_writable_ending(path)
     named = None if model is None else Model.load(model)
     number = whole_number("gpus", gpus)
-    launch = read_launch(file, model=named, gpus=number, variables=_variables(set_ or ()))
+    launch = read_launch(file, model=named, gpus=number, variables=launch_variables(set_ or ()))
     strategy = Strategy.validated(launch.strategy, source=launch.source)
     if model_output is not None:
         if launch.model is None:
@@ -98,19 +98,6 @@ def command(
 def _write(config: ConfigBase, path: str) -> None:
     config.to_file(path)
     log.info("wrote %s", path)
-
-
-def _variables(texts: Sequence[str]) -> dict[str, str]:
-    """Names and values of ``--set NAME=VALUE``."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise flag_fault("set", text, "must be NAME=VALUE")
-        if name.strip() in found:
-            raise flag_fault("set", text, f"{name.strip()} is set twice")
-        found[name.strip()] = value
-    return found
 
 
 def launch_summary(launch: Launch) -> dict[str, Any]:
