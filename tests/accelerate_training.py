@@ -15,27 +15,35 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import DistributedType
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-SIZES = {"hidden": 32, "vocab": 64, "heads": 4, "kv_heads": 2, "ffn": 64, "layers": 2}
+FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+SIZES = {
+    "hidden_size": 32,
+    "vocab_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
 SEQUENCES, TOKENS, STEPS = 4, 16, 2
 
 
-def tiny() -> nn.Module:
+def tiny(family: str) -> nn.Module:
+    """Llama, or Qwen 3 with norms of queries and keys and a tied head; random weights."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=SIZES["hidden"],
-        vocab_size=SIZES["vocab"],
-        intermediate_size=SIZES["ffn"],
-        num_hidden_layers=SIZES["layers"],
-        num_attention_heads=SIZES["heads"],
-        num_key_value_heads=SIZES["kv_heads"],
+    config_class, model_class = FAMILIES[family]
+    config = config_class(
+        **SIZES,
         max_position_embeddings=TOKENS,
         initializer_range=0.2,
         attn_implementation="sdpa",
         use_cache=False,
+        tie_word_embeddings=family == "qwen3",
     )
-    return LlamaForCausalLM(config)
+    model: nn.Module = model_class(config)
+    return model
 
 
 def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -43,9 +51,9 @@ def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
 
 
-def alone(tokens: torch.Tensor) -> list[float]:
+def alone(family: str, tokens: torch.Tensor) -> list[float]:
     """Losses of one process that has the full batch."""
-    model, losses = tiny(), []
+    model, losses = tiny(family), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(STEPS):
         loss = loss_of(model, tokens)
@@ -66,9 +74,9 @@ def split(model: nn.Module, plan: str, mesh: Any) -> None:
     module.parallelize(model, mesh)
 
 
-def together(tokens: torch.Tensor, plan: str) -> dict[str, Any]:
+def together(family: str, tokens: torch.Tensor, plan: str) -> dict[str, Any]:
     """Losses under accelerate, with a tensor-parallel plan or without (`none`)."""
-    accelerator, model = Accelerator(), tiny()
+    accelerator, model = Accelerator(), tiny(family)
     mesh = accelerator.torch_device_mesh
     if plan != "none":
         split(model, plan, mesh["tp"])
@@ -90,15 +98,16 @@ def together(tokens: torch.Tensor, plan: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train as the arguments say: a file for the results, and plans."""
+    """Train as the arguments say: a file for the results, a family, and plans."""
     warnings.simplefilter("ignore")
-    out, *plans = sys.argv[1:]
+    out, family, *plans = sys.argv[1:]
     PartialState(cpu=True)
     # FSDP is of accelerators, says accelerate; its collectives run on CPUs too.
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU  # noqa: SLF001
     source = torch.Generator().manual_seed(1)
-    tokens = torch.randint(SIZES["vocab"], (SEQUENCES, TOKENS), generator=source)
-    found = {"alone": alone(tokens), "together": [together(tokens, plan) for plan in plans]}
+    tokens = torch.randint(SIZES["vocab_size"], (SEQUENCES, TOKENS), generator=source)
+    trained = [together(family, tokens, plan) for plan in plans]
+    found = {"alone": alone(family, tokens), "together": trained}
     if os.environ["RANK"] == "0":
         Path(out).write_text(json.dumps(found), encoding="utf-8")
     torch.distributed.destroy_process_group()

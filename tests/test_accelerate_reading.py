@@ -140,6 +140,7 @@ MEGATRON = {
     }.items()
 }
 NEW, OLD, ENGINE = "accelerate-2026", "huggingface-2024", "deepspeed-2026"
+PLAN = {"parallelism_config.parallelism_config_tp_size"}
 BOTH = {"offload_weights": True, "offload_optimizer": True}
 
 
@@ -156,7 +157,7 @@ def sharded(stack: str, gpus: int, zero: int = 3, **more: Any) -> dict[str, Any]
 @each_row(
     ("config", "fields", "left"),
     [
-        (TP_HSDP, sharded(NEW, 8, tp=2, tp_exchange="all_reduce", dp_shard=2), set()),
+        (TP_HSDP, sharded(NEW, 8, tp=2, tp_exchange="all_reduce", dp_shard=2), PLAN),
         (CP, sharded(NEW, 8, cp=8, cp_exchange="all_gather", recompute="full"), set()),
         (TRL, sharded(NEW, 8), set()),
         (QLORA, sharded(OLD, 8, **BOTH), set()),

@@ -30,12 +30,13 @@ TINY = Model.validated(
         "layers": [
             {
                 "count": 2,
-                "attention": {"heads": 4, "kv_heads": 2, "head_dim": 8},
+                "attention": {"heads": 4, "kv_heads": 2, "head_dim": 8, "qk_norm": "head"},
                 "mlp": {"ffn": 64, "activation": "swiglu"},
             }
         ],
         "norm": "rmsnorm",
         "position": "rope",
+        "tied_embeddings": True,
     }
 )
 
@@ -51,7 +52,7 @@ def exported(folder: Path, name: str, **fields: Any) -> Path:
     return folder / f"{name}.yaml"
 
 
-def trained(config: Path, *plans: Path | str) -> dict[str, Any]:
+def trained(config: Path, family: str, *plans: Path | str) -> dict[str, Any]:
     """Launch the script with a configuration; what it found."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -59,7 +60,7 @@ def trained(config: Path, *plans: Path | str) -> dict[str, Any]:
     out = config.with_suffix(".json")
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", port]
     done = subprocess.run(
-        [*launch, "--config_file", str(config), str(SCRIPT), str(out), *map(str, plans)],
+        [*launch, "--config_file", str(config), str(SCRIPT), str(out), family, *map(str, plans)],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True,
         text=True,
@@ -73,7 +74,7 @@ def trained(config: Path, *plans: Path | str) -> dict[str, Any]:
 
 def test_fsdp2_on_two_processes(tmp_path: Path) -> None:
     """Two steps; weights are sharded over both."""
-    found = trained(exported(tmp_path, "sharded", gpus=2), "none")
+    found = trained(exported(tmp_path, "sharded", gpus=2), "llama", "none")
     (one,) = found["together"]
     assert one["losses"] == pytest.approx(found["alone"], abs=1e-5)
     assert one["losses"][1] < one["losses"][0]
@@ -81,10 +82,11 @@ def test_fsdp2_on_two_processes(tmp_path: Path) -> None:
 
 
 def test_fsdp2_with_tensor_parallelism(tmp_path: Path) -> None:
-    """Two steps with both degrees 2, which takes four processes, by both kinds of communication."""
-    config = exported(tmp_path, "rs_ag", gpus=4, tp=2)
-    exported(tmp_path, "all_reduce", gpus=4, tp=2, tp_exchange="all_reduce")
-    found = trained(config, tmp_path / "rs_ag.py", tmp_path / "all_reduce.py")
+    """Two steps with both degrees 2, which needs four processes, by both kinds of communication."""
+    row = {"gpus": 4, "tp": 2, "recompute": "full"}
+    config = exported(tmp_path, "rs_ag", **row)
+    exported(tmp_path, "all_reduce", tp_exchange="all_reduce", **row)
+    found = trained(config, "qwen3", tmp_path / "rs_ag.py", tmp_path / "all_reduce.py")
     for one in found["together"]:
         assert one["losses"] == pytest.approx(found["alone"], abs=1e-5)
         assert (one["fsdp"], one["local"]) == (2, [8, 32])

@@ -191,6 +191,8 @@ def _mesh(mesh: Section, fields: Fields, number: int | None) -> Fields:
     own: Fields = {}
     if tp > 1:
         own |= {"tp": tp, "tp_exchange": "all_reduce"}
+        key = "parallelism_config_tp_size"
+        mesh.leave(key, "the plan of the model's code decides what it sends: set tp_exchange")
     strategies = {word: field for field, word in options.CP_STRATEGIES.items()}
     strategy = mesh.word("parallelism_config_cp_comm_strategy", [*strategies], "allgather")
     if cp > 1:

@@ -67,7 +67,7 @@ def configuration(plan: LaunchPlan) -> dict[str, Any]:
         "mixed_precision": options.MIXED_PRECISION[strategy.dtype],
         "num_machines": nodes,
         "num_processes": gpus,
-        "rdzv_backend": "c10d" if nodes > 1 else "static",
+        "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": False,
     }

@@ -146,6 +146,7 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
     """What the JSON cannot hold: the model and what its code decides."""
     strategy, model = plan.strategy, plan.model
     yield f"model {model.name}, sequences of {strategy.seq_len} tokens, {strategy.gpus} GPUs"
+    yield "learning rate and its schedule: optimizer.params, scheduler"
     if strategy.recompute == Recompute.FULL:
         yield "recompute full: model.gradient_checkpointing_enable(), which calls"
         yield "  deepspeed.checkpointing; with PipelineModule(activation_checkpoint_interval=1)"
