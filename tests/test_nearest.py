@@ -6,7 +6,12 @@ import pytest
 
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.planning import nearest
-from shardwise.planning.nearest import blamed_fields, nearest_plan, set_fields
+from shardwise.planning.nearest import (
+    blamed_fields,
+    nearest_plan,
+    set_fields,
+    with_possible_degrees,
+)
 
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
 STACK = "megatron-bridge-2026"
@@ -127,6 +132,34 @@ def test_a_plan_that_does_not_fit_gets_one_that_does():
     found = nearest_plan(Model.load("llama3-70b"), System.load(SYSTEM), own)
     assert estimate("llama3-70b", SYSTEM, found.strategy).fits
     assert 1 <= len(found.changes) <= 3
+
+
+@pytest.mark.parametrize(
+    ("own", "changes"),
+    [
+        ({"gpus": 64, "tp": 3}, {"tp": (3, 4)}),
+        ({"gpus": 64, "tp": 2, "pp": 5, "zero": 1}, {"pp": (5, 4)}),
+        ({"gpus": 64, "tp": 2, "pp": 5}, {"pp": (5, 1)}),  # FSDP runs without a pipeline
+        ({"gpus": 64, "tp": 2, "dp": 16}, {"dp": (16, 32)}),
+        ({"gpus": 64, "tp": 3, "schedule": "zb-h1"}, {"tp": (3, 4), "schedule": ("zb-h1", "1f1b")}),
+        ({"dp": 16, "tp": 2, "schedule": "zb-h1"}, {"schedule": ("zb-h1", "1f1b")}),
+    ],
+)
+def test_degrees_that_do_not_divide_become_the_closest_that_do(own, changes):
+    """Fewest degrees, then least factors; what is at fault otherwise changes as well."""
+    fields = {"global_batch_size": 96, "stack": STACK, "zero": 3, "recompute": "full"}
+    strategy = Strategy(**fields | own)
+    found = nearest_plan(Model.load(MODEL), System.load(SYSTEM), strategy)
+    assert {one.field: (one.given, one.value) for one in found.changes} == changes
+
+
+def test_degrees_change_by_the_least_factors():
+    """6 x 8 of 5 x 7 rather than 4 x 6; what divides stays as it is."""
+    own = Strategy(gpus=48, tp=5, pp=7, dp=2)
+    found = with_possible_degrees(own)
+    assert (found.tp, found.pp, found.dp, found.gpus) == (6, 8, None, 48)
+    assert with_possible_degrees(found) is found
+    assert with_possible_degrees(Strategy(dp=3, tp=5)) == Strategy(dp=3, tp=5)
 
 
 def test_fields_to_set_give_the_strategy_again():

@@ -16,7 +16,13 @@ from shardwise.estimator import StrategyLike, estimate
 from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
 from shardwise.interop.launchers import known_release, launch_files, launcher_of
 from shardwise.parallel.constraints.software import LIFTS
-from shardwise.planning.nearest import NearestPlan, blamed_fields, nearest_plan, set_fields
+from shardwise.planning.nearest import (
+    NearestPlan,
+    blamed_fields,
+    nearest_plan,
+    set_fields,
+    with_possible_degrees,
+)
 from shardwise.planning.search.results import FieldChange
 from shardwise.units import readable
 
@@ -144,7 +150,8 @@ def _checked(
     CannotExportError
         If it cannot.
     """
-    resolved = strategy.resolved(model, system.stack)
+    possible = with_possible_degrees(strategy)
+    resolved = possible.resolved(model, system.stack)
     result, faults = None, list(launcher.faults(model, resolved))
     try:
         result = estimate(model, system, strategy)
@@ -177,7 +184,7 @@ def _nearest(
     launcher: Launcher, model: Model, system: System, strategy: Strategy, error: InputError
 ) -> NearestPlan | None:
     """The nearest plan that the launcher can run; None where the model is the reason."""
-    plain = strategy.resolved(model, system.stack)
+    plain = with_possible_degrees(strategy).resolved(model, system.stack)
     if any(fault.field not in Strategy.model_fields for fault in launcher.faults(model, plain)):
         return None
 

@@ -7,6 +7,7 @@ and sequence stay. Of the candidates with the fewest changes, the one with the s
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, product
+from math import isqrt, log, prod
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ FIXED = frozenset(
     }
 )
 """Fields that never change: what is trained and on what. `dp` follows from the other degrees."""
+_DEGREES = ("tp", "tp2", "cp", "pp")
 _FOLLOWING = ("dp", "sequence_parallel", "tp_exchange", "schedule", "dispatcher")
 _LAYOUT = (
     *("gpus", "global_batch_size", "seq_len", "tp", "tp2", "cp", "pp", "ep", "etp", "vpp"),
@@ -91,7 +93,8 @@ def nearest_plan(
     model, system
         They stay, as do accelerators, batch and sequence.
     strategy
-        The plan of the user; it names the stack whose rules apply.
+        The plan of the user; it names the stack whose rules apply. Where its degrees do not divide
+        the accelerators, the search starts from the closest that do.
     accepts
         Whether a legal plan that fits will do.
     at_fault
@@ -102,14 +105,43 @@ def nearest_plan(
     InputError
         If a field is missing that nothing implies.
     """
-    base = strategy.resolved(model, system.stack)
+    possible = with_possible_degrees(strategy)
+    base = possible.resolved(model, system.stack)
     offending = {"tp_exchange" if name == "sequence_parallel" else name for name in at_fault}
-    space = _Changes.of(model, system, base, offending)
-    for number in range(1, _MOST_CHANGES + 1):
+    space = _Changes.of(model, system, base, offending, strategy)
+    for number in range(int(possible is strategy), _MOST_CHANGES + 1):
         found = space.best(number, accepts)
         if found is not None:
             return found
     return None
+
+
+def with_possible_degrees(strategy: Strategy) -> Strategy:
+    """Return a strategy whose degrees divide its accelerators; itself if they do.
+
+    The fewest degrees change, and of the ways to change as many those by the least factors:
+    sum of |log(new / old)|.
+
+    Parameters
+    ----------
+    strategy
+        Not resolved.
+    """
+    gpus, own = strategy.gpus, [getattr(strategy, name) for name in _DEGREES]
+    if gpus is None or (strategy.dp in (None, gpus / prod(own)) and gpus % prod(own) == 0):
+        return strategy
+    if gpus % prod(own):
+        tried = [[one] if one == 1 else sorted({one, *_divisors(gpus)}) for one in own]
+        fitting: list[tuple[int, ...]]
+        fitting = [degrees for degrees in product(*tried) if gpus % prod(degrees) == 0]
+
+        def distance(degrees: Sequence[int]) -> tuple[int, float]:
+            ratios = [new / old for new, old in zip(degrees, own, strict=True)]
+            return sum(ratio != 1 for ratio in ratios), sum(abs(log(ratio)) for ratio in ratios)
+
+        closest = min(fitting, key=distance)
+        own = list(closest)
+    return strategy.model_copy(update=dict(zip(_DEGREES, own, strict=True)) | {"dp": None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,20 +150,26 @@ class _Changes:
 
     model: Model
     system: System
+    own: Strategy
+    """What the user set."""
     base: Strategy
+    """The same with all fields filled in, and degrees that divide the accelerators."""
     following: frozenset[str]
     """Fields that follow from others, unless they are among the changes."""
     values: Mapping[str, tuple[Any, ...]]
     offending: frozenset[str]
 
     @classmethod
-    def of(cls, model: Model, system: System, base: Strategy, offending: set[str]) -> "_Changes":
+    def of(
+        cls, model: Model, system: System, base: Strategy, offending: set[str], own: Strategy
+    ) -> "_Changes":
         needed = set_fields(model, base)
         names = [n for n in COLUMNS if n not in FIXED and (n in offending or not _is_work(n))]
         values = {name: changed_values(name, model, system, base) for name in names}
         return cls(
             model=model,
             system=system,
+            own=own,
             base=base,
             following=frozenset(n for n in _FOLLOWING if n == "dp" or n not in needed),
             values={name: own for name, own in values.items() if own},
@@ -192,8 +230,14 @@ class _Changes:
 
     def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
         mine, theirs = self.base.to_dict(), found.to_dict()
+        mine |= {name: getattr(self.own, name) for name in (*_DEGREES, "dp")}
+        changed = {name for name in _DEGREES if mine[name] != theirs[name]} | row.keys()
+        if mine["dp"] not in (None, theirs["dp"]):
+            changed |= {"dp"}
         changes = (
-            FieldChange(field=n, given=mine[n], value=theirs[n]) for n in COLUMNS if n in row
+            FieldChange(field=n, given=mine[n], value=theirs[n])
+            for n in COLUMNS
+            if n in changed and mine[n] != theirs[n]
         )
         return NearestPlan(strategy=theirs, changes=tuple(changes), step_time_s=step_time_s)
 
@@ -280,7 +324,8 @@ def _numbers(name: str, model: Model, base: Strategy) -> tuple[int | float, ...]
 
 
 def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(one for one in range(1, number + 1) if number % one == 0)
+    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
+    return tuple(sorted({*small, *(number // one for one in small)}))
 
 
 def blamed_fields(error: InputError) -> set[str]:
