@@ -6,6 +6,7 @@ A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line h
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def known_release(launcher: Launcher, release: str | None) -> str:
 def launch_files(
     launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
 ) -> tuple[LaunchFile, ...]:
-    """Return the files of a plan.
+    """Return the files of a plan, by default for the first release and with the first ending.
 
     Raises
     ------
@@ -167,9 +168,58 @@ def launch_files(
     """
     used = known_release(launcher, release)
     form = launcher.endings[0] if ending is None else ending
-    if not isinstance(form, str) or form not in launcher.endings:
+    return written_by_release(launcher, plan, release=used, ending=form)[1]
+
+
+def written_by_release(
+    launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
+) -> tuple[str, tuple[LaunchFile, ...]]:
+    """Return the release and the files of a plan.
+
+    Parameters
+    ----------
+    launcher
+        Whose files they are.
+    plan
+        A strategy that its stack can run.
+    release, ending
+        By default the first, in the order of the launcher, that can express the plan.
+
+    Raises
+    ------
+    InputError
+        If the launcher cannot express the plan, or has no such release or file ending.
+    """
+    known_release(launcher, release)
+    if ending is not None and not (isinstance(ending, str) and ending in launcher.endings):
         problem = f"allowed endings: {', '.join(launcher.endings)}"
-        raise InputError(Fault.of("output", form, problem))
+        raise InputError(Fault.of("output", ending, problem))
     if faults := list(launcher.faults(plan.model, plan.strategy)):
         raise InputError(faults)
-    return launcher.write(plan, used, form)
+    releases = launcher.releases if release is None else (release,)
+    endings = launcher.endings if ending is None else (ending,)
+    refusal: InputError | None = None
+    for used, form in product(releases, endings):
+        try:
+            return used, launcher.write(plan, used, form)
+        except InputError as error:
+            refusal = refusal or error
+    assert refusal is not None  # noqa: S101 - there is a release and an ending
+    raise refusal
+
+
+def faults_of_plan(
+    launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
+) -> tuple[Fault, ...]:
+    """Return why a launcher cannot express a plan; nothing if it can.
+
+    Parameters
+    ----------
+    launcher, plan, release, ending
+        As for `written_by_release`.
+    """
+    try:
+        written_by_release(launcher, plan, release=release, ending=ending)
+    except InputError as error:
+        return error.faults
+    return ()

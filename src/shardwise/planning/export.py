@@ -14,7 +14,12 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags
 from shardwise.estimator import StrategyLike, estimate
 from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
-from shardwise.interop.launchers import known_release, launch_files, launcher_of
+from shardwise.interop.launchers import (
+    faults_of_plan,
+    known_release,
+    launcher_of,
+    written_by_release,
+)
 from shardwise.parallel.constraints.software import LIFTS
 from shardwise.planning.nearest import (
     NearestPlan,
@@ -90,7 +95,8 @@ def export(
         A `Strategy`, its fields as a mapping, or a file. Without a stack it has that of the
         launcher, whose rules apply and whose times are predicted.
     release
-        Release whose options are written; by default the first that the launcher lists.
+        Release whose options are written; by default the first, of those that the launcher lists,
+        that can express the plan.
     ending
         Ending of the launch file, which selects its format; by default the launcher's first.
     nearest
@@ -104,8 +110,13 @@ def export(
     """
     check_flags(nearest=nearest)
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
-    known_release(used, release)
-    the_model, the_system = Model.load(model), System.load(system)
+    target = _Target(
+        launcher=used,
+        model=Model.load(model),
+        system=System.load(system),
+        release=None if release is None else known_release(used, release),
+        ending=ending,
+    )
     requested = Strategy.load(strategy)
     if requested.any_software:
         problem = "has no effect on an export: what is written runs on the launcher's release"
@@ -114,24 +125,17 @@ def export(
         requested = requested.model_copy(update={"stack": Stack.load(used.stack)})
     changes: tuple[FieldChange, ...] = ()
     try:
-        result, resolved = _checked(used, the_model, the_system, requested)
+        result, plan = target.checked(requested)
     except CannotExportError as error:
         if not nearest or error.nearest is None:
             raise
         changes = error.nearest.changes
-        own = Strategy.validated(error.nearest.strategy)
-        result, resolved = _checked(used, the_model, the_system, own)
-    plan = LaunchPlan(model=the_model, system=the_system, strategy=resolved)
-    names = [_entered(model, the_model.name), _entered(system, the_system.name)]
+        result, plan = target.checked(Strategy.validated(error.nearest.strategy))
+    names = [_entered(model, plan.model.name), _entered(system, plan.system.name)]
     lines = comments(used, plan, result, changes, names, release)
-    plan = replace(plan, comments=tuple(lines))
-    written = launch_files(used, plan, release=release, ending=ending)
+    number, written = target.written(replace(plan, comments=tuple(lines)))
     return Export(
-        launcher=used.name,
-        release=known_release(used, release),
-        files=written,
-        estimate=result,
-        changes=changes,
+        launcher=used.name, release=number, files=written, estimate=result, changes=changes
     )
 
 
@@ -140,33 +144,70 @@ def _entered(given: object, name: str) -> str:
     return str(given).strip() if isinstance(given, (str, Path)) else name
 
 
-def _checked(
-    launcher: Launcher, model: Model, system: System, strategy: Strategy
-) -> tuple[Estimate, Strategy]:
-    """Estimate a plan that the launcher can run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What a strategy is exported for."""
 
-    Raises
-    ------
-    CannotExportError
-        If it cannot.
-    """
-    possible = with_possible_degrees(strategy)
-    resolved = possible.resolved(model, system.stack)
-    result, faults = None, list(launcher.faults(model, resolved))
-    try:
-        result = estimate(model, system, strategy)
-    except InputError as error:
-        known = {fault.field for fault in error.faults}
-        broken = [replace(f, problem=f.problem.removesuffix(LIFTS)) for f in error.faults]
-        faults = [*broken, *(fault for fault in faults if fault.field not in known)]
-    too_large = result is not None and not faults and not result.fits
-    if result is not None and too_large:
-        faults = [_memory_fault(result)]
-    if result is None or faults:
-        found = InputError(faults)
-        near = _nearest(launcher, model, system, strategy, found)
-        raise CannotExportError(found.faults, near, too_large=too_large)
-    return result, resolved
+    launcher: Launcher
+    model: Model
+    system: System
+    release: str | None
+    ending: str | None
+
+    def written(self, plan: LaunchPlan) -> tuple[str, tuple[LaunchFile, ...]]:
+        """The release and the files of a plan."""
+        return written_by_release(self.launcher, plan, release=self.release, ending=self.ending)
+
+    def plan(self, resolved: Strategy) -> LaunchPlan:
+        """A plan without comments."""
+        return LaunchPlan(model=self.model, system=self.system, strategy=resolved)
+
+    def faults(self, resolved: Strategy) -> tuple[Fault, ...]:
+        """Why the launcher cannot express a strategy that its stack can run."""
+        return faults_of_plan(
+            self.launcher, self.plan(resolved), release=self.release, ending=self.ending
+        )
+
+    def checked(self, strategy: Strategy) -> tuple[Estimate, LaunchPlan]:
+        """Estimate a plan that the launcher can run.
+
+        Raises
+        ------
+        CannotExportError
+            If it cannot.
+        """
+        resolved = with_possible_degrees(strategy).resolved(self.model, self.system.stack)
+        faults = list(self.launcher.faults(self.model, resolved))
+        result: Estimate | None = None
+        try:
+            result = estimate(self.model, self.system, strategy)
+        except InputError as error:
+            known = {fault.field for fault in error.faults}
+            broken = [replace(f, problem=f.problem.removesuffix(LIFTS)) for f in error.faults]
+            faults = [*broken, *(fault for fault in faults if fault.field not in known)]
+        if result is not None and not faults:
+            faults = list(self.faults(resolved))
+            if not faults and result.fits:
+                return result, self.plan(resolved)
+        too_large = result is not None and not faults
+        if result is not None and too_large:
+            faults = [_memory_fault(result)]
+        raise CannotExportError(
+            tuple(faults), self._nearest(strategy, InputError(faults)), too_large=too_large
+        )
+
+    def _nearest(self, strategy: Strategy, error: InputError) -> NearestPlan | None:
+        """The nearest plan that can be written; None where the model is the reason."""
+        fields = {fault.field for fault in error.faults} - {""}
+        if not fields <= Strategy.model_fields.keys():
+            return None
+        return nearest_plan(
+            self.model,
+            self.system,
+            strategy,
+            lambda candidate: not self.faults(candidate),
+            at_fault=blamed_fields(error),
+        )
 
 
 def _memory_fault(result: Estimate) -> Fault:
@@ -178,20 +219,6 @@ def _memory_fault(result: Estimate) -> Fault:
     there = readable(memory.offload_capacity, "bytes")
     problem = f"offloads {needed} of {there}; the plan does not fit"
     return Fault(source="memory", problem=problem)
-
-
-def _nearest(
-    launcher: Launcher, model: Model, system: System, strategy: Strategy, error: InputError
-) -> NearestPlan | None:
-    """The nearest plan that the launcher can run; None where the model is the reason."""
-    plain = with_possible_degrees(strategy).resolved(model, system.stack)
-    if any(fault.field not in Strategy.model_fields for fault in launcher.faults(model, plain)):
-        return None
-
-    def accepts(candidate: Strategy) -> bool:
-        return not any(launcher.faults(model, candidate))
-
-    return nearest_plan(model, system, strategy, accepts, at_fault=blamed_fields(error))
 
 
 def comments(

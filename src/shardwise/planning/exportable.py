@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.interop.launch import Launcher
+from shardwise.interop.launch import Launcher, LaunchPlan
+from shardwise.interop.launchers import faults_of_plan
 from shardwise.planning.search.plans import ties_of
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.space import Space
@@ -23,9 +25,9 @@ def space_for(launcher: Launcher, space: Space) -> Space:
 class Exportable:
     """Which plans of a model a launcher can express; counts those that it cannot."""
 
-    def __init__(self, launcher: Launcher, model: Model) -> None:
-        self._launcher, self._model = launcher, model
-        self._faults: dict[str, list[Fault]] = {}
+    def __init__(self, launcher: Launcher, model: Model, system: System) -> None:
+        self._launcher, self._model, self._system = launcher, model, system
+        self._faults: dict[str, tuple[Fault, ...]] = {}
 
     @property
     def left_out(self) -> int:
@@ -36,8 +38,9 @@ class Exportable:
         """Whether the launcher can express a saved strategy."""
         key = repr(strategy)
         if key not in self._faults:
-            resolved = Strategy.validated(strategy).resolved(self._model)
-            self._faults[key] = list(self._launcher.faults(self._model, resolved))
+            resolved = Strategy.validated(strategy).resolved(self._model, self._system.stack)
+            plan = LaunchPlan(model=self._model, system=self._system, strategy=resolved)
+            self._faults[key] = faults_of_plan(self._launcher, plan)
         return not self._faults[key]
 
     def of(self, items: Sequence[T], strategy: Callable[[T], Mapping[str, Any]]) -> tuple[T, ...]:
@@ -58,7 +61,9 @@ class Exportable:
             raise InputError(list({str(fault): fault for fault in model}.values()))
 
 
-def exportable_search(found: SearchResult, launcher: Launcher, model: Model) -> SearchResult:
+def exportable_search(
+    found: SearchResult, launcher: Launcher, model: Model, system: System
+) -> SearchResult:
     """Return a search with the plans that a launcher can express.
 
     Raises
@@ -66,7 +71,7 @@ def exportable_search(found: SearchResult, launcher: Launcher, model: Model) -> 
     InputError
         If it can express none because of the model.
     """
-    can = Exportable(launcher, model)
+    can = Exportable(launcher, model, system)
     best = can.of(found.best, lambda plan: plan.strategy)
     scales = tuple(
         one if one.best is None or can(one.best.strategy) else one.model_copy(update={"best": None})
@@ -89,7 +94,9 @@ def exportable_search(found: SearchResult, launcher: Launcher, model: Model) -> 
     return found.model_copy(update=changed | {"left_out": can.left_out})
 
 
-def exportable_sweep(found: SweepResult, launcher: Launcher, model: Model) -> SweepResult:
+def exportable_sweep(
+    found: SweepResult, launcher: Launcher, model: Model, systems: Sequence[System]
+) -> SweepResult:
     """Return a sweep with the plans that a launcher can express.
 
     Raises
@@ -97,14 +104,16 @@ def exportable_sweep(found: SweepResult, launcher: Launcher, model: Model) -> Sw
     InputError
         If it can express none because of the model.
     """
-    can = Exportable(launcher, model)
+    every = {system.name: Exportable(launcher, model, system) for system in systems}
     points = []
     for point in found.points:
-        best = can.of(point.best, lambda plan: plan.strategy)
+        best = every[point.system].of(point.best, lambda plan: plan.strategy)
         problem = point.problem
         if point.best and not best:
             problem = f"{launcher.title} has no options for the best plans; list more with top"
         points.append(point.model_copy(update={"best": best, "problem": problem}))
-    can.refuse_if_none(any(point.best for point in points))
-    changed = {"points": tuple(points), "launcher": launcher.name, "left_out": can.left_out}
+    for can in every.values():
+        can.refuse_if_none(any(point.best for point in points))
+    left_out = sum(can.left_out for can in every.values())
+    changed = {"points": tuple(points), "launcher": launcher.name, "left_out": left_out}
     return found.model_copy(update=changed)

@@ -233,7 +233,7 @@ def search(
         smallest=_smallest(query, the_space) if complete and not total.feasible else None,
     )
     if target is not None:
-        result = exportable_search(result, target, the_model)
+        result = exportable_search(result, target, the_model, the_system)
     if the_run is None:
         return result
     return with_training_runs(result, the_model, the_system, the_run)

@@ -157,7 +157,7 @@ def sweep(
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
-    return result if target is None else exportable_sweep(result, target, the_model)
+    return result if target is None else exportable_sweep(result, target, the_model, systems)
 
 
 def _outcomes(
