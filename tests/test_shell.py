@@ -33,6 +33,14 @@ def words(text, **variables):
         ("X=2\nif [ $X -eq 1 ]; then A=1; elif [[ $X == 2 ]]; then A=2; fi; run $A", ["run", "2"]),
         ("X=5\nif [ $X = 1 ]; then if [ 1 = 1 ]; then A=1; fi; else A=9; fi; run $A", ["run", "9"]),
         ("X=b\ncase $X in a) A=1;; b|c) A=2;; *) A=3;; esac\nrun $A", ["run", "2"]),
+        ("X=1\nif [ $X = 1 ] && [ 2 -gt 1 ]; then A=1; else A=2; fi\nrun $A", ["run", "1"]),
+        ("if [[ 1 == 2 ]] || [[ -z $X ]]; then A=1; else A=2; fi\nrun $A", ["run", "1"]),
+        ("if [[ $Y == 2 || 1 == 1 ]]; then A=1; else A=2; fi\nrun $A", ["run", "1"]),
+        ("if grep -q x y; then A=1; else A=2; fi\nrun $A", ["run", "$A"]),
+        ("T=4; run $(( ($T > 1) ? 7 : 0 )) $((T == 5 ? 1 : 2))", ["run", "7", "2"]),
+        ('A="`pwd`/x.py --a $(b c)"\nsrun sh -c "run $A"', ["srun"]),
+        ("if [ 1 = 2 ]; then A=--a; fi\nrun $A $B", ["run", "$B"]),
+        ("A='run --a \"b c\"'\neval $A", ["run", "--a", "b c"]),
         ("A='run --a 1'\neval $A --b", ["run", "--a", "1", "--b"]),
         ("run $1 $(date) `date`", ["run", "$1", "$(date)", "$(date)"]),
         ("for x in 1 2; do A=$x; done; run $A", ["run", "$A"]),
@@ -61,6 +69,12 @@ def test_commands_inside_commands_are_read():
         ("torchrun", "pretrain.py", "--a", "1", "--b"),
         ("srun", "-N", "2"),
     )
+
+
+def test_what_is_not_literal_stays_so_in_commands_inside_commands():
+    script = 'A="`pwd`/x.py $(b c) $1"\nsrun sh -c "run $A --b"'
+    found = [shown(word) for word in parse_script(script).commands[0]]
+    assert found == ["run", "$(pwd)/x.py", "$(b c)", "$1", "--b"]
 
 
 def test_environment_directives_and_documents():

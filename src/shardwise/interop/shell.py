@@ -4,27 +4,29 @@ Nothing is run. What has no literal value (arguments of the script, output of co
 that are set elsewhere) stays in a word as a mark with its name; `names_in` finds them.
 """
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from shardwise.interop.shell_words import Document, Lexer, Piece, Token, Word
+from shardwise.interop.shell_values import COMPARISON, both, calculated, compared, either
+from shardwise.interop.shell_words import MARK, Document, Lexer, Piece, Token, Word
 
-_MARK = "\0"
-_MARKED = re.compile(f"{_MARK}([^{_MARK}]*){_MARK}")
+_MARKED = re.compile(f"{MARK}([^{MARK}]*){MARK}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
 )
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_ANYWHERE = re.compile(
+    r"(?:^|[;{]|\bthen|\belse|\bdo|\bexport)[ \t]*([A-Za-z_][A-Za-z0-9_]*)\+?=", re.MULTILINE
+)
 _PREFIXES = ("export", "local", "declare", "readonly", "typeset")
 _LOOPS = ("for", "while", "until", "select")
 _SKIPPED = ("then", "do", "{", "}", "!", "else", "fi", "done", "time", "function")
-_SHELLS = ("bash", "sh", "eval", "exec")
-_INSIDE = ("eval", "exec", "nohup", "sudo")
+_SHELLS = ("bash", "sh")
+_SHELL_OPTIONS = ("-c", "-lc", "-l", "-x", "-e")
+_BEFORE = ("exec", "nohup", "time")
 _MOST_STEPS = 20_000
 _MOST_LETTERS = 100_000
 
@@ -83,7 +85,7 @@ def directives_of(text: str) -> tuple[str, ...]:
 
 
 def _mark(name: str) -> str:
-    return f"{_MARK}{name}{_MARK}"
+    return f"{MARK}{name}{MARK}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,9 +97,12 @@ class _Reader:
     commands: list[tuple[str, ...]] = field(default_factory=list)
     exported: dict[str, str] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
+    assigned: set[str] = field(default_factory=set)
+    """Variables that some branch assigns to: they are empty where it is not taken."""
     steps: int = 0
 
     def read(self, text: str) -> Script:
+        self.assigned = set(_ANYWHERE.findall(text))
         self._run(Lexer(text).tokens(), None)
         return Script(
             commands=tuple(self.commands),
@@ -143,24 +148,46 @@ class _Reader:
         for condition, body in _arms(tokens[at:end]):
             verdict, name = (True, None) if condition is None else self._test(condition)
             if verdict is not False:
-                self._run(body, unless if verdict else name or unless)
+                self._run(body, unless if verdict else unless or name)
             if verdict:
                 break
             if verdict is None:
-                unless = name or unless
+                unless = unless or name
         return end + 1
 
     def _test(self, tokens: Sequence[Token]) -> tuple[bool | None, str]:
         """Return whether a condition is true, None where it is not known, and what decides it."""
+        verdict: bool | None = True
+        how, missing, start = "&&", "", 0
+        for place, part in enumerate([*tokens, "&&"]):
+            if part not in ("&&", "||", "|"):
+                continue
+            found, name = self._tested(tokens[start:place]) if how != "|" else (None, "")
+            missing = missing or name
+            verdict = either(verdict, found) if how == "||" else both(verdict, found)
+            how, start = str(part), place + 1
+        return verdict, missing if verdict is None else ""
+
+    def _tested(self, tokens: Sequence[Token]) -> tuple[bool | None, str]:
+        """Return whether one test is true, and the first name without a value in it."""
         words: list[str] = []
         for part in tokens:
             if isinstance(part, Word):
                 words += self._expanded(part, split=False) or [""]
+        words = [word for word in words if word not in ("[", "[[", "test", "]", "]]")]
+        if any(part == ">" for part in tokens) or not words:
+            return None, ""
+        if words[-2:-1] in (["-z"], ["-n"]) and self._is_unset(words[-1]):
+            words[-1] = ""
         missing = next((name for word in words for name in names_in(word)), "")
-        joined = any(part in ("&&", "||", "|", ">") for part in tokens)
-        if missing or joined or not words or words[0] not in ("[", "[[", "test"):
-            return None, missing
-        return _compared([word for word in words[1:] if word not in ("]", "]]")]), ""
+        is_test = isinstance(tokens[0], Word) and tokens[0].literal in ("[", "[[", "test")
+        inside = is_test or words[0][:1] in "-!" or len(words) == COMPARISON
+        return (None, missing) if missing or not inside else (compared(words), "")
+
+    def _is_unset(self, word: str) -> bool:
+        """Whether a word is a variable that nothing sets; a test of its length finds none."""
+        names = names_in(word)
+        return len(names) == 1 and names[0].isidentifier() and names[0] not in self.values
 
     def _cases(self, tokens: Sequence[Token], at: int, unless: str | None) -> int:
         """Read `case`: the first pattern that matches a literal word, or all of them."""
@@ -218,19 +245,17 @@ class _Reader:
 
     def _record(self, words: list[str], unless: str | None) -> None:
         """Note a command; text that a shell would run is read as commands."""
-        for at, word in enumerate(words):
-            shell = word.rpartition("/")[2]
-            if shell not in _SHELLS:
-                continue
-            rest = [one for one in words[at + 1 :] if one not in ("-c", "-lc", "-x", "-e")]
-            if rest and any(character.isspace() for character in rest[0]):
-                self._run(Lexer(" ".join(rest)).tokens(), unless)
+        if words[0] == "eval":
+            self._run(Lexer(" ".join(words[1:])).tokens(), unless)
+            return
+        for at, word in enumerate(words[:-1]):
+            rest = [one for one in words[at + 1 :] if one not in _SHELL_OPTIONS]
+            if word.rpartition("/")[2] in _SHELLS and rest and any(map(str.isspace, rest[0])):
+                self._run(Lexer(rest[0]).tokens(), unless)
                 if at:
                     self.commands.append(tuple(words[:at]))
                 return
-        while words and words[0] in _INSIDE:
-            words = words[1:]
-        self.commands.append(tuple(words))
+        self.commands.append(tuple(words[1:] if words[0] in _BEFORE else words))
 
     def _assign(
         self, name: str, part: Word, tokens: Sequence[Token], at: int, unless: str | None
@@ -319,6 +344,8 @@ class _Reader:
             if how[-1] == "=" and name not in self.fixed:
                 self.values[name] = (default,)
             return (default,)
+        if value is None and name in self.assigned:
+            return ("",)
         return ((_mark(name),) if value is None else value) or ("",)
 
     def _inner(self, text: str) -> str:
@@ -343,7 +370,7 @@ class _Reader:
         replaced = re.sub(r"[A-Za-z_][A-Za-z0-9_]*", lambda one: values[one[0]].strip(), plain)
         if missing := names_in(replaced):
             return _mark(missing[0])
-        result = _calculated(replaced)
+        result = calculated(replaced)
         return _mark(" ".join(text.split())) if result is None else str(result)
 
 
@@ -400,63 +427,3 @@ def _end_of(tokens: Sequence[Token], at: int, opening: Sequence[str], closing: s
             if depth == 0:
                 return place
     return len(tokens)
-
-
-_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
-
-
-def _compared(words: Sequence[str]) -> bool | None:
-    """Whether a comparison of `test` is true; None where it is none that is known."""
-    if words[:1] == ["!"]:
-        inner = _compared(words[1:])
-        return None if inner is None else not inner
-    if len(words) == 1:
-        return bool(words[0])
-    if words and words[0] in ("-z", "-n"):
-        return (len("".join(words[1:])) == 0) == (words[0] == "-z")
-    left, how, right = words if len(words) == 3 else ("", "", "")  # noqa: PLR2004 - a == b
-    if how in ("=", "==", "!="):
-        return fnmatchcase(left, right) == (how != "!=")
-    if how in _NUMBERS and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
-        return _NUMBERS[how](int(left), int(right))
-    return None
-
-
-_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_MOST_NUMBER = 10**18
-
-
-def _calculated(text: str) -> int | None:
-    """The value of sums and products of whole numbers; None of anything else."""
-    try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-        return None
-
-
-def _value(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        value = node.value
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = -_value(node.operand)
-    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        value = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
-    else:
-        raise ValueError("is no sum or product of whole numbers")
-    if abs(value) > _MOST_NUMBER:
-        raise ValueError("is too large")
-    return value

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+MARK = "\0"
+"""Around the name of what has no literal value, in text that is read again."""
 OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "\n")
 _REDIRECTION = re.compile(r"\d*(?:&>>|&>|>>|>&|<<<|>|<)(?:&?\d+)?")
 _HEREDOC = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2")
@@ -69,6 +71,11 @@ class Lexer:
         here = text[at]
         if text.startswith("\\\n", at):
             self._at += 2
+        elif here == MARK:
+            end = text.find(MARK, at + 1)
+            end = len(text) - 1 if end < 0 else end
+            self._add("text", text[at : end + 1], quoted=False)
+            self._at = end + 1
         elif here in " \t":
             self._end_word()
             self._at += 1

@@ -120,7 +120,7 @@ def _read_option(arguments: Arguments, flag: str, values: tuple[str, ...]) -> No
             fields[VALUED[name]] = _value(" ".join(values))
     elif name == "--tokenizer-type":
         arguments.tokenizer = " ".join(values)
-    elif is_neutral(name) or [one.lower() for one in values] == [*IMPLIED.get(name, ())]:
+    elif is_neutral(name) or (name in IMPLIED and values == IMPLIED[name]):
         pass
     else:
         arguments.note(flag, values, "not modelled")
@@ -241,7 +241,7 @@ def _complete(arguments: Arguments, given: Mapping[str, tuple[str, ...]]) -> Non
         fields["recompute_granularity"] = "full"
     if "grad_reduce_in_fp32" not in fields:  # arguments.py:1209-1217
         fields["grad_reduce_in_fp32"] = bool(fields.get("bf16"))
-    _complete_vocabulary(arguments)
+    _complete_vocabulary(arguments, given)
     if _OVERLAP_CFG in given:
         arguments.overlap_file = " ".join(given[_OVERLAP_CFG])
 
@@ -265,9 +265,11 @@ def _complete_chunks(arguments: Arguments, values: tuple[str, ...] | None) -> No
         fields.setdefault("virtual_pipeline_model_parallel_size", chunks)
 
 
-def _complete_vocabulary(arguments: Arguments) -> None:
+def _complete_vocabulary(arguments: Arguments, given: Mapping[str, tuple[str, ...]]) -> None:
     """Rows of the vocabulary; NullTokenizer adds one for the end of a document."""
     fields, vocab = arguments.fields, arguments.fields.get("vocab_size")
+    if not arguments.tokenizer and "--merge-file" in given:
+        arguments.tokenizer = "GPT2BPETokenizer"
     if isinstance(vocab, int) and arguments.tokenizer == "NullTokenizer":
         fields["vocab_size"] = vocab + 1
     elif vocab is None and arguments.tokenizer in VOCABULARIES:

@@ -43,6 +43,7 @@ _POSITIONS = {
     "yarn": Position.ROPE,
     "mrope": Position.ROPE,
     "none": Position.ROPE,
+    "alibi": Position.ALIBI,  # of forks: Megatron-DeepSpeed
 }
 _DROPOUT = 0.1
 """Of Megatron-LM; a model says only whether there is dropout."""
@@ -194,7 +195,8 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
             reading.missing(needed)
     vocab = reading.whole("vocab_size") or reading.whole("padded_vocab_size") or padded_to
     if not vocab:
-        reading.missing("vocab_size")
+        problem = "is missing: only the tokenizer has it; set it, or name a model that has it"
+        reading.missing("vocab_size", problem)
     if len(reading.faults) > before:
         return None
     depth = reading.positive("num_layers")
@@ -209,6 +211,7 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
         "layers": [group for group, _ in layers],
         "mtp": reading.whole("mtp_num_layers") or 0,
         "norm": _read_norm(reading),
+        "embedding_norm": reading.flag("embed_layernorm"),
         "tied_embeddings": reading.flag("share_embeddings_and_output_weights"),
         "dropout": any(reading.number(f"{kind}_dropout") for kind in ("hidden", "attention")),
     }
@@ -262,7 +265,8 @@ def _read_attention(reading: CoreReading) -> dict[str, object]:
     attention["bias"] = _read_bias(reading)
     if reading.flag("multi_latent_attention"):
         sizes = {name: reading.whole(name) or _MLA_DEFAULTS.get(name) for name in _MLA}
-        reading.flag("qk_layernorm")
+        for unused in ("qk_layernorm", "kv_channels"):
+            reading.value(unused)
         rope, plain = sizes["qk_pos_emb_head_dim"] or 0, sizes["qk_head_dim"] or 0
         return attention | {
             "kv_heads": heads,

@@ -99,15 +99,16 @@ class CoreReading:
         """Note that a value is wrong."""
         self.faults.append(Fault.of(self.option(name), value, problem, self.source))
 
-    def missing(self, name: str) -> None:
+    def missing(self, name: str, problem: str = "is missing: set it") -> None:
         """Note that a field is needed."""
-        self.faults.append(
-            Fault(source=self.source, field=self.option(name), problem="is missing: set it")
-        )
+        fault = Fault(source=self.source, field=self.option(name), problem=problem)
+        self.faults.append(fault)
 
     def note(self, name: str, because: str) -> None:
         """Note a field whose value the prediction does not use."""
-        one = NotUnderstood(option=self.option(name), value=self.value(name), because=because)
+        value = self.value(name)
+        shown = False if value is None else value
+        one = NotUnderstood(option=self.option(name), value=shown, because=because)
         if one not in self.not_understood:
             self.not_understood.append(one)
 

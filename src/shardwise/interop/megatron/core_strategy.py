@@ -353,13 +353,15 @@ def read_precision(reading: CoreReading) -> None:
 
 def memory_fields(strategy: Strategy) -> dict[str, Value]:
     """Recompute, and activations that are offloaded."""
+    modules = _offload_modules(strategy)
     fields: dict[str, Value] = {
         "recompute_granularity": None,
         "recompute_method": None,
         "recompute_num_layers": None,
         "recompute_modules": None,
         "fine_grained_activation_offloading": strategy.offload_activations,
-        "offload_modules": _offload_modules(strategy),
+        "offload_modules": modules,
+        "use_transformer_engine_op_fuser": _FUSED_MODULE in (modules or ()),
     }
     if strategy.recompute == Recompute.FULL:
         layers = strategy.recompute_layers
@@ -367,8 +369,8 @@ def memory_fields(strategy: Strategy) -> dict[str, Value]:
         fields["recompute_method"] = "uniform" if layers is None else "block"
         fields["recompute_num_layers"] = 1 if layers is None else layers // strategy.vpp
     elif strategy.recompute == Recompute.SELECTIVE:
-        modules = dict.fromkeys(RECOMPUTE_MODULES[part] for part in strategy.recompute_parts)
-        fields |= {"recompute_granularity": "selective", "recompute_modules": tuple(modules)}
+        again = dict.fromkeys(RECOMPUTE_MODULES[part] for part in strategy.recompute_parts)
+        fields |= {"recompute_granularity": "selective", "recompute_modules": tuple(again)}
     return fields
 
 
@@ -419,10 +421,12 @@ def _read_offload(reading: CoreReading) -> None:
         reading.flag(name)
     if layers:
         reading.note("cpu_offloading_num_layers", "activations of some layers only: not modelled")
-    if not reading.flag("fine_grained_activation_offloading"):
-        reading.words("offload_modules")
-        return
     modules = reading.words("offload_modules")
+    fused = reading.flag("use_transformer_engine_op_fuser")
+    if fused and _FUSED_MODULE not in modules and reading.whole("num_moe_experts"):
+        reading.note("use_transformer_engine_op_fuser", "predicted without")
+    if not reading.flag("fine_grained_activation_offloading"):
+        return
     parts = [part for part, core in OFFLOAD_MODULES.items() if core in modules]
     if _FUSED_MODULE in modules:
         parts += FUSED_EXPERTS

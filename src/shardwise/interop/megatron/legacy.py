@@ -12,7 +12,6 @@ ALIASES: Mapping[str, str] = {
     "--moe-hybridep-num-sms": "--moe-flex-dispatcher-num-sms",
     "--moe-deepep-num-sms": "--moe-flex-dispatcher-num-sms",
     "--num-moe-experts": "--num-experts",
-    "--moe-router-topk-limited-devices": "--moe-router-topk-limited-devices",
     "--batch-size": "--micro-batch-size",
     "--activations-checkpoint-method": "--recompute-method",
     "--activations-checkpoint-num-layers": "--recompute-num-layers",
@@ -22,8 +21,13 @@ ALIASES: Mapping[str, str] = {
     "--decoder-num-layers": "--num-layers",
     "--encoder-num-layers": "--num-layers",
     "--encoder-seq-length": "--seq-length",
+    "--qk-nope-head-dim": "--qk-head-dim",
+    "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
+    "--num-mtp-predictor": "--mtp-num-layers",
+    "--pad-vocab-size-to": "--padded-vocab-size",
 }
-"""Option that took the place of another."""
+"""Option that took the place of another, and the words of forks (Pai-Megatron-Patch,
+Megatron-DeepSpeed) for it."""
 SHORT: Mapping[str, Mapping[str, Value]] = {
     "--recompute-activations": {"recompute_granularity": "selective"},
     "--checkpoint-activations": {
@@ -45,6 +49,8 @@ SHORT: Mapping[str, Mapping[str, Value]] = {
     "--use-rotary-position-embeddings": {"position_embedding_type": "rope"},
     "--distribute-saved-activations": {"distribute_saved_activations": True},
     "--distribute-checkpointed-activations": {"distribute_saved_activations": True},
+    "--use-multi-token-prediction": {},
+    "--embed-layernorm": {"embed_layernorm": True},
     "--moe-router-force-load-balancing": {"moe_router_force_load_balancing": True},
 }
 """Options without a value that set other fields."""
@@ -91,7 +97,8 @@ _NEUTRAL = re.compile(
     | moe-router-padding-for-(fp8|quantization) | glu-linear-offset | activation-func-clamp-value
     | fp8-(amax-.*|margin|interval) | params-dtype | hf-.* | load-main-params-from-ckpt
     | rerun-mode | error-injection-.* | calculate-per-token-loss | disable-symmetric-registration
-    | torch-compile-.* | test-mode | no-mmap-.* | attention-mask-in-.* | data-parallel-size
+    | (no-)?check-for-(nan|spiky|large)-.* | test-mode
+    | no-mmap-.* | attention-mask-in-.* | data-parallel-size
     | transformer-pipeline-model-parallel-size | ft-.* | enable-ft-package | inprocess-.*
     | encoder-.*-model-parallel-size | consumed-.*-samples | inference-.* | num-layers-at-.*-in-bf16
     )""",
@@ -99,8 +106,6 @@ _NEUTRAL = re.compile(
 )
 IMPLIED: Mapping[str, tuple[str, ...]] = {
     "--transformer-impl": ("transformer_engine",),
-    "--cross-entropy-fusion-impl": ("native",),
-    "--moe-use-legacy-grouped-gemm": ("false",),
 }
 """Values that are those of every prediction; another one is not modelled."""
 VOCABULARIES: Mapping[str, int] = {

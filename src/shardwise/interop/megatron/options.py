@@ -183,7 +183,12 @@ _COMPUTE = (
     *_named(Kind.VALUE, "cross_entropy_fusion_impl"),
     *_named(Kind.VALUE, "recompute_granularity", "recompute_method", "recompute_num_layers"),
     *_named(Kind.LIST, "recompute_modules", "offload_modules", "cuda_graph_modules"),
-    *_named(Kind.ON, "fine_grained_activation_offloading", "reuse_grad_buf_for_mxfp8_param_ag"),
+    *_named(
+        Kind.ON,
+        "fine_grained_activation_offloading",
+        "reuse_grad_buf_for_mxfp8_param_ag",
+        "use_transformer_engine_op_fuser",
+    ),
     Option(flag="--fp8-format", field="fp8", listed="fp8"),
     Option(flag="--fp4-format", field="fp4", listed="fp4"),
     Option(flag="--fp8-param-gather", field="fp8_param", kind=Kind.ON),

@@ -136,13 +136,14 @@ def _words(text: str) -> list[str]:
 
 def _program(script: Script) -> tuple[str, ...] | None:
     """The command with the most options of Megatron-LM; options on lines of their own are one."""
-    bare = [word for words in script.commands for word in words if words[0].startswith("--")]
+    commands = [words for words in script.commands if words[0] not in ("echo", "printf")]
+    bare = [word for words in commands for word in words if words[0].startswith("--")]
     known = {*FLAGS, *ALIASES, *SHORT, *ACTIVATIONS}
 
     def count(words: Sequence[str]) -> int:
         return sum(word.partition("=")[0] in known for word in words)
 
-    best = max([*script.commands, tuple(bare)], key=count, default=())
+    best = max([*commands, tuple(bare)], key=count, default=())
     return best if count(best) else None
 
 

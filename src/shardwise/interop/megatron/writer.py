@@ -8,7 +8,6 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     CudaGraphs,
     Dtype,
-    OffloadPart,
     TpOverlap,
 )
 from shardwise.config.model import Model
@@ -17,7 +16,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import LaunchFile, LaunchPlan
 from shardwise.interop.megatron.core_options import core_faults, core_fields
 from shardwise.interop.megatron.core_reading import Fields, Value
-from shardwise.interop.megatron.core_strategy import FUSED_EXPERTS
 from shardwise.interop.megatron.options import ACTIVATIONS, OPTIONS, written
 from shardwise.interop.megatron.reader import RING_PRODUCTS
 from shardwise.interop.nodes import as_comments, nodes_of
@@ -167,16 +165,9 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
         yield "--ckpt-format", "torch_dist"
     if stack.cuda_graphs == CudaGraphs.FULL:
         yield ("--no-check-for-nan-in-loss-and-grad",)
-    if _offloads_fused_experts(strategy):
-        yield ("--use-transformer-engine-op-fuser",)
     if plan.model.has_experts:
         yield "--moe-router-load-balancing-type", "aux_loss"
         yield "--moe-aux-loss-coeff", "1e-3"
-
-
-def _offloads_fused_experts(strategy: Strategy) -> bool:
-    parts: Sequence[OffloadPart] = strategy.offload_parts or ()
-    return strategy.offload_activations and all(part in parts for part in FUSED_EXPERTS)
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
