@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,18 @@ def test_errors_form_one_tree():
     """One base catches all that is raised on purpose."""
     assert issubclass(shardwise.UnknownNameError, shardwise.InputError)
     assert issubclass(shardwise.InputError, shardwise.ShardwiseError)
+
+
+def test_the_extra_of_launchers_names_the_versions_that_are_tested():
+    """Those of the file that the continuous integration installs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = {one for one in extras["launchers"] if "==" in one}
+    tested = (ROOT / ".ci" / "launchers.txt").read_text().splitlines()
+    assert named <= set(tested)
+    trainers = ("accelerate", "deepspeed", "megatron-core", "torchtitan")
+    assert {one.split("==")[0] for one in named} >= set(trainers)
 
 
 @pytest.mark.nightly
