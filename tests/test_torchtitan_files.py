@@ -345,6 +345,25 @@ def test_a_line_that_names_the_toml_is_a_script(tmp_path: Path) -> None:
     assert launch.model == Model.load("llama3-70b")
 
 
+def test_nodes_of_slurm_and_ranks_of_run_train(tmp_path: Path) -> None:
+    """Two nodes of 8 by srun, and 16 ranks by NGPU; no ranks are a fault where they count."""
+    folders = [tmp_path / name for name in ("slurm", "ngpu", "none")]
+    for folder in folders:
+        folder.mkdir()
+    slurm = (
+        "#!/bin/bash\n#SBATCH --nodes=2\nsrun torchrun --nnodes 2 --nproc_per_node 8 "
+        "-m torchtitan.train --job.config_file configs/run.toml "
+        "--parallelism.data_parallel_shard_degree -1\n"
+    )
+    assert _script(folders[0], slurm).strategy["gpus"] == 16
+    line = "CONFIG_FILE=configs/run.toml ./run_train.sh --parallelism.data_parallel_shard_degree -1"
+    assert _script(folders[1], f"NGPU=16 {line}\n").strategy["gpus"] == 16
+    with pytest.raises(InputError, match="--gpus"):
+        _script(folders[2], f"{line}\n")
+    with pytest.raises(InputError, match="NGPU: 'all': must be a whole number"):
+        read(f"NGPU=all {line}\n", str(folders[2] / "run.sh"))
+
+
 def test_a_variable_without_value_is_asked_for(tmp_path: Path) -> None:
     text = SCRIPT.replace("tensor_parallel_degree 2", "tensor_parallel_degree $TP")
     with pytest.raises(InputError, match=r"TP: '\$TP': .*--set TP=VALUE"):

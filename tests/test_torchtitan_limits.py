@@ -11,7 +11,7 @@ from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import launch_files
+from shardwise.interop.launchers import launch_files, written_by_release
 from shardwise.interop.torchtitan import LAUNCHER
 from shardwise.interop.torchtitan.from_plan import release_faults
 from shardwise.parallel.constraints import illegal_faults
@@ -193,13 +193,23 @@ def test_what_has_no_option_is_refused_by_name(model: str, field: str, fields: F
 def test_python_of_release_0_3_lacks_some_of_it(model: str, field: str, fields: Fields) -> None:
     plan = made(Model.load(model), **fields)
     with pytest.raises(InputError) as caught:
-        launch_files(LAUNCHER, plan, ending=".py")
+        launch_files(LAUNCHER, plan, release="0.3.0", ending=".py")
     assert field in [fault.field for fault in caught.value.faults]
+
+
+def test_the_first_release_that_can_is_used() -> None:
+    """The ending decides; without one, what TOML cannot express is written in Python."""
+    plan, own = made(Model.load(DENSE)), made(Model.load("llama2-7b"))
+    assert written_by_release(LAUNCHER, plan)[0] == "0.2.2"
+    assert written_by_release(LAUNCHER, plan, ending=".py")[0] == "0.3.0"
+    assert written_by_release(LAUNCHER, own)[0] == "0.3.0"
 
 
 def test_a_release_has_one_form() -> None:
     plan = made(Model.load(DENSE))
     with pytest.raises(InputError, match=r"reads Python; the output must end in \.py"):
         launch_files(LAUNCHER, plan, release="0.3.0", ending=".toml")
+    with pytest.raises(InputError, match=r"reads TOML; the output must end in \.toml"):
+        launch_files(LAUNCHER, plan, release="0.2.2", ending=".py")
     with pytest.raises(InputError, match=r"allowed: 0\.2\.2, 0\.3\.0"):
         launch_files(LAUNCHER, plan, release="0.1.0")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise import Model
+from shardwise import Model, estimate
 from shardwise.interop.launch import LaunchText
 from shardwise.interop.torchtitan import LAUNCHER
 from shardwise.interop.torchtitan.flavors import FLAVORS, flavor_of, model_of
@@ -29,6 +29,21 @@ def test_200_plans_return_as_they_were(release: str, ending: str) -> None:
             if before[name] != after[name]
         }
     assert differing == set()
+
+
+def test_a_plan_that_returns_takes_the_same_time() -> None:
+    """But for overlap that a plan switches off: torchtitan has no option for that."""
+    compared = 0
+    for plan in drawn_plans(7, 30, "0.2.2"):
+        (file,) = LAUNCHER.write(plan, "0.2.2", ".toml")
+        model, strategy = imported(LAUNCHER.read(LaunchText(source="a.toml", text=file.text)))
+        if plan.strategy.tp_overlap != "none":
+            times = [
+                estimate(model, plan.system, one).step_time_s for one in (plan.strategy, strategy)
+            ]
+            compared += 1
+            assert times[0] == pytest.approx(times[1], rel=1e-12)
+    assert compared > 10
 
 
 def test_models_of_flavors_return_by_name() -> None:

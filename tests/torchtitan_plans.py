@@ -128,8 +128,8 @@ def canonical(model: Model, strategy: Strategy) -> dict[str, Any]:
             "fsdp_reshard": True,
         }
     )
-    if fields["tp_overlap"] == "stack" or fields["tp"] == 1:
-        fields["tp_overlap"] = "none"
+    if fields["tp_overlap"] == "none" or fields["tp"] == 1:
+        fields["tp_overlap"] = "stack"
     if fields["cp"] == 1:
         fields["cp_exchange"] = "all_gather"
     if fields["ep"] == 1:

@@ -27,12 +27,13 @@ def _read(launch: LaunchText) -> Launch:
 
 
 def _write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
-    """The ending decides the release: each has one form of configuration."""
-    if release == PYTHON_RELEASE and ending == ".toml":
-        problem = f"torchtitan {PYTHON_RELEASE} reads Python; the output must end in .py"
+    """Each release has one form of configuration."""
+    own = PYTHON_RELEASE if ending == ".py" else TOML_RELEASE
+    refuse(release_faults(plan.model, plan.strategy, own))
+    if release != own:
+        form, other = ("Python", ".py") if release == PYTHON_RELEASE else ("TOML", ".toml")
+        problem = f"torchtitan {release} reads {form}; the output must end in {other}"
         raise InputError(Fault.of("release", release, problem))
-    used = PYTHON_RELEASE if ending == ".py" else TOML_RELEASE
-    refuse(release_faults(plan.model, plan.strategy, used))
     return (write_python(plan) if ending == ".py" else write_toml(plan),)
 
 

@@ -46,7 +46,7 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     for option in ONE_TO_ONE:
         value = getattr(strategy, option.field)
         if option.field == "tp_overlap":
-            value = "none" if value == "stack" or strategy.tp == 1 else value
+            value = "ring" if value == "ring" and strategy.tp > 1 else "stack"
         if option.field == "cp_exchange" and strategy.cp == 1:
             value = "all_gather"
         if option.field == "dispatcher" and strategy.ep == 1:

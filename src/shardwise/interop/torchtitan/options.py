@@ -60,7 +60,7 @@ ONE_TO_ONE: tuple[Option, ...] = (
         name="parallelism.enable_async_tensor_parallel",
         field="tp_overlap",
         default=False,
-        words={"none": False, "ring": True},
+        words={"stack": False, "ring": True},
     ),
     Option(
         name="parallelism.expert_parallel_comm_backend",

@@ -8,7 +8,8 @@ from pathlib import Path
 from shardwise.config import files
 from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.shell import Script, names_in, parse_script, shown
+from shardwise.interop.ranks import parse_job, ranks_of
+from shardwise.interop.shell import Script, names_in, shown
 from shardwise.interop.torchtitan.options import DEFAULTS, Options, OptionValue, current_name
 from shardwise.interop.torchtitan.toml_reader import is_toml, read_toml
 
@@ -33,7 +34,7 @@ def read_script(launch: LaunchText) -> Launch:
     InputError
         If no command trains, a variable has no value, or the TOML is not there.
     """
-    script = parse_script(launch.text, launch.variables)
+    script = parse_job(launch.text, launch.variables)
     command = next((one for one in script.commands if _TRAIN.search(" ".join(one))), None)
     if command is None:
         problem = "has no command that runs torchtitan's trainer"
@@ -110,15 +111,14 @@ def _as_value(name: str, text: str) -> OptionValue:
 
 
 def _ranks(script: Script, command: Sequence[str], source: str) -> int | None:
-    """Accelerators of a run: ranks of a node times nodes; None where the script does not say."""
-    flags = {name.replace("-", "_"): " ".join(words) for name, words in _flags(command)}
-    per_node = flags.get("nproc_per_node") or script.exported.get(_RANKS_VARIABLE)
-    if per_node is None:
+    """Accelerators of a run; None where the script does not say it in literal numbers."""
+    ranks = ranks_of(script, command)
+    if ranks is not None:
+        return ranks.gpus
+    per_node = script.exported.get(_RANKS_VARIABLE, "")
+    if not per_node or names_in(per_node):
         return None
-    counts = {"nproc_per_node": per_node, "nnodes": flags.get("nnodes", "1")}
-    if any(names_in(text) for text in counts.values()):
-        return None
-    for name, text in counts.items():
-        if not text.isdecimal() or not int(text):
-            raise InputError(Fault.of(name, text, "must be a whole number above 0", source))
-    return int(counts["nproc_per_node"]) * int(counts["nnodes"])
+    if not per_node.isdecimal() or not int(per_node):
+        problem = "must be a whole number above 0"
+        raise InputError(Fault.of(_RANKS_VARIABLE, per_node, problem, source))
+    return int(per_node)

@@ -138,7 +138,7 @@ def _words(reading: Reading, fields: Mapping[str, object]) -> dict[str, object]:
     is_async = fields["tp_overlap"] == "ring"
     if is_async and not _is_compiled(reading):
         reading.leave(f"{_PREFIX}enable_async_tensor_parallel", "has no effect without compile")
-        return {"tp_overlap": "none"}
+        return {"tp_overlap": "stack"}
     return {}
 
 
