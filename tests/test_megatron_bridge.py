@@ -120,7 +120,7 @@ def test_fsdp_has_its_switch_and_format_of_checkpoints() -> None:
         "checkpoint.ckpt_format=fsdp_dtensor",
     ):
         assert words in text
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in environment(plan(DENSE, zero=3, tp=8))
+    assert environment(plan(DENSE, zero=3, tp=8))["CUDA_DEVICE_MAX_CONNECTIONS"] != "1"
 
 
 def test_experts_have_a_flex_dispatcher_without_overlapped_shared_experts() -> None:
@@ -137,6 +137,17 @@ def test_experts_have_a_flex_dispatcher_without_overlapped_shared_experts() -> N
     text_of(plan(LATENT, "b200-sxm", **fields, dispatcher="deepep"), ".sh")
     with pytest.raises(InputError, match="dispatcher: 'deepep': Megatron-Bridge does not run it"):
         text_of(plan(LATENT, "gb200-nvl72", **fields, dispatcher="deepep"), ".sh")
+
+
+def test_fused_experts_are_those_of_racks() -> None:
+    """mxfp8 on NVL72 runs all experts in one kernel, and reads back so; 16 bits do not."""
+    fields: Fields = {"gpus": 64, "ep": 32, "stack": "megatron-bridge-nvl72"}
+    for recipe, fused in (("mxfp8", True), ("none", False)):
+        one = plan(GROUPED, "gb200-nvl72", **fields, quantization=recipe)
+        text = text_of(one, ".yaml")
+        assert f"use_transformer_engine_op_fuser: {str(fused).lower()}" in text
+        wanted = "megatron-bridge-nvl72" if fused else "megatron-bridge-2026"
+        assert read(text).strategy["stack"] == wanted
 
 
 def test_recipes_are_of_catalog_models_or_carry_others() -> None:

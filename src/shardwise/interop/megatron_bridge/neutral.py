@@ -99,6 +99,7 @@ _PATTERNS = (
     "model.moe_router_fusion",
     "model.fused_single_qkv_rope",
     "model.transformer_impl",
+    "model.use_transformer_engine_op_fuser",
     "model.transformer_layer_spec*",
     "model.should_pad_vocab",
     "model.parallel_output",

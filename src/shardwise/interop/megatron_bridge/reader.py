@@ -15,7 +15,7 @@ from shardwise.interop.megatron.core_reading import Fields
 from shardwise.interop.megatron_bridge import adapters, overlap
 from shardwise.interop.megatron_bridge.defaults import recipe_defaults
 from shardwise.interop.megatron_bridge.neutral import has_effect
-from shardwise.interop.megatron_bridge.sections import Sections, read_sections
+from shardwise.interop.megatron_bridge.sections import FUSED_MODULE, Sections, read_sections
 from shardwise.interop.megatron_bridge.trees import Tree, section
 
 NAME = "megatron-bridge"
@@ -102,7 +102,7 @@ def _read_core(
     job: Job, found: Sections, defaults: Fields, source: str, gpus: int | None
 ) -> CoreLaunch:
     """Read the fields of Megatron-Core's classes."""
-    fuses = job.stack == STACK and bool(found.fields.get("use_transformer_engine_op_fuser"))
+    fuses = job.stack == STACK and _fuses_experts(found.fields)
     return read_core_fields(
         found.fields,
         stack=RACK_STACK if fuses else job.stack,
@@ -117,6 +117,14 @@ def _read_core(
         option=lambda name: job.shown(found.path(name)),
         padded_to=job.vocab,
     )
+
+
+def _fuses_experts(fields: Fields) -> bool:
+    """Whether fused experts are a choice of speed, not for the sake of what is offloaded."""
+    offloaded = fields.get("offload_modules")
+    is_needed = isinstance(offloaded, tuple) and FUSED_MODULE in offloaded
+    in_recipe = fields.get("fp8_recipe") == "mxfp8" or bool(fields.get("fp4"))
+    return bool(fields.get("use_transformer_engine_op_fuser")) and in_recipe and not is_needed
 
 
 def _gpus(tree: Tree, found: Sections) -> int | None:

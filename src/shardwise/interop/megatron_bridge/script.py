@@ -11,7 +11,8 @@ from shardwise.interop.megatron_bridge.hydra import apply_overrides, is_override
 from shardwise.interop.megatron_bridge.reader import RACK_STACK, STACK, Job
 from shardwise.interop.megatron_bridge.recipes import gpus_of, model_of
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put
-from shardwise.interop.shell import Script, names_in, parse_script, shown
+from shardwise.interop.ranks import Ranks, parse_job, ranks_of
+from shardwise.interop.shell import names_in, shown
 
 _SHORT = {
     "-tp": "--tensor_model_parallel_size",
@@ -81,9 +82,6 @@ _NEUTRAL = (
     *("tokenizer_model", "wandb_project", "warmup_iters", "script", "script_path", "dataset_type"),
 )
 _RACKS = ("gb200", "gb300", "vr200")
-_RUNNERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "srun", "sbatch")
-_PER_NODE = ("nproc_per_node", "gpus_per_node", "ntasks_per_node", "n")
-_NODES = ("nnodes", "nodes", "N")
 IS_SCRIPT = re.compile(
     r"(?:^|[\s\"'])(?:\+{0,2})(?:model|train|ddp|optimizer|mixed_precision|comm_overlap|dist|dataset)"
     r"\.[a-z_0-9.]+=|--model_recipe_name[= ]|--recipe[= ][\"']?\w+_config",
@@ -107,14 +105,16 @@ def script_job(text: LaunchText) -> Job:
     InputError
         If there is no command of Megatron-Bridge, or a word of it has no literal value.
     """
-    script = parse_script(text.text, text.variables)
+    script = parse_job(text.text, text.variables)
     command = next((one for one in script.commands if _is_launch(one)), None)
     if command is None:
         problem = "has no command with a recipe or overrides of Megatron-Bridge"
         raise InputError(Fault(source=text.source, problem=problem))
-    runner, words = _split(command)
-    options = _options(words)
-    refuse(_open(options, text.source))
+    options = _options(_arguments(command))
+    ranks = ranks_of(script, command)
+    gpus = text.gpus or _accelerators(options.named, ranks)
+    missing = () if gpus or ranks is None else ranks.missing
+    refuse((*_open(options, text.source), *_open_ranks(missing, text.source)))
     tree: Tree = {}
     notes = list(_set_options(tree, options.named))
     apply_overrides(tree, options.overrides, text.source)
@@ -126,7 +126,7 @@ def script_job(text: LaunchText) -> Job:
         tree=tree,
         recipe=recipe,
         model=Model.load(name) if name else None,
-        gpus=_accelerators(options.named, runner, script) or (gpus_of(recipe) if recipe else None),
+        gpus=gpus or (gpus_of(recipe) if recipe else None),
         stack=RACK_STACK if rack else STACK,
         notes=tuple(notes),
     )
@@ -139,10 +139,10 @@ def _is_launch(command: Sequence[str]) -> bool:
     return has_script and (chosen or any(is_override(word) for word in command))
 
 
-def _split(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """A command before and after the training script."""
+def _arguments(command: Sequence[str]) -> Sequence[str]:
+    """Words after the training script."""
     at = next(i for i, word in enumerate(command) if word.endswith((".py", "train.sh")))
-    return command[: at + 1], command[at + 1 :]
+    return command[at + 1 :]
 
 
 def _options(words: Sequence[str]) -> _Options:
@@ -176,6 +176,13 @@ def _open(options: _Options, source: str) -> Iterator[Fault]:
         for name in names_in(word):
             problem = f"{name} has no value here; set it: --set {name}=VALUE"
             yield Fault.of(shown(place), shown(word), problem, source)
+
+
+def _open_ranks(names: Sequence[str], source: str) -> Iterator[Fault]:
+    """Variables that say how many ranks there are."""
+    for name in names:
+        problem = f"{name} has no value here; set it: --set {name}=VALUE, or set gpus"
+        yield Fault.of("ranks", f"${name}", problem, source)
 
 
 def _set_options(tree: Tree, named: Mapping[str, list[str]]) -> Iterator[NotUnderstood]:
@@ -243,37 +250,15 @@ def _recipe(named: Mapping[str, list[str]]) -> str | None:
     return None
 
 
-def _accelerators(
-    named: Mapping[str, list[str]], runner: Sequence[str], script: Script
-) -> int | None:
-    """Accelerators by the options of the runner, of torchrun, srun and of #SBATCH lines."""
-    if named.get("num_gpus"):
-        return _number(named["num_gpus"][0])
-    of_slurm = [word for line in script.directives for word in line.split()]
-    counts: dict[str, int] = {}
-    for words in (of_slurm, [f"--{n}={v[0]}" for n, v in named.items() if v], runner):
-        counts |= dict(_numbers(words))
-    per_node = next((counts[name] for name in _PER_NODE if name in counts), None)
-    if per_node is None:
-        return None
-    if counts.get("ntasks_per_node") and counts.get("nproc_per_node"):
-        per_node = counts["nproc_per_node"]
-    nodes = next((counts[name] for name in _NODES if name in counts), 1)
-    return per_node * nodes
-
-
-def _numbers(words: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Options of processes and nodes, with their numbers."""
-    for at, word in enumerate(words):
-        if not word.startswith("-"):
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        value = value if equals else (words[at + 1] if at + 1 < len(words) else "")
-        name = name.replace("-", "_")
-        number = _number(value)
-        if name in (*_PER_NODE, *_NODES) and number is not None:
-            yield name, number
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and text.isascii() else None
+def _accelerators(named: Mapping[str, list[str]], ranks: Ranks | None) -> int | None:
+    """Accelerators by the options of the runner, else by the ranks that are started."""
+    counts = {
+        name: int(named[name][0])
+        for name in ("num_gpus", "nodes", "gpus_per_node")
+        if named.get(name) and named[name][0].isdecimal()
+    }
+    if "num_gpus" in counts:
+        return counts["num_gpus"]
+    if "gpus_per_node" in counts:
+        return counts.get("nodes", 1) * counts["gpus_per_node"]
+    return None if ranks is None else ranks.gpus

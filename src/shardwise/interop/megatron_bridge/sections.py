@@ -58,6 +58,8 @@ _UNSET: Mapping[str, Leaf] = {
     "cross_entropy_fusion_impl": "native",
 }
 """What stands for None in fields that are not optional."""
+FUSED_MODULE = "fused_group_mlp"
+"""Module of offloaded activations that the fused experts have."""
 SPELLINGS: Mapping[str, str] = {
     "layernorm_epsilon": "norm_epsilon",
     "sequence_length": "seq_length",
@@ -96,11 +98,20 @@ def plan_tree(model: Model, strategy: Strategy, fields: Fields, *, keeps_formula
     tree |= _sharded_sections(tree, fields)
     if model.has_experts:
         own["moe_shared_expert_overlap"] = False
+        own["use_transformer_engine_op_fuser"] = _fuses_experts(strategy, fields)
     tree[precision.SECTION] = precision.precision_section(fields)
     tree[overlap.SECTION] = overlap.overlap_section(fields, strategy.tp_overlap, strategy.dp or 1)
     if (peft := adapters.adapter_section(model, strategy)) is not None:
         tree[adapters.SECTION] = peft
     return tree
+
+
+def _fuses_experts(strategy: Strategy, fields: Fields) -> bool:
+    """Whether one kernel runs all experts of a rank: by the stack, or for what is offloaded."""
+    offloaded = fields["offload_modules"]
+    return strategy.quantization in strategy.loaded_stack().fused_expert_recipes or (
+        isinstance(offloaded, tuple) and FUSED_MODULE in offloaded
+    )
 
 
 def _sharded_sections(tree: Tree, fields: Fields) -> Tree:

@@ -10,6 +10,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import LaunchFile, LaunchPlan
 from shardwise.interop.megatron.core_options import core_faults, core_fields
+from shardwise.interop.megatron.writer import environment as core_environment
 from shardwise.interop.megatron_bridge import adapters, overlap, precision
 from shardwise.interop.megatron_bridge.hydra import overrides
 from shardwise.interop.megatron_bridge.recipes import has_recipe, recipe_of
@@ -99,19 +100,13 @@ def _mode(strategy: Strategy) -> str:
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Return the environment variables of a plan.
 
-    Kernels of communication must be queued before those they overlap with, where both run from
-    one queue; Blackwell has its own order (training/comm_overlap.py).
+    Blackwell queues kernels in its own order, so that communication waits for nothing in more
+    queues (training/comm_overlap.py).
     """
     strategy = plan.strategy
-    variables = dict(_ALWAYS)
-    split = strategy.tp > 1 or strategy.cp > 1
-    blackwell = "fp4" in plan.system.accelerator.matrix
-    if blackwell and split:
+    variables = _ALWAYS | core_environment(plan)
+    if "fp4" in plan.system.accelerator.matrix and (strategy.tp > 1 or strategy.cp > 1):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
-    elif split and strategy.zero < 2:  # noqa: PLR2004 - FSDP has streams of its own
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    if strategy.offload_activations:
-        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
     return variables
 
 
