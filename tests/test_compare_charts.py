@@ -25,11 +25,20 @@ def test_bars_add_up_to_the_step(found):
     """One for each scenario, of parts in the colours of the other charts."""
     figure = times(found)
     for place, outcome in enumerate(found.scenarios):
-        whole = fsum(trace.x[place] for trace in figure.data)
+        whole = fsum(trace.x[place] for trace in figure.data if trace.type == "bar")
         assert whole == pytest.approx(outcome.step_time_s, rel=1e-12)
         assert figure.data[0].y[place] == outcome.name
     assert figure.data[0].marker.color == TIME_COLORS["forward"]
     assert {trace.name for trace in figure.data} >= {"recompute", "tensor-parallel comm"}
+
+
+def test_each_step_has_its_interval(found):
+    """A mark at the step, with whiskers to both ends."""
+    mark = times(found).data[-1]
+    for place, outcome in enumerate(found.scenarios):
+        assert mark.x[place] == pytest.approx(outcome.step_time_s)
+        high = mark.x[place] + mark.error_x.array[place]
+        assert high == pytest.approx(outcome.interval.high_s)
 
 
 def test_memory_stands_beside_what_the_accelerator_has(found):
@@ -107,7 +116,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert "<h1>one and two side by side</h1>" in text
     assert "differences: tp 2 / 4; dp 4 / 2; micro batches 8 / 16</p>" in text
     assert "best by step time, tokens/s" in text
-    assert text.count("<section") == 3
+    assert text.count("<figure") == 3
 
     code, _, err = shardwise("compare", *files, "--plot", "a.json", "-o", "a.json")
     assert (code, err) == (2, "error: command line: plot: 'a.json': is also the file of output\n")

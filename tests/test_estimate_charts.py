@@ -11,13 +11,13 @@ from shardwise.cli.estimate import _NO_EFFECT
 from shardwise.report.charts.common import TIME_COLORS
 from shardwise.report.charts.estimate import (
     charts,
-    memory_pie,
+    memory_bars,
     memory_stages,
-    memory_sunburst,
-    time_pie,
-    time_sunburst,
+    operation_bars,
+    time_bars,
 )
 from shardwise.report.charts.estimate_parts import operation_parts, time_parts
+from shardwise.report.tables.estimate import PART_NAMES
 
 pytestmark = pytest.mark.any_software
 
@@ -51,62 +51,82 @@ def dense():
     return estimate("llama3-70b", "h100-sxm", DENSE, operations=True)
 
 
-def values_of(figure):
-    """What each slice or sector of a round chart shows."""
-    (trace,) = figure.data
-    return dict(zip(trace.ids, trace.values, strict=True))
+def bars_of(figure, row):
+    """Length of each component's bar in a row."""
+    return {
+        trace.name: trace.x[list(trace.y).index(row)]
+        for trace in figure.data
+        if trace.type == "bar" and row in trace.y
+    }
 
 
-def rings(figure):
-    """Value and children of each sector."""
-    (trace,) = figure.data
-    children = {key: [] for key in trace.ids}
-    for key, parent in zip(trace.ids, trace.parents, strict=True):
-        if parent:
-            children[parent].append(key)
-    return values_of(figure), children
+def mark_of(figure):
+    """The predicted value, and both ends of its interval."""
+    (mark,) = (trace for trace in figure.data if trace.name.startswith("predicted"))
+    (value,), whisker = mark.x, mark.error_x
+    return value, value - whisker.arrayminus[0], value + whisker.array[0]
 
 
-def test_slices_are_the_parts_of_the_step(result):
-    """Each with its time, none dropped, in all the step."""
-    shown = values_of(time_pie(result))
-    assert shown == {part: time_s for part, time_s in result.time_s.items() if time_s}
-    assert fsum(shown.values()) == pytest.approx(result.step_time_s, rel=1e-14)
+def test_bars_are_the_parts_of_the_step(result):
+    """Each with its time in the stack of all and in a row of its own, none dropped."""
+    figure = time_bars(result)
+    names = {PART_NAMES[part]: time_s for part, time_s in result.time_s.items() if time_s}
+    assert bars_of(figure, "step") == names
+    assert fsum(names.values()) == pytest.approx(result.step_time_s, rel=1e-14)
+    for name, time_s in names.items():
+        assert bars_of(figure, name)[name] == time_s
 
 
-def test_slices_of_memory_are_what_the_fullest_stage_has(result):
-    """With the runtime's reserve and what is free; what does not fit has nothing free."""
-    shown, memory = values_of(memory_pie(result)), result.memory_bytes
-    for part in ("weights", "gradients", "optimizer", "activations", "buffers"):
-        assert shown.get(part, 0.0) == getattr(memory, part)
-    assert shown["runtime"] == memory.reserved - memory.total
-    assert shown.get("free", 0.0) == max(0.0, memory.capacity - memory.reserved)
-    assert fsum(shown.values()) == pytest.approx(max(memory.capacity, memory.reserved), rel=1e-14)
+def test_hidden_communication_follows_the_exposed(result):
+    """What an axis communicates in all, in its row; not in the stack of the step."""
+    figure = time_bars(result)
+    for axis, moved in result.comm_s.items():
+        if moved.total > moved.exposed:
+            row = bars_of(figure, PART_NAMES[axis if axis == "offload" else f"{axis}_comm"])
+            assert fsum(row.values()) == pytest.approx(moved.total)
+    assert "hidden behind compute" not in bars_of(figure, "step")
 
 
-def test_each_ring_adds_up_to_the_one_inside(result):
-    """Operations to their part, parts to their group, groups to the step and to the memory."""
-    for figure in (time_sunburst(result), memory_sunburst(result)):
-        values, children = rings(figure)
-        for key, inside in children.items():
-            if inside:
-                assert fsum(values[each] for each in inside) == pytest.approx(values[key], rel=1e-9)
-    values, _ = rings(time_sunburst(result))
-    assert next(iter(values.values())) == pytest.approx(result.step_time_s, rel=1e-14)
-    for part, time_s in result.time_s.items():
-        assert values.get(part, 0.0) == time_s
+def test_the_step_has_its_interval(result):
+    """A mark with whiskers; none forward only, for which no runs were measured."""
+    figure = time_bars(result)
+    if result.interval is None:
+        assert not any(trace.name.startswith("predicted") for trace in figure.data)
+        return
+    ends = result.interval.low_s, result.interval.high_s
+    assert mark_of(figure) == pytest.approx((result.step_time_s, *ends))
+    assert figure.layout.xaxis.range[1] > ends[1]
+    assert "in 8 of 10 runs" in figure.layout.title.text
 
 
-def test_the_inner_ring_is_work_exchange_and_waiting(dense):
-    """Sums by hand of the parts that belong to each."""
-    values, children = rings(time_sunburst(dense))
-    time_s = dense.time_s
-    work = time_s["forward"] + time_s["backward"] + time_s["optimizer"]
-    assert values["group: compute"] == pytest.approx(work)
-    exchange = time_s["tp_comm"] + time_s["pp_comm"] + time_s["dp_comm"]
-    assert values["group: exchange"] == pytest.approx(exchange)
-    assert children["group: waiting"] == ["bubble"]
-    assert children["group: other"] == ["other"]
+def test_bars_of_memory_are_what_the_fullest_stage_has(result):
+    """With the runtime's reserve; the line is the capacity, the mark what is reserved."""
+    figure, memory = memory_bars(result), result.memory_bytes
+    shown = {name: size * GIB for name, size in bars_of(figure, "all").items()}
+    for part in ("weights", "gradients", "activations", "buffers"):
+        assert shown.get(part, 0.0) == pytest.approx(getattr(memory, part))
+    assert fsum(shown.values()) == pytest.approx(memory.reserved, rel=1e-12)
+    assert figure.layout.shapes[0].x0 == memory.capacity / GIB
+    if result.memory_interval is not None:
+        ends = result.memory_interval.reserved_low, result.memory_interval.reserved_high
+        wanted = [size / GIB for size in (memory.reserved, *ends)]
+        assert mark_of(figure) == pytest.approx(wanted)
+
+
+def test_operations_add_up_to_their_parts(result):
+    """All of them, of which the chart has the longest, in the order of their time."""
+    sums = {}
+    for piece in operation_parts(result):
+        sums[piece.group] = sums.get(piece.group, 0.0) + piece.value
+    for part, time_s in sums.items():
+        assert time_s == pytest.approx(result.time_s[part], rel=1e-9)
+    figure = operation_bars(result)
+    pairs = [pair for trace in figure.data for pair in zip(trace.y, trace.x, strict=True)]
+    order = [name for name, _ in sorted(pairs, key=lambda pair: -pair[1])]
+    assert sorted(order) == sorted(figure.layout.yaxis.categoryarray)
+    assert [dict(pairs)[name] for name in figure.layout.yaxis.categoryarray] == sorted(
+        dict(pairs).values(), reverse=True
+    )
 
 
 def test_operations_of_the_slowest_stage_need_no_scaling():
@@ -142,11 +162,11 @@ def test_operations_share_the_time_of_the_host(dense):
     assert shown["mlp.up"] == pytest.approx(32 * 40 * up * added, rel=1e-6)
 
 
-def test_without_operations_there_are_two_rings():
-    """And in each the same parts."""
+def test_without_operations_there_is_no_chart_of_them():
+    """They are drawn on request."""
     plain = estimate("llama3-70b", "h100-sxm", DENSE)
-    values, _ = rings(time_sunburst(plain))
-    assert not any("/" in key for key in values)
+    assert operation_bars(plain) is None
+    assert list(charts(plain)) == ["time", "memory", "memory-stages"]
 
 
 def test_hovering_tells_what_of_an_exchange_is_hidden(dense):
@@ -158,36 +178,24 @@ def test_hovering_tells_what_of_an_exchange_is_hidden(dense):
     assert "hidden" not in hovers["forward"]
 
 
-def test_small_slices_share_a_label_and_keep_their_lines(dense):
-    """Of the parts under 8 % one has words; all of them stand in the legend."""
-    (trace,) = time_pie(dense).data
-    small = [key for key, v in values_of(time_pie(dense)).items() if v < 0.08 * dense.step_time_s]
-    words = [text for key, text in zip(trace.ids, trace.text, strict=True) if key in small and text]
-    share = 100 * sum(dense.time_s[key] for key in small) / dense.step_time_s
-    assert words == [f"{len(small)} smaller<br>{share:.1f} %"]
-    assert len(trace.labels) == len(trace.ids) == len(set(trace.labels))
-    assert "stage-to-stage transfer  15.3 ms" in trace.labels
-
-
-def test_what_is_free_stands_last_with_its_words():
-    """However much it is; of the small slices before it one has words, of the others all."""
-    found = estimate("llama3-8b", "h100-sxm", {"gpus": 8, "tp": 4, "gbs": 8})
-    shown = values_of(memory_pie(found))
-    small = [key for key, v in shown.items() if v < 0.08 * sum(shown.values()) and key != "free"]
-    (trace,) = memory_pie(found).data
-    words = dict(zip(trace.ids, trace.text, strict=True))
-    assert trace.ids[-1] == "free"
-    assert [bool(words[key]) for key in small].count(True) == 1
-    assert all(words[key] for key in shown if key not in small)
+def test_rows_say_their_amounts(dense):
+    """Behind each bar, with what is hidden; the longest on top."""
+    figure = time_bars(dense)
+    (texts,) = (trace for trace in figure.data if trace.name == "amounts")
+    words = dict(zip(texts.y, texts.text, strict=True))
+    assert words["backward"] == f" {dense.time_s['backward']:.3g} s"
+    moved = dense.comm_s["tp"]
+    hidden = f"{moved.exposed:.3g} s + {moved.total - moved.exposed:.3g} s hidden"
+    assert words["tensor-parallel comm"] == f" {hidden}"
+    assert texts.y[0] == "backward"
+    assert figure.layout.yaxis.autorange == "reversed"
 
 
 def test_colours_are_those_of_the_other_charts(dense):
     """A part looks the same wherever it stands."""
-    for figure in (time_pie(dense), time_sunburst(dense)):
-        (trace,) = figure.data
-        shown = dict(zip(trace.ids, trace.marker.colors, strict=True))
-        for part in ("forward", "backward", "tp_comm", "bubble"):
-            assert shown[part] == TIME_COLORS[part]
+    shown = {trace.name: trace.marker.color for trace in time_bars(dense).data}
+    for part in ("forward", "backward", "tp_comm", "bubble"):
+        assert shown[PART_NAMES[part]] == TIME_COLORS[part]
 
 
 def test_columns_show_every_stage(dense):
@@ -204,9 +212,11 @@ def test_memory_without_a_limit_is_not_free():
     """A machine whose memory is to be no limit: the charts show what is held."""
     asked = {"gpus": 8, "tp": 8, "gbs": 8, "seq_len": 2048, "dtype": "fp16"}
     endless = estimate("calculon-gpt3-175b", "calculon-a100-80e", asked)
-    shown = values_of(memory_pie(endless))
-    assert "free" not in shown
-    assert sum(shown.values()) == pytest.approx(endless.memory_bytes.reserved)
+    figure = memory_bars(endless)
+    assert fsum(bars_of(figure, "all").values()) * GIB == pytest.approx(
+        endless.memory_bytes.reserved
+    )
+    assert figure.layout.shapes == ()
     assert memory_stages(endless).layout.shapes == ()
 
 
@@ -220,14 +230,12 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     text = page.read_text()
     assert "llama3-70b on h100-sxm" in text
     assert "fits: 16.4 GiB free on the peak-memory stage" in text
-    assert text.count("<section") == 5
-    assert text.count('class="abreast"') == 4
+    assert text.count("<figure") == 3
 
     plain = tmp_path / "out.json"
     assert shardwise("estimate", *words, "--ops", "--json", "--plot", plain)[0] == 0
     drawn = json.loads(plain.read_text())
-    assert list(drawn) == ["time", "time-rings", "memory", "memory-rings", "memory-stages"]
-    assert any("/" in key for key in drawn["time-rings"]["data"][0]["ids"])
+    assert list(drawn) == ["time", "operations", "memory", "memory-stages"]
 
 
 @each_row(

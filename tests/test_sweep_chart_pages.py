@@ -264,10 +264,10 @@ def test_two_figures_of_the_system_make_a_map_and_a_plane():
     degrees = (axis("tp", [1, 2, 4], kind="strategy"), [1, 2, 4])
     of = lambda _, a, b: plan(a / GIB + b / 1e9)  # noqa: E731 - one line, used twice
     drawn = charts(swept([sizes, rates], of, systems=("old", "new")))
-    assert [name for name in drawn if name.startswith(("by", "contour", "surface"))] == [
+    assert [name for name in drawn if name.startswith(("by", "contour"))] == [
         f"{kind}-hbm.capacity-hbm.bandwidth-{system}"
         for system in ("old", "new")
-        for kind in ("by", "contour", "surface")
+        for kind in ("by", "contour")
     ]
     assert {"over-hbm.capacity", "over-hbm.bandwidth", "optima"} < set(drawn)
     drawn = charts(swept([sizes, degrees], lambda _, a, tp: plan(a / GIB / tp, tp=tp)))

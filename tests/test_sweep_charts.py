@@ -45,7 +45,7 @@ def test_scaling_shows_time_and_relative_throughput_over_gpus(scaled):
     assert list(above.y) == [16, 8, 5]
     assert list(below.y) == pytest.approx([6, 6, 4.8])
     assert figure.layout.xaxis2.type == figure.layout.yaxis.type == "log"
-    assert [note.text for note in figure.layout.annotations] == ["old with 16 GPUs"]
+    assert "below: relative to a GPU of old with 16" in figure.layout.title.text
 
 
 def test_ideal_scaling_starts_at_the_first_point_of_each_line(scaled):

@@ -18,6 +18,7 @@ from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.parallel.placement import place
+from shardwise.planning.intervals import interval_factors, interval_fields
 from shardwise.planning.search.candidates import Candidates, Scale, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import dollars_per_token, top
@@ -54,6 +55,7 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
     usd: list[float | None] = [None] * len(table)
     if query.system.price is not None:
         usd = (dollars_per_token(table.step_time_s, rows, query.system) * 1e9).tolist()
+    factors = interval_factors(query.model, query.system, rows)
     return tuple(
         Plan(
             strategy=rows.strategy(i).to_dict(),
@@ -63,6 +65,7 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
             mfu=float(table.mfu[i]),
             memory_reserved_bytes=float(table.memory_reserved_bytes[i]),
             usd_per_billion_tokens=usd[i],
+            **interval_fields(float(table.step_time_s[i]), factors[i]),
         )
         for i in range(len(table))
     )

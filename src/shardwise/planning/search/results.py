@@ -24,6 +24,17 @@ class Plan(Result):
     """On the peak-memory stage."""
     usd_per_billion_tokens: float | None
     """None where the system has no price."""
+    interval_low_s: float | None = None
+    """Lower end of the range of the measured step time, as `Estimate.interval` has it; None forward
+    only, and in files of earlier versions [s]."""
+    interval_high_s: float | None = None
+    """Its upper end [s]."""
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """Both ends of the range."""
+        low_s, high_s = self.interval_low_s, self.interval_high_s
+        return None if low_s is None or high_s is None else (low_s, high_s)
 
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved plan that cannot be."""

@@ -13,6 +13,7 @@ from shardwise.config.system_columns import SystemColumns, SystemRows
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import evaluated_columns
+from shardwise.planning.intervals import interval_factors, interval_fields
 from shardwise.planning.search.ranking import dollars_per_token
 from shardwise.planning.sweep.results import PointPlan
 
@@ -55,6 +56,7 @@ def plans_on(
     }
     priced = columns.get("usd_per_billion_tokens", [None] * len(table))
     strategies = _distinct_strategies(table)
+    factors = _factors(model, base, table, strategies)
     return [
         PointPlan(
             strategy=strategies[row],
@@ -64,6 +66,7 @@ def plans_on(
             mfu=columns["mfu"][row],
             memory_reserved_bytes=columns["reserved"][row],
             usd_per_billion_tokens=priced[row],
+            **interval_fields(columns["step_time_s"][row], factors[row]),
             fits=columns["fits"][row] == 1.0,
             time_s={part: columns[f"{part}_s"][row] for part in TIME_PARTS},
             memory_bytes={
@@ -74,6 +77,18 @@ def plans_on(
         )
         for row in range(len(table))
     ]
+
+
+def _factors(
+    model: Model, base: System, table: Table, strategies: Sequence[dict[str, object]]
+) -> list[float | None]:
+    """The error range of every row; rows of one strategy share it."""
+    firsts: dict[int, int] = {}
+    for row, strategy in enumerate(strategies):
+        firsts.setdefault(id(strategy), row)
+    some = table.take(np.array(list(firsts.values())))
+    known = dict(zip(firsts, interval_factors(model, base, some), strict=True))
+    return [known[id(strategy)] for strategy in strategies]
 
 
 def _distinct_strategies(table: Table) -> Sequence[dict[str, object]]:

@@ -11,6 +11,7 @@ from shardwise.report.charts.common import (
     GREY,
     INK,
     LINES,
+    MUTED,
     Figure,
     chart_error,
     log_axis_if_wide,
@@ -65,7 +66,6 @@ def cluster_front(found: ClusterChoice) -> Figure:
     _add_axis(figure, "x", "days", x, limit, text)
     limit = None if found.budget_usd is None else found.budget_usd / _MILLION
     _add_axis(figure, "y", "price [million USD]", y, limit, f"budget {dollars(found.budget_usd)}")
-    figure.update_layout(legend={"orientation": "v", "x": 1.02, "y": 1})
     return figure
 
 
@@ -170,7 +170,7 @@ def _add_axis(
     line = {"color": GREY, "width": 1.5, "dash": "dash"}
     # An annotation is placed in logarithms where the axis is logarithmic, a line in values.
     place = log10(limit) if scale else limit
-    note = {"text": text, "showarrow": False, "font": {"color": "#57606a", "size": 11}}
+    note = {"text": text, "showarrow": False, "font": {"color": MUTED, "size": 11}}
     if axis == "x":
         figure.add_vline(x=limit, line=line)
         side = {"x": place, "xanchor": "right", "y": 1, "yref": "y domain", "yanchor": "bottom"}

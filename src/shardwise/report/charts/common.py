@@ -10,40 +10,59 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config import files
-from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.errors import Fault, InputError
+from shardwise.report.charts.theme import (
+    ACCENT,
+    EMPTY,
+    FONT,
+    GREY,
+    GRID,
+    INK,
+    LEGEND,
+    LINES,
+    MEMORY_COLORS,
+    MUTED,
+    PAPER,
+    RANGES,
+    TIME_COLORS,
+    VEIL,
+    Figure,
+    Trace,
+)
+from shardwise.report.page.html import Chart, Page, page_html
 
-Figure = Any
-"""A `plotly.graph_objects.Figure`; plotly is an extra, so its types are not at hand."""
-Trace = Any
-"""A trace of such a figure."""
+__all__ = [
+    "ACCENT",
+    "BUTTONS",
+    "COMPONENT_NAMES",
+    "EMPTY",
+    "GREY",
+    "INK",
+    "LEGEND",
+    "LINES",
+    "MEMORY_COLORS",
+    "MUTED",
+    "PAPER",
+    "RANGES",
+    "TIME_COLORS",
+    "VEIL",
+    "Figure",
+    "Trace",
+    "chart_error",
+    "check_chart_file",
+    "component_bar",
+    "expected_mark",
+    "log_axis",
+    "log_axis_if_wide",
+    "plotly",
+    "spans_much",
+    "styled",
+    "subplots",
+    "whiskers",
+    "write",
+    "write_page",
+]
 
-ACCENT = "#d55e00"
-"""What is best, or a limit."""
-EMPTY = "#e9ebef"
-"""Where nothing is feasible."""
-INK = "#22272e"
-GREY = "#b0b7c0"
-_GRID = "#d9dde3"
-_FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-LINES = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5f9e", "#8c8c8c")
-"""Colors of lines that the color-blind tell apart (Okabe and Ito, 2008), without the accent."""
-# In the order of `TIME_PARTS`: work in blues, communication in warm colors, waiting in greys.
-TIME_COLORS = {
-    "forward": "#56b4e9",
-    "backward": "#0072b2",
-    "recompute": "#7f5f9e",
-    "optimizer": "#009e73",
-    "tp_comm": "#e69f00",
-    "cp_comm": "#f0c75e",
-    "ep_comm": "#b8860b",
-    "pp_comm": "#cc79a7",
-    "dp_comm": "#d55e00",
-    "offload": "#8d5524",
-    "bubble": GREY,
-    "other": "#6e7681",
-}
-MEMORY_COLORS = dict(zip(MEMORY_PARTS, LINES, strict=False)) | {"runtime": GREY, "free": EMPTY}
 COMPONENT_NAMES = {
     "tp_comm": "tp communication",
     "cp_comm": "cp communication",
@@ -64,7 +83,6 @@ _IMAGES = (".png", ".svg")
 # Pixels of an image for each of a chart, so that print is sharp.
 _SHARPNESS = 2
 _IMAGE_WIDTH = 1180
-_CONFIG = {"displaylogo": False, "responsive": True}
 
 
 def plotly() -> Any:
@@ -91,12 +109,20 @@ def _imported(module: str) -> Any:
         raise InputError(Fault(problem=problem)) from None
 
 
-def styled(figure: Figure, title: str, subtitle: str, *, height: int = 560) -> Figure:
-    """Give a figure its title, fonts, grid and margins."""
-    small = f"<span style='font-size:13px;color:#57606a'>{html.escape(subtitle)}</span>"
+def styled(
+    figure: Figure, title: str, subtitle: str, *, height: int = 560, least_width: int = 0
+) -> Figure:
+    """Give a figure its title, fonts, grid, margins and legend.
+
+    Parameters
+    ----------
+    least_width
+        Pixels that it needs; a narrower page scrolls it.
+    """
+    small = f"<span style='font-size:13px;color:{MUTED}'>{html.escape(subtitle)}</span>"
     figure.update_layout(
         template="plotly_white",
-        font={"family": _FONT, "size": 13, "color": INK},
+        font={"family": FONT, "size": 13, "color": INK},
         title={
             "text": f"<b>{html.escape(title)}</b><br>{small}",
             "x": 0,
@@ -110,9 +136,11 @@ def styled(figure: Figure, title: str, subtitle: str, *, height: int = 560) -> F
         },
         margin={"l": 90, "r": 40, "t": 96, "b": 70},
         height=height,
-        hoverlabel={"align": "left", "font": {"family": _FONT, "size": 12}},
+        legend=LEGEND,
+        hoverlabel={"align": "left", "font": {"family": FONT, "size": 12}},
+        meta={"title": title, "subtitle": subtitle, "least_width": least_width},
     )
-    grid = {"gridcolor": _GRID, "zeroline": False, "linecolor": INK, "automargin": True}
+    grid = {"gridcolor": GRID, "zeroline": False, "linecolor": INK, "automargin": True}
     figure.update_xaxes(**grid)
     figure.update_yaxes(**grid)
     return figure
@@ -154,8 +182,57 @@ def component_bar(
     sides = {"x": places, "y": list(values)}
     if not vertical:
         sides = {"x": list(values), "y": places, "orientation": "h"}
-    marker = {"color": color, "line": {"color": "white", "width": 0.5}}
+    marker = {"color": color, "line": {"color": PAPER, "width": 0.5}}
     return plotly().Bar(**sides, name=name, marker=marker, **words)
+
+
+def whiskers(
+    values: Sequence[float], ranges: Sequence[tuple[float, float] | None], color: str = INK
+) -> dict[str, Any]:
+    """Prediction intervals as error bars of the values of a trace.
+
+    Parameters
+    ----------
+    ranges
+        The lower and upper end of each interval; None where there is none.
+    """
+    known = list(zip(values, ranges, strict=True))
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0.0 if ends is None else ends[1] - value for value, ends in known],
+        "arrayminus": [0.0 if ends is None else value - ends[0] for value, ends in known],
+        "color": color,
+        "thickness": 1.5,
+        "width": 5,
+    }
+
+
+def expected_mark(
+    values: Sequence[float],
+    ranges: Sequence[tuple[float, float] | None],
+    places: Sequence[Any],
+    *,
+    vertical: bool = False,
+) -> Trace:
+    """A mark at each predicted time, with its prediction interval as a whisker.
+
+    Parameters
+    ----------
+    ranges
+        As of `whiskers`.
+    """
+    whisker = whiskers(values, ranges)
+    sides = {"x": list(places), "y": list(values), "error_y": whisker}
+    if not vertical:
+        sides = {"x": list(values), "y": list(places), "error_x": whisker}
+    return plotly().Scatter(
+        **sides,
+        mode="markers",
+        marker={"symbol": "diamond", "size": 7, "color": INK, "line": {"color": PAPER, "width": 1}},
+        hoverinfo="skip",
+        name="predicted, and range of 8 in 10 runs",
+    )
 
 
 def check_chart_file(path: str | Path) -> None:
@@ -189,7 +266,9 @@ def write(figure: Figure, path: str | Path) -> None:
     elif suffix in _IMAGES:
         files.write_bytes(path, _image(figure, path, suffix))
     else:
-        files.write_text(path, figure.to_html(include_plotlyjs=True, config=_CONFIG))
+        title = figure.layout.meta["title"]
+        page = Page(title=title, charts=[Chart(name="chart", figure=figure)])
+        files.write_text(path, page_html(page))
 
 
 def _image(figure: Figure, path: str | Path, suffix: str) -> bytes:
@@ -230,33 +309,7 @@ def write_page(
         plain = {name: json.loads(figure.to_json()) for name, figure in figures.items()}
         files.write_text(path, json.dumps(plain) + "\n")
         return
-    parts = [_head(title)]
-    parts += [*(f"<p>{html.escape(fact)}</p>" for fact in facts), "<main>"]
-    for number, (name, figure) in enumerate(figures.items()):
-        chart = figure.to_html(
-            full_html=False,
-            include_plotlyjs=number == 0,  # once: it is some megabytes
-            config=_CONFIG,
-            div_id=name,
-        )
-        kind = ' class="abreast"' if name in abreast else ""
-        parts.append(f"<section{kind}>{chart}</section>")
-    files.write_text(path, "\n".join([*parts, "</main></body></html>\n"]))
-
-
-def _head(title: str) -> str:
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body {{ max-width: 1180px; margin: 2rem auto; padding: 0 1.5rem; color: {INK};
-  font-family: {_FONT}; line-height: 1.5; }}
-h1 {{ font-size: 1.6rem; margin-bottom: .4rem; }}
-p {{ margin: .15rem 0; color: #57606a; }}
-main {{ display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); column-gap: 1.5rem; }}
-section {{ grid-column: 1 / -1; margin-top: 2.2rem; border-top: 1px solid {_GRID};
-  padding-top: .6rem; }}
-section.abreast {{ grid-column: auto; }}
-@media (max-width: 56rem) {{ section.abreast {{ grid-column: 1 / -1; }} }}
-@media (max-width: 30rem) {{ body {{ padding: 0 .6rem; }} }}
-</style></head><body><h1>{html.escape(title)}</h1>"""
+    drawn = [
+        Chart(name=name, figure=figure, abreast=name in abreast) for name, figure in figures.items()
+    ]
+    files.write_text(path, page_html(Page(title=title, facts=facts, charts=drawn)))

@@ -18,6 +18,7 @@ from shardwise.report.charts.common import (
     TIME_COLORS,
     Figure,
     component_bar,
+    expected_mark,
     plotly,
     styled,
     write_page,
@@ -27,12 +28,9 @@ from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES
 
-_LEGEND = {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"}
 # Pixels: of a bar with its gap, and of everything above and below the bars.
 _BAR = 46
 _AROUND = 310
-# And what the figures of an axis take.
-_AXIS = 36
 # Levels that are nearer to each other than this share of them are drawn from beyond 0.
 _NEAR = 0.4
 # What stays free for words before and behind all levels, as shares of what these span.
@@ -48,8 +46,17 @@ def times(found: Comparison) -> Figure:
         if any(spent):
             name = PART_NAMES[component]
             _add_component(figure, found, name, TIME_COLORS[component], spent, seconds)
+    totals = [sum(outcome.time_s.values()) for outcome in found.scenarios]
+    ranges = [
+        None if known is None else (total * known.low_s / step, total * known.high_s / step)
+        for total, known, step in (
+            (total, outcome.interval, outcome.step_time_s)
+            for total, outcome in zip(totals, found.scenarios, strict=True)
+        )
+    ]
+    figure.add_trace(expected_mark(totals, ranges, _labels(found)))
     unit = "a step" if found.per == "step" else "a million tokens"
-    return _barred(figure, found, "Where the time goes", f"seconds of {unit}")
+    return _barred(figure, found, "Where the time goes", f"time of {unit} [s]")
 
 
 def memory(found: Comparison) -> Figure:
@@ -78,7 +85,7 @@ def memory(found: Comparison) -> Figure:
             name="capacity",
         )
     )
-    return _barred(figure, found, "Memory of the peak-memory stage", "GiB of a GPU")
+    return _barred(figure, found, "Memory of the peak-memory stage", "memory of a GPU [GiB]")
 
 
 def _add_component(
@@ -112,16 +119,15 @@ def _wrapped(name: str) -> str:
 
 def _barred(figure: Figure, found: Comparison, title: str, axis: str) -> Figure:
     bars = _BAR * len(found.scenarios)
-    styled(figure, title, f"{axis}, the first on top", height=_AROUND + bars)
+    styled(figure, title, "the first scenario on top", height=_AROUND + bars)
     figure.update_layout(
         barmode="stack",
         bargap=0.3,
         margin={"l": 60, "r": 20, "b": 20},
-        legend=_LEGEND | {"y": -_AXIS / (bars + _AXIS), "font": {"size": 12}},
         modebar={"remove": BUTTONS},
     )
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(title=axis, rangemode="tozero")
     return figure
 
 

@@ -1,19 +1,19 @@
-"""An estimate as charts: components of the step and of the memory, and all stages."""
+"""An estimate as charts: components of the step and of the memory, operations, and all stages."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardwise.analysis.results import Estimate, StageEstimate
 from shardwise.report.charts.common import (
     ACCENT,
     BUTTONS,
-    EMPTY,
-    GREY,
+    COMPONENT_NAMES,
     MEMORY_COLORS,
     TIME_COLORS,
     Figure,
+    Trace,
     component_bar,
+    expected_mark,
     plotly,
     styled,
     write_page,
@@ -28,218 +28,173 @@ from shardwise.report.charts.estimate_parts import (
 )
 from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, gpu_count, percent, seconds
-from shardwise.report.tables.estimate import verdict
+from shardwise.report.tables.estimate import PART_NAMES, verdict
 
-_GROUP_COLOURS = {
-    "compute": "#005a8f",
-    "exchange": "#b36b00",
-    "waiting": "#8e959e",
-    "other": "#4d545b",
-    "weights and their state": "#00496f",
-    "activations and buffers": "#a06a00",
-    "allocator and runtime": GREY,
-    "free": EMPTY,
-}
-# Slices of less than this share have no room for words of their own.
-_SMALL = 0.08
-# Sectors of less than this share of the total have no label.
-_WORDLESS = 0.02
-# How much nearer to white an operation is than the part that it belongs to.
-_PALER = 0.45
-_HEIGHT = 560
-_MARGIN = {"l": 10, "r": 10, "t": 92, "b": 20}
-# A label of a slice is broken into lines of about so many letters.
-_LINE = 11
-_LEGEND = {
-    "orientation": "h",
-    "x": 0,
-    "yanchor": "top",
-    "traceorder": "normal",
-    "font": {"size": 12},
-}
+_STEP = "step"
+_STAGE = "all"
+_HIDDEN = "hidden behind compute"
+_MOST_OPERATIONS = 20
+# Pixels: of a bar with its gap, and of everything above and below the bars.
+_BAR_HEIGHT, _AROUND = 34, 210
+# Room for text behind the longest bar, as a share of it.
+_ROOM = 1.28
 # Columns are no wider than if there were so many.
 _FEW_STAGES = 4
 _BAR = 0.7
-_ABREAST = ("time", "time-rings", "memory", "memory-rings")
 
 
-def time_pie(result: Estimate) -> Figure:
-    """Draw the parts of the step as a ring, the longest first."""
-    labels = {p.key: f"{p.name}  {seconds(p.value)}" for p in time_parts(result)}
-    middle = f"<b>{seconds(result.step_time_s)}</b><br>a step"
-    figure = _pie(time_parts(result), TIME_COLORS, labels, middle)
-    return _round(figure, "Where the step goes", "parts of its time, the longest first")
+def time_bars(result: Estimate) -> Figure:
+    """Draw the step as a stack of its components, with its interval, and each component below.
+
+    Hidden communication follows the exposed communication of its axis.
+    """
+    parts = sorted(time_parts(result), key=lambda part: -part.value)
+    figure = _bars(parts, TIME_COLORS, _STEP, 1.0)
+    moved = {_part_of(axis): time.total - time.exposed for axis, time in result.comm_s.items()}
+    hidden = {PART_NAMES[key]: value for key, value in moved.items() if value > 0}
+    if hidden:
+        colors = [TIME_COLORS[key] for key, value in moved.items() if value > 0]
+        figure.add_trace(_hidden_bars(hidden, colors))
+    texts = {part.name: (part.value, seconds(part.value)) for part in parts}
+    for name, value in hidden.items():
+        exposed, text = texts.get(name, (0.0, "none exposed"))
+        texts[name] = exposed + value, f"{text} + {seconds(value)} hidden"
+    _add_texts(figure, texts)
+    subtitle, most = f"{seconds(result.step_time_s)} in all", result.step_time_s
+    interval = result.interval
+    if interval is not None:
+        ends = interval.low_s, interval.high_s
+        figure.add_trace(expected_mark([result.step_time_s], [ends], [_STEP]))
+        subtitle += f", {seconds(ends[0])} to {seconds(ends[1])} in 8 of 10 runs"
+        most = ends[1]
+    axis = ("time of a step [s]", max(most, *(end for end, _ in texts.values())))
+    return _ranked(figure, "Where the step goes", subtitle, len(texts) + 1, axis)
 
 
-def memory_pie(result: Estimate) -> Figure:
-    """Draw the memory of the peak-memory stage, with free memory, as a ring."""
-    parts = memory_parts(result)
-    labels = {p.key: f"{p.name}  {p.value / GIB:.2f} GiB" for p in parts}
-    total = sum(part.value for part in parts)
-    middle = f"<b>{total / GIB:.1f} GiB</b><br>{_capacity_word(result)}"
-    figure = _pie(parts, MEMORY_COLORS, labels, middle)
-    return _round(figure, "Memory of the peak-memory stage", _fit_words(result))
+def _part_of(axis: str) -> str:
+    """The component of the step that is the exposed communication of an axis, or offload."""
+    return axis if axis in PART_NAMES else f"{axis}_comm"
 
 
-def _pie(
-    parts: Sequence[Part], colors: Mapping[str, str], labels: Mapping[str, str], middle: str
-) -> Figure:
-    """A ring of all parts; the small ones share one label, and each has its line in the legend."""
-    ordered = sorted(parts, key=lambda part: (part.key == "free", -part.value))
-    total = sum(part.value for part in parts)
-    small = [part for part in ordered if part.value < _SMALL * total and part.key != "free"]
-    words = {part.key: _broken(part.name, part.value / total) for part in ordered}
-    if len(small) > 1:
-        words |= {part.key: "" for part in small}
-        share = percent(sum(part.value for part in small) / total)
-        words[small[len(small) // 2].key] = f"{len(small)} smaller<br>{share}"
-    figure = plotly().Figure(
-        plotly().Pie(
-            labels=[labels[part.key] for part in ordered],
-            values=[part.value for part in ordered],
-            ids=[part.key for part in ordered],
-            sort=False,
-            direction="clockwise",
-            hole=0.45,
-            marker={
-                "colors": [colors[part.key] for part in ordered],
-                "line": {"color": "white", "width": 1},
-            },
-            text=[words[part.key] for part in ordered],
-            textinfo="text",
-            textposition=[
-                "inside" if part.value >= _SMALL * total else "outside" for part in ordered
-            ],
-            insidetextorientation="horizontal",
-            customdata=[part.hover for part in ordered],
-            hovertemplate="%{customdata}<extra></extra>",
-            domain={"x": [0.04, 0.96], "y": [0.0, 0.94]},
-            name="parts",
-        )
+def _hidden_bars(hidden: Mapping[str, float], colors: Sequence[str]) -> Trace:
+    """Communication that does not lengthen the step, by row."""
+    return plotly().Bar(
+        x=list(hidden.values()),
+        y=list(hidden),
+        orientation="h",
+        marker={"color": colors, "opacity": 0.45, "pattern": {"shape": "/"}},
+        customdata=[seconds(value) for value in hidden.values()],
+        hovertemplate="%{y}: %{customdata} hidden behind compute<extra></extra>",
+        name=_HIDDEN,
+        showlegend=True,
     )
-    figure.add_annotation(text=middle, showarrow=False, x=0.5, y=0.47, font={"size": 15})
+
+
+def memory_bars(result: Estimate) -> Figure:
+    """Draw the memory of the peak-memory stage as a stack, with its interval and the capacity."""
+    parts = [part for part in memory_parts(result) if part.key != "free"]
+    parts.sort(key=lambda part: -part.value)
+    figure = _bars(parts, MEMORY_COLORS, _STAGE, GIB)
+    texts = {part.name: (part.value / GIB, f"{part.value / GIB:.2f} GiB") for part in parts}
+    _add_texts(figure, texts)
+    memory, interval = result.memory_bytes, result.memory_interval
+    most = memory.reserved / GIB
+    if interval is not None:
+        ends = interval.reserved_low / GIB, interval.reserved_high / GIB
+        figure.add_trace(expected_mark([most], [ends], [_STAGE]))
+        most = max(most, ends[1])
+    if memory.capacity < NO_LIMIT:
+        figure.add_vline(
+            x=memory.capacity / GIB,
+            line={"color": ACCENT, "dash": "dash"},
+            annotation_text="capacity",
+            annotation_position="top",
+        )
+        most = max(most, memory.capacity / GIB)
+    title = "Memory of the peak-memory stage"
+    axis = "memory of a GPU [GiB]"
+    return _ranked(figure, title, _fit_words(result), len(parts) + 1, (axis, most))
+
+
+def operation_bars(result: Estimate) -> Figure | None:
+    """Draw the operations that take most of the step, if they were requested."""
+    pieces = sorted(operation_parts(result), key=lambda piece: -piece.value)[:_MOST_OPERATIONS]
+    if not pieces:
+        return None
+    figure = plotly().Figure()
+    labels = [f"{piece.name}, {_short(piece.group)}" for piece in pieces]
+    for group in dict.fromkeys(piece.group for piece in pieces):
+        own = [n for n, piece in enumerate(pieces) if piece.group == group]
+        values = [pieces[n].value for n in own]
+        figure.add_trace(
+            component_bar(
+                PART_NAMES[group],
+                TIME_COLORS[group],
+                values,
+                [labels[n] for n in own],
+                text=[seconds(value) for value in values],
+                textposition="outside",
+                cliponaxis=False,
+                customdata=[pieces[n].hover for n in own],
+                hovertemplate="%{customdata}<extra></extra>",
+            )
+        )
+    share = percent(sum(piece.value for piece in pieces) / result.step_time_s)
+    subtitle = f"the {len(pieces)} longest are {share} of the step"
+    axis = ("time in a step [s]", pieces[0].value)
+    _ranked(figure, "Operations of the critical stage", subtitle, len(pieces), axis)
+    return figure.update_yaxes(categoryorder="array", categoryarray=labels)
+
+
+def _short(part: str) -> str:
+    return COMPONENT_NAMES.get(part, part)
+
+
+def _bars(parts: Sequence[Part], colors: Mapping[str, str], total: str, unit: float) -> Figure:
+    """Components, each in the stack of all and in a row of its own."""
+    figure = plotly().Figure()
+    for part in parts:
+        value = part.value / unit
+        figure.add_trace(
+            component_bar(
+                part.name,
+                colors[part.key],
+                [value, value],
+                [total, part.name],
+                customdata=[part.hover, part.hover],
+                hovertemplate="%{customdata}<extra></extra>",
+                showlegend=False,
+            )
+        )
     return figure
 
 
-def _broken(name: str, share: float) -> str:
-    """A name in short lines, and its share."""
-    lines = [""]
-    for word in name.replace("-", "- ").split():
-        joint = "" if lines[-1].endswith("-") else " "
-        if lines[-1] and len(lines[-1]) + len(word) >= _LINE:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]}{joint}{word}".strip()
-    return "<br>".join([*lines, percent(share)])
-
-
-def time_sunburst(result: Estimate) -> Figure:
-    """Draw the step as rings: kinds of work inside, their parts around them, then operations."""
-    parts, operations = time_parts(result), operation_parts(result)
-    text = f"{seconds(result.step_time_s)}<br>a step"
-    sectors = [_center(parts, text), *_sectors(parts, TIME_COLORS, text, seconds)]
-    sectors += [
-        _Sector(
-            key=piece.key,
-            name=piece.name,
-            parent=piece.group,
-            value=piece.value,
-            color=_paler(TIME_COLORS[piece.group]),
-            hover=piece.hover,
-        )
-        for piece in operations
-    ]
-    rings = "work, its parts, their operations" if operations else "kinds of work, and their parts"
-    return _round(_sunburst(sectors), "The step from inside out", rings)
-
-
-def memory_sunburst(result: Estimate) -> Figure:
-    """Draw the memory of the peak-memory stage as rings: groups inside, components around them."""
-    parts = memory_parts(result)
-    text = f"{_gib(sum(part.value for part in parts))}<br>{_capacity_word(result)}"
-    sectors = [_center(parts, text), *_sectors(parts, MEMORY_COLORS, text, _gib)]
-    return _round(_sunburst(sectors), "The memory from inside out", "what it is for, and its parts")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sector:
-    """One sector of a ring, around the one that is its parent."""
-
-    key: str
-    name: str
-    parent: str
-    value: float
-    color: str
-    hover: str
-
-
-def _center(parts: Sequence[Part], text: str) -> _Sector:
-    total = sum(part.value for part in parts)
-    return _Sector(key=text, name=text, parent="", value=total, color="white", hover=text)
-
-
-def _sectors(
-    parts: Sequence[Part],
-    colors: Mapping[str, str],
-    centre: str,
-    amount: Callable[[float], str],
-) -> Iterator[_Sector]:
-    """Groups, and their components around them; one that is all of its group replaces it."""
-    total = sum(part.value for part in parts)
-    for group in dict.fromkeys(part.group for part in parts):
-        members = [part for part in parts if part.group == group]
-        alone = [part.name for part in members] == [group]
-        value = sum(part.value for part in members)
-        if not alone:
-            yield _Sector(
-                key=f"group: {group}",
-                name=group,
-                parent=centre,
-                value=value,
-                color=_GROUP_COLOURS[group],
-                hover=f"<b>{group}</b><br>{amount(value)}, {percent(value / total)}",
-            )
-        for part in members:
-            yield _Sector(
-                key=part.key,
-                name=part.name,
-                parent=centre if alone else f"group: {group}",
-                value=part.value,
-                color=colors[part.key],
-                hover=part.hover,
-            )
-
-
-def _sunburst(sectors: Sequence[_Sector]) -> Figure:
-    total = sectors[0].value
-    return plotly().Figure(
-        plotly().Sunburst(
-            ids=[sector.key for sector in sectors],
-            labels=[sector.name for sector in sectors],
-            parents=[sector.parent for sector in sectors],
-            values=[sector.value for sector in sectors],
-            text=[_sector_words(sector, sector.value / total) for sector in sectors],
-            textinfo="text",
-            branchvalues="total",
-            sort=False,
-            leaf={"opacity": 1.0},
-            marker={
-                "colors": [sector.color for sector in sectors],
-                "line": {"color": "white", "width": 1},
-            },
-            customdata=[sector.hover for sector in sectors],
-            hovertemplate="%{customdata}<extra></extra>",
-            rotation=90,
-            name="rings",
+def _add_texts(figure: Figure, texts: Mapping[str, tuple[float, str]]) -> None:
+    """Write the amount of each row behind its bar; ends and texts by row."""
+    figure.add_trace(
+        plotly().Scatter(
+            x=[end for end, _ in texts.values()],
+            y=list(texts),
+            text=[f" {text}" for _, text in texts.values()],
+            mode="text",
+            textposition="middle right",
+            cliponaxis=False,
+            hoverinfo="skip",
+            showlegend=False,
+            name="amounts",
         )
     )
 
 
-def _sector_words(sector: _Sector, share: float) -> str:
-    """The label of a sector, if there is room."""
-    if not sector.parent:
-        return sector.name
-    return f"{sector.name}<br>{percent(share)}" if share >= _WORDLESS else ""
+def _ranked(
+    figure: Figure, title: str, subtitle: str, rows: int, axis: tuple[str, float]
+) -> Figure:
+    """Dress a chart of bars; the axis has a name and a largest value."""
+    styled(figure, title, subtitle, height=_AROUND + _BAR_HEIGHT * rows)
+    figure.update_layout(barmode="stack", bargap=0.3, modebar={"remove": BUTTONS})
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
+    figure.update_xaxes(title=axis[0], range=[0, _ROOM * axis[1]])
+    return figure
 
 
 def memory_stages(result: Estimate) -> Figure:
@@ -278,7 +233,6 @@ def memory_stages(result: Estimate) -> Figure:
     figure.update_layout(
         barmode="stack",
         margin={"l": 60, "r": 20},
-        legend=_LEGEND | {"y": -0.2},
         modebar={"remove": BUTTONS},
     )
     figure.update_traces(width=min(_BAR, _BAR * len(stages) / _FEW_STAGES))
@@ -299,13 +253,14 @@ def _stage_hover(stage: StageEstimate) -> str:
 
 def charts(result: Estimate) -> dict[str, Figure]:
     """Draw all that an estimate shows, by name."""
-    return {
-        "time": time_pie(result),
-        "time-rings": time_sunburst(result),
-        "memory": memory_pie(result),
-        "memory-rings": memory_sunburst(result),
-        "memory-stages": memory_stages(result),
-    }
+    drawn = {"time": time_bars(result)}
+    operations = operation_bars(result)
+    if operations is not None:
+        drawn["operations"] = operations
+    drawn["memory"] = memory_bars(result)
+    if len(result.stages) > 1:
+        drawn["memory-stages"] = memory_stages(result)
+    return drawn
 
 
 def write_charts(result: Estimate, path: str | Path) -> None:
@@ -325,31 +280,8 @@ def write_charts(result: Estimate, path: str | Path) -> None:
     ]
     facts = [", ".join(run), ", ".join(rates), _fit_words(result)]
     title = f"{result.model} on {result.system}"
-    drawn = charts(result)
-    write_page(path, title, facts, drawn, abreast=[name for name in drawn if name in _ABREAST])
-
-
-def _round(figure: Figure, title: str, subtitle: str) -> Figure:
-    """Dress a chart without axes, so that it is read on a narrow screen, too."""
-    styled(figure, title, subtitle, height=_HEIGHT)
-    figure.update_layout(margin=_MARGIN, legend=_LEGEND | {"y": -0.02})
-    figure.update_layout(title={"xref": "container", "pad": {"l": 10}})
-    return figure
+    write_page(path, title, facts, charts(result))
 
 
 def _fit_words(result: Estimate) -> str:
     return verdict(result.memory_bytes, fits=result.fits)
-
-
-def _capacity_word(result: Estimate) -> str:
-    return "in all" if result.fits else "needed"
-
-
-def _gib(value: float) -> str:
-    return f"{value / GIB:.2f} GiB"
-
-
-def _paler(color: str) -> str:
-    """A color, nearer to white."""
-    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + _PALER * (255 - part)):02x}" for part in parts)

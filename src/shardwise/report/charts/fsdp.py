@@ -11,6 +11,7 @@ from shardwise.report.charts.common import (
     ACCENT,
     INK,
     LINES,
+    PAPER,
     Figure,
     chart_error,
     plotly,
@@ -21,7 +22,6 @@ from shardwise.report.console import GIB
 from shardwise.report.tables.fsdp import CATEGORY_WORDS, run_words
 from shardwise.units import readable
 
-_GREY = "#57606a"
 _ROOM = 0.06
 _BAR_HEIGHT, _FRAME = 56, 190
 _COLOURS = {
@@ -51,7 +51,7 @@ def front(result: FsdpPlan) -> Figure:
             y=[_ms(plan) for plan in plans],
             mode="lines+markers",
             line={"dash": "dot", "color": LINES[0], "width": 1.5},  # budgets between are not tried
-            marker={"size": 8, "color": LINES[0], "line": {"color": "white", "width": 1}},
+            marker={"size": 8, "color": LINES[0], "line": {"color": PAPER, "width": 1}},
             customdata=[_hover("best for its memory", plan) for plan in plans],
             hovertemplate="%{customdata}<extra></extra>",
             name="best wrappings",
@@ -70,8 +70,7 @@ def front(result: FsdpPlan) -> Figure:
         _budget(figure, result.budget_bytes / GIB, max(memories))
     figure.update_xaxes(title="peak memory of a GPU [GiB]", rangemode="tozero")
     figure.update_yaxes(title="step without the optimizer [ms]")
-    styled(figure, "What memory buys", run_words(result))
-    figure.update_layout(legend={"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0})
+    styled(figure, "What memory buys", f"{run_words(result)}; the time axis does not start at 0")
     return figure
 
 
@@ -106,7 +105,7 @@ def _mark(figure: Figure, name: str, plan: Evaluated, *, color: str, symbol: str
                 "size": 17 if star else 12,
                 "color": color,
                 "symbol": symbol,
-                "line": {"color": "white", "width": 1},
+                "line": {"color": PAPER, "width": 1},
             },
             customdata=[_hover(name, plan)],
             hovertemplate="%{customdata}<extra></extra>",
@@ -171,10 +170,6 @@ def memory(result: FsdpPlan) -> Figure:
         _budget(figure, result.budget_bytes / GIB, most)
     height = _FRAME + _BAR_HEIGHT * len(rows)
     styled(figure, "What a GPU holds", run_words(result), height=height)
-    figure.update_layout(
-        margin={"b": 110}, legend={"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0}
-    )
-    figure.update_layout(legend={"traceorder": "normal", "font": {"color": _GREY}})
     return figure
 
 

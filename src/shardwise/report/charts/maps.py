@@ -1,4 +1,4 @@
-"""Values over two axes, as search and sweep draw them: heat map, contours, surface."""
+"""Values over two axes, as search and sweep draw them: heat map and contours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,6 @@ from shardwise.report.charts.common import (
     EMPTY,
     Figure,
     log_axis,
-    log_axis_if_wide,
     plotly,
     spans_much,
     styled,
@@ -21,6 +20,8 @@ from shardwise.report.charts.plans import Quantity, rounded, short_name
 _GOOD_IS_BRIGHT = "Cividis"
 """Color scale that reads the same to the color-blind and in grey (Nunez et al., 2018)."""
 _MOST_COLUMNS_WITH_TEXT = 40
+# Pixels that a column of a map needs, and what is at its sides.
+_COLUMN, _AROUND = 34, 110
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,39 +140,17 @@ class Map:
             y1=row + 0.5,
             line={"color": ACCENT, "width": 3},
         )
-        self.styled(figure, subtitle, height=200 + 46 * max(5, min(20, len(self.labels[0]))))
+        height = 200 + 46 * max(5, min(20, len(self.labels[0])))
+        self.styled(figure, subtitle, height=height, least_width=_AROUND + _COLUMN * columns)
         turned = {} if upwards else {"autorange": "reversed"}
         figure.update_xaxes(**self.axis(1), showgrid=False)
         figure.update_yaxes(**self.axis(0), showgrid=False, **turned)
         return figure
 
-    def surface(
-        self, subtitle: str, *, height: int, scene: dict[str, object], **trace: object
-    ) -> Figure:
-        """Draw values as a surface, the best on top, with further words of its trace and scene."""
-        go = plotly()
-        figure = go.Figure(
-            go.Surface(
-                z=self.values,
-                surfacecolor=self.colored,  # by itself, where the axis is logarithmic
-                **self.colors("cmin", "cmax"),
-                lighting={"ambient": 1, "diffuse": 0, "specular": 0},
-                name=self.shown.title,
-                **trace,
-            )
-        )
-        axis: dict[str, object] = {"title": {"text": self.shown.axis_title}}
-        axis |= log_axis_if_wide([value for _, _, value in self.found])
-        axis |= {"autorange": "reversed"} if self.shown.lower_is_better else {}
-        self.styled(figure, subtitle, height=height)
-        shape = {"aspectmode": "manual", "aspectratio": {"x": 1.3, "y": 1.3, "z": 0.8}}
-        figure.update_layout(scene={**scene, **shape, "zaxis": axis})
-        return figure
-
-    def styled(self, figure: Figure, subtitle: str, *, height: int) -> None:
+    def styled(self, figure: Figure, subtitle: str, *, height: int, least_width: int = 0) -> None:
         """Give a figure its title."""
         title = f"Best {self.shown.title} by {' and '.join(map(short_name, self.names))}"
-        styled(figure, title, subtitle, height=height)
+        styled(figure, title, subtitle, height=height, least_width=least_width)
 
     @property
     def best_words(self) -> str:
@@ -180,7 +159,7 @@ class Map:
 
     @property
     def has_patch(self) -> bool:
-        """Whether four neighbors have values, so that a surface has a patch between them."""
+        """Whether four neighbors have values, so that contours have a patch between them."""
         return any(
             None not in (a[c], a[c + 1], b[c], b[c + 1])
             for a, b in pairwise(self.values)

@@ -9,6 +9,7 @@ from shardwise.report.charts.common import (
     ACCENT,
     INK,
     LINES,
+    PAPER,
     Figure,
     chart_error,
     log_axis,
@@ -79,7 +80,7 @@ def error_histogram(board: Scoreboard) -> Figure:
                 # Half a bar inside the end, so that they count in the last bar.
                 x=[max(-_FARTHEST, min(_FARTHEST - _BAR / 2, error)) for error in errors],
                 xbins={"start": -_FARTHEST, "end": _FARTHEST, "size": _BAR},
-                marker={"color": color, "line": {"color": "white", "width": 1}},
+                marker={"color": color, "line": {"color": PAPER, "width": 1}},
                 hovertemplate="%{x} %: %{y} runs<extra></extra>",
                 name=kind,
             )

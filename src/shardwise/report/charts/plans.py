@@ -167,6 +167,7 @@ def hover_text(plan: Plan, capacity_bytes: float) -> str:
     batch = f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens"
     lines = [
         f"<b>step time {rounded(plan.step_time_s)} s</b>, MFU {100 * plan.mfu:.1f} %",
+        *([] if plan.interval_s is None else [_range_words(*plan.interval_s)]),
         f"{plan.tokens_per_s:,.0f} tokens/s, {plan.tokens_per_s_per_gpu:,.0f} per GPU",
         f"memory {used:.1f} of {room:.1f} GiB ({100 * used / room:.0f} %)",
         *([] if usd is None else [f"${usd:,.0f} per billion tokens"]),
@@ -178,8 +179,27 @@ def hover_text(plan: Plan, capacity_bytes: float) -> str:
     return "<br>".join(lines)
 
 
+def _range_words(low_s: float, high_s: float) -> str:
+    return f"8 of 10 runs: {rounded(low_s)} to {rounded(high_s)} s"
+
+
+def range_of(plan: Plan, value: float, *, is_rate: bool = False) -> tuple[float, float] | None:
+    """Return the prediction interval of a value that is proportional to the step time of a plan.
+
+    Parameters
+    ----------
+    is_rate
+        Whether it is proportional to steps per time instead.
+    """
+    if plan.interval_s is None:
+        return None
+    low, high = (end / plan.step_time_s for end in plan.interval_s)
+    return (value / high, value / low) if is_rate else (value * low, value * high)
+
+
 def plan_of(estimate: Estimate) -> Plan:
     """Return an estimate in brief."""
+    known = estimate.interval
     return Plan(
         strategy=estimate.strategy,
         step_time_s=estimate.step_time_s,
@@ -188,6 +208,8 @@ def plan_of(estimate: Estimate) -> Plan:
         mfu=estimate.mfu,
         memory_reserved_bytes=estimate.memory_bytes.reserved,
         usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
+        interval_low_s=None if known is None else known.low_s,
+        interval_high_s=None if known is None else known.high_s,
     )
 
 

@@ -16,16 +16,21 @@ from shardwise.report.charts.common import (
     INK,
     LINES,
     MEMORY_COLORS,
+    MUTED,
+    PAPER,
+    RANGES,
     TIME_COLORS,
     Figure,
     Trace,
     chart_error,
     component_bar,
+    expected_mark,
     log_axis,
     log_axis_if_wide,
     plotly,
     styled,
     subplots,
+    whiskers,
     write_page,
 )
 from shardwise.report.charts.maps import Map
@@ -36,6 +41,7 @@ from shardwise.report.charts.plans import (
     hover_text,
     ordered_values,
     plan_of,
+    range_of,
     rounded,
     search_words,
     short_name,
@@ -45,7 +51,8 @@ from shardwise.report.console import GIB
 
 _AXES_OF_A_MAP = 2
 _MOST_LABELS = 12
-_LEAST_OF_A_SURFACE = 3
+# Length of an axis over its longest bar: room for text.
+_ROOM = 1.25
 # Beyond so many times the best, all colors are the last one: the differences that matter are
 # those among good plans.
 _COLOR_SPAN = 3.0
@@ -68,15 +75,16 @@ def front(result: SearchResult) -> Figure:
             y=times,
             mode="lines+markers+text",
             line={"shape": "hv", "color": LINES[0], "width": 2},
-            marker={"size": 9, "color": LINES[0], "line": {"color": "white", "width": 1}},
+            marker={"size": 9, "color": LINES[0], "line": {"color": PAPER, "width": 1}},
             text=[degrees(p.strategy) if i in labelled else "" for i, p in enumerate(plans)],
             textposition=["top right"] * (len(plans) - 1) + ["bottom left"],
-            textfont={"size": 11, "color": "#57606a"},
+            textfont={"size": 11, "color": MUTED},
             customdata=[hover_text(plan, result.capacity_bytes) for plan in plans],
             hovertemplate="%{customdata}<extra></extra>",
             cliponaxis=False,
             showlegend=False,
             name="front",
+            error_y=whiskers(times, list(map(range_of, plans, times))),
         )
     )
     title = "time of a step [s]" if same else "time of a million tokens [s]"
@@ -94,6 +102,7 @@ def front(result: SearchResult) -> Figure:
         counts = sorted({int(axis.value(plan)) for plan in plans})
         figure.update_xaxes(type="log", tickvals=counts, ticktext=[f"{n:,}" for n in counts])
     subtitle = f"{search_words(result)}; no other strategy beats one of these {len(plans)} on both"
+    subtitle += RANGES if any(plan.interval_s for plan in plans) else ""
     return styled(figure, f"Time against {axis.title}", subtitle)
 
 
@@ -125,8 +134,8 @@ def scaling(result: SearchResult) -> Figure:
     figure.update_yaxes(title="tokens/s", **log_axis(rates), row=1, col=1)
     figure.update_yaxes(title="efficiency [%]", rangemode="tozero", row=2, col=1)
     origin = f"efficiency: tokens/s per GPU over that of {feasible[0].gpus} GPUs"
-    styled(figure, "Scaling of the best", f"{search_words(result)}; {origin}", height=640)
-    figure.update_layout(legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0})
+    subtitle = f"{search_words(result)}; {origin}{RANGES}"
+    styled(figure, "Scaling of the best", subtitle, height=640)
     return figure
 
 
@@ -152,7 +161,10 @@ def _add_line(
         "legendgroup": name,
     }
     scatter = plotly().Scatter
-    figure.add_trace(scatter(y=[plan.tokens_per_s for plan in plans], **words), row=1, col=1)
+    rates = [plan.tokens_per_s for plan in plans]
+    ranges = [range_of(plan, rate, is_rate=True) for plan, rate in zip(plans, rates, strict=True)]
+    bars = whiskers(rates, ranges, color)
+    figure.add_trace(scatter(y=rates, **words, error_y=bars), row=1, col=1)
     shares = [100 * (scale.efficiency or 0.0) for scale in line]
     figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
 
@@ -188,6 +200,9 @@ def best_time(result: SearchResult) -> Figure:
         if any(times):
             name = COMPONENT_NAMES.get(component, component)
             figure.add_trace(_best_bars(result, name, TIME_COLORS[component], times, "s"))
+    plans = [plan_of(estimate) for estimate in result.best]
+    totals = [plan.step_time_s for plan in plans]
+    figure.add_trace(expected_mark(totals, [plan.interval_s for plan in plans], _ranks(result)))
     return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
 
 
@@ -211,6 +226,10 @@ def best_memory(result: SearchResult) -> Figure:
     return _stacked(figure, result, "Memory of the best strategies", axis)
 
 
+def _ranks(result: SearchResult) -> list[str]:
+    return [f"{rank}  {degrees(e.strategy)}" for rank, e in enumerate(result.best, start=1)]
+
+
 def _best_bars(
     result: SearchResult, name: str, color: str, values: Sequence[float], unit: str
 ) -> Trace:
@@ -219,7 +238,7 @@ def _best_bars(
         name,
         color,
         values,
-        [f"{rank}  {degrees(e.strategy)}" for rank, e in enumerate(result.best, start=1)],
+        _ranks(result),
         text=[f"{name} {rounded(value)} {unit}" for value in values],
         textposition="none",
         customdata=[hover_text(plan_of(e), result.capacity_bytes) for e in result.best],
@@ -232,7 +251,6 @@ def _stacked(figure: Figure, result: SearchResult, title: str, axis: str) -> Fig
     figure.update_layout(
         barmode="stack",
         bargap=0.25,
-        legend={"orientation": "v", "x": 1.01, "y": 1, "traceorder": "normal"},
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     figure.update_xaxes(title=axis)
@@ -263,7 +281,7 @@ def rejections(result: SearchResult) -> Figure:
     subtitle = f"{search_words(result)}; {result.candidates:,} different strategies"
     styled(figure, "What became of all strategies", subtitle, height=200 + 36 * len(counts))
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title="strategies")
+    figure.update_xaxes(title="strategies", range=[0, _ROOM * max(*numbers, 1)])
     return figure
 
 
@@ -281,50 +299,6 @@ def heat_map(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
     if any(not drawn.ends[0] <= value <= drawn.ends[1] for _, _, value in drawn.found):
         subtitle += f"; {_COLOR_SPAN:g} times worse or more: darkest"
     return drawn.heat_map(subtitle)
-
-
-def surface(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
-    """Draw the same as a surface in three dimensions, with a point for every plan."""
-    drawn = _map_of(result, axes)
-    figure = drawn.surface(
-        f"{search_words(result)}; the best, in orange, is on top",
-        height=640,
-        scene={
-            "xaxis": drawn.axis(1),
-            "yaxis": drawn.axis(0),
-            "camera": {"eye": {"x": 1.6, "y": -1.7, "z": 1.0}, "center": {"z": -0.2}},
-        },
-        opacity=0.9,
-        hoverinfo="skip",
-    )
-    best, *others = drawn.found
-    for name, cells, mark in (
-        ("plans", others, {"size": 3, "color": INK}),
-        ("best", [best], {"size": 8, "color": ACCENT}),
-    ):
-        figure.add_trace(
-            plotly().Scatter3d(
-                x=[column for _, column, _ in cells],
-                y=[row for row, _, _ in cells],
-                z=[value for _, _, value in cells],
-                mode="markers",
-                marker=mark,
-                text=[drawn.hover[row][column] for row, column, _ in cells],
-                hovertemplate="%{text}<extra></extra>",
-                name=name,
-                showlegend=False,
-            )
-        )
-    figure.update_layout(margin={"l": 10, "r": 10, "b": 10})
-    return figure
-
-
-def _is_surface(result: SearchResult, axes: Sequence[str]) -> bool:
-    """Whether there are enough numbers for slopes, and a patch between four plans."""
-    values = [_values(result, field) for field in axes]
-    numeric = all(isinstance(v, int) and not isinstance(v, bool) for one in values for v in one)
-    enough = min(map(len, values)) >= _LEAST_OF_A_SURFACE
-    return enough and numeric and _map_of(result, axes).has_patch
 
 
 def _map_of(result: SearchResult, axes: Sequence[str]) -> Map:
@@ -374,8 +348,6 @@ def charts(result: SearchResult) -> dict[str, Figure]:
     fields = list(result.cells[0].values) if result.cells else []
     for axes in combinations(fields, _AXES_OF_A_MAP):
         drawn["by-" + "-".join(axes)] = heat_map(result, axes)
-        if _is_surface(result, axes):
-            drawn["surface-" + "-".join(axes)] = surface(result, axes)
     if result.pareto:
         drawn["front"] = front(result)
     if any(scale.best is not None for scale in result.scales):

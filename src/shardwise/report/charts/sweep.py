@@ -7,7 +7,7 @@ from shardwise.planning.sweep.results import SweepResult
 from shardwise.report.charts.common import Figure, write_page
 from shardwise.report.charts.sweep_bars import MOST_BARS, optima
 from shardwise.report.charts.sweep_lines import MOST_TORNADOES, scaling, tornado, trend
-from shardwise.report.charts.sweep_maps import Marks, contour, heat_map, is_plane, surface
+from shardwise.report.charts.sweep_maps import Marks, contour, heat_map, is_plane
 from shardwise.report.charts.sweep_plans import design_space, front, runners_up
 from shardwise.report.charts.sweep_points import (
     SYSTEM,
@@ -86,7 +86,6 @@ def _maps(result: SweepResult, tokens: float | None, marks: Marks | None) -> dic
             drawn[f"by-{name}"] = heat_map(part, pair, tokens=tokens, marks=marks)
             if not strategic.intersection(pair) and is_plane(part, pair):
                 drawn[f"contour-{name}"] = contour(part, pair, tokens=tokens, marks=marks)
-                drawn[f"surface-{name}"] = surface(part, pair, tokens=tokens)
     return drawn
 
 

@@ -13,6 +13,8 @@ from shardwise.report.charts.common import (
     EMPTY,
     INK,
     MEMORY_COLORS,
+    PAPER,
+    RANGES,
     TIME_COLORS,
     Figure,
     Trace,
@@ -22,8 +24,9 @@ from shardwise.report.charts.common import (
     spans_much,
     styled,
     subplots,
+    whiskers,
 )
-from shardwise.report.charts.plans import Measure, rounded, short_name, value_word
+from shardwise.report.charts.plans import Measure, range_of, rounded, short_name, value_word
 from shardwise.report.charts.sweep_points import (
     axis_named,
     label_of,
@@ -46,8 +49,11 @@ _LEAST_COLUMNS = 6
 # Characters of all labels below the columns for which there is room side by side.
 _ROOM_FOR_LABELS = 100
 _MOST_WITH_WORDS = 30
-# Where legends are, beyond the second axis.
-_ASIDE = 1.1
+# Pixels of a column with its label, and of the axes at both sides.
+_COLUMN_WIDTH, _SIDES = 60, 160
+_FEW = 3
+# Between the names of groups and the buttons.
+_BUTTONS = 40
 # Size of the bold names of groups [pixels].
 _HEADING = 11.0
 # Between the columns of two lines.
@@ -116,13 +122,13 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     _add_memory(figure, columns)
     words = "system" if along is None else short_name(along.name)
     title = f"Best strategies by {words}" if len(places) > 1 else "The best strategy"
-    styled(figure, title, sweep_words(result), height=260 + strip + 510)
+    width = _SIDES + min(_WIDTH, _COLUMN_WIDTH * max(_FEW, len(places)))
+    styled(figure, title, sweep_words(result) + RANGES, height=330 + strip + 510, least_width=width)
     _add_labels(figure, places, "" if along is None else words)
     figure.update_layout(
         barmode="stack",
         bargap=0.18,
-        legend={"orientation": "v", "x": _ASIDE, "y": 1, "traceorder": "normal"},
-        margin={"t": 125, "b": 100},
+        margin={"t": 155, "b": 100},
     )
     return figure
 
@@ -195,7 +201,7 @@ def _add_times(
             (measure.unit, amounts, measure.axis_title, top),
         )
     ]
-    place = {"x": _ASIDE, "xanchor": "left", "y": 0.36, "yanchor": "bottom"}
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": _BUTTONS}}
     figure.update_layout(
         updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}]
     )
@@ -250,12 +256,16 @@ def _total_line(columns: Sequence[_Column], measure: Measure) -> Trace:
             x, y = [*x, None], [*y, None]
         x.append(column.x)
         y.append(measure.value(column.plan))
+    values = [0.0 if value is None else value for value in y]
+    ranges = iter([range_of(column.plan, measure.value(column.plan)) for column in columns])
+    ends = [None if value is None else next(ranges) for value in y]
     return plotly().Scatter(
         x=x,
         y=y,
+        error_y=whiskers(values, ends),
         mode="lines+markers",
         line={"color": INK, "width": 1.5, "dash": "dot"},
-        marker={"size": 7, "color": "white", "line": {"color": INK, "width": 1.5}},
+        marker={"size": 7, "color": PAPER, "line": {"color": INK, "width": 1.5}},
         hoverinfo="skip",
         cliponaxis=False,
         name=measure.title,
@@ -271,7 +281,7 @@ def _add_memory(figure: Figure, columns: Sequence[_Column]) -> None:
         name = COMPONENT_NAMES.get(component, component)
         texts = [f"{name} {rounded(value)} GiB" for value in values]
         color = MEMORY_COLORS[component]
-        bar = _component(name, color, values, columns, texts, legend="legend2")
+        bar = _component(name, color, values, columns, texts)
         figure.add_trace(bar, row=3, col=1)
     capacity = [memory["capacity"] / GIB for memory in memories]
     figure.add_trace(
@@ -282,13 +292,11 @@ def _add_memory(figure: Figure, columns: Sequence[_Column]) -> None:
             line={"color": ACCENT, "width": 2, "dash": "dash"},
             hoverinfo="skip",
             name="capacity",
-            legend="legend2",
         ),
         row=3,
         col=1,
     )
     figure.update_yaxes(title="memory of a GPU [GiB]", rangemode="tozero", row=3, col=1)
-    figure.update_layout(legend2={"x": _ASIDE, "y": 0.33, "yanchor": "top", "traceorder": "normal"})
 
 
 def _add_labels(figure: Figure, places: Sequence[_Empty], axis: str) -> None:

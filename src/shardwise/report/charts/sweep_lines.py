@@ -8,6 +8,8 @@ from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPo
 from shardwise.report.charts.common import (
     INK,
     LINES,
+    MUTED,
+    RANGES,
     Figure,
     Trace,
     log_axis,
@@ -15,13 +17,15 @@ from shardwise.report.charts.common import (
     spans_much,
     styled,
     subplots,
+    whiskers,
 )
-from shardwise.report.charts.plans import rounded
+from shardwise.report.charts.plans import Measure, range_of, rounded, short_name
 from shardwise.report.charts.sweep_points import (
     Series,
     axis_named,
     best_of,
     is_numeric,
+    label_of,
     missing,
     number_axis,
     number_of,
@@ -39,6 +43,10 @@ _CROSS = {"symbol": "x-thin", "size": 9}
 # Height of crosses as a share of the axis: one row for each line.
 _FIRST_CROSS, _NEXT_CROSS = 0.02, 0.025
 _PERCENT = 100.0
+_LEAST_OF_A_LINE = 3
+_BEYOND_ZERO = "; the axis does not start at 0"
+# Pixels that bars of two panels with their texts need.
+_TORNADO = 720
 MOST_TORNADOES = 6
 """Points whose sensitivities are drawn side by side."""
 _MOST_FIGURES = 15
@@ -69,7 +77,8 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
         words = _line(result, line, axis)
         plans = [plan for _, plan in line.feasible]
         times = [measure.value(plan) for plan in plans]
-        figure.add_trace(scatter(y=times, **words), row=1, col=1)
+        bars = whiskers(times, list(map(range_of, plans, times)), line.color)
+        figure.add_trace(scatter(y=times, **words, error_y=bars), row=1, col=1)
         shares = [plan.tokens_per_s_per_gpu / unit for plan in plans]
         figure.add_trace(scatter(y=shares, **words, showlegend=False), row=2, col=1)
         if times and line.kind == 0:  # one for each color: more are not legible
@@ -82,36 +91,80 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
     figure.add_hline(
         y=1,
         line={"color": INK, "dash": "dot", "width": 1},
-        annotation_text=f"{place} with {first[0].values[axis.name]:,} GPUs",
-        annotation_position="bottom right",
-        annotation_font_size=11,
         row=2,
         col=1,
     )
     along = number_axis(axis, result.points)
     figure.update_xaxes(**{**along, "title": None, "type": "log"})
     figure.update_xaxes(title=along["title"], row=2, col=1)
-    subtitle = f"{sweep_words(result)}; dashed: ideal"
-    styled(figure, f"Strong scaling of {result.model}", subtitle, height=720)
-    return _with_legend(figure)
+    unity = f"relative to a GPU of {place} with {first[0].values[axis.name]:,}"
+    subtitle = f"{sweep_words(result)}; dashed: ideal; below: {unity}{RANGES}"
+    return styled(figure, f"Strong scaling of {result.model}", subtitle, height=720)
 
 
 def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -> Figure:
-    """Draw the best over one axis of numbers, a line for each system and value of other axes."""
+    """Draw the best over one axis of numbers, a line for each system and value of other axes.
+
+    Two numbers are bars from zero.
+    """
     scatter = plotly().Scatter
     along = _numeric(result, axis)
     lines, shown = series(result, along), shown_for(result, tokens)
     _first(lines)
     figure = plotly().Figure()
+    title, subtitle = f"Best {shown.title} over {along.name}", sweep_words(result) + RANGES
+    if len({number_of(along, point) for point in result.points}) < _LEAST_OF_A_LINE:
+        for line in lines:
+            figure.add_trace(_columns(result, line, along, shown))
+        figure.update_yaxes(title=shown.axis_title, rangemode="tozero")
+        figure.update_xaxes(title=short_name(along.name), type="category", showgrid=False)
+        styled(figure, title, subtitle)
+        return figure.update_layout(barmode="group", bargap=0.5, showlegend=len(lines) > 1)
     for number, line in enumerate(lines):
-        values = [shown.value(plan) for _, plan in line.feasible]
-        figure.add_trace(scatter(y=values, **_line(result, line, along)))
+        plans = [plan for _, plan in line.feasible]
+        values = [shown.value(plan) for plan in plans]
+        bars = _whiskers(plans, shown, line.color)
+        figure.add_trace(scatter(y=values, **_line(result, line, along), error_y=bars))
         _add_crosses(figure, line, along, _without(line), number)
     found = [shown.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
-    figure.update_yaxes(title=shown.axis_title, **_value_axis(found))
+    scale = _value_axis(found)
+    subtitle += _BEYOND_ZERO if scale.get("rangemode") == "normal" else ""
+    figure.update_yaxes(title=shown.axis_title, **scale)
     figure.update_xaxes(**number_axis(along, result.points))
-    styled(figure, f"Best {shown.title} over {along.name}", sweep_words(result))
-    return _with_legend(figure)
+    return styled(figure, title, subtitle)
+
+
+def _whiskers(plans: Sequence[PointPlan], shown: Measure, color: str) -> dict[str, Any]:
+    """Prediction intervals of what is shown of plans."""
+    values = [shown.value(plan) for plan in plans]
+    is_rate = not shown.lower_is_better
+    pairs = zip(plans, values, strict=True)
+    return whiskers(values, [range_of(p, v, is_rate=is_rate) for p, v in pairs], color)
+
+
+def _columns(result: SweepResult, line: Series, axis: Axis, shown: Measure) -> Trace:
+    """The points of a line as bars, with the reasons where there is nothing."""
+    best = [best_of(point) for point in line.points]
+    values = [None if plan is None else shown.value(plan) for plan in best]
+    plans = [plan for plan in best if plan is not None]
+    bars = _whiskers(plans, shown, INK)
+    for name in ("array", "arrayminus"):  # a place for each point
+        ends = iter(bars[name])
+        bars[name] = [0.0 if plan is None else next(ends) for plan in best]
+    return plotly().Bar(
+        x=[label_of(result, axis, point) for point in line.points],
+        y=values,
+        error_y=bars,
+        marker={"color": line.color},
+        text=["nothing fits" if value is None else rounded(value) for value in values],
+        textposition="inside",
+        insidetextanchor="middle",
+        customdata=[
+            point_hover(result, point, plan) for point, plan in zip(line.points, best, strict=True)
+        ],
+        hovertemplate="%{customdata}<extra></extra>",
+        name=line.name,
+    )
 
 
 def ratio(
@@ -160,8 +213,7 @@ def ratio(
     figure.update_yaxes(title=f"time of {names[0]} / time of {names[1]}", **_value_axis(found))
     figure.update_xaxes(**number_axis(along, result.points))
     subtitle = f"{sweep_words(result)}; above 1 {names[1]} is faster"
-    styled(figure, f"{names[0]} over {names[1]}", subtitle)
-    return _with_legend(figure)
+    return styled(figure, f"{names[0]} over {names[1]}", subtitle)
 
 
 def _lacks(names: Sequence[str], points: Sequence[SweepPoint]) -> list[str]:
@@ -265,11 +317,6 @@ def _value_axis(values: Sequence[float]) -> dict[str, object]:
     return {"rangemode": "tozero" if max(values) > 2 * min(values) else "normal"}
 
 
-def _with_legend(figure: Figure) -> Figure:
-    figure.update_layout(legend={"orientation": "v", "x": 1.01, "y": 1})
-    return figure
-
-
 def tornado(result: SweepResult) -> Figure:
     """Draw how the step time answers to each figure of the system, the most influential on top.
 
@@ -293,6 +340,7 @@ def tornado(result: SweepResult) -> Figure:
         "What would help most",
         f"{sweep_words(result)}; the figures that matter",
         height=240 + (20 + 16 * len(points)) * len(names),
+        least_width=_TORNADO,
     )
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
@@ -304,10 +352,9 @@ def tornado(result: SweepResult) -> Figure:
     ends = [-_ROOM * _PERCENT * least, _ROOM * _PERCENT * max(most, _LEAST_ELASTICITY)]
     figure.update_xaxes(range=ends, row=1, col=2)
     _divide(figure, known, names)
-    figure.add_vline(x=0, line={"color": "#57606a", "width": 1})
+    figure.add_vline(x=0, line={"color": MUTED, "width": 1})
     again = any(one.best_saved is not None for one in known)
-    legend = {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"}
-    figure.update_layout(bargap=0.25, showlegend=again or len(points) > 1, legend=legend)
+    figure.update_layout(bargap=0.25, showlegend=again or len(points) > 1)
     return figure
 
 
@@ -342,10 +389,10 @@ def _divide(figure: Figure, known: Sequence[Influence], names: Sequence[str]) ->
                 yref="y2",
                 yanchor="bottom",
                 showarrow=False,
-                font={"color": "#57606a"},
+                font={"color": MUTED},
             )
     if 0 < count < len(names):
-        figure.add_hline(y=count - 0.5, line={"color": "#57606a", "width": 1, "dash": "dot"})
+        figure.add_hline(y=count - 0.5, line={"color": MUTED, "width": 1, "dash": "dot"})
 
 
 def _add_bars(

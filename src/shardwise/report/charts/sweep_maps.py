@@ -1,10 +1,20 @@
 """The best of a sweep over two axes: as a heat map, as contours, and as a surface."""
 
+import html
 from collections.abc import Mapping, Sequence
 from math import isclose, log10
 
 from shardwise.planning.sweep.results import Axis, SweepPoint, SweepResult
-from shardwise.report.charts.common import ACCENT, EMPTY, INK, Figure, plotly, spans_much
+from shardwise.report.charts.common import (
+    ACCENT,
+    EMPTY,
+    INK,
+    PAPER,
+    VEIL,
+    Figure,
+    plotly,
+    spans_much,
+)
 from shardwise.report.charts.maps import Map
 from shardwise.report.charts.plans import Measure, short_name
 from shardwise.report.charts.sweep_points import (
@@ -55,7 +65,7 @@ def heat_map(
         _subtitle(result, drawn), upwards=down is not None and is_numeric(result, down)
     )
     for name, row, column in _marked_cells(points, drawn, marks or {}):
-        _mark(figure, name, column, row)
+        _mark(figure, name, column, row, ax=0, ay=0, showarrow=False, yshift=-15, font_size=10)
     return figure
 
 
@@ -85,7 +95,7 @@ def contour(
             customdata=drawn.hover,
             hovertemplate="%{customdata}<extra></extra>",
             connectgaps=False,
-            line={"color": "white", "width": 0.7},
+            line={"color": PAPER, "width": 0.7},
             contours={"showlabels": not drawn.is_log, "labelfont": {"size": 11, "color": INK}},
             ncontours=18,
             name=drawn.shown.title,
@@ -117,29 +127,6 @@ def contour(
     for name, y, x in _marked_numbers(result, points, drawn, marks or {}):
         _mark(figure, name, _place(x, columns), _place(y, rows))
     return figure
-
-
-def surface(
-    result: SweepResult, axes: Sequence[str] = (), *, tokens: float | None = None
-) -> Figure:
-    """Draw the same as a surface in three dimensions, the best on top."""
-    _, drawn = _map_of(result, axes, tokens)
-    rows, columns = _numbers_of(result, drawn)
-    down, across = _axes_of(result, drawn)
-    eye, center = {"x": -1.7, "y": -1.7, "z": 1.0}, {"x": 0, "y": 0, "z": -0.2}
-    return drawn.surface(
-        _subtitle(result, drawn),
-        height=660,
-        scene={
-            "xaxis": _number_axis(result, across),
-            "yaxis": _number_axis(result, down),
-            "camera": {"eye": eye, "center": center},
-        },
-        x=columns,
-        y=rows,
-        text=drawn.hover,
-        hovertemplate="%{text}<extra></extra>",
-    )
 
 
 def is_plane(result: SweepResult, axes: Sequence[str]) -> bool:
@@ -293,16 +280,9 @@ def _range(values: Sequence[float]) -> list[float]:
     return [_place(min(values), values), _place(max(values), values)]
 
 
-def _mark(figure: Figure, name: str, x: float, y: float) -> None:
-    """Write a name next to a point, with an arrow to it."""
-    figure.add_annotation(
-        text=f"<b>{name}</b>",
-        x=x,
-        y=y,
-        ax=34,
-        ay=-30,
-        arrowhead=2,
-        arrowcolor=ACCENT,
-        bgcolor="rgba(255,255,255,0.85)",
-        font={"color": ACCENT, "size": 12},
-    )
+def _mark(figure: Figure, name: str, x: float, y: float, **look: object) -> None:
+    """Write a name next to a point, with an arrow to it unless it looks otherwise."""
+    arrow = {"ax": 34, "ay": -30, "arrowhead": 2, "arrowcolor": ACCENT, "font_size": 12}
+    text = f"<b>{html.escape(name)}</b>"
+    words = {"text": text, "bgcolor": VEIL, "font_color": ACCENT}
+    figure.add_annotation(x=x, y=y, **words, **{**arrow, **look})

@@ -9,17 +9,22 @@ from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
 from shardwise.report.charts.common import (
     COMPONENT_NAMES,
     LINES,
+    PAPER,
+    RANGES,
     TIME_COLORS,
     Figure,
     log_axis,
     plotly,
     spans_much,
     styled,
+    whiskers,
 )
 from shardwise.report.charts.plans import (
     FRONT_AXES,
+    Measure,
     degrees,
     ordered_values,
+    range_of,
     short_name,
     value_word,
 )
@@ -38,6 +43,8 @@ _PERCENT = 100.0
 # Fields of a strategy that say nothing about its shape.
 _NOT_DRAWN = ("sequence_parallel", "global_batch_size", "seq_len", "gpus")
 _MOST_DIMENSIONS = 12
+# Pixels of a column of the design space, and of all at its sides.
+_DIMENSION, _AROUND = 75, 280
 _DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
 
 
@@ -83,7 +90,7 @@ def runners_up(result: SweepResult) -> Figure:
         )
     title = f"The best {len(plans)} strategies and what limits them"
     styled(figure, title, sweep_words(result), height=220 + 40 * len(plans))
-    figure.update_layout(bargap=0.4, barmode="overlay", legend={"x": 1.06, "y": 1})
+    figure.update_layout(bargap=0.4, barmode="overlay")
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
     figure.update_xaxes(title="time beyond that of the best [%]", rangemode="tozero")
@@ -171,8 +178,10 @@ def design_space(result: SweepResult, *, tokens: float | None = None) -> Figure:
         "ticktext": [_limit_word(part) for part in limits],
         "thickness": 14,
     }
-    styled(figure, f"{len(plans)} strategies and what limits them", sweep_words(result))
-    figure.update_layout(height=620, margin={"t": 170, "l": 120, "r": 60})
+    width = _AROUND + _DIMENSION * len(columns)
+    title = f"{len(plans)} strategies and what limits them"
+    styled(figure, title, sweep_words(result), height=620, least_width=width)
+    figure.update_layout(margin={"t": 170, "l": 120, "r": 60})
     return figure
 
 
@@ -266,11 +275,12 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
                     "color": LINES[number % len(LINES)],
                     "size": [12 if pair in best else 8 for pair in pairs],
                     "opacity": 0.9,
-                    "line": {"color": "white", "width": 1},
+                    "line": {"color": PAPER, "width": 1},
                 },
                 customdata=[point_hover(result, point, plan) for point, plan in own],
                 hovertemplate="%{customdata}<extra></extra>",
                 name=system,
+                error_y=_whiskers([plan for _, plan in own], measure, number),
             )
         )
     _scale(figure.update_yaxes, measure.axis_title, [measure.value(plan) for _, plan in found])
@@ -278,9 +288,16 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     if against == "gpus":
         counts = sorted({int(axis.value(plan)) for _, plan in found})
         figure.update_xaxes(tickvals=counts, ticktext=[f"{n:,}" for n in counts])
-    styled(figure, f"Time against {axis.title}", f"{sweep_words(result)}; the best of every point")
-    figure.update_layout(legend={"x": 1.01, "y": 1})
+    subtitle = f"{sweep_words(result)}; the best of every point{RANGES}"
+    styled(figure, f"Time against {axis.title}", subtitle)
     return figure
+
+
+def _whiskers(plans: Sequence[PointPlan], measure: Measure, number: int) -> dict[str, Any]:
+    """Prediction intervals of times, pale so that points stay visible."""
+    times = [measure.value(plan) for plan in plans]
+    bars = whiskers(times, list(map(range_of, plans, times)), LINES[number % len(LINES)])
+    return bars | {"thickness": 0.8, "width": 3}
 
 
 def _feasible(result: SweepResult) -> list[tuple[SweepPoint, PointPlan]]:
