@@ -22,6 +22,7 @@ from typing import Annotated
 import typer
 
 from shardwise._version import __version__
+from shardwise.cli.command_line import note_command
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
@@ -81,6 +82,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     words = _global_options_first(list(arguments)) or ["--help"]
+    note_command(arguments)
     try:
         app = _app(next((word for word in words if word in VERBS), None))
         code = app(args=words, standalone_mode=False, prog_name="shardwise")

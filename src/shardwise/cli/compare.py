@@ -4,8 +4,15 @@ from typing import Annotated
 
 import typer
 
+from shardwise.cli.command_line import command_line
 from shardwise.cli.launch import find_launch, launch_record
-from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, refuse_options
+from shardwise.cli.options import (
+    JsonFlag,
+    OutputOption,
+    PlotOption,
+    ReportOption,
+    refuse_options,
+)
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
 from shardwise.planning.compare.run import compare
@@ -26,6 +33,7 @@ def command(
         typer.Option("--system", metavar="NAME|FILE", help="System of launch files."),
     ] = None,
     plot: PlotOption = None,
+    report: ReportOption = None,
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
@@ -34,7 +42,7 @@ def command(
     The first file is the baseline. A search result stands for its best plan; a scenario is
     estimated. Exit code 1 if none fits in memory.
     """
-    check_different_files(output=output, plot=plot)
+    check_different_files(output=output, plot=plot, report=report)
     if output is not None:
         files.check_writable_ending(output)
     if plot is not None:
@@ -42,10 +50,20 @@ def command(
         from shardwise.report.charts.compare import write_charts  # noqa: PLC0415
 
         check_chart_file(plot)
+    if report is not None:
+        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow to import
+
+        check_report_file(report)
     launches = [launch for file in scenarios if (launch := find_launch(file)) is not None]
     if system is not None and not launches:
         refuse_options("is for launch files, and there is none", system=system)
     found = compare(*scenarios, system=system)
+    if report is not None:
+        from shardwise.report.page.compare import report_of  # noqa: PLC0415 - slow to import
+        from shardwise.report.page.shared import write_report  # noqa: PLC0415
+
+        write_report(report_of(found, command_line()), report)
+        log.info("wrote %s", report)
     if plot is not None:
         write_charts(found, plot)
         log.info("wrote %s", plot)

@@ -11,6 +11,7 @@ import typer
 
 from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import Inputs, read_inputs
+from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.options import (
     JsonFlag,
@@ -35,7 +36,7 @@ from shardwise.estimator import estimate
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
 _CSV = (".csv", ".csv.gz")
-_REPORT_ENDING = ".txt"
+_REPORT_ENDING, _PAGE_ENDING = ".txt", ".html"
 _STDOUT = "-"
 
 
@@ -58,8 +59,8 @@ class Destination:
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Write every term of the estimate to FILE (.txt), one per line; - prints them "
-            "instead of tables.",
+            help="Write a page with charts, tables, assumptions and sources to FILE (.html), or "
+            "every term of the estimate (.txt), one per line; - prints these instead of tables.",
         ),
     ] = None
     out: Annotated[
@@ -100,10 +101,7 @@ class Destination:
             files.check_writable_ending(self.output)
         check_different_files(output=self.output, plot=self.plot, report=report, graph=self.graph)
         if report is not None:
-            if not report.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
-                problem = f"cannot be written; allowed: {_REPORT_ENDING}, also .gz, or {_STDOUT} "
-                raise InputError(Fault(source=report, field="report", problem=f"{problem}to print"))
-            files.check_output_path(report)
+            _check_report(report)
         if self.plot is not None:
             from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
@@ -143,10 +141,30 @@ class Destination:
             text = breakdown_text(answer.result)
             if self.report == _STDOUT:
                 sys.stdout.write(text)
+            elif self.report.lower().endswith(_PAGE_ENDING):
+                from shardwise.report.page.estimate import report_of  # noqa: PLC0415 - slow
+                from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
+
+                write_report(report_of(answer.result, command_line()), self.report)
+                log.info("wrote %s", self.report)
             else:
                 files.write_text(self.report, text)
                 log.info("wrote %s", self.report)
         return self.json or self.output is not None or self.report == _STDOUT
+
+
+def _check_report(report: str) -> None:
+    """Refuse a file that is no page and no list of terms."""
+    if report.lower().endswith(_PAGE_ENDING):
+        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
+
+        check_report_file(report)
+        return
+    if not report.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
+        allowed = f"{_PAGE_ENDING}, {_REPORT_ENDING}, also .gz, or {_STDOUT} to print"
+        problem = f"cannot be written; allowed: {allowed}"
+        raise InputError(Fault(source=report, field="report", problem=problem))
+    files.check_output_path(report)
 
 
 @dataclass(frozen=True, kw_only=True)

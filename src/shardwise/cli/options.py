@@ -61,6 +61,15 @@ PlotOption = Annotated[
         "--plot", metavar="FILE", help="Write charts to FILE: .html, .json, .png or .svg."
     ),
 ]
+ReportOption = Annotated[
+    str | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write a page with question, answer, charts, tables, assumptions, sources and the "
+        "command to FILE (.html).",
+    ),
+]
 StrategyOption = Annotated[
     str | None,
     typer.Option(

@@ -8,12 +8,14 @@ import typer
 
 from shardwise.cli.amped import system_or_config
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
+from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
     OutputOption,
+    ReportOption,
     SystemOrNone,
     flag_fault,
     missing_flag,
@@ -113,6 +115,7 @@ class SearchOptions:
         str | None,
         typer.Option("--plot", metavar="FILE", help="Write charts of the result to FILE (.html)."),
     ] = None
+    report: ReportOption = None
     explain: Annotated[
         str | None,
         typer.Option(
@@ -165,7 +168,7 @@ class SearchOptions:
             if not self.pareto:
                 raise flag_fault("against", self.against, "needs --pareto")
             one_of("against", self.against, FRONTS)
-        check_different_files(output=output, plot=self.plot, save=self.save)
+        check_different_files(output=output, plot=self.plot, save=self.save, report=self.report)
         if self.levels:
             refuse_options("has no effect with --levels", axes=self.axes, plot=self.plot)
         if self.save_all and self.save is None:
@@ -174,12 +177,16 @@ class SearchOptions:
             from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
             check_chart_file(self.plot)
+        if self.report is not None:
+            from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
+
+            check_report_file(self.report)
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `planning.search.run.search`."""
         names = ("objective", "max_memory", "reserve", "save", "backend")
         axes = () if self.axes is None else tuple(axis.strip() for axis in self.axes.split(","))
-        if self.plot is not None and not axes:
+        if (self.plot is not None or self.report is not None) and not (axes or self.levels):
             axes = ("tp", "pp")
         numbers = {"top": whole_number("top", self.top), "jobs": whole_number("jobs", self.jobs)}
         return {
@@ -383,6 +390,11 @@ class _Query:
             from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
 
             write_charts(found, options.plot)
+        if options.report is not None:
+            from shardwise.report.page.search import report_of  # noqa: PLC0415 - slow
+            from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
+
+            write_report(report_of(found, command_line()), options.report)
         return _exit_code(found, has_answer=ok_if_none or bool(found.best))
 
     def explain(self, options: SearchOptions) -> int:

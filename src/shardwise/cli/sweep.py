@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.nersc import NerscQuery, sweep_nersc
@@ -15,6 +16,7 @@ from shardwise.cli.options import (
     ModelOrNone,
     OutputOption,
     PlotOption,
+    ReportOption,
     StrategyOption,
     flag_fault,
     positive_number,
@@ -145,6 +147,7 @@ def command(
         bool, typer.Option("--figures", help="List the system parameters that can vary, and stop.")
     ] = False,
     plot: PlotOption = None,
+    report: ReportOption = None,
     tokens: Annotated[
         str | None,
         typer.Option(
@@ -173,7 +176,7 @@ def command(
     if theirs.reference is not None:
         others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures, "tokens": tokens}
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
-        others |= {"for": launcher, "launch_file": chosen.launch_source}
+        others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
         query = _reference_query(
             theirs, flags, model=str(chosen.model), system=",".join(names), top=options.top
@@ -184,8 +187,8 @@ def command(
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
-    check_different_files(output=output, plot=plot)
-    chart_tokens = _chart_tokens(plot, tokens)
+    check_different_files(output=output, plot=plot, report=report)
+    chart_tokens = _chart_tokens(plot, report, tokens)
     flags, varied = _gpus_as_axis(flags, _varied(vary or ()))
     fixed_fields = field_pairs("fix", fix, values="one")
     arguments: dict[str, Any]
@@ -230,8 +233,7 @@ def command(
     lacks = "" if found or not result.complete else "nothing is feasible at any point"
     record = chosen.launch_record()
     show(lambda: result.to_dict() | record, tables, json=json, output=output, lacks=lacks)
-    if plot is not None:
-        _draw(result, plot, chart_tokens, names)
+    _draw(result, names, chart_tokens, plot=plot, report=report)
     if not result.complete:
         return INTERRUPTED
     return 0 if found or ok_if_none else 1
@@ -312,29 +314,50 @@ def _refuse_twice(varied: Mapping[str, str], fields: Mapping[str, object]) -> No
             raise flag_fault("vary", f"{name}={varied[name]}", f"{name} is set twice")
 
 
-def _chart_tokens(plot: str | None, tokens: str | None) -> float | None:
-    """Check the file of the charts; return the number of tokens of ``--tokens 1e12``."""
+def _chart_tokens(plot: str | None, report: str | None, tokens: str | None) -> float | None:
+    """Check the files of the charts; return the number of tokens of ``--tokens 1e12``."""
+    if report is not None:
+        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
+
+        check_report_file(report)
     if plot is not None:
         from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(plot)
-    elif tokens is not None:
-        raise flag_fault("tokens", tokens, "needs --plot FILE")
+    if tokens is not None and plot is None and report is None:
+        raise flag_fault("tokens", tokens, "needs --plot FILE or --report FILE")
     return positive_number("tokens", tokens, ", as in 1e12")
 
 
-def _draw(result: SweepResult, plot: str, tokens: float | None, names: Sequence[str]) -> None:
-    """Write the charts; maps mark the systems as they are."""
+def _draw(
+    result: SweepResult,
+    names: Sequence[str],
+    tokens: float | None,
+    *,
+    plot: str | None,
+    report: str | None,
+) -> None:
+    """Write charts and report; maps mark the systems as they are."""
+    if plot is None and report is None:
+        return
     from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
     from shardwise.report.charts.sweep import write_charts  # noqa: PLC0415 - slow
 
+    systems = [System.load(name) for name in names]
     marks = {
         system.name: {
             one["figure"]: one["value"] for one in figure_list(system) if one["value"] is not None
         }
-        for system in map(System.load, names)
+        for system in systems
     }
-    write_charts(result, plot, tokens=tokens, marks=marks)
+    if plot is not None:
+        write_charts(result, plot, tokens=tokens, marks=marks)
+    if report is not None:
+        from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
+        from shardwise.report.page.sweep import report_of  # noqa: PLC0415 - slow
+
+        page = report_of(result, command_line(), systems, tokens=tokens, marks=marks)
+        write_report(page, report)
 
 
 def _list_figures(systems: Sequence[System], *, json: bool, output: str | None) -> int:

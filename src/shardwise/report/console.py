@@ -3,7 +3,9 @@
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -21,6 +23,7 @@ _WIDEST = 1000
 _NARROW = 120
 LEAST_TEXT = 16
 """Shorter lines of text are hard to read."""
+_COLLECTED: ContextVar[list[RenderableType] | None] = ContextVar("collected", default=None)
 
 
 class _Terminal(Console):
@@ -85,12 +88,27 @@ class _Fitting(Table):
         return smaller
 
 
+@contextmanager
+def collecting() -> Iterator[list[RenderableType]]:
+    """Collect what `show` would print while the block runs."""
+    found: list[RenderableType] = []
+    token = _COLLECTED.set(found)
+    try:
+        yield found
+    finally:
+        _COLLECTED.reset(token)
+
+
 def show(*things: RenderableType, style: str | None = None) -> None:
     """Print on standard output without cutting tables.
 
     On a narrow terminal a table omits optional columns, and a line says so; if that is not enough,
     it is wider than the terminal.
     """
+    collected = _COLLECTED.get()
+    if collected is not None:
+        collected += things
+        return
     wide = _width()
     for thing in things:
         if isinstance(thing, _Fitting) and is_narrow(_NARROW):

@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ _POLICY = (
 )
 """What a browser lets the page load: nothing. The chart library compiles shaders."""
 _WITHOUT_SCRIPT = "The charts need JavaScript. Tables and text are complete."
+_LONG = 40
+"""Letters of a cell from which its column is wide."""
 _MOST_VALUES = 12
 """Values of a trace that its description lists."""
 
@@ -36,10 +38,11 @@ class DataTable:
     """A table that scrolls in its own box."""
 
     caption: str
+    """Empty where the first head says what it is."""
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    left: int = 1
-    """Columns of text, aligned left; the others are figures."""
+    texts: Collection[int] = (0,)
+    """Positions of columns of text, aligned left; the others are figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +162,12 @@ def _block(block: Block) -> str:
 
 def _table(table: DataTable) -> str:
     """A table in a box that can be scrolled by keyboard, too."""
+    long = {n for row in table.rows for n, text in enumerate(row) if len(text) > _LONG}
 
     def cell(position: int, text: str, *, head: bool) -> str:
-        kind = ' class="text"' if position < table.left else ""
+        words = "text" if position in table.texts else ""
+        words += " long" if words and position in long else ""
+        kind = f' class="{words}"' if words else ""
         if head:
             return f'<th scope="col"{kind}>{_text(text)}</th>'
         if position == 0:
@@ -171,11 +177,13 @@ def _table(table: DataTable) -> str:
     def row(cells: Sequence[str], *, head: bool = False) -> str:
         return f"<tr>{''.join(cell(n, text, head=head) for n, text in enumerate(cells))}</tr>"
 
+    label = _text(table.caption or table.columns[0] or "results")
+    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
     body = "\n".join(row(cells) for cells in table.rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(table.caption)}">'
-        f"<table><caption>{_text(table.caption)}</caption>"
-        f"<thead>{row(table.columns, head=True)}</thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        f"<table>{caption}<thead>{row(table.columns, head=True)}</thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

@@ -104,7 +104,7 @@ def print_estimate(result: Estimate) -> None:
         show(gemm_table(result))
     if result.whole_run is not None:
         show(_training_run(result.whole_run))
-    show(_closing(result), style="dim")
+    show("\n".join(closing_lines(result)), style="dim")
 
 
 def _headline(result: Estimate) -> Text:
@@ -308,7 +308,8 @@ def _bytes(value: float) -> str:
     return readable(value, "bytes") if value else "-"
 
 
-def _closing(result: Estimate) -> str:
+def closing_lines(result: Estimate) -> list[str]:
+    """Return what was assumed, where figures come from, the ranges, and whether it fits."""
     listed = {
         name: result.assumed[name]
         for name in _LISTED
@@ -330,7 +331,7 @@ def _closing(result: Estimate) -> str:
     lines += _interval(result)
     lines += _memory_interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
-    return "\n".join(lines)
+    return lines
 
 
 def _interval(result: Estimate) -> list[str]:

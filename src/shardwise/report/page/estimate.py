@@ -1,0 +1,41 @@
+"""The report of an estimate."""
+
+from shardwise.analysis.results import Estimate
+from shardwise.report.charts.estimate import charts
+from shardwise.report.console import gpu_count, percent
+from shardwise.report.page.html import Lines
+from shardwise.report.page.printed import printed_blocks
+from shardwise.report.page.shared import Report, evidence, requested, source_table, time_words
+from shardwise.report.tables.estimate import print_estimate, verdict
+
+
+def report_of(result: Estimate, command: str) -> Report:
+    """Return the report of an estimate.
+
+    Parameters
+    ----------
+    command
+        What prints the same figures.
+    """
+    *results, closing = printed_blocks(lambda: print_estimate(result))
+    own = {name: value for name, value in result.strategy.items() if name not in result.assumed}
+    question = [("model", result.model), ("system", result.system), *requested(own)]
+    interval = result.interval
+    ends = None if interval is None else (interval.low_s, interval.high_s)
+    answer = (
+        f"A step takes {time_words(result.step_time_s, ends)}: {result.tokens_per_s:,.0f} tokens/s "
+        f"on {gpu_count(result.strategy['gpus'])}, MFU {percent(result.mfu)}; "
+        f"{verdict(result.memory_bytes, fits=result.fits)}."
+    )
+    defaults = [f"{name} {value}" for name, value in requested(result.assumed)]
+    every = Lines(items=[f"every field that was not set: {', '.join(defaults)}"])
+    return Report(
+        title=f"{result.model} on {result.system}: step time, memory and cost",
+        answer=answer,
+        question=question,
+        charts=charts(result),
+        results=results,
+        assumptions=[*evidence(result), closing, *([every] if defaults else [])],
+        sources=source_table(result.provenance),
+        command=command,
+    )
