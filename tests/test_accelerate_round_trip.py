@@ -37,8 +37,8 @@ def returned(plan: LaunchPlan) -> dict[str, Any]:
     left = {one.option for one in launch.not_understood}
     assert left <= {"parallelism_config.parallelism_config_tp_size"}, left
     strategy = plan.strategy
-    asked = {name: getattr(strategy, name) for name in ("seq_len", "global_batch_size")}
-    return type(strategy)(**{**asked, **launch.strategy}).resolved(plan.model).to_dict()
+    own = {name: getattr(strategy, name) for name in ("seq_len", "global_batch_size")}
+    return type(strategy)(**{**own, **launch.strategy}).resolved(plan.model).to_dict()
 
 
 def test_plans_come_back() -> None:

@@ -17,7 +17,7 @@ AUTO_BATCH = dict.fromkeys(
 AUTO_TYPES = {"fp16": {"enabled": "auto", "loss_scale": 0}, "bf16": {"enabled": "auto"}}
 ADAMW = {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}
 ON_HOST = {"device": "cpu", "pin_memory": True}
-ASKED = {"bf16.enabled", "fp16.enabled", *AUTO_BATCH}
+OPEN = {"bf16.enabled", "fp16.enabled", *AUTO_BATCH}
 BATCH = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
 DENSE, EXPERTS = "llama3-8b", "qwen3-30b-a3b"
 
@@ -147,13 +147,13 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
 @each_row(
     ("config", "model", "fields", "left"),
     [
-        (QWEN, DENSE, {"zero": 2, "dp_overlap": True, "optimizer": "adamw"}, ASKED | BUCKETS),
-        (FACTORY, DENSE, {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST}, ASKED),
+        (QWEN, DENSE, {"zero": 2, "dp_overlap": True, "optimizer": "adamw"}, OPEN | BUCKETS),
+        (FACTORY, DENSE, {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST}, OPEN),
         (
             AUTOTP,
             DENSE,
             {"zero": 2, "dp_overlap": False, "tp": 2, "tp_exchange": "all_reduce"},
-            ASKED | {"zero_optimization.round_robin_gradients"},
+            OPEN | {"zero_optimization.round_robin_gradients"},
         ),
         (
             TRANSFORMERS,
@@ -194,7 +194,7 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
                 "dp_overlap": False,
                 "optimizer": "adamw",
             },
-            ASKED - {"fp16.enabled"},
+            OPEN - {"fp16.enabled"},
         ),
     ],
 )
@@ -362,6 +362,13 @@ def test_options_that_stand_for_fields() -> None:
     pure = read({**BATCH, "bf16": {"enabled": True, **states}}, DENSE, 8).strategy
     assert pure["optimizer"] == "adamw-bf16"
     assert pure["stack"] == {"base": "deepspeed-2026", "master_weights": False}
+    both = {"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": True, **states}}
+    mixed = read({**BATCH, **both}, DENSE, 8).strategy["stack"]
+    assert mixed == {"base": "deepspeed-2026", "gradient_dtype": "fp32", "master_weights": False}
+    cast = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
+    launch = read({**BATCH, **cast}, DENSE, 8)
+    assert launch.strategy["dtype"] == "fp16"
+    assert [one.option for one in launch.not_understood] == ["torch_autocast"]
     for params, word in (({}, "sgd"), ({"momentum": 0.9}, "sgd-momentum")):
         optimizer = {"type": "SGD", "params": params}
         assert read({**BATCH, "optimizer": optimizer}, DENSE, 8).strategy["optimizer"] == word

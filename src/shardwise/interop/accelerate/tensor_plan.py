@@ -47,10 +47,10 @@ def missing_modules(model: Model) -> str:
 def _inputs(source: str, *, keyword: str = "") -> str:
     """Style that gathers the input of a block once, for all of its first products."""
     if keyword:
-        given, wanted = f'{{"{keyword}": {source}}}', f'{{"{keyword}": Replicate()}}'
+        layouts, desired = f'{{"{keyword}": {source}}}', f'{{"{keyword}": Replicate()}}'
         return (
-            f"PrepareModuleInput(\n        input_kwarg_layouts={given},\n"
-            f"        desired_input_kwarg_layouts={wanted},\n    )"
+            f"PrepareModuleInput(\n        input_kwarg_layouts={layouts},\n"
+            f"        desired_input_kwarg_layouts={desired},\n    )"
         )
     return (
         f"PrepareModuleInput(\n        input_layouts=({source},),\n"

@@ -51,6 +51,11 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, float]]] = {
 """Optimizers as `optimizer.type` with parameters; those that DeepSpeed does not have are torch's.
 8-bit ones come with the client (bitsandbytes)."""
 OF_TORCH = ("adafactor", "sgd", "sgd-momentum")
+AUTOCAST_TYPES = {
+    **dict.fromkeys(("torch.bfloat16", "bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("torch.float16", "fp16", "float16", "half"), "fp16"),
+}
+"""Types of `torch_autocast`, as DeepSpeed spells them."""
 OPTIMIZER_TYPES = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "adafactor": "adafactor"}
 """Optimizers by `optimizer.type` in lower case; of SGD the momentum decides."""
 

@@ -104,13 +104,15 @@ def _precision(top: Section) -> Fields:
     if is_bf16 and is_fp16:
         fp16.wrong("enabled", "bf16 and fp16 exclude each other")
     autocast = top.section("torch_autocast")
-    if autocast.flag("enabled"):
-        top.leave("torch_autocast", "shardwise models weights in the type of the products")
     fields: Fields = {}
+    if autocast.flag("enabled"):
+        words = options.AUTOCAST_TYPES
+        fields["dtype"] = words[autocast.word("dtype", [*words], "bfloat16")]
+        top.leave("torch_autocast", "shardwise models weights in the type of the products")
     if is_bf16 or is_fp16:
         fields["dtype"] = "bf16" if is_bf16 else "fp16"
     elif not unknown:
-        fields["dtype"] = "fp32"
+        fields.setdefault("dtype", "fp32")
     types = top.section("data_types")
     if types.word("grad_accum_dtype", ("fp32", "bf16", "fp16"), "bf16") == "fp32":
         fields["stack"] = {"base": STACK, "gradient_dtype": "fp32"}
@@ -126,7 +128,9 @@ def _optimizer(top: Section, fields: Fields) -> Fields:
     if states and not master:
         bf16.wrong("bf16_optimizer_states", "needs bf16_master_weights_and_grads")
     if master:
-        fields["stack"] = {"base": STACK, "master_weights": False}
+        stack = fields["stack"]
+        own = stack if isinstance(stack, Mapping) else {"base": STACK}
+        fields["stack"] = {**own, "master_weights": False}
     if "type" not in section:
         return {"optimizer": "adamw-bf16"} if states else {}
     written = section.value("type")
