@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from shardwise.interop.python_text import parsed_expression
+
 
 def both(one: bool | None, other: bool | None) -> bool | None:
     """Whether both are true; None where that is not known."""
@@ -71,8 +73,8 @@ def calculated(text: str) -> int | None:
     if choice is not None:
         text = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return _value(parsed_expression(text))
+    except (ValueError, ZeroDivisionError, RecursionError):
         return None
 
 

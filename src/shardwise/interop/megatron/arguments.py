@@ -17,6 +17,7 @@ from shardwise.interop.megatron.legacy import (
     is_neutral,
 )
 from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
+from shardwise.interop.python_text import parsed_expression
 from shardwise.interop.shell import names_in, shown
 
 Given = tuple[str, tuple[str, ...]]
@@ -199,8 +200,8 @@ def _value(text: str) -> Value:
 def _literal(text: str) -> tuple[int | str, ...] | None:
     """A Python list of numbers or words, with sums and repeats of lists; None if it is none."""
     try:
-        return _listed(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+        return _listed(parsed_expression(text))
+    except (ValueError, RecursionError):
         return None
 
 

@@ -13,6 +13,7 @@ from typing import TypeGuard
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import Launch, LaunchText
+from shardwise.interop.python_text import parsed_module
 from shardwise.interop.torchtitan.builders import BUILDERS, built_model
 from shardwise.interop.torchtitan.flavors import PYTHON_RELEASE
 from shardwise.interop.torchtitan.options import DEFAULTS, Options, OptionValue
@@ -71,8 +72,8 @@ def read_python(launch: LaunchText) -> Launch:
         If it cannot be parsed, has none or several, or values are wrong or no literals.
     """
     try:
-        tree = ast.parse(launch.text)
-    except (SyntaxError, ValueError) as error:
+        tree = parsed_module(launch.text)
+    except ValueError as error:
         problem = f"is no Python: {error}"
         raise InputError(Fault(source=launch.source, problem=problem)) from None
     modules = {
@@ -102,8 +103,8 @@ def read_python(launch: LaunchText) -> Launch:
         raise InputError(Fault(source=launch.source, field="model_spec", problem=problem))
     named = known or model_named(reading)
     read = launch_of(replace(launch, model=named), reading.set_options, PYTHON_RELEASE)
-    left = tuple(dict.fromkeys((*reading.left, *read.not_understood)))
-    return replace(read, not_understood=left)
+    left = {str(one): one for one in (*reading.left, *read.not_understood)}
+    return replace(read, not_understood=tuple(left.values()))
 
 
 class _Module:
