@@ -185,12 +185,13 @@ def test_recipes_in_8_bits_fuse_the_products_of_experts() -> None:
         fields = {**row, "stack": stack, "quantization": quantization}
         return estimate("qwen3-30b-a3b", "b200-sxm", fields).time_s["forward"]
 
+    fused = Stack.load("megatron-bridge-fused")
     unfused = {
         "base": "megatron-bridge-2026",
         "grouped_products": "fused",
-        "grouped_time_factor": 0.8872,
+        "grouped_time_factor": fused.grouped_time_factor,
         "grouped_half_flops": 0,
-        "flex_permute_traffic_factor": 0.231,
+        "flex_permute_traffic_factor": fused.flex_permute_traffic_factor,
     }
     assert time_s("megatron-bridge-nvl72", "mxfp8") == time_s(unfused, "mxfp8")
     assert time_s("megatron-bridge-nvl72", "none") > time_s(unfused, "none")

@@ -13,8 +13,8 @@ runs of which a setting is assumed, have both more scatter and more different le
 
 The variances are those of the highest likelihood, each at least 0, with Student's distribution in
 place of the normal one, as some sources are far off. Last they are scaled so that `LEVEL` of the
-runs lie inside their intervals (conformal prediction, reference 3). In each step every source has
-one vote, however many runs it has.
+runs lie inside their intervals (conformal prediction, reference 3). There every run has one vote;
+in the steps before every source has one, however many runs it has.
 
 References
 ----------
@@ -171,7 +171,7 @@ def variation_of(
         known=np.concatenate([within, np.zeros(len(new))]),
     )
     total = evidence.of_runs() @ of_runs + evidence.of_sources() @ of_sources
-    scale = (quantile(np.abs(errors) / np.sqrt(total), alone) / NORMAL_QUANTILE) ** 2
+    scale = (quantile(np.abs(errors) / np.sqrt(total), np.ones(len(errors))) / NORMAL_QUANTILE) ** 2
     return Variation(
         runs=dict(zip(_RUN_LEVELS, (scale * of_runs).tolist(), strict=True)),
         sources=dict(zip(_SOURCE_LEVELS, (scale * of_sources).tolist(), strict=True)),

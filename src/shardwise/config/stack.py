@@ -29,6 +29,9 @@ from shardwise.units import Bytes, Duration, Latency
 DEFAULT_STACK = "megatron-core-2025"
 """Stack of a system that names none."""
 
+# Its first month is the one that `yearly_time_factor` counts from.
+_TREND_SINCE = 2025
+
 
 def _accept_base(schema: dict[str, Any]) -> None:
     """Let the JSON Schema accept what `load` accepts: a base and what differs."""
@@ -53,6 +56,12 @@ class Stack(Sourced):
 
     release: str = ""
     """Release that is meant, as its makers write it: what `capabilities` are those of."""
+    released: Annotated[str, Field(pattern=r"^(20[0-4]\d-(0[1-9]|1[0-2]))?$")] = ""
+    """Month of that release (2026-08); empty: `yearly_time_factor` is not used."""
+    yearly_time_factor: Annotated[float, Field(ge=0.8, le=1.25), NO_FLAG] = 1.0
+    """Time of GEMMs, attention and element-wise kernels in one release of this software over that
+    in a release one year older: libraries, kernels and recipes get faster. The other figures are
+    those of a release of January 2025."""
     capabilities: Capabilities | None = None
     """What the release can run; None: strategies are not bound by it. In a stack file, `like` names
     another stack of the catalog whose capabilities it has, but for what is set next to it."""
@@ -241,6 +250,15 @@ class Stack(Sourced):
     """Parts of a layer that its recipes recompute together; a search tries each set."""
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
+
+    @property
+    def kernel_time_factor(self) -> float:
+        """Time of kernels in this release over that in one of January 2025."""
+        if not self.released:
+            return 1.0
+        year, month = map(int, self.released.split("-"))
+        years = year - _TREND_SINCE + (month - 1) / 12
+        return self.yearly_time_factor**years
 
     @classmethod
     def from_fields(cls, value: object) -> "str | Stack":

@@ -219,11 +219,12 @@ class KernelRates:
         def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
             return RowTables.of(tuple(map(figures.get, Dtype)), table.dtype)
 
-        slower = table.by_stack(lambda stack: stack.matmul_time_factor)
+        release = table.by_stack(lambda stack: stack.kernel_time_factor)
+        slower = release * table.by_stack(lambda stack: stack.matmul_time_factor)
         plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
         attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
-        attention_time_factor = attention_time_factor * _flash_kernels(chip, table)
+        attention_time_factor = release * attention_time_factor * _flash_kernels(chip, table)
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
@@ -236,7 +237,7 @@ class KernelRates:
                 compute_latency_s=chip.compute_latency,
             )
         fused = table.fuses_experts
-        traffic_factor = table.by_stack(lambda stack: stack.memory_traffic_factor)
+        traffic_factor = release * table.by_stack(lambda stack: stack.memory_traffic_factor)
         return cls(
             chip=chip,
             plain=plain,

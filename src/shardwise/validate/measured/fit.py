@@ -169,11 +169,11 @@ _SOFT = 0.12
 # Scatter of log time between published releases of one configuration, dense 3 %, experts 6 to 8 %
 # (the runs that come with shardwise).
 _NOISE = 0.06
-# Rows of one source share its faults: n of them weigh like the root of n.
-_SOURCE_POWER = -0.5
+# Rows of one source share its faults: n of them weigh like n to the power of 0.6.
+_SOURCE_POWER = -0.4
 # Weights of dense runs and of those with experts, whose sources left out have the smallest errors
 # with them: rows of dense sources say less than as many independent ones.
-_DENSE_WEIGHT, _EXPERTS_WEIGHT = 0.25, 2.25
+_DENSE_WEIGHT, _EXPERTS_WEIGHT = 0.25, 1.0
 _DIFFERENCE = 0.02
 _ROUNDS = 12
 _LONGEST_STEP = 0.35

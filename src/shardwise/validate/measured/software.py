@@ -5,6 +5,7 @@ import re
 from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.stack import Stack
 from shardwise.validate.measured.fine_tuning import memory_changes
+from shardwise.validate.measured.releases import released
 from shardwise.validate.measured.run import Run
 from shardwise.validate.measured.words import says_flash
 
@@ -85,7 +86,7 @@ def stack_of(run: Run, assumed: list[str]) -> Stack:
     changes = feature_changes(run, stack)
     if name in _PLAIN_PYTORCH:
         changes |= _added_kernels(run)
-    changes |= memory_changes(run, name)
+    changes |= memory_changes(run, name) | _release(run, stack)
     return stack.model_copy(update=changes)
 
 
@@ -103,6 +104,16 @@ def _shards_by_deepspeed(run: Run) -> bool:
         return True
     p = run.parallelism
     return bool(p.zero_stage) and "fsdp" not in said and (p.fsdp_shard or 1) == 1
+
+
+def _release(run: Run, stack: Stack) -> dict[str, object]:
+    """Month of its release; on AMD's GPUs products of ROCm, of which no trend is known."""
+    if not stack.released:
+        return {}
+    if run.accelerator.startswith("MI"):
+        other = Stack.load("primus-2026")
+        return {"released": other.released, "matmul_time_factor": other.matmul_time_factor}
+    return {"released": released(run) or stack.released}
 
 
 def unknown_stack(run: Run) -> Stack:
