@@ -478,5 +478,7 @@ def test_exports_name_the_launch_for_all_nodes() -> None:
     plan = made(Model.load("llama3-8b"), tp=2)
     (file,) = LAUNCHER.write(plan, "0.2.2", ".toml")
     assert "# llama3-8b on 64 x b200-sxm, for torchtitan 0.2.2\n" in file.text
+    assert read(file.text).release == "0.2.2"
+    assert read(PLAIN).release is None
     assert "torchrun --nnodes=8 --nproc_per_node=8" in file.text
     assert "srun --nodes=8" in file.text

@@ -15,7 +15,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import Launch, LaunchText
 from shardwise.interop.python_text import parsed_module
 from shardwise.interop.torchtitan.builders import BUILDERS, built_model
-from shardwise.interop.torchtitan.flavors import PYTHON_RELEASE
 from shardwise.interop.torchtitan.options import DEFAULTS, Options, OptionValue
 from shardwise.interop.torchtitan.python_writer import ASYNC_TP, LINEAR_CONVERTERS
 from shardwise.interop.torchtitan.to_fields import Reading
@@ -102,7 +101,7 @@ def read_python(launch: LaunchText) -> Launch:
         problem = "has no model_registry(...) and no numbers of layers; set a model"
         raise InputError(Fault(source=launch.source, field="model_spec", problem=problem))
     named = known or model_named(reading)
-    read = launch_of(replace(launch, model=named), reading.set_options, PYTHON_RELEASE)
+    read = launch_of(replace(launch, model=named), reading.set_options)
     left = {str(one): one for one in (*reading.left, *read.not_understood)}
     return replace(read, not_understood=tuple(left.values()))
 

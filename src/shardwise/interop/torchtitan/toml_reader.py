@@ -10,7 +10,6 @@ from shardwise.interop.launch import Launch, LaunchText
 from shardwise.interop.torchtitan.flavors import (
     FLAVORS,
     SUFFIXES,
-    TOML_RELEASE,
     find_flavor,
     model_of,
 )
@@ -19,6 +18,7 @@ from shardwise.interop.torchtitan.to_fields import Reading, strategy_fields
 
 NAME = "torchtitan"
 _SECTIONS = {"job", "model", "training", "parallelism", "activation_checkpoint", "optimizer"}
+_RELEASE = re.compile(r"^# .*\btorchtitan v?(\d+\.\d+(?:\.\d+)?)\b", re.MULTILINE)
 _OWN = re.compile(
     r"data_parallel_shard_degree|fsdp_reshard_after_forward|selective_ac_option|dump_folder|"
     r"hf_assets_path|local_batch_size|tensor_parallel_degree"
@@ -47,10 +47,10 @@ def read_toml(launch: LaunchText, overrides: Mapping[str, OptionValue] | None = 
         raise InputError(Fault(source=launch.source, problem=f"is no TOML: {error}")) from None
     written = dict(_flat(data)) | dict(overrides or {})
     options: Options = {current_name(name): value for name, value in written.items()}
-    return launch_of(launch, options, TOML_RELEASE)
+    return launch_of(launch, options)
 
 
-def launch_of(launch: LaunchText, options: Options, release: str | None) -> Launch:
+def launch_of(launch: LaunchText, options: Options) -> Launch:
     """The launch of a configuration by its options.
 
     Raises
@@ -61,9 +61,10 @@ def launch_of(launch: LaunchText, options: Options, release: str | None) -> Laun
     reading = Reading(source=launch.source, set_options=options, gpus=launch.gpus)
     model = launch.model or model_named(reading)
     fields = strategy_fields(reading, model)
+    release = _RELEASE.search(launch.text)
     return Launch(
         launcher=NAME,
-        release=release,
+        release=release[1] if release else None,
         source=launch.source,
         model=model,
         strategy=fields,
