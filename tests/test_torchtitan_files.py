@@ -249,6 +249,7 @@ def test_stages_by_points_and_by_counts() -> None:
         "parallelism", "pipeline_parallel_degree = 2", "pipeline_parallel_layers_per_stage = 17"
     )
     _, strategy = imported(read(counts))
+    assert strategy.fsdp_reshard is False  # the default of pipelines
     assert (strategy.embedding_as_layer, strategy.loss_as_layer) == (True, True)
     assert strategy.vpp == 1
 
@@ -343,6 +344,9 @@ def test_a_line_that_names_the_toml_is_a_script(tmp_path: Path) -> None:
     line = 'CONFIG_FILE="configs/run.toml" ./run_train.sh --model.flavor 70B --compile.no-enable\n'
     launch = _script(tmp_path, line)
     assert launch.model == Model.load("llama3-70b")
+    stack = launch.strategy["stack"]
+    assert isinstance(stack, dict)
+    assert stack["base"] == "torchtitan-eager"
 
 
 def test_nodes_of_slurm_and_ranks_of_run_train(tmp_path: Path) -> None:

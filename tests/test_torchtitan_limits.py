@@ -13,6 +13,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import LaunchPlan
 from shardwise.interop.launchers import launch_files, written_by_release
 from shardwise.interop.torchtitan import LAUNCHER
+from shardwise.interop.torchtitan.builders import builder_of
 from shardwise.interop.torchtitan.from_plan import release_faults
 from shardwise.parallel.constraints import illegal_faults
 from torchtitan_plans import made
@@ -188,6 +189,7 @@ def test_what_has_no_option_is_refused_by_name(model: str, field: str, fields: F
         (LATENT, "etp", {"ep": 8, "tp": 4, "etp": 4}),
         (LATENT, "seq_len", {"seq_len": 32768}),
         (GROUPED, "model", EP),
+        ("qwen2-7b", "model", {"tp": 2}),
     ],
 )
 def test_python_of_release_0_3_lacks_some_of_it(model: str, field: str, fields: Fields) -> None:
@@ -195,6 +197,19 @@ def test_python_of_release_0_3_lacks_some_of_it(model: str, field: str, fields: 
     with pytest.raises(InputError) as caught:
         launch_files(LAUNCHER, plan, release="0.3.0", ending=".py")
     assert field in [fault.field for fault in caught.value.faults]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window": 4096}, {"chunk": 4096}, {"sinks": True}, {"bias": "qkv"}]
+)
+def test_other_attention_has_no_builder(changes: Fields) -> None:
+    """It builds layers of plain attention only."""
+    model = Model.load("llama2-7b")
+    layer = model.layers[0]
+    attention = layer.attention.model_copy(update=dict(changes))
+    other = layer.model_copy(update={"attention": attention})
+    assert builder_of(model) is not None
+    assert builder_of(model.model_copy(update={"layers": (other,)})) is None
 
 
 def test_the_first_release_that_can_is_used() -> None:
