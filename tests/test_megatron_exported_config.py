@@ -77,7 +77,9 @@ def test_exported_options_make_configurations_of_megatron_core():
         latent = fields.get("multi_latent_attention", False)
         # OptimizerConfig knows Transformer Engine by a stand-in, which models must not see.
         with launched_configs.quiet(), stands_in:
-            config = of_class(core.MLATransformerConfig if latent else core.TransformerConfig, fields)
+            config = of_class(
+                core.MLATransformerConfig if latent else core.TransformerConfig, fields
+            )
         with launched_configs.quiet(), newest, modules:
             optimizer = of_class(optimizer_config.OptimizerConfig, fields)
         replicas = of_class(DistributedDataParallelConfig, fields)
