@@ -98,6 +98,38 @@ def test_options_of_the_performance_runner(tmp_path: Any) -> None:
     assert left == {"ddp.nccl_ub": True}
 
 
+RUNNER = (
+    "python scripts/performance/run_script.py --model_family_name {family} --model_recipe_name "
+    "{model} --task pretrain --gpu {gpu} --num_gpus {gpus} --compute_dtype {dtype}\n"
+)
+
+
+def test_performance_recipes_have_their_published_values(tmp_path: Any) -> None:
+    """By options or by name; the batch grows with the accelerators, options change values."""
+    words = {"family": "llama", "model": "llama3_70b", "gpu": "h100", "dtype": "bf16"}
+    text = RUNNER.format(**words, gpus=128)
+    launch, strategy, left = launch_of(tmp_path, "perf.sh", text)
+    assert (left, launch.model.name) == ({}, "llama3-70b")
+    assert picked(strategy, "gpus", "tp", "pp", "vpp", "cp") == (128, 4, 4, 5, 2)
+    assert picked(strategy, "global_batch_size", "tp_exchange") == (512, "rs_ag")
+    assert strategy["stack"] == "megatron-bridge-2026"
+    changed = f"{text.rstrip()} -cp 1 model.pipeline_model_parallel_size=2\n"
+    assert picked(launch_of(tmp_path, "c.sh", changed)[1], "cp", "pp", "vpp") == (1, 2, 5)
+    words = {"family": "deepseek", "model": "deepseek_v3", "gpu": "gb200", "dtype": "bf16"}
+    launch, strategy, left = launch_of(tmp_path, "moe.sh", RUNNER.format(**words, gpus=256))
+    assert (left, launch.model.name) == ({}, "deepseek-v3")
+    assert picked(strategy, "pp", "vpp", "ep", "dispatcher") == (4, 4, 64, "hybridep")
+    assert strategy["recompute_parts"] == ["mla_up"]
+    assert strategy["stack"]["base"] == "megatron-bridge-nvl72"
+    name = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
+    named = f"torchrun --nproc-per-node=8 run_recipe.py --recipe {name}\n"
+    launch, strategy, left = launch_of(tmp_path, "name.sh", named)
+    assert picked(strategy, "gpus", "recompute", "recompute_layers") == (8, "full", 5)
+    assert picked(strategy, "quantization", "global_batch_size") == ("fp8_tensor", 128)
+    unknown = RUNNER.format(family="q", model="qwen3_8b", gpu="h100", gpus=8, dtype="bf16")
+    assert set(launch_of(tmp_path, "other.sh", unknown)[2]) == {"--recipe"}
+
+
 NEMO_2 = """
 _partial_: true
 _target_: nemo.collections.llm.api.pretrain

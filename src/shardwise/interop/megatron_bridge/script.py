@@ -8,6 +8,11 @@ from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.launch import LaunchText, NotUnderstood
 from shardwise.interop.megatron_bridge.hydra import apply_overrides, is_override
+from shardwise.interop.megatron_bridge.performance import (
+    PRESETS,
+    performance_name,
+    performance_tree,
+)
 from shardwise.interop.megatron_bridge.reader import RACK_STACK, STACK, Job
 from shardwise.interop.megatron_bridge.recipes import gpus_of, model_of
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put
@@ -63,14 +68,6 @@ OPTIONS: Mapping[str, str] = {
     "activation_offload_layers": "model.cpu_offloading_num_layers",
 }
 """Options of the runners (scripts/performance/argument_parser.py), and what they set."""
-_COMPUTE = {
-    "bf16": "bf16_mixed",
-    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
-    "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
-    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
-    "fp8_mx": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
 _FLAGS = ("use_megatron_fsdp", "nccl_ub", "moe_a2a_overlap", "packed_sequence", "use_tokendrop")
 _READ = (
     *("recipe", "model", "model_recipe_name", "task", "mode", "num_gpus", "gpus_per_node"),
@@ -115,10 +112,10 @@ def script_job(text: LaunchText) -> Job:
     gpus = text.gpus or _accelerators(options.named, ranks)
     missing = () if gpus or ranks is None else ranks.missing
     refuse((*_open(options, text.source), *_open_ranks(missing, text.source)))
-    tree: Tree = {}
+    recipe = performance_name(options.named) or _recipe(options.named)
+    tree = (performance_tree(recipe, gpus) if recipe else None) or {}
     notes = list(_set_options(tree, options.named))
     apply_overrides(tree, options.overrides, text.source)
-    recipe = _recipe(options.named)
     name = model_of(recipe) if recipe else None
     gpu = (options.named.get("gpu") or [""])[0].lower()
     rack = gpu in _RACKS or any(f"_{one}_" in (recipe or "") for one in _RACKS)
@@ -200,6 +197,11 @@ def _set_options(tree: Tree, named: Mapping[str, list[str]]) -> Iterator[NotUnde
             yield NotUnderstood(option=f"--{name}", value=value, because="not modelled")
 
 
+def _set_precision(tree: Tree, value: Leaf) -> None:
+    if "mixed_precision" not in tree:  # a known recipe is of that precision
+        put(tree, "mixed_precision", PRESETS.get(str(value).replace("_", ""), str(value)))
+
+
 def _set_chunks(tree: Tree, value: Leaf) -> None:
     if value != -1:  # which leaves it to the recipe
         put(tree, "model.virtual_pipeline_model_parallel_size", value)
@@ -225,9 +227,7 @@ def _set_adapters(tree: Tree, value: Leaf) -> None:
 _NOTHING = ("None", "none")
 _FEATURES: Mapping[str, Callable[[Tree, Leaf], None]] = {
     "virtual_pipeline_model_parallel_size": _set_chunks,
-    "compute_dtype": lambda tree, value: put(
-        tree, "mixed_precision", _COMPUTE.get(str(value), str(value))
-    ),
+    "compute_dtype": _set_precision,
     "peft_scheme": _set_adapters,
     "moe_a2a_overlap": lambda tree, _: put(
         tree, "comm_overlap.overlap_moe_expert_parallel_comm", True
