@@ -1,25 +1,38 @@
 """`search --for`: every listed plan of every launcher is exported, and read back."""
 
+import shlex
+
 import pytest
 
-from shardwise import Model, estimate, export, search
+from launch_plans import legal_plans
+from shardwise import InputError, Model, Stack, estimate, export, search
+from shardwise.cli import export_launch
+from shardwise.errors import Fault
 from shardwise.interop.launch import LaunchText
 from shardwise.interop.launchers import LAUNCHERS, read_by, recognised_launcher
+from shardwise.planning.export import command_of
 
 CASES = [
-    ("llama3-8b", "h100-sxm", {"gpus": 16, "gbs": 64, "micro_batch_size": 1}),
+    ("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 64, "micro_batch_size": 1}),
+    ("qwen3-30b-a3b", "b200-sxm", {"gpus": 16, "gbs": 64, "micro_batch_size": 1, "pp": [1, 2]}),
+]
+MORE = [
     ("llama3.2-1b", "b200-sxm", {"gpus": 8, "gbs": 64, "micro_batch_size": 2}),
-    ("qwen3-30b-a3b", "h100-sxm", {"gpus": 32, "gbs": 64, "micro_batch_size": 1, "pp": [1, 2]}),
+    ("llama3-8b", "h100-sxm", {"gpus": 64, "gbs": 128}),
     ("deepseek-v2-lite", "h100-sxm", {"gpus": 16, "gbs": 64, "micro_batch_size": 1, "tp": [1, 2]}),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.nightly) for case in MORE)],
+    ids=lambda case: case[0],
+)
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
 def test_listed_plans_can_be_exported(launcher, case):
     """Without a fault; the file is recognized and read, with the same model, as a legal plan."""
     model, system, fields = case
-    found = search(model, system, launcher=launcher.name, top=6, **fields)
+    found = search(model, system, launcher=launcher.name, top=4, **fields)
     assert found.space["stack"] == [launcher.stack]
     for plan in found.best:
         written = export(launcher, model, system, plan.strategy)
@@ -31,5 +44,24 @@ def test_listed_plans_can_be_exported(launcher, case):
         own = {"model": Model.load(model), "gpus": plan.strategy["gpus"]}
         launch = read_by(launcher, LaunchText(source=source, text=first.text, **own))
         assert launch.model == own["model"]
-        work = {"global_batch_size": 64, "gpus": fields["gpus"]}
+        work = {"global_batch_size": fields["gbs"], "gpus": fields["gpus"]}
         assert estimate(model, system, work | dict(launch.strategy)).step_time_s > 0
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+def test_the_command_of_a_plan_sets_every_field(shardwise, monkeypatch, launcher):
+    """Flags of the command in the comments give the same strategy, field by field."""
+    found = []
+
+    def caught(_, model, system, strategy, **__):
+        resolved = strategy.model_copy(update={"stack": Stack.load(launcher.stack)})
+        found.append((model, system, resolved.resolved(Model.load(model))))
+        raise InputError(Fault(problem="enough"))
+
+    monkeypatch.setattr(export_launch, "export", caught)
+    for plan in legal_plans(launcher, 8):
+        names = [plan.model.name, plan.system.name]
+        words = command_of(launcher, plan, names, None)
+        code, _, err = shardwise(*shlex.split(" ".join(words))[1:])
+        assert (code, err) == (2, "error: enough\n")
+        assert found.pop() == (*names, plan.strategy)
