@@ -15,7 +15,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.interop.megatron.core_reading import CoreReading, Value
 
-_LOSSES = {"none": "megatron-lm-2024", "native": "megatron-core-2025", "te": "megatron-bridge-2026"}
+_LOSSES = {"none": "megatron-lm-2024", "native": "megatron-lm-2026", "te": "megatron-bridge-2026"}
 """Implementations of cross entropy, and a stack of the catalog with its figures."""
 _LOSS_FIGURES = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes")
 _WHOLE_LAYERS = "full"
