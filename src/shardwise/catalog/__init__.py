@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-__all__ = ["OTHER_NAMES", "canonical", "find", "names"]
+__all__ = ["OTHER_NAMES", "canonical", "find", "holds", "names"]
 
 _ROOT = Path(__file__).parent
 OTHER_NAMES = {
@@ -62,3 +62,8 @@ def find(folder: str, name: str) -> Path | None:
     """Return the file of a catalog entry, or None if nothing there is called so."""
     called = canonical(name)
     return _entries(folder).get(OTHER_NAMES.get(folder, {}).get(called, called))
+
+
+def holds(path: str | Path) -> bool:
+    """Whether a file is one of the catalog."""
+    return Path(path).resolve().is_relative_to(_ROOT)

@@ -1,13 +1,11 @@
 """`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Annotated, TypeVar
 
 import typer
 
 from shardwise import catalog
-from shardwise.analysis.validated_runs import data_basis
 from shardwise.cli.options import JsonFlag, NameArgument, OutputOption, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
@@ -18,6 +16,7 @@ from shardwise.report.tables.catalog import (
     print_stack,
     print_stacks,
     print_systems,
+    stack_record,
 )
 
 Config = TypeVar("Config", bound=ConfigBase)
@@ -71,15 +70,10 @@ def stacks(
         json=json,
         output=output,
         explain=explain,
-        record=_stack_record,
+        record=stack_record,
         print_all=print_stacks,
         print_one=print_stack,
     )
-
-
-def _stack_record(stack: Stack) -> dict[str, object]:
-    """A stack with what it rests on, and the systems whose default it is."""
-    return stack.to_dict() | asdict(data_basis(stack))
 
 
 def list_or_show(

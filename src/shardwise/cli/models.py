@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,8 +21,7 @@ from shardwise.cli.output import emit_json, note
 from shardwise.config.files import SUFFIXES, check_writable_ending
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
-from shardwise.ops.param_count import count_parameters
-from shardwise.report.tables.catalog import print_model, print_models
+from shardwise.report.tables.catalog import model_record, print_model, print_models
 
 _PANEL = "Largest model that fits"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
@@ -110,7 +109,7 @@ def command(
         json=json,
         output=output,
         explain=explain,
-        record=_record,
+        record=model_record,
         print_all=print_models,
         print_one=print_model,
     )
@@ -154,7 +153,7 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         except InputError as error:
             refused[path.name] = _in_one_line(error)
     if json or output is not None:
-        records: dict[str, object] = {file: _record(model) for file, model in models.items()}
+        records: dict[str, object] = {file: model_record(model) for file, model in models.items()}
         if refused:
             records["refused"] = {file: str(fault) for file, fault in refused.items()}
         if output is not None:
@@ -194,16 +193,3 @@ def _in_one_line(error: InputError) -> Fault:
     first, *others = error.faults
     more = f" (and {len(others)} more)" if others else ""
     return replace(first, problem=first.problem + more)
-
-
-def _record(model: Model) -> dict[str, Any]:
-    counted = count_parameters(model)
-    return {
-        "name": model.name,
-        "parameters": counted.total,
-        "active_parameters": counted.active,
-        "embedding_parameters": counted.embedding,
-        "mtp_parameters": counted.mtp,
-        "breakdown": counted.breakdown,
-        "model": model.to_dict(),
-    }

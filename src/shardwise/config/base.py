@@ -119,7 +119,8 @@ class ConfigBase(Described):
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
                 return cls._of_catalog(path)
-        fetched = cls.fetched(text) if isinstance(name, str) else None
+        may_fetch = isinstance(name, str) and not files.is_catalog_only()
+        fetched = cls.fetched(text) if may_fetch else None
         if fetched is not None:
             called = catalog.canonical(text.split("/")[-1])
             return cls.validated(
@@ -133,7 +134,8 @@ class ConfigBase(Described):
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
         hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
-        problem = f"no such {kind} in the catalog, and no such file{hint}"
+        and_file = "" if files.is_catalog_only() else ", and no such file"
+        problem = f"no such {kind} in the catalog{and_file}{hint}"
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
 
     @classmethod

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise import catalog
 from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError, kind_of, shorten
 
@@ -30,10 +31,33 @@ _WRITTEN = (".json", ".yaml", ".yml")
 _MAX_BYTES = 8 * 2**20
 
 
+_catalog_only: ContextVar[bool] = ContextVar("_catalog_only", default=False)
+
+
+@contextmanager
+def catalog_only() -> Iterator[None]:
+    """Refuse to read any file but those of the catalog while the block runs.
+
+    For questions that come over a network: they name entries of the catalog or bring their data.
+    """
+    token = _catalog_only.set(True)
+    try:
+        yield
+    finally:
+        _catalog_only.reset(token)
+
+
+def is_catalog_only() -> bool:
+    """Whether only files of the catalog may be read now."""
+    return _catalog_only.get()
+
+
 def is_file_name(name: str) -> bool:
     """Tell whether a name given by the user means a file rather than a catalog entry."""
     if _kind(name) in SUFFIXES or os.sep in name or "/" in name:
         return True
+    if is_catalog_only():
+        return False
     try:
         return Path(name).exists()
     except (OSError, ValueError):  # too long, or with a zero byte
@@ -143,6 +167,8 @@ def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
 
 def check_input_path(path: str | Path) -> None:
     """Refuse what cannot be read completely: directories, devices, pipes that may never end."""
+    if is_catalog_only() and not catalog.holds(path):
+        raise _fault(path, "files cannot be named here; name an entry of the catalog, or send data")
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:

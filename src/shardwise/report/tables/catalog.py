@@ -1,6 +1,8 @@
 """The catalog as tables: models, systems, stacks, and every figure of one with its source."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.text import Text
 
@@ -19,6 +21,25 @@ _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50
 _NOT_FIGURES = {"sources", "name", "description", "release", "capabilities"}
+
+
+def model_record(model: Model) -> dict[str, Any]:
+    """Return a model with its numbers of parameters, as plain values."""
+    counted = count_parameters(model)
+    return {
+        "name": model.name,
+        "parameters": counted.total,
+        "active_parameters": counted.active,
+        "embedding_parameters": counted.embedding,
+        "mtp_parameters": counted.mtp,
+        "breakdown": counted.breakdown,
+        "model": model.to_dict(),
+    }
+
+
+def stack_record(stack: Stack) -> dict[str, object]:
+    """Return a stack with what it rests on, and the systems whose default it is."""
+    return stack.to_dict() | asdict(data_basis(stack))
 
 
 def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:

@@ -1,0 +1,110 @@
+"""The REST API: `/api/v1/estimate`, `/search`, `/models`, `/systems`, `/stacks`, `/export`.
+
+Errors are 422 with the messages of the command line; 503 where too much work waits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+
+from shardwise.config.base import ConfigBase
+from shardwise.errors import Fault, InputError
+from shardwise.web import questions
+from shardwise.web.questions import EstimateQuestion, SearchQuestion
+from shardwise.web.workers import BusyError, Jobs, Pool
+
+PREFIX = "/api/v1"
+_UNPROCESSABLE, _BUSY, _ACCEPTED = 422, 503, 202
+_QUESTIONS: Mapping[str, type[ConfigBase]] = {
+    "/estimate": EstimateQuestion,
+    "/search": SearchQuestion,
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    _UNPROCESSABLE: {"description": "Bad input: one message for each fault."},
+    _BUSY: {"description": "Too much work is waiting."},
+}
+
+
+def add_api(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
+    """Add the routes and the form of errors to a server."""
+    routes = APIRouter(prefix=PREFIX, responses=_ERRORS)
+
+    @routes.post("/estimate")
+    async def estimate(question: EstimateQuestion) -> Response:
+        """Estimate step time, memory and cost of one strategy: the record of `estimate --json`."""
+        return _json(await pool.run(questions.estimate_text, question))
+
+    @routes.post("/search", status_code=_ACCEPTED)
+    async def search(question: SearchQuestion) -> dict[str, Any]:
+        """Start a search; the answer has the `id` to ask for its progress."""
+        return jobs.start(questions.answer_search, question).to_dict()
+
+    @routes.get("/search/{job}")
+    async def progress(job: str) -> dict[str, Any]:
+        """State of a search: waiting, running, done (with `result`), failed or cancelled."""
+        return jobs.get(job).to_dict()
+
+    @routes.delete("/search/{job}")
+    async def cancel(job: str) -> dict[str, Any]:
+        """Stop a search."""
+        return jobs.cancel(job).to_dict()
+
+    for folder in questions.FOLDERS:
+        _add_folder(routes, pool, folder)
+    app.include_router(routes)
+    app.add_exception_handler(InputError, _bad_input)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(BusyError, _busy)
+
+
+def _add_folder(routes: APIRouter, pool: Pool, folder: str) -> None:
+    """Add the list of a folder of the catalog, and its entries."""
+
+    @routes.get(f"/{folder}", name=folder, summary=f"Names of the {folder} of the catalog.")
+    async def listed() -> list[str]:
+        return questions.entries(folder)
+
+    @routes.get(f"/{folder}/{{name}}", name=f"{folder}-entry", summary=f"One of the {folder}.")
+    async def one(name: str) -> Response:
+        return _json(await pool.run(questions.entry_text, folder, name))
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")
+
+
+def faults_record(faults: tuple[Fault, ...]) -> dict[str, Any]:
+    """Faults as the API writes them: the line of the command line, and its components."""
+    return {
+        "errors": [
+            {"message": str(fault), "source": fault.source, "field": fault.field}
+            for fault in faults
+        ]
+    }
+
+
+async def _bad_input(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, InputError)  # noqa: S101 - registered for it
+    return JSONResponse(faults_record(error.faults), _UNPROCESSABLE)
+
+
+async def _bad_request(request: Request, error: Exception) -> JSONResponse:
+    """Say what is wrong in the words of the command line."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
+    kind = _QUESTIONS.get(request.url.path.removeprefix(PREFIX))
+    if kind is None or not isinstance(error.body, Mapping):
+        fault = Fault(source="request", problem="must be JSON: a mapping of fields to values")
+        return JSONResponse(faults_record((fault,)), _UNPROCESSABLE)
+    try:
+        kind.validated(error.body, source="request")
+    except InputError as refused:
+        return await _bad_input(request, refused)
+    raise error
+
+
+async def _busy(_: Request, error: Exception) -> JSONResponse:
+    fault = Fault(source="server", problem=str(error))
+    return JSONResponse(faults_record((fault,)), _BUSY, headers={"Retry-After": "5"})

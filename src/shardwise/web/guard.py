@@ -1,0 +1,129 @@
+"""What stands before every request: limits on size, depth and time of a body, and the token."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from shardwise.config.parse import parse
+from shardwise.errors import Fault, InputError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MOST_BYTES = 2 * 2**20
+"""Of a request. The largest model file of the catalog has a few kilobytes."""
+_BODY_SECONDS = 20.0
+_COOKIE = "shardwise_token"
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"SAMEORIGIN"),
+)
+
+
+class Guard:
+    """ASGI middleware; requests that it refuses reach no other code."""
+
+    def __init__(self, app: App, *, token: str | None, api: str) -> None:
+        self._app, self._token, self._api = app, token, api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, and pass it on with its body, which was read completely."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        set_cookie = None
+        if self._token is not None:
+            if not _has_token(scope, self._token):
+                await _refuse(scope, send, 401, "needs the token: open the address with ?token=...")
+                return
+            if scope["type"] == "http":
+                set_cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        if scope["type"] == "http":
+            is_api = scope["path"].startswith(self._api)
+            try:
+                body = await asyncio.wait_for(_read(receive), _BODY_SECONDS)
+                if is_api and body:
+                    parse(body.decode(), ".json", "request", most_bytes=MOST_BYTES)
+            except TimeoutError:
+                await _refuse(scope, send, 408, f"took more than {_BODY_SECONDS:g} s to arrive")
+                return
+            except OverflowError:
+                await _refuse(scope, send, 413, f"is larger than {MOST_BYTES // 2**20} MiB")
+                return
+            except UnicodeDecodeError:
+                await _refuse(scope, send, 422, "is not UTF-8 text")
+                return
+            except InputError as error:
+                await _refuse(scope, send, 422, *(fault.problem for fault in error.faults))
+                return
+            receive = _replayed(body, receive)
+        await self._app(scope, receive, _with_headers(send, set_cookie))
+
+
+async def _read(receive: Receive) -> bytes:
+    """Return a whole body; raises `OverflowError` as soon as it is too large."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > MOST_BYTES:
+            raise OverflowError
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a function that hands on a body that was read, and then waits for the end."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replay
+
+
+def _has_token(scope: Scope, token: str) -> bool:
+    """Whether a request names the token: in a header, in the address or in the cookie."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    cookie = SimpleCookie()
+    try:
+        cookie.load(headers.get("cookie", ""))
+    except Exception:  # noqa: BLE001 - a cookie that cannot be read is none
+        cookie = SimpleCookie()
+    named = [
+        headers.get("authorization", "").removeprefix("Bearer "),
+        *parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", []),
+        *([cookie[_COOKIE].value] if _COOKIE in cookie else []),
+    ]
+    return any(hmac.compare_digest(one.encode(), token.encode()) for one in named)
+
+
+def _with_headers(send: Send, cookie: str | None) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            more = [*_HEADERS, *([(b"set-cookie", cookie.encode())] if cookie else [])]
+            message["headers"] = [*message.get("headers", []), *more]
+        await send(message)
+
+    return sent
+
+
+async def _refuse(scope: Scope, send: Send, status: int, *problems: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    faults = [Fault(source="request", problem=problem) for problem in problems]
+    text = json.dumps({"errors": [{"message": str(fault)} for fault in faults]}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})

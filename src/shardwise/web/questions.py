@@ -1,0 +1,127 @@
+"""What a client may ask, as types, and the answers, computed where no file can be named.
+
+The functions run in worker processes. Answers are the records that `--json` prints.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from shardwise import catalog
+from shardwise.config import files
+from shardwise.config.base import ConfigBase
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.report.tables.catalog import model_record, stack_record
+
+_NAME = {"type": "string", "description": "Name of the catalog."}
+_Fields = Mapping[str, Any]
+
+
+def _or_name(config: type[ConfigBase]) -> Any:
+    """Type of a catalog name, or of the fields of a config in any format that `load` reads."""
+    own = {"type": "object", "description": f"Fields of a {config.__name__.lower()} file."}
+    return Annotated[str | _Fields, WithJsonSchema({"anyOf": [_NAME, own]})]
+
+
+ModelLike = _or_name(Model)
+SystemLike = _or_name(System)
+Count = Annotated[int, Field(ge=1, le=20)]
+
+
+class EstimateQuestion(ConfigBase):
+    """What one strategy costs."""
+
+    model: ModelLike
+    """Catalog name, or the fields of a model file."""
+    system: SystemLike
+    """Catalog name, or the fields of a system file."""
+    strategy: Annotated[_Fields, WithJsonSchema(Strategy.model_json_schema())]
+    """Fields of a strategy."""
+    operations: bool = False
+    """Whether to list every operation of a layer."""
+
+
+class SearchQuestion(ConfigBase):
+    """Which strategies are the best."""
+
+    model: ModelLike
+    """Catalog name, or the fields of a model file."""
+    system: SystemLike
+    """Catalog name, or the fields of a system file."""
+    space: _Fields
+    """Fields of a search space; gpus and gbs at least."""
+    objective: str | None = None
+    """step_time, tokens_per_s_per_gpu or tokens_per_dollar."""
+    top: Count = 10
+    """Plans to list."""
+    pareto: str | None = None
+    """Also the Pareto front of time against memory, gpus or cost."""
+    axes: Annotated[tuple[str, ...], Field(max_length=2)] = ()
+    """Also the best plan of each combination of values of these fields."""
+
+
+def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
+    """Return the record of `estimate --json`."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        found = estimate(
+            Model.load(question.model),
+            System.load(question.system),
+            Strategy.load(question.strategy),
+            operations=question.operations,
+        )
+        return found.to_dict()
+
+
+def answer_search(
+    question: SearchQuestion, progress: Callable[[int, int, Any], None] | None = None
+) -> dict[str, Any]:
+    """Return the record of `search --json`."""
+    from shardwise.planning.search.run import search  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        found = search(
+            Model.load(question.model),
+            System.load(question.system),
+            question.space,
+            objective=question.objective,
+            top=question.top,
+            pareto=question.pareto,
+            axes=question.axes,
+            progress=progress,
+        )
+        return found.to_dict()
+
+
+def estimate_text(question: EstimateQuestion) -> str:
+    """Return the answer as JSON: the server passes it on as it is."""
+    return _text(answer_estimate(question))
+
+
+FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "models": lambda name: model_record(Model.load(name)),
+    "systems": lambda name: System.load(name).to_dict(),
+    "stacks": lambda name: stack_record(Stack.load(name)),
+}
+"""Folders of the catalog, and how an entry is read."""
+
+
+def entries(folder: str) -> list[str]:
+    """Names of a folder of the catalog."""
+    return catalog.names(folder)
+
+
+def entry_text(folder: str, name: str) -> str:
+    """Return one entry of the catalog as JSON."""
+    with files.catalog_only():
+        return _text(FOLDERS[folder](name))
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    return json.dumps(files.finite(record), allow_nan=False, ensure_ascii=False)

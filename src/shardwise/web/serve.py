@@ -1,0 +1,76 @@
+"""The server of the explorer: the page, the API, and their processes."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from shardwise._version import __version__
+from shardwise.errors import Fault, InputError
+from shardwise.web.api import PREFIX, add_api
+from shardwise.web.guard import Guard
+from shardwise.web.workers import Jobs, Pool
+
+_SEARCHES, _MOST_SEARCHES, _SEARCH_SECONDS = 2, 64, 300.0
+
+
+class Server:
+    """An application with its worker processes."""
+
+    def __init__(self, *, token: str | None = None, processes: int | None = None) -> None:
+        self.pool = Pool(processes or max(2, os.cpu_count() or 2))
+        self.jobs = Jobs(running=_SEARCHES, most=_MOST_SEARCHES, most_seconds=_SEARCH_SECONDS)
+
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            yield
+            self.jobs.close()
+            self.pool.close()
+
+        self.app = FastAPI(
+            title="shardwise",
+            version=__version__,
+            summary="Step time, memory and cost of training a transformer on a cluster.",
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=f"{PREFIX}/openapi.json",
+            lifespan=lifespan,
+        )
+        add_api(self.app, self.pool, self.jobs)
+        self.app.add_middleware(Guard, token=token, api=PREFIX)
+
+
+def serve(*, host: str, port: int, token: str | None = None) -> None:
+    """Serve until interrupted.
+
+    Raises
+    ------
+    InputError
+        If the address cannot be used.
+    """
+    _check_address(host, port)
+    server = Server(token=token)
+    uvicorn.run(
+        server.app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_keep_alive=30,
+        limit_concurrency=1000,
+        server_header=False,
+    )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse an address in use before anything is started."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(Fault.of("port", port, f"cannot be used on {host}: {reason}")) from None
