@@ -39,37 +39,47 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        set_cookie = None
+        if self._token is not None and not _has_token(scope, self._token):
+            await _refuse(scope, send, 401, "needs the token: open the address with ?token=...")
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        try:
+            body = await self._checked_body(scope["path"], receive)
+        except _RefusedError as refused:
+            await _refuse(scope, send, refused.status, *refused.problems)
+            return
+        cookie = None
         if self._token is not None:
-            if not _has_token(scope, self._token):
-                await _refuse(scope, send, 401, "needs the token: open the address with ?token=...")
-                return
-            if scope["type"] == "http":
-                set_cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-        if scope["type"] == "http":
-            is_api = scope["path"].startswith(self._api)
-            try:
-                body = await asyncio.wait_for(_read(receive), _BODY_SECONDS)
-                if is_api and body:
-                    parse(body.decode(), ".json", "request", most_bytes=MOST_BYTES)
-            except TimeoutError:
-                await _refuse(scope, send, 408, f"took more than {_BODY_SECONDS:g} s to arrive")
-                return
-            except OverflowError:
-                await _refuse(scope, send, 413, f"is larger than {MOST_BYTES // 2**20} MiB")
-                return
-            except UnicodeDecodeError:
-                await _refuse(scope, send, 422, "is not UTF-8 text")
-                return
-            except InputError as error:
-                await _refuse(scope, send, 422, *(fault.problem for fault in error.faults))
-                return
-            receive = _replayed(body, receive)
-        await self._app(scope, receive, _with_headers(send, set_cookie))
+            cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        await self._app(scope, _replayed(body, receive), _with_headers(send, cookie))
+
+    async def _checked_body(self, path: str, receive: Receive) -> bytes:
+        """Return a whole body, that of the API within the limits of `config.parse`."""
+        try:
+            body = await asyncio.wait_for(_read(receive), _BODY_SECONDS)
+            if body and path.startswith(self._api):
+                parse(body.decode(), ".json", "request", most_bytes=MOST_BYTES)
+        except TimeoutError:
+            raise _RefusedError(408, f"took more than {_BODY_SECONDS:g} s to arrive") from None
+        except UnicodeDecodeError:
+            raise _RefusedError(422, "is not UTF-8 text") from None
+        except InputError as error:
+            raise _RefusedError(422, *(fault.problem for fault in error.faults)) from None
+        return body
+
+
+class _RefusedError(Exception):
+    """A request that no other code gets."""
+
+    def __init__(self, status: int, *problems: str) -> None:
+        super().__init__(*problems)
+        self.status, self.problems = status, problems
 
 
 async def _read(receive: Receive) -> bytes:
-    """Return a whole body; raises `OverflowError` as soon as it is too large."""
+    """Return a whole body; refuse it as soon as it is too large."""
     body = bytearray()
     while True:
         message = await receive()
@@ -77,7 +87,7 @@ async def _read(receive: Receive) -> bytes:
             return bytes(body)
         body += message.get("body", b"")
         if len(body) > MOST_BYTES:
-            raise OverflowError
+            raise _RefusedError(413, f"is larger than {MOST_BYTES // 2**20} MiB")
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -20,7 +20,9 @@ _SEARCHES, _MOST_SEARCHES, _SEARCH_SECONDS = 2, 64, 300.0
 class Server:
     """An application with its worker processes."""
 
-    def __init__(self, *, token: str | None = None, processes: int | None = None) -> None:
+    def __init__(
+        self, *, token: str | None = None, processes: int | None = None, page: bool = True
+    ) -> None:
         self.pool = Pool(processes or max(2, os.cpu_count() or 2))
         self.jobs = Jobs(running=_SEARCHES, most=_MOST_SEARCHES, most_seconds=_SEARCH_SECONDS)
 
@@ -40,6 +42,10 @@ class Server:
             lifespan=lifespan,
         )
         add_api(self.app, self.pool, self.jobs)
+        if page:
+            from shardwise.web.page import add_page  # noqa: PLC0415 - slow to import
+
+            add_page(self.app, self.pool, self.jobs)
         self.app.add_middleware(Guard, token=token, api=PREFIX)
 
 
@@ -73,4 +79,6 @@ def _check_address(host: str, port: int) -> None:
             one.bind((host, port))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(Fault.of("port", port, f"cannot be used on {host}: {reason}")) from None
+            raise InputError(
+                Fault.of("port", port, f"cannot be used on {host}: {reason}")
+            ) from None

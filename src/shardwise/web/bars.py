@@ -1,0 +1,133 @@
+"""Time and memory of a strategy as bars of HTML: a browser redraws them in a few milliseconds."""
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwise.analysis.results import Estimate, StageEstimate
+from shardwise.report.charts.common import COMPONENT_NAMES, MEMORY_COLORS, TIME_COLORS
+from shardwise.report.charts.estimate_parts import MEMORY_NAMES
+from shardwise.report.console import GIB, percent, seconds
+
+_NO_LIMIT = 2.0**50
+# Components of less than this share have no room for words.
+_WORDLESS = 0.07
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One component of a bar."""
+
+    name: str
+    color: str
+    size: float
+    words: str
+    """Its size with a unit."""
+
+
+def time_html(found: Estimate) -> str:
+    """Components of the step, with the interval of measured runs, and what communication hides."""
+    step, interval = found.step_time_s, found.interval
+    longest = max(step, interval.high_s if interval else step)
+    parts = [
+        _Part(
+            name=COMPONENT_NAMES.get(name, name),
+            color=TIME_COLORS[name],
+            size=time,
+            words=seconds(time),
+        )
+        for name, time in found.time_s.items()
+        if time > 0
+    ]
+    hidden = [
+        _Part(
+            name=f"{axis} communication, hidden",
+            color=TIME_COLORS[f"{axis}_comm"],
+            size=comm.total - comm.exposed,
+            words=seconds(comm.total - comm.exposed),
+        )
+        for axis, comm in found.comm_s.items()
+        if comm.total - comm.exposed > _WORDLESS * _WORDLESS * step
+    ]
+    summary = ", ".join(f"{part.name} {part.words}" for part in parts)
+    rows = [_bar(parts, longest, "exposed")]
+    if interval is not None:
+        rows.append(_interval(interval.low_s, interval.high_s, longest))
+    if hidden:
+        rows.append(_bar(hidden, longest, "hidden", hatched=True))
+    return (
+        f'<div class="sw-bars" role="img" aria-label="{html.escape("Time of a step: " + summary)}">'
+        f"<h3>Time of a step</h3>{''.join(rows)}</div>{_legend([*parts, *hidden], step)}"
+    )
+
+
+def memory_html(found: Estimate) -> str:
+    """Memory of each pipeline stage against the capacity."""
+    capacity = found.memory_bytes.capacity
+    limited = capacity < _NO_LIMIT
+    most = max(stage.reserved for stage in found.stages)
+    longest = max(most, capacity) if limited else most
+    bars = [
+        _bar(list(_memory_parts(stage)), longest, f"stage {stage.stage}") for stage in found.stages
+    ]
+    line = ""
+    if limited:
+        line = f'<div class="sw-limit" style="left:{_share(capacity, longest)}"></div>'
+    peak = max(found.stages, key=lambda stage: stage.reserved)
+    summary = f"Memory: {most / GIB:.1f} of {capacity / GIB:.1f} GiB on stage {peak.stage}"
+    parts = list(_memory_parts(peak))
+    where = f"peak in {html.escape(peak.peak.operation)} ({html.escape(peak.peak.phase)})"
+    return (
+        f'<div class="sw-bars" role="img" aria-label="{html.escape(summary)}">'
+        f"<h3>Memory by stage</h3><div class='sw-stack'>{''.join(bars)}{line}</div></div>"
+        f"{_legend(parts, peak.reserved)}<p class='sw-hint'>{where}</p>"
+    )
+
+
+def _memory_parts(stage: StageEstimate) -> Iterator[_Part]:
+    for name, color in MEMORY_COLORS.items():
+        if name == "free":
+            continue
+        size = stage.reserved - stage.total if name == "runtime" else getattr(stage, name)
+        if size > 0:
+            yield _Part(
+                name=MEMORY_NAMES.get(name, name),
+                color=color,
+                size=size,
+                words=f"{size / GIB:.2f} GiB",
+            )
+
+
+def _bar(parts: Sequence[_Part], longest: float, name: str, *, hatched: bool = False) -> str:
+    """One bar; a component says its name where it has room."""
+    pieces = []
+    for part in parts:
+        share = part.size / longest
+        title = html.escape(f"{part.name}: {part.words}")
+        words = html.escape(part.name) if share > _WORDLESS else ""
+        look = f"width:{_share(part.size, longest)};background-color:{part.color}"
+        pieces.append(f'<span title="{title}" style="{look}">{words}</span>')
+    kind = "sw-bar sw-hatched" if hatched else "sw-bar"
+    return f'<div class="{kind}" title="{html.escape(name)}">{"".join(pieces)}</div>'
+
+
+def _interval(low: float, high: float, longest: float) -> str:
+    """A line from the lower to the upper end of the interval."""
+    left, width = _share(low, longest), _share(high - low, longest)
+    words = f"8 of 10 runs: {seconds(low)} to {seconds(high)}"
+    look = f"margin-left:{left};width:{width}"
+    return f'<div class="sw-interval" title="{words}" style="{look}"></div>'
+
+
+def _legend(parts: Sequence[_Part], total: float) -> str:
+    """Names, sizes and shares."""
+    items = [
+        f'<li><i style="background-color:{part.color}"></i>{html.escape(part.name)} '
+        f"<b>{part.words}</b> {percent(part.size / total)}</li>"
+        for part in parts
+    ]
+    return f"<ul class='sw-legend'>{''.join(items)}</ul>"
+
+
+def _share(size: float, longest: float) -> str:
+    return f"{100 * size / longest:.3f}%"

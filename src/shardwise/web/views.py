@@ -1,0 +1,302 @@
+"""What the tabs of the page show, as plain values; computed in worker processes.
+
+Charts are those of `--plot`, as JSON of plotly, in the colors of the page.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shardwise.analysis.results import Estimate
+from shardwise.config import files, readers
+from shardwise.config.base import ConfigBase
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS
+from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
+from shardwise.report.charts.plans import degrees
+from shardwise.report.console import GIB, percent, seconds
+from shardwise.report.tables.estimate import verdict
+from shardwise.web.bars import memory_html, time_html
+
+View = dict[str, Any]
+PLAN_FIELDS = (
+    *("tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch_size"),
+    *("recompute", "zero", "dispatcher"),
+)
+"""Fields of a strategy that the table of plans has columns for."""
+_CLEAR = "rgba(0,0,0,0)"
+_DARK_INK, _DARK_GRID = "#e6edf3", "#3a424c"
+_FAINT, _DARK_FAINT = "#57606a", "#9aa7b4"
+_MOST_PLANS, _MOST_POINTS = 15, 200
+
+
+def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
+    """Load model, system with its changed figures, and strategy of a question of the page."""
+    from shardwise.planning.sweep.edit import edited  # noqa: PLC0415 - slow to import
+
+    system = edited(System.load(question["system"]), question.get("figures", {}))
+    strategy = Strategy.validated(question["strategy"], source="strategy")
+    return Model.load(question["model"]), system, strategy
+
+
+def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool) -> View:
+    """Figures and charts of one strategy, or the faults that keep it from running."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        try:
+            model, system, strategy = inputs_of(question)
+            found = estimate(model, system, strategy, operations="roofline" in charts)
+            drawn = _estimate_charts(found, (model, system, strategy), charts)
+        except InputError as error:
+            return {"faults": [str(fault) for fault in error.faults]}
+    return {
+        "faults": [],
+        "facts": facts(found),
+        "notes": _notes(found),
+        "time": time_html(found),
+        "memory": memory_html(found),
+        "fits": found.fits,
+        "verdict": verdict(found.memory_bytes, fits=found.fits),
+        "strategy": found.strategy,
+        "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
+    }
+
+
+def facts(found: Estimate) -> list[tuple[str, str, str]]:
+    """Main figures: name, value, and what stands below it."""
+    interval = found.interval
+    within = (
+        f"8 of 10 runs: {seconds(interval.low_s)} to {seconds(interval.high_s)}" if interval else ""
+    )
+    memory = found.memory_bytes
+    dollars = found.cost.usd_per_billion_tokens
+    return [
+        ("Step time", seconds(found.step_time_s), within),
+        ("Tokens/s", f"{found.tokens_per_s:,.0f}", f"{found.tokens_per_s_per_gpu:,.0f} per GPU"),
+        ("MFU", percent(found.mfu), f"{found.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
+        (
+            "Memory",
+            f"{memory.reserved / GIB:.1f} GiB",
+            f"of {memory.capacity / GIB:.1f} GiB" + ("" if found.fits else ": does not fit"),
+        ),
+        (
+            "Cost",
+            "-" if dollars is None else f"${dollars:,.0f}",
+            "price of the system is not known" if dollars is None else "per billion tokens",
+        ),
+    ]
+
+
+def _notes(found: Estimate) -> list[str]:
+    """What a reader should know of the figures."""
+    notes = []
+    if found.unmeasured_features:
+        named = ", ".join(found.unmeasured_features)
+        notes.append(f"No measured run used {named}; the interval is wider for it.")
+    return notes
+
+
+def _estimate_charts(
+    found: Estimate, inputs: tuple[Model, System, Strategy], wanted: Sequence[str]
+) -> dict[str, Any]:
+    from shardwise.report.charts.roofline import roofline  # noqa: PLC0415 - plotly is slow to import
+    from shardwise.report.charts.timeline import pipeline_timeline  # noqa: PLC0415
+    from shardwise.report.trace import trace  # noqa: PLC0415
+
+    drawn: dict[str, Any] = {}
+    if "roofline" in wanted:
+        drawn["roofline"] = roofline(found, inputs[1])
+    if "timeline" in wanted:
+        drawn["timeline"] = pipeline_timeline(trace(*inputs).timeline)
+    return drawn
+
+
+def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
+    """Return a figure as plotly's JSON, on the background of the page."""
+    drawn = dict(json.loads(figure.to_json()))
+    layout = drawn["layout"]
+    layout |= {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "autosize": True}
+    if dark:
+        layout["font"] = layout.get("font", {}) | {"color": _DARK_INK}
+        layout["title"]["text"] = layout["title"]["text"].replace(_FAINT, _DARK_FAINT)
+        for name, axis in layout.items():
+            if name.startswith(("xaxis", "yaxis")):
+                axis |= {"gridcolor": _DARK_GRID, "linecolor": _DARK_INK}
+    return drawn
+
+
+def search_view(
+    question: Mapping[str, Any], progress: Callable[[int, int, Any], None] | None = None
+) -> View:
+    """Plans, Pareto front and heat map of a search."""
+    from shardwise.planning.search.run import search  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts import search as own  # noqa: PLC0415
+    from shardwise.report.charts.search import FRONT_AXES  # noqa: PLC0415
+
+    with files.catalog_only():
+        model, system, _ = inputs_of({**question, "strategy": {}})
+        found = search(
+            model,
+            system,
+            question["space"],
+            objective=question["objective"],
+            pareto="memory",
+            axes=tuple(question["axes"]),
+            top=_MOST_PLANS,
+            progress=progress,
+        )
+        front = sorted(found.pareto, key=FRONT_AXES["memory"].value)
+        drawn = {"candidates": own.rejections(found)} if found.candidates else {}
+        if found.pareto:
+            drawn["front"] = own.front(found)
+        if len(found.cells) > 1:
+            drawn["map"] = own.heat_map(found)
+    return {
+        "faults": [],
+        "summary": _search_summary(found),
+        "rows": [_plan_row(rank, plan) for rank, plan in enumerate(found.best, 1)],
+        "best": [texts_of(plan.strategy) for plan in found.best],
+        "front": [texts_of(plan.strategy) for plan in front],
+        "cells": [
+            [[str(value) for value in cell.values.values()], texts_of(cell.plan.strategy)]
+            for cell in found.cells
+        ],
+        "charts": {name: themed(figure, dark=question["dark"]) for name, figure in drawn.items()},
+    }
+
+
+def _search_summary(found: Any) -> str:
+    least = "" if found.counts_exact else "at least "
+    text = (
+        f"{found.candidates:,} strategies, {least}{found.feasible:,} of them feasible, "
+        f"{found.elapsed_s:.1f} s"
+    )
+    if not found.best:
+        reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
+        text += f". Nothing is feasible: {reasons}"
+    return text
+
+
+def _plan_row(rank: int, plan: Estimate) -> dict[str, Any]:
+    """One line of the table of plans."""
+    fields = plan.strategy
+    interval = plan.interval
+    within = "" if interval is None else f"{interval.low_s:.3g} to {interval.high_s:.3g}"
+    return {
+        "rank": rank,
+        "step": f"{plan.step_time_s:.3f}",
+        "interval": within,
+        "tokens": f"{plan.tokens_per_s_per_gpu:,.0f}",
+        "mfu": percent(plan.mfu),
+        "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
+        **{name: str(fields[name]) for name in PLAN_FIELDS},
+    }
+
+
+def texts_of(strategy: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of a strategy that are not defaults, as the command line takes them."""
+    resolved = ("dp", "sequence_parallel", "schedule", "extents")
+    texts: dict[str, str] = {}
+    for name, value in strategy.items():
+        field = FIELDS[name]
+        default = list(field.default) if isinstance(field.default, tuple) else field.default
+        if name not in resolved and value is not None and value not in (default, []):
+            texts[name] = _text_of(value)
+    return texts
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def sweep_view(
+    question: Mapping[str, Any], progress: Callable[[int, int, Any], None] | None = None
+) -> View:
+    """Best step time, or that of the strategy, over values of a figure."""
+    from shardwise.planning.sweep.run import sweep  # noqa: PLC0415 - slow to import
+    from shardwise.report.charts import sweep as own  # noqa: PLC0415
+
+    with files.catalog_only():
+        model, system, strategy = inputs_of(question)
+        chosen: dict[str, Any] = {"strategy": strategy}
+        if question["search"]:
+            chosen = {"space": question["space"]}
+        found = sweep(model, system, vary=question["vary"], progress=progress, **chosen)
+        drawn = own.charts(found)
+    return {
+        "faults": [],
+        "rows": found.to_frame().head(_MOST_POINTS).to_dicts(),
+        "charts": {name: themed(figure, dark=question["dark"]) for name, figure in drawn.items()},
+    }
+
+
+def figures_view(system: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Figures of a system that a sweep can vary."""
+    from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        return figure_list(System.load(system))
+
+
+def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
+    """Pinned plans next to each other; one that cannot run says why."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+    from shardwise.planning.compare.run import compare  # noqa: PLC0415
+    from shardwise.report.charts import compare as own  # noqa: PLC0415
+
+    faults: list[str] = []
+    found: dict[str, Estimate] = {}
+    with files.catalog_only():
+        for name, question in zip(names, questions, strict=True):
+            try:
+                found[name] = estimate(*inputs_of(question))
+            except InputError as error:
+                faults += [f"{name}: {fault}" for fault in error.faults]
+        rows = [_compared(name, one) for name, one in found.items()]
+        drawn: dict[str, Any] = {}
+        if len(found) > 1:
+            compared = compare(*found.values(), names=list(found))
+            drawn = {"times": own.times(compared), "memory": own.memory(compared)}
+    return {
+        "faults": faults,
+        "rows": rows,
+        "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
+    }
+
+
+def _compared(name: str, found: Estimate) -> dict[str, str]:
+    return {
+        "name": name,
+        "plan": f"{found.model} on {found.system}: {degrees(found.strategy)}",
+        **{title: value for title, value, _ in facts(found)},
+    }
+
+
+_CONFIGS: Mapping[str, type[ConfigBase]] = {"model": Model, "system": System}
+
+
+def loaded(kind: str, data: Mapping[str, Any], name: str) -> View:
+    """Fields of a file that a user sent, in the format of shardwise.
+
+    Raises
+    ------
+    InputError
+        If the file is not of this kind, or wrong.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
+    with files.catalog_only():
+        config = _CONFIGS[kind]
+        fields = dict(data)
+        if "name" not in fields and readers.foreign().recognised(fields) is None:
+            fields["name"] = files.entry_name(name)
+        one = config.load(fields)
+    texts: dict[str, str] = {}
+    record = one.to_dict()
+    called = files.entry_name(name) if record.get("name") in (kind, None) else record["name"]
+    return {"name": called, "data": record | {"name": called}, "strategy": texts, "faults": []}
