@@ -22,7 +22,7 @@ LAYERS = [
     ["fsdp", "validate"],
     ["planning"],
     ["report"],
-    ["cli"],
+    ["cli", "web"],
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 MATHS = {"arrays", "ops", "parallel", "cost", "engine"}

@@ -46,6 +46,7 @@ VERBS = {
     "convert": "Convert files of other tools; write results as tables.",
     "export": "A plan as a launcher's configuration; products, graph or shapes as files.",
     "import": "Model, strategy and stack of a trainer's launch file.",
+    "explore": "A page with sliders in the browser, and the REST API.",
     "schema": "JSON Schema of a config file, such as model or strategy.",
 }
 # Verbs whose function is not `command` of the module of their name.

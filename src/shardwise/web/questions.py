@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from shardwise import catalog
 from shardwise.config import files
@@ -33,7 +33,13 @@ SystemLike = _or_name(System)
 Count = Annotated[int, Field(ge=1, le=20)]
 
 
-class EstimateQuestion(ConfigBase):
+class Question(ConfigBase):
+    """A question of the API; its validator is built at once, as FastAPI expects."""
+
+    model_config = ConfigDict(defer_build=False)
+
+
+class EstimateQuestion(Question):
     """What one strategy costs."""
 
     model: ModelLike
@@ -46,7 +52,7 @@ class EstimateQuestion(ConfigBase):
     """Whether to list every operation of a layer."""
 
 
-class SearchQuestion(ConfigBase):
+class SearchQuestion(Question):
     """Which strategies are the best."""
 
     model: ModelLike

@@ -1,8 +1,9 @@
 """The server of the explorer: the page, the API, and their processes."""
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -21,14 +22,21 @@ class Server:
     """An application with its worker processes."""
 
     def __init__(
-        self, *, token: str | None = None, processes: int | None = None, page: bool = True
+        self,
+        *,
+        token: str | None = None,
+        processes: int | None = None,
+        page: bool = True,
+        ready: Callable[[], object] | None = None,
     ) -> None:
         self.pool = Pool(processes or max(2, os.cpu_count() or 2))
         self.jobs = Jobs(running=_SEARCHES, most=_MOST_SEARCHES, most_seconds=_SEARCH_SECONDS)
 
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            warming = asyncio.create_task(self._warm(ready))
             yield
+            warming.cancel()
             self.jobs.close()
             self.pool.close()
 
@@ -48,9 +56,24 @@ class Server:
             add_page(self.app, self.pool, self.jobs)
         self.app.add_middleware(Guard, token=token, api=PREFIX)
 
+    async def _warm(self, ready: Callable[[], object] | None) -> None:
+        """Start the processes of the pool, so that the first question does not wait for them."""
+        await self.pool.ready()
+        if ready is not None:
+            await asyncio.to_thread(ready)
 
-def serve(*, host: str, port: int, token: str | None = None) -> None:
+
+def serve(
+    *, host: str, port: int, token: str | None = None, ready: Callable[[], object] | None = None
+) -> None:
     """Serve until interrupted.
+
+    Parameters
+    ----------
+    token
+        What clients must know; None: nothing.
+    ready
+        Called in a thread when the first question can be answered.
 
     Raises
     ------
@@ -58,7 +81,7 @@ def serve(*, host: str, port: int, token: str | None = None) -> None:
         If the address cannot be used.
     """
     _check_address(host, port)
-    server = Server(token=token)
+    server = Server(token=token, ready=ready)
     uvicorn.run(
         server.app,
         host=host,
