@@ -70,7 +70,7 @@ class EstimateTab:
                         ui.label(name).classes("sw-fact-name")
                         value = ui.label().classes("sw-fact-value").mark(f"fact-{name}")
                         self._labels[name] = value, ui.label().classes("sw-fact-more")
-        for name, value, more in facts:
+        for name, text, more in facts:
             shown, below = self._labels[name]
-            shown.set_text(value)
+            shown.set_text(text)
             below.set_text(more)

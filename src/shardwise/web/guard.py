@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 
 from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError
@@ -52,7 +52,7 @@ class Guard:
             return
         cookie = None
         if self._token is not None:
-            cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{_COOKIE}={quote(self._token)}; HttpOnly; SameSite=Strict; Path=/"
         await self._app(scope, _replayed(body, receive), _with_headers(send, cookie))
 
     async def _checked_body(self, path: str, receive: Receive) -> bytes:
@@ -113,7 +113,7 @@ def _has_token(scope: Scope, token: str) -> bool:
     named = [
         headers.get("authorization", "").removeprefix("Bearer "),
         *parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", []),
-        *([cookie[_COOKIE].value] if _COOKIE in cookie else []),
+        *([unquote(cookie[_COOKIE].value)] if _COOKIE in cookie else []),
     ]
     return any(hmac.compare_digest(one.encode(), token.encode()) for one in named)
 

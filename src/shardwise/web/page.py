@@ -235,7 +235,7 @@ class Explorer:
     def _chose(self, kind: str, name: Any) -> None:
         named: Named = getattr(self.state, kind)
         if name and name != named.name:
-            self.set_state(replace(self.state, **{kind: Named(name=str(name))}))
+            self.set_state(self.state.with_named(kind, Named(name=str(name))))
 
     async def _uploaded(self, kind: str, event: events.UploadEventArguments) -> None:
         """Read a file that a user sent: as data, never as a path."""
@@ -259,10 +259,11 @@ class Explorer:
             return
         named = Named(name=view["name"], data=view["data"])
         fields = dict(self.state.strategy) | view["strategy"]
-        self.set_state(replace(self.state, **{kind: named}, strategy=fields), show=True)
+        state = replace(self.state, strategy=fields).with_named(kind, named)
+        self.set_state(state, show=True)
         ui.notify(f"{kind}: {view['name']}", type="positive")
 
-    def _figures_typed(self, event: events.ValueChangeEventArguments) -> None:
+    def _figures_typed(self, event: events.ValueChangeEventArguments[str | None]) -> None:
         lines = [line.strip() for line in str(event.value or "").splitlines() if line.strip()]
         figures = {}
         for line in lines:

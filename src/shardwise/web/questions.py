@@ -22,14 +22,14 @@ _NAME = {"type": "string", "description": "Name of the catalog."}
 _Fields = Mapping[str, Any]
 
 
-def _or_name(config: type[ConfigBase]) -> Any:
-    """Type of a catalog name, or of the fields of a config in any format that `load` reads."""
+def _or_name(config: type[ConfigBase]) -> WithJsonSchema:
+    """Schema of a catalog name, or of the fields of a config in any format that `load` reads."""
     own = {"type": "object", "description": f"Fields of a {config.__name__.lower()} file."}
-    return Annotated[str | _Fields, WithJsonSchema({"anyOf": [_NAME, own]})]
+    return WithJsonSchema({"anyOf": [_NAME, own]})
 
 
-ModelLike = _or_name(Model)
-SystemLike = _or_name(System)
+ModelLike = Annotated[str | _Fields, _or_name(Model)]
+SystemLike = Annotated[str | _Fields, _or_name(System)]
 Count = Annotated[int, Field(ge=1, le=20)]
 
 

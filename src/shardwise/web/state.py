@@ -58,6 +58,10 @@ class State:
             changed[name] = str(value)
         return replace(self, strategy=changed)
 
+    def with_named(self, kind: str, named: Named) -> Self:
+        """Return the state with another model or system."""
+        return replace(self, model=named) if kind == "model" else replace(self, system=named)
+
     def question(self) -> dict[str, Any]:
         """Return what `/api/v1/estimate` takes."""
         return {
@@ -101,7 +105,7 @@ class State:
             name, packed = words.pop(kind, None), words.pop(_DATA[kind], None)
             if name is not None:
                 data = None if packed is None else _unpacked(packed, kind)
-                state = replace(state, **{kind: Named(name=name, data=data)})
+                state = state.with_named(kind, Named(name=name, data=data))
         tab = words.pop("tab", _TABS[0])
         if tab not in _TABS:
             raise InputError(Fault.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address"))
@@ -162,12 +166,13 @@ def _unpacked(text: str, kind: str) -> dict[str, Any]:
     try:
         packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         decoder = zlib.decompressobj()
-        raw = decoder.decompress(packed, MOST_BYTES)
-        if decoder.unconsumed_tail:
-            raise InputError(Fault(source=source, problem=f"is larger than {MOST_BYTES} bytes"))
-        content = raw.decode()
+        content = decoder.decompress(packed, MOST_BYTES).decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError):
         raise InputError(Fault(source=source, problem="cannot be read")) from None
+    if decoder.unconsumed_tail:
+        raise InputError(Fault(source=source, problem=f"is larger than {MOST_BYTES} bytes"))
+    if not decoder.eof:
+        raise InputError(Fault(source=source, problem="cannot be read"))
     data = parse(content, ".json", source, most_bytes=MOST_BYTES)
     if not isinstance(data, dict):
         raise InputError(Fault(source=source, problem="is not a mapping of fields to values"))

@@ -134,7 +134,7 @@ def search_view(
     """Plans, Pareto front and heat map of a search."""
     from shardwise.planning.search.run import search  # noqa: PLC0415 - slow to import
     from shardwise.report.charts import search as own  # noqa: PLC0415
-    from shardwise.report.charts.search import FRONT_AXES  # noqa: PLC0415
+    from shardwise.report.charts.plans import FRONT_AXES  # noqa: PLC0415
 
     with files.catalog_only():
         model, system, _ = inputs_of({**question, "strategy": {}})
@@ -148,7 +148,7 @@ def search_view(
             top=_MOST_PLANS,
             progress=progress,
         )
-        front = sorted(found.pareto, key=FRONT_AXES["memory"].value)
+        front = sorted(found.pareto or (), key=FRONT_AXES["memory"].value)
         drawn = {"candidates": own.rejections(found)} if found.candidates else {}
         if found.pareto:
             drawn["front"] = own.front(found)
@@ -215,7 +215,7 @@ def _text_of(value: Any) -> str:
 
 
 def sweep_view(
-    question: Mapping[str, Any], progress: Callable[[int, int, Any], None] | None = None
+    question: Mapping[str, Any], progress: Callable[[float, int], None] | None = None
 ) -> View:
     """Best step time, or that of the strategy, over values of a figure."""
     from shardwise.planning.sweep.run import sweep  # noqa: PLC0415 - slow to import

@@ -108,7 +108,7 @@ class Job:
 
     id: str
     state: State = "waiting"
-    done: int = 0
+    done: float = 0
     total: int = 0
     """Candidates scanned, and all."""
     best: Mapping[str, Any] | None = None
@@ -237,7 +237,7 @@ def _search(pipe: Connection, work: Callable[..., Mapping[str, Any]], question: 
     """Run a search in a process of its own, and send its progress and its answer."""
     last = 0.0
 
-    def progress(done: int, total: int, best: Any) -> None:
+    def progress(done: float, total: int, best: Any = None) -> None:
         nonlocal last
         if time.monotonic() - last > _REPORT_EVERY_S:
             last = time.monotonic()

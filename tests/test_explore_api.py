@@ -1,0 +1,255 @@
+"""The REST API of the explorer: answers and messages of the command line, within limits.
+
+It needs the extra `web`.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import time
+
+import pytest
+
+from shardwise import Model, estimate, search
+from shardwise.cli import run as run_command
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("nicegui")
+
+from shardwise.web.guard import MOST_BYTES  # noqa: E402 - an extra
+from shardwise.web.serve import Server  # noqa: E402
+from shardwise.web.workers import Jobs  # noqa: E402
+
+RUN = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
+QUESTION = {"model": "llama3-70b", "system": "h100-sxm", "strategy": RUN}
+SPACE = {"gpus": 16, "gbs": 64, "pp": 1}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server without its port; its worker is a process, started by the first question."""
+    one = Server(processes=1, page=False)
+    yield one
+    one.pool.close()
+
+
+def ask(server, test):
+    """Run a function with a client of a server."""
+
+    async def runs():
+        transport = httpx.ASGITransport(app=server.app)
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                return await test(http)
+        finally:
+            server.jobs.close()
+
+    return asyncio.run(runs())
+
+
+async def ended(http, name):
+    """A search when it has ended."""
+    for _ in range(2400):
+        job = (await http.get(f"/api/v1/search/{name}")).json()
+        if job["state"] not in ("waiting", "running"):
+            return job
+        await asyncio.sleep(0.05)
+    raise AssertionError(job)
+
+
+def messages(answer):
+    """Messages of an answer that refuses."""
+    return [one["message"] for one in answer.json()["errors"]]
+
+
+def printed(capsys, *words):
+    """What the command line prints on stderr, without its prefix."""
+    run_command(words)
+    return [line.removeprefix("error: ") for line in capsys.readouterr().err.splitlines()]
+
+
+def test_an_estimate_is_that_of_the_command_line(server):
+    """The record of `estimate --json`, with models as data too."""
+
+    async def asked(http):
+        data = QUESTION | {"model": Model.load("llama3-70b").to_dict()}
+        return [await http.post("/api/v1/estimate", json=one) for one in (QUESTION, data)]
+
+    by_name, by_data = ask(server, asked)
+    expected = json.loads(json.dumps(estimate("llama3-70b", "h100-sxm", RUN).to_dict()))
+    assert by_name.status_code == 200
+    assert by_name.json() == expected
+    assert by_data.json()["step_time_s"] == expected["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"strategy": RUN | {"tp": 3}}, ["--gpus", "64", "--tp", "3", "--pp", "2", "--gbs", "128"]),
+        ({"strategy": RUN | {"pp": 7}}, ["--gpus", "64", "--tp", "8", "--pp", "7", "--gbs", "128"]),
+        ({"system": "h100-sxn"}, ["--gpus", "64"]),
+    ],
+)
+def test_messages_are_those_of_the_command_line(server, change, words, capsys):
+    """422 with one message for each fault."""
+    answer = ask(server, lambda http: http.post("/api/v1/estimate", json=QUESTION | change))
+    system = change.get("system", "h100-sxm")
+    shown = printed(capsys, "estimate", "llama3-70b", system, *words)
+    assert answer.status_code == 422
+    for ours, theirs in zip(messages(answer), shown, strict=True):
+        ending = "; did you mean" if "did you mean" in ours else ": must be"
+        assert ours.split(": ", 1)[1].split(ending)[0].replace("strategy: ", "") in theirs
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"modle": "x"}, 422, "request: modle: unknown key; did you mean 'model'?"),
+        (QUESTION | {"operations": "perhaps"}, 422, "request: operations: 'perhaps': must be"),
+        ([QUESTION], 422, "request: must be JSON: a mapping of fields to values"),
+        (QUESTION | {"model": "/etc/passwd"}, 422, "/etc/passwd: files cannot be named here"),
+        (QUESTION | {"model": "../../x.yaml"}, 422, "../../x.yaml: files cannot be named here"),
+        (QUESTION | {"strategy": RUN | {"stack": "/etc/hosts"}}, 422, "files cannot be named here"),
+        (QUESTION | {"model": {"base": "/etc/passwd"}}, 422, "files cannot be named here"),
+        (QUESTION | {"model": "meta-llama/Llama-3.1-8B"}, 422, "files cannot be named here"),
+        (QUESTION | {"model": "<script>alert(1)"}, 422, "model: '<script>alert(1)': no such model"),
+        (b"[" * 100_000, 422, "request: is nested too deeply; at most 100 levels"),
+        (b'{"a": 1' + b"0" * 400 + b"}", 422, "request: a number has more than 308 digits"),
+        (b'{"model": "x", "model": "y"}', 422, "request: key 'model' is given twice"),
+        (b"\xff\xfe", 422, "request: is not UTF-8 text"),
+        (b" " * (MOST_BYTES + 1), 413, "request: is larger than 2 MiB"),
+    ],
+)
+def test_bad_requests_are_refused(server, body, status, words):
+    """In one line each, and the server answers the next question."""
+
+    async def asked(http):
+        how = {"content": body} if isinstance(body, bytes) else {"json": body}
+        how["headers"] = {"content-type": "application/json"}
+        answer = await http.post("/api/v1/estimate", **how)
+        return answer, await http.get("/api/v1/models")
+
+    answer, after = ask(server, asked)
+    assert answer.status_code == status
+    assert any(words in message for message in messages(answer)), messages(answer)
+    assert all("\n" not in message for message in messages(answer))
+    assert "llama3-8b" in after.json()
+
+
+def test_a_search_is_a_job(server):
+    """It starts at once, tells its progress, and ends with the result of `search`."""
+
+    async def asked(http):
+        question = {"model": "llama3-8b", "system": "h100-sxm", "space": SPACE, "top": 3}
+        started = await http.post("/api/v1/search", json=question)
+        return started, await ended(http, started.json()["id"])
+
+    started, job = ask(server, asked)
+    assert started.status_code == 202
+    expected = search("llama3-8b", "h100-sxm", SPACE, top=3)
+    assert job["state"] == "done"
+    assert len(job["result"]["best"]) == 3
+    assert job["result"]["best"][0]["step_time_s"] == expected.best[0].step_time_s
+
+
+def test_a_search_can_be_stopped(server):
+    """Its process ends; bad questions fail with messages; unknown searches are refused."""
+
+    async def asked(http):
+        many = {"gpus": "8..512:8", "gbs": "64..4096:64", "scope": "full"}
+        question = {"model": "llama3-8b", "system": "h100-sxm", "space": many}
+        name = (await http.post("/api/v1/search", json=question)).json()["id"]
+        await asyncio.sleep(0.3)
+        stopped = (await http.delete(f"/api/v1/search/{name}")).json()
+        for _ in range(200):
+            if not [one for one in multiprocessing.active_children() if one.daemon]:
+                break
+            await asyncio.sleep(0.05)
+        alive = [one for one in multiprocessing.active_children() if one.daemon]
+        bad = (await http.post("/api/v1/search", json=question | {"space": {"gpus": 0}})).json()
+        job = await ended(http, bad["id"])
+        return stopped, alive, job, await http.get("/api/v1/search/nonsense")
+
+    stopped, alive, job, unknown = ask(server, asked)
+    assert stopped["state"] == "cancelled"
+    assert alive == []
+    assert job["state"] == "failed"
+    assert any("gpus" in error for error in job["errors"])
+    assert unknown.status_code == 422
+    assert messages(unknown) == ["search: id: 'nonsense': no such search, or it was forgotten"]
+
+
+def slow(question, progress):
+    """Work that does not end."""
+    del question, progress
+    time.sleep(60)
+
+
+def test_searches_that_wait_and_run_are_bounded():
+    """A search of too many seconds is stopped; too many searches are refused."""
+
+    async def asked():
+        jobs = Jobs(running=1, most=2, most_seconds=0.5)
+        one, other = jobs.start(slow, None), jobs.start(slow, None)
+        with pytest.raises(Exception, match="too many searches are waiting"):
+            jobs.start(slow, None)
+        await one.task
+        jobs.close()
+        await asyncio.sleep(0)
+        return one, other
+
+    one, other = asyncio.run(asked())
+    assert one.state == "failed"
+    assert "took more than 0.5 s and was stopped" in str(one.errors[0])
+    assert other.state == "cancelled"
+
+
+def test_the_catalog_and_openapi(server):
+    """Names, entries as the command line prints them, and the types of questions."""
+
+    async def asked(http):
+        paths = ("models", "models/llama3-8b", "systems/h100-sxm", "stacks/torchtitan-2025")
+        return [(await http.get(f"/api/v1/{path}")).json() for path in (*paths, "openapi.json")]
+
+    models, model, system, stack, openapi = ask(server, asked)
+    assert "llama3-8b" in models
+    assert model["parameters"] == 8_030_261_248
+    assert system["name"] == "h100-sxm"
+    assert stack["release"].startswith("torchtitan")
+    schemas = openapi["components"]["schemas"]
+    fields = schemas["EstimateQuestion"]["properties"]["strategy"]["properties"]
+    assert {"gpus", "tp", "recompute", "dispatcher"} <= set(fields)
+    assert openapi["paths"]["/api/v1/estimate"]["post"]["responses"]["422"]
+
+
+def test_a_token_is_needed_where_one_is_set():
+    """In the header, the address, or the cookie that the first answer sets."""
+    token = "a long secret text"  # noqa: S105 - of the test
+
+    async def asked(http):
+        without = await http.get("/api/v1/models")
+        wrong = await http.get("/api/v1/models", headers={"authorization": "Bearer wrong"})
+        header = await http.get("/api/v1/models", headers={"authorization": f"Bearer {token}"})
+        address = await http.get("/api/v1/models", params={"token": token})
+        cookie = await http.get("/api/v1/models")
+        return [one.status_code for one in (without, wrong, header)], address, cookie
+
+    codes, address, cookie = ask(Server(processes=1, page=False, token=token), asked)
+    assert codes[:2] == [401, 401]
+    assert codes[2] == address.status_code == cookie.status_code == 200
+    assert "HttpOnly" in address.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "0.0.0.0"], "host: '0.0.0.0': needs --token"),  # noqa: S104 - refused
+        (["--token", "short"], "token: '*****': must have at least 12 characters"),
+        (["--port", "99999"], "port: '99999': must be from 1 to 65535"),
+        (["--port", "http"], "port: 'http': must be a whole number"),
+    ],
+)
+def test_options_of_the_command_are_checked(words, message, capsys):
+    """One line, exit code 2, and no server."""
+    assert run_command(["explore", "--no-open", *words]) == 2
+    assert message in capsys.readouterr().err
