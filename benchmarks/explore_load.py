@@ -78,7 +78,7 @@ async def _measure(base: str, clients: int, seconds: int, process: int) -> int:
     after = _memory_mib(process)
     times.sort()
     high = times[int(0.95 * len(times))]
-    print(  # noqa: T201 - a benchmark
+    print(
         f"{len(times)} questions of {clients} clients, {errors} errors, median "
         f"{1e3 * statistics.median(times):.0f} ms, 95 % below {1e3 * high:.0f} ms, "
         f"memory {before:.0f} MiB before, {after:.0f} MiB after"
