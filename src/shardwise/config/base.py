@@ -139,6 +139,21 @@ class ConfigBase(Described):
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
 
     @classmethod
+    def of_data(cls, data: Mapping[str, Any], name: str, source: str) -> Self:
+        """Return the config that a mapping holds, of shardwise or another tool.
+
+        Parameters
+        ----------
+        data
+            What a file held.
+        name
+            Name of a model or system whose data has none.
+        source
+            What faults name.
+        """
+        return cls._of_data(data, name, source, Chain().with_step(source))[0]
+
+    @classmethod
     def _of_data(
         cls,
         data: Mapping[str, Any],

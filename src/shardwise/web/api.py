@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError
 from shardwise.web import questions
-from shardwise.web.questions import EstimateQuestion, SearchQuestion
+from shardwise.web.questions import EstimateQuestion, ExportQuestion, SearchQuestion
 from shardwise.web.workers import BusyError, Jobs, Pool
 
 PREFIX = "/api/v1"
@@ -21,6 +21,7 @@ _UNPROCESSABLE, _BUSY, _ACCEPTED = 422, 503, 202
 _QUESTIONS: Mapping[str, type[ConfigBase]] = {
     "/estimate": EstimateQuestion,
     "/search": SearchQuestion,
+    "/export": ExportQuestion,
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     _UNPROCESSABLE: {"description": "Bad input: one message for each fault."},
@@ -51,6 +52,11 @@ def add_api(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
     async def cancel(job: str) -> dict[str, Any]:
         """Stop a search."""
         return jobs.cancel(job).to_dict()
+
+    @routes.post("/export")
+    async def export(question: ExportQuestion) -> dict[str, Any]:
+        """Write a plan as the files of a launcher: `files`, from names to texts."""
+        return await pool.run(questions.answer_export, question)
 
     for folder in questions.FOLDERS:
         _add_folder(routes, pool, folder)

@@ -1,15 +1,20 @@
 """The tab of one strategy: main figures, time, memory, pipeline, roofline."""
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
 from shardwise.web import views
+from shardwise.web.export_button import ExportButton
 from shardwise.web.plots import Chart, faults_label, show_faults
 
 if TYPE_CHECKING:
     from shardwise.web.page import Explorer
 
+# The nearest plan takes longer: it is looked for when inputs rest.
+_QUIET_S = 0.4
 _BARS = ("time", "memory")
 _MORE = {"timeline": "Pipeline of one step", "roofline": "Roofline of the kernels"}
 
@@ -20,6 +25,10 @@ class EstimateTab:
     def __init__(self, explorer: "Explorer") -> None:
         self._explorer = explorer
         self._faults = faults_label()
+        self._nearest = ui.button(icon="near_me", on_click=self._take_nearest)
+        self._nearest.props("outline no-caps align=left").mark("nearest")
+        self._nearest.set_visibility(False)
+        self._fields: dict[str, str] = {}
         self._facts = ui.element("div").classes("sw-facts").props("aria-live=polite")
         self._labels: dict[str, tuple[ui.label, ui.label]] = {}
         self._notes = ui.label().classes("sw-notes")
@@ -33,10 +42,11 @@ class EstimateTab:
                 self._charts[name] = Chart(title)
             opened.on_value_change(explorer.refresh)
             self._open[name] = opened
-        with ui.row():
+        with ui.row().classes("items-center"):
             ui.button("Pin for comparison", icon="push_pin", on_click=explorer.pin).props(
                 "outline no-caps"
             ).mark("pin")
+            ExportButton(explorer)
 
     async def renew(self) -> None:
         """Compute the answer of the state, and show it."""
@@ -46,6 +56,23 @@ class EstimateTab:
             views.estimate_view, explorer.state.question(), opened, explorer.is_dark
         )
         self._show(view)
+        self._nearest.set_visibility(False)
+        if view["faults"] or not view["fits"]:
+            await asyncio.sleep(_QUIET_S)
+            await self._offer_nearest()
+
+    async def _offer_nearest(self) -> None:
+        """Offer the nearest plan that is legal and fits."""
+        explorer = self._explorer
+        view = await explorer.ask(views.nearest_view, explorer.state.question())
+        if view.get("fields"):
+            self._fields = view["fields"]
+            self._nearest.set_text(f"Nearest plan that runs: {view['words']}")
+            self._nearest.set_visibility(True)
+
+    def _take_nearest(self) -> None:
+        explorer = self._explorer
+        explorer.set_state(replace(explorer.state, strategy=self._fields), show=True)
 
     def _show(self, view: dict[str, Any]) -> None:
         faults = view["faults"]

@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request
 from nicegui import events, ui
 
 from shardwise import catalog
-from shardwise.config.parse import parse
 from shardwise.errors import InputError, ShardwiseError
 from shardwise.web import views
 from shardwise.web.compare_tab import MOST_PINS, CompareTab
@@ -21,8 +20,6 @@ from shardwise.web.state import MOST_BYTES, Named, State
 from shardwise.web.style import SCRIPT, STYLE
 from shardwise.web.sweep_tab import SweepTab
 from shardwise.web.workers import Jobs, Pool
-
-_UPLOADED = (".yaml", ".yml", ".json", ".toml")
 
 
 def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
@@ -240,27 +237,20 @@ class Explorer:
     async def _uploaded(self, kind: str, event: events.UploadEventArguments) -> None:
         """Read a file that a user sent: as data, never as a path."""
         name = event.file.name.rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
-        ending = next((e for e in _UPLOADED if name.lower().endswith(e)), None)
-        if ending is None:
-            ui.notify(f"{name}: allowed endings: {', '.join(_UPLOADED)}", type="negative")
-            return
         try:
             text = (await event.file.read()).decode()
-            data = parse(text, ending, name, most_bytes=MOST_BYTES)
         except UnicodeDecodeError:
             ui.notify(f"{name}: is not UTF-8 text", type="negative")
             return
-        except InputError as error:
-            ui.notify(str(error), type="negative", multi_line=True)
-            return
-        view = await self.ask(views.loaded, kind, data, name)
+        view = await self.ask(views.uploaded, kind, name, text)
         if view.get("faults"):
             ui.notify("\n".join(view["faults"][:5]), type="negative", multi_line=True)
             return
-        named = Named(name=view["name"], data=view["data"])
+        for note in view["notes"][:10]:
+            ui.notify(f"not understood: {note}", type="warning", multi_line=True)
         fields = dict(self.state.strategy) | view["strategy"]
-        state = replace(self.state, strategy=fields).with_named(kind, named)
-        self.set_state(state, show=True)
+        named = Named(name=view["name"], data=view["data"])
+        self.set_state(replace(self.state, strategy=fields).with_named(kind, named), show=True)
         ui.notify(f"{kind}: {view['name']}", type="positive")
 
     def _figures_typed(self, event: events.ValueChangeEventArguments[str | None]) -> None:

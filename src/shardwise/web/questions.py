@@ -71,6 +71,48 @@ class SearchQuestion(Question):
     """Also the best plan of each combination of values of these fields."""
 
 
+class ExportQuestion(Question):
+    """A plan as the files of a launcher."""
+
+    launcher: str
+    """megatron, megatron-bridge, torchtitan, deepspeed or accelerate."""
+    model: ModelLike
+    """Catalog name, or the fields of a model file."""
+    system: SystemLike
+    """Catalog name, or the fields of a system file."""
+    strategy: Annotated[_Fields, WithJsonSchema(Strategy.model_json_schema())]
+    """Fields of a strategy."""
+    release: str | None = None
+    """Release whose options are written; null: the newest that is known."""
+    nearest: bool = False
+    """Whether to write the nearest plan that the launcher can run, if it cannot run this one."""
+
+
+def answer_export(question: ExportQuestion) -> dict[str, Any]:
+    """Return the files by name, and in what the plan differs from the requested one."""
+    from shardwise.planning.export import export, file_names  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        model = Model.load(question.model)
+        found = export(
+            question.launcher,
+            model,
+            System.load(question.system),
+            Strategy.load(question.strategy),
+            release=question.release,
+            nearest=question.nearest,
+        )
+    names = file_names(f"{model.name}{found.files[0].ending}", found.files)
+    return {
+        "launcher": found.launcher,
+        "release": found.release,
+        "files": {name: one.text for name, one in names.items()},
+        "changes": [one.to_dict() for one in found.changes],
+        "step_time_s": found.estimate.step_time_s,
+        "fits": found.estimate.fits,
+    }
+
+
 def answer_estimate(question: EstimateQuestion) -> dict[str, Any]:
     """Return the record of `estimate --json`."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import

@@ -52,6 +52,8 @@ STYLE = """
 .sw-legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
   margin-right: 5px; }
 .sw-card { width: 100%; min-width: 0; }
+.sw-export { width: 900px; max-width: 96vw; }
+.sw-code { max-height: 50vh; overflow: auto; }
 .sw-scroll { overflow-x: auto; width: 100%; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
 @media (max-width: 860px) {

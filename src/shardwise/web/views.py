@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.config import files, readers
-from shardwise.config.base import ConfigBase
+from shardwise.config import files
 from shardwise.config.model import Model
+from shardwise.config.parse import parse
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.report.charts.plans import degrees
@@ -158,10 +157,10 @@ def search_view(
         "faults": [],
         "summary": _search_summary(found),
         "rows": [_plan_row(rank, plan) for rank, plan in enumerate(found.best, 1)],
-        "best": [texts_of(plan.strategy) for plan in found.best],
-        "front": [texts_of(plan.strategy) for plan in front],
+        "best": [texts_of(model, plan.strategy) for plan in found.best],
+        "front": [texts_of(model, plan.strategy) for plan in front],
         "cells": [
-            [[str(value) for value in cell.values.values()], texts_of(cell.plan.strategy)]
+            [[str(value) for value in cell.values.values()], texts_of(model, cell.plan.strategy)]
             for cell in found.cells
         ],
         "charts": {name: themed(figure, dark=question["dark"]) for name, figure in drawn.items()},
@@ -196,15 +195,14 @@ def _plan_row(rank: int, plan: Estimate) -> dict[str, Any]:
     }
 
 
-def texts_of(strategy: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of a strategy that are not defaults, as the command line takes them."""
-    resolved = ("dp", "sequence_parallel", "schedule", "extents")
-    texts: dict[str, str] = {}
-    for name, value in strategy.items():
-        field = FIELDS[name]
-        default = list(field.default) if isinstance(field.default, tuple) else field.default
-        if name not in resolved and value is not None and value not in (default, []):
-            texts[name] = _text_of(value)
+def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of a plan that a user must set, as the command line takes them."""
+    from shardwise.planning.nearest import set_fields  # noqa: PLC0415 - slow to import
+
+    resolved = Strategy.validated(strategy)
+    texts = {name: _text_of(value) for name, value in set_fields(model, resolved).items()}
+    if isinstance(stack := strategy.get("stack"), str):
+        texts["stack"] = stack
     return texts
 
 
@@ -277,26 +275,86 @@ def _compared(name: str, found: Estimate) -> dict[str, str]:
     }
 
 
-_CONFIGS: Mapping[str, type[ConfigBase]] = {"model": Model, "system": System}
+def nearest_view(question: Mapping[str, Any]) -> View:
+    """The nearest plan that is legal and fits, and in what it differs."""
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+    from shardwise.planning.export import change_words  # noqa: PLC0415
+    from shardwise.planning.nearest import blamed_fields, nearest_plan  # noqa: PLC0415
+
+    with files.catalog_only():
+        model, system, strategy = inputs_of(question)
+        blamed: set[str] = set()
+        try:
+            estimate(model, system, strategy)
+        except InputError as error:
+            blamed = blamed_fields(error)
+        found = nearest_plan(model, system, strategy, at_fault=blamed)
+        if found is None:
+            return {"faults": [], "fields": None}
+        return {
+            "faults": [],
+            "fields": texts_of(model, found.strategy),
+            "words": f"{change_words(found.changes)}: {seconds(found.step_time_s)} per step",
+        }
 
 
-def loaded(kind: str, data: Mapping[str, Any], name: str) -> View:
-    """Fields of a file that a user sent, in the format of shardwise.
+def uploaded(kind: str, name: str, text: str) -> View:
+    """Model or system of a file that a user sent; a launch file has a strategy too.
+
+    Parameters
+    ----------
+    kind
+        ``model`` or ``system``.
+    name
+        Name of the file, which is not read from disk.
+    text
+        Its content.
 
     Raises
     ------
     InputError
         If the file is not of this kind, or wrong.
     """
-    if not isinstance(data, Mapping):
-        raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
+    from shardwise.interop.launch import LaunchText  # noqa: PLC0415 - slow to import
+    from shardwise.interop.launchers import read_by, recognised_launcher  # noqa: PLC0415
+
     with files.catalog_only():
-        config = _CONFIGS[kind]
-        fields = dict(data)
-        if "name" not in fields and readers.foreign().recognised(fields) is None:
-            fields["name"] = files.entry_name(name)
-        one = config.load(fields)
-    texts: dict[str, str] = {}
-    record = one.to_dict()
-    called = files.entry_name(name) if record.get("name") in (kind, None) else record["name"]
-    return {"name": called, "data": record | {"name": called}, "strategy": texts, "faults": []}
+        launcher = recognised_launcher(text, name) if kind == "model" else None
+        if launcher is not None:
+            launch = read_by(launcher, LaunchText(source=name, text=text))
+            notes = [str(one) for one in launch.not_understood]
+            fields = {key: _text_of(value) for key, value in launch.strategy.items()}
+            if launch.model is None:
+                problem = f"is a file of {launcher.title}, which holds no model"
+                raise InputError(Fault(source=name, problem=problem))
+            return _uploaded(launch.model, fields, notes)
+        ending = next((e for e in files.SUFFIXES if name.lower().endswith(e)), None)
+        if ending is None:
+            allowed = ", ".join(files.SUFFIXES)
+            raise InputError(Fault(source=name, problem=f"allowed endings: {allowed}"))
+        data = parse(text, ending, name, most_bytes=len(text) + 1)
+        if not isinstance(data, Mapping):
+            raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
+        config = Model if kind == "model" else System
+        return _uploaded(config.of_data(data, files.entry_name(name), name), {}, [])
+
+
+def _uploaded(one: Model | System, fields: Mapping[str, str], notes: Sequence[str]) -> View:
+    return {
+        "faults": [],
+        "name": one.name,
+        "data": one.to_dict(),
+        "strategy": dict(fields),
+        "notes": list(notes),
+    }
+
+
+def export_view(question: Mapping[str, Any], launcher: str) -> View:
+    """Files of a launcher for a plan, or why it cannot run the plan."""
+    from shardwise.planning.export import export, file_names  # noqa: PLC0415 - slow to import
+
+    with files.catalog_only():
+        model, system, strategy = inputs_of(question)
+        found = export(launcher, model, system, strategy, nearest=bool(question.get("nearest")))
+        names = file_names(f"{model.name}{found.files[0].ending}", found.files)
+        return {"faults": [], "files": {name: one.text for name, one in names.items()}}
