@@ -1,0 +1,246 @@
+"""The explorer in a browser: what a user does, with the numbers of the command line.
+
+It needs the extra `web`, playwright, and Debian's Chromium.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from shardwise import Model, estimate
+from shardwise.report.console import seconds
+from shardwise.web.state import Named, State
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("nicegui")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+
+QUERY = "model=llama3-8b&system=h100-sxm&gpus=64&gbs=256&tp=2"
+RUN = {"gpus": 64, "gbs": 256}
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A server of its own process, on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = "from shardwise.cli import main; main()"
+    words = [sys.executable, "-c", code, "explore", "--no-open", "--port", str(port)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
+        url = f"http://127.0.0.1:{port}/"
+        for _ in range(600):
+            try:
+                urlopen(url + "api/v1/models", timeout=5).read()  # noqa: S310 - our server
+                break
+            except (URLError, OSError):
+                time.sleep(0.1)
+        yield url
+        server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    with playwright.sync_playwright() as started:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        one = started.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield one
+        one.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """An empty page that notes errors, and requests to others than the server."""
+    context = browser.new_context(viewport={"width": 1600, "height": 1000})
+    one = context.new_page()
+    one.set_default_timeout(60_000)
+    wrong = []
+    one.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
+    one.on("pageerror", lambda error: wrong.append(str(error)))
+    one.on(
+        "request",
+        lambda sent: (
+            None if sent.url.startswith((address, "data:", "blob:")) else wrong.append(sent.url)
+        ),
+    )
+    yield one
+    context.close()
+    assert wrong == []
+
+
+def step_time(page):
+    """What the card of the step time says."""
+    return page.locator(".sw-fact-value").first
+
+
+def expected(**fields):
+    """What the command line says."""
+    return seconds(estimate("llama3-8b", "h100-sxm", RUN | fields).step_time_s)
+
+
+def number(page, field):
+    """The number next to the slider of a field."""
+    return page.get_by_label(f"{field}, number", exact=True)
+
+
+def see(locator, text):
+    """Wait until an element shows a text."""
+    playwright.expect(locator).to_have_text(text, timeout=60_000)
+
+
+def test_a_slider_changes_the_answer(page, address):
+    """Figures are those of the command line; the address follows, and gives the view back."""
+    page.goto(address + "?" + QUERY)
+    see(step_time(page), expected(tp=2))
+    page.locator(".q-slider [tabindex='0']").first.focus()
+    page.keyboard.press("ArrowRight")
+    see(step_time(page), expected(tp=4))
+    page.wait_for_url("**tp=4*")
+    number(page, "pp").fill("2")
+    see(step_time(page), expected(tp=4, pp=2))
+    page.wait_for_url("**pp=2*")
+    again = page.context.new_page()
+    again.goto(page.url)
+    see(step_time(again), expected(tp=4, pp=2))
+    assert number(again, "pp").input_value() == "2"
+
+
+def test_what_cannot_run_says_why(page, address):
+    """The message of the command line, and the way back."""
+    page.goto(address + "?" + QUERY)
+    see(step_time(page), expected(tp=2))
+    number(page, "tp").fill("3")
+    see(
+        page.get_by_role("alert").first,
+        "strategy: gpus: 64: must be a multiple of tp 3 x cp 1 x pp 1 = 3",
+    )
+    number(page, "tp").fill("2")
+    see(step_time(page), expected(tp=2))
+
+
+def test_a_plan_that_does_not_fit_offers_the_nearest(page, address):
+    """One click takes it, and it fits."""
+    page.goto(address + "?model=llama3-70b&system=h100-sxm&gpus=64&gbs=256")
+    nearest = page.get_by_role("button", name="Nearest plan that runs")
+    nearest.click()
+    memory = page.locator(".sw-fact", has_text="Memory").first
+    playwright.expect(memory).not_to_contain_text("does not fit", timeout=60_000)
+
+
+def test_a_search_loads_its_best_plan(page, address):
+    """A row of the table becomes the plan of the page, with its time."""
+    page.goto(address + "?" + QUERY)
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("button", name="Search").click()
+    row = page.locator("tbody tr").first
+    row.wait_for()
+    best = float(row.locator("td").nth(1).inner_text())
+    row.click()
+    page.wait_for_function("document.querySelector('.sw-fact-value')?.textContent")
+    playwright.expect(step_time(page)).to_contain_text(f"{best:.3g}"[:4], timeout=60_000)
+    copied = page.context.new_page()
+    copied.goto(page.url)
+    see(copied.locator(".sw-fact-value").first, step_time(page).inner_text())
+
+
+def test_pinned_plans_are_compared(page, address):
+    """Two plans next to each other; a row loads its plan."""
+    page.goto(address + "?" + QUERY)
+    see(step_time(page), expected(tp=2))
+    page.get_by_role("button", name="Pin for comparison").click()
+    number(page, "tp").fill("4")
+    see(step_time(page), expected(tp=4))
+    page.get_by_role("button", name="Pin for comparison").click()
+    page.get_by_role("tab", name="Compare").click()
+    rows = page.locator("tbody tr")
+    playwright.expect(rows).to_have_count(2, timeout=60_000)
+    assert expected(tp=2) in rows.nth(0).inner_text()
+    assert expected(tp=4) in rows.nth(1).inner_text()
+    rows.nth(0).click()
+    see(step_time(page), expected(tp=2))
+
+
+def test_a_sweep_draws_its_values(page, address):
+    """A figure of the system against the step time."""
+    page.goto(address + "?" + QUERY)
+    page.get_by_role("tab", name="Sweep").click()
+    page.get_by_role("button", name="Sweep").click()
+    page.locator(".js-plotly-plot").first.wait_for()
+
+
+def test_an_uploaded_model_is_read_as_data(page, address, tmp_path):
+    """A Hugging Face config of a catalog model gives its time; a script in a name is text."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }
+    path = tmp_path / "<img src=x onerror=alert(1)>.json"
+    path.write_text(json.dumps(config))
+    page.goto(address + "?model=llama3-70b&system=h100-sxm&gpus=64&gbs=256&tp=2&seq_len=8192")
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.locator("input[type=file]").first.set_input_files(path)
+    see(step_time(page), expected(tp=2, seq_len=8192))
+    again = page.context.new_page()
+    page.wait_for_url("**model-data=**")
+    again.goto(page.url)
+    see(again.locator(".sw-fact-value").first, expected(tp=2, seq_len=8192))
+
+
+def test_a_model_in_the_address_is_data(page, address):
+    """Names of scripts are shown, not run."""
+    data = Model.load("llama3-8b").to_dict() | {"name": "<script>alert(1)</script>"}
+    state = State(
+        model=Named(name="<script>alert(1)</script>", data=data),
+        strategy={"gpus": "64", "global_batch_size": "256", "tp": "2"},
+    )
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.goto(address + "?" + state.to_query())
+    see(step_time(page), expected(tp=2))
+
+
+def test_a_plan_is_exported(page, address):
+    """The files of a launcher, or why it cannot run the plan."""
+    page.goto(address + "?" + QUERY.replace("tp=2", "zero=3"))
+    see(step_time(page), expected(zero=3))
+    page.get_by_role("button", name="Export to a launcher").click()
+    page.locator(".sw-code").first.wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_page_fits_its_width(browser, address, scheme, width):
+    """No horizontal scrolling, in both themes; inputs have labels."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    one = context.new_page()
+    one.goto(address + "?" + QUERY + "&pp=2&vpp=4")
+    see(step_time(one), expected(tp=2, pp=2, vpp=4))
+    size = one.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert size[0] <= size[1] + 1
+    dark = one.evaluate("document.body.classList.contains('body--dark')")
+    assert dark == (scheme == "dark")
+    nameless = one.evaluate(
+        """[...document.querySelectorAll('button, input:not([type=file]), [role=slider]')]
+        .filter(e => e.offsetParent && !(e.ariaLabel || e.labels?.length || e.textContent.trim()
+          || e.closest('[aria-label]'))).map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+    context.close()
