@@ -6,11 +6,7 @@ It needs the extra `web`, playwright, and Debian's Chromium.
 import json
 import shutil
 import socket
-import subprocess
-import sys
-import time
-from urllib.error import URLError
-from urllib.request import urlopen
+import threading
 
 import pytest
 
@@ -19,7 +15,11 @@ from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
 
 playwright = pytest.importorskip("playwright.sync_api")
+uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("nicegui")
+
+from shardwise.web.serve import Server  # noqa: E402 - an extra
+
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
 
@@ -29,22 +29,21 @@ RUN = {"gpus": 64, "gbs": 256}
 
 @pytest.fixture(scope="module")
 def address():
-    """A server of its own process, on a free port."""
+    """A server in a thread, on a free port, with processes of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = "from shardwise.cli import main; main()"
-    words = [sys.executable, "-c", code, "explore", "--no-open", "--port", str(port)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
-        url = f"http://127.0.0.1:{port}/"
-        for _ in range(600):
-            try:
-                urlopen(url + "api/v1/models", timeout=5).read()  # noqa: S310 - our server
-                break
-            except (URLError, OSError):
-                time.sleep(0.1)
-        yield url
-        server.terminate()
+    started = threading.Event()
+    config = uvicorn.Config(
+        Server(processes=2, ready=started.set).app, port=port, log_level="warning"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert started.wait(60)
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(30)
 
 
 @pytest.fixture(scope="module")

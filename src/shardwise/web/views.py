@@ -29,6 +29,7 @@ _CLEAR = "rgba(0,0,0,0)"
 _DARK_INK, _DARK_GRID = "#e6edf3", "#3a424c"
 _FAINT, _DARK_FAINT = "#57606a", "#9aa7b4"
 _MOST_PLANS, _MOST_POINTS = 15, 200
+_MOST_BYTES = 2**20
 
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
@@ -332,7 +333,7 @@ def uploaded(kind: str, name: str, text: str) -> View:
         if ending is None:
             allowed = ", ".join(files.SUFFIXES)
             raise InputError(Fault(source=name, problem=f"allowed endings: {allowed}"))
-        data = parse(text, ending, name, most_bytes=len(text) + 1)
+        data = parse(text, ending, name, most_bytes=_MOST_BYTES)
         if not isinstance(data, Mapping):
             raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
         config = Model if kind == "model" else System
