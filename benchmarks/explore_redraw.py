@@ -41,9 +41,7 @@ def main(url: str) -> int:
         times = sorted(page.evaluate("window.times"))
         browser.close()
     median, high = statistics.median(times), times[int(0.95 * len(times))]
-    print(
-        f"{len(times)} changes of a slider: median {median:.0f} ms, 95 % below {high:.0f} ms"
-    )
+    print(f"{len(times)} changes of a slider: median {median:.0f} ms, 95 % below {high:.0f} ms")
     return 0
 
 
