@@ -226,4 +226,4 @@ def test_values_of_other_types_are_passed_over(tmp_path):
     record["traceEvents"] = odd + record["traceEvents"]
     path.write_text(json.dumps(record))
 
-    assert read_trace(path, DEGREES).products_s == plain.products_s
+    assert read_trace(path, DEGREES).products_s == pytest.approx(plain.products_s, rel=1e-6)

@@ -118,6 +118,8 @@ class _Collected:
     """What is needed of each event: five numbers of those on the device."""
 
     degrees: Mapping[str, int]
+    origin: float | None = None
+    """Time of the first event [us]; others count from it."""
     start: "array[float]" = field(default_factory=lambda: array("d"))
     duration: "array[float]" = field(default_factory=lambda: array("d"))
     device: "array[int]" = field(default_factory=lambda: array("i"))
@@ -141,7 +143,11 @@ class _Collected:
             return
         if not (_is_time(start) and _is_time(duration)):
             return
-        begin, length = _MICRO * float(start), _MICRO * float(duration)  # type: ignore[arg-type]
+        if self.origin is None:
+            self.origin = float(start)  # type: ignore[arg-type]
+        # Microseconds since 1970 take all digits: those of a kernel would be rounded in seconds.
+        begin = _MICRO * (float(start) - self.origin)  # type: ignore[arg-type]
+        length = _MICRO * float(duration)  # type: ignore[arg-type]
         if category in _ANNOTATIONS:
             self._annotate(name, category == "gpu_user_annotation", begin, begin + length)
         elif category in _DEVICE_CATEGORIES:
