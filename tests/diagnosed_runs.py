@@ -86,7 +86,7 @@ CASES = {
 }
 
 
-def _kernels(found, kind):
+def kernel_seconds(found, kind):
     """Time of kernels of a kind on the last stage in a step [s]."""
     stages = found.strategy["pp"]
     seconds = 0.0
@@ -105,9 +105,9 @@ def traced_step(found, loading_s):
     exposed = {axis: one.exposed for axis, one in comm.items()}
     hidden = {axis: one.total - one.exposed for axis, one in comm.items()}
     kernels = {
-        "products": _kernels(found, "matmul"),
-        "attention": _kernels(found, "attention"),
-        "other": _kernels(found, "memory"),
+        "products": kernel_seconds(found, "matmul"),
+        "attention": kernel_seconds(found, "attention"),
+        "other": kernel_seconds(found, "memory"),
     }
     idle = found.step_time_s - sum(kernels.values()) - sum(exposed.values()) - loading_s
     return Step(

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnosed_runs import CASES
-from shardwise import Model, Strategy, System
+from diagnosed_runs import CASES, kernel_seconds
+from shardwise import Model, Strategy, System, estimate
 from shardwise.interop.kineto.kernels import CommAxis, KernelClass
 from shardwise.interop.kineto.steps import TracedCommunication, TracedSteps
 from shardwise.planning.diagnose.components import Compared
@@ -176,6 +176,28 @@ def test_waiting_for_another_stage_is_the_bubble_up_to_its_length(predicted):
     assert one.gain_s == pytest.approx(0.4)
 
 
+def test_a_stall_is_found_where_the_bubble_is_in_receives(predicted):
+    """The bubble counts once: as waiting or as idle time."""
+    clean = _clean(predicted)
+    sends, bubble = clean.communication[CommAxis.PP], predicted.bubble_s
+    changes = {"total_s": sends.total_s + bubble, "exposed_s": sends.exposed_s + bubble}
+    slow = _with(clean, CommAxis.PP, waiting_s=bubble, **changes)
+    (one,) = _found(predicted, replace(slow, idle_s=clean.idle_s - bubble + 0.5))
+
+    assert one.cause == Cause.HOST_STALLS
+    assert one.gain_s == pytest.approx(0.5)
+
+
+def test_less_than_a_hundredth_of_the_step_is_no_finding(predicted):
+    """Messages between stages that take twice their time cost a third of a hundredth."""
+    clean = _clean(predicted)
+    sends = clean.communication[CommAxis.PP]
+    slow = {"total_s": 2 * sends.total_s, "exposed_s": 2 * sends.exposed_s}
+
+    assert sends.exposed_s < 0.01 * predicted.step_s
+    assert _found(predicted, _with(clean, CommAxis.PP, **slow)) == []
+
+
 @pytest.mark.parametrize(
     ("between", "loading", "causes"),
     [
@@ -241,6 +263,30 @@ def test_the_machine_as_measured_takes_as_long(predicted):
     assert again.kernels_s[KernelClass.PRODUCTS] == pytest.approx(slow.products_s, rel=0.01)
     assert again.total_s[CommAxis.TP] == pytest.approx(2.5 * own.total_s, rel=0.01)
     assert again.total_s[CommAxis.DP] < 1.6 * predicted.total_s[CommAxis.DP]
+
+
+def test_a_tier_is_slowed_until_its_axis_takes_as_long(predicted):
+    """Replicas in two tiers: the outer one must be slower than their communication is."""
+    clean = _clean(predicted)
+    own = clean.communication[CommAxis.DP]
+    slow = _with(clean, CommAxis.DP, total_s=3 * own.total_s, exposed_s=own.exposed_s + 0.2)
+    system, _ = with_findings(MODEL, SYSTEM, STRATEGY, _found(predicted, slow))
+    again = predicted_step(MODEL, system, STRATEGY, stage=1)
+
+    assert again.total_s[CommAxis.DP] == pytest.approx(3 * own.total_s, rel=0.01)
+    assert again.total_s[CommAxis.TP] == predicted.total_s[CommAxis.TP]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_kernels_are_those_of_the_listed_operations(recompute):
+    """Sums over all operations of a step, with what recompute repeats and the update."""
+    fields = CASES["replicas"].strategy | {"recompute": recompute}
+    own = Strategy.validated(fields).resolved(MODEL, SYSTEM.stack)
+    found = estimate(MODEL, SYSTEM, own, operations=True)
+    kernels = predicted_step(MODEL, SYSTEM, own).kernels_s
+    kinds = ("matmul", "attention", "memory")
+
+    assert list(kernels.values()) == pytest.approx([kernel_seconds(found, one) for one in kinds])
 
 
 def test_a_slowed_tier_changes_only_what_uses_it(predicted):

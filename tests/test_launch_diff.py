@@ -86,6 +86,8 @@ def test_lines_of_json_are_set_and_removed():
     assert _lines(diff, "+") == ['"stage": 1,']
     assert _lines(diff, "-") == ['"stage": 3,', '"stage3_max_live_parameters": 1000000000,']
     assert launch_diff("ds.json", JSON, [_change('"last"', "true", None)]) == ""
+    absent = [_change('"none"', "3", None), changes[0]]  # what is not there need not be removed
+    assert _lines(launch_diff("ds.json", JSON, absent), "+") == ['"stage": 1,']
     assert launch_diff("ds.json", JSON, [_change('"none"', "3", None)]) == ""
 
 

@@ -88,7 +88,7 @@ def test_memory_is_the_most_of_any_rank(tmp_path):
     """torchtitan prints what the allocator reserves, rank by rank."""
     one, other = Run(seconds=(2.0,) * 3), Run(seconds=(2.2,) * 3, memory=50.25 * GIB)
     path = tmp_path / "run.log"
-    lines = [*torchtitan(one), *torchtitan(other, rank=1)]
+    lines = [*torchtitan(other, rank=1), *torchtitan(one)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     log = read_log(path)
 
@@ -167,6 +167,38 @@ def test_lines_as_their_makers_print_them(tmp_path, name):
     log = read_log(path)
 
     assert {key: getattr(log, key)[0] for key in figures} == figures
+
+
+CUT = ("megatron", "primus", "torchtitan", "deepspeed", "deepspeed pipeline", "maxtext")
+
+
+@pytest.mark.parametrize("name", [*CUT, "huggingface"])
+def test_no_number_is_read_that_was_cut_off(tmp_path, name):
+    """Of a line that ends anywhere, a figure is read as it is in the whole line, or not at all."""
+    run = Run(seconds=(12.345,) * 3)
+    line = next(line for line in reversed(list(WRITERS[name](run))) if " 3" in line or "=3" in line)
+    (tmp_path / "run.log").write_text(f"{line}\n", encoding="utf-8")
+    whole = read_log(tmp_path / "run.log")
+    columns = ("seconds", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu")
+    for end in range(len(line)):
+        (tmp_path / "run.log").write_text(f"{line[:end]}\n", encoding="utf-8")
+        try:
+            log = read_log(tmp_path / "run.log")
+        except InputError:
+            continue
+        for column in columns:
+            value = getattr(log, column)
+            assert np.isnan(value).all() or value.tolist() == getattr(whole, column).tolist()
+
+
+def test_bars_with_a_label_are_not_those_of_the_run(tmp_path):
+    """Bars of downloads and data sets do not count, be they more than those of the run."""
+    run = Run(seconds=(2.5, 2.5))
+    others = [f"Loading shards: 50%|###  | {n}/9 [00:05<00:00,  1.25s/it]" for n in range(9)]
+    bars = [f" 50%|###  | {n}/2 [00:05<00:00,  2.50s/it]" for n in (1, 2)]
+    log = read_log(write_log(tmp_path / "run.log", lambda _: others + bars, run))
+
+    assert log.seconds.tolist() == [2.5, 2.5]
 
 
 def test_a_log_without_steps_says_what_was_looked_for(tmp_path):

@@ -43,6 +43,8 @@ def test_times_are_those_the_trace_was_written_with(tmp_path):
     assert exposed == pytest.approx({"tp": 0.08, "dp": 0.04, "pp": 0.02}, rel=1e-3)
     total = {axis: one.total_s for axis, one in found.communication.items()}
     assert total == pytest.approx({"tp": 0.38, "dp": 0.2, "pp": 0.02}, rel=1e-3)
+    # Equal collectives take longer behind compute than alone, and wait for nobody.
+    assert all(one.waiting_s < 1e-6 for one in found.communication.values())
 
 
 @pytest.mark.parametrize("ending", ["json", "json.gz"])
@@ -57,6 +59,18 @@ def test_order_and_size_of_the_chunks_do_not_matter(tmp_path, monkeypatch, endin
     for name in ("step_s", "products_s", "idle_s", "between_s"):
         assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=1e-9)
     assert found.communication.keys() == plain.communication.keys()
+
+
+@pytest.mark.parametrize("size", range(1, 8))
+def test_values_that_chunks_cut_are_read_completely(tmp_path, monkeypatch, size):
+    """Numbers at the top level have no end of their own: more text may go on with them."""
+    path = tmp_path / "trace.json"
+    path.write_text('{"schemaVersion": 12345, "traceEvents": [{"name": "k"}], "last": 67890}')
+    monkeypatch.setattr(events, "_CHUNK", size)
+    about = {}
+
+    assert list(events.trace_events(path, about)) == [{"name": "k"}]
+    assert about == {"schemaVersion": 12345, "last": 67890}
 
 
 def test_the_parts_of_any_step_add_up(tmp_path):
@@ -172,6 +186,14 @@ def test_members_tell_the_axis_where_nothing_is_described(ranks, size, collectiv
     group = ProcessGroup(description="undefined", size=size, ranks=ranks)
 
     assert axis_of(group, collective, "ncclDevKernel", DEGREES) == axis
+
+
+def test_replicas_reduce_among_the_ranks_of_their_context_too():
+    """A group of dp x cp ranks, tp x cp apart, is one of replicas."""
+    degrees = {"tp": 2, "cp": 2, "ep": 1, "pp": 1, "dp": 4}
+    group = ProcessGroup(size=8)
+
+    assert axis_of(group, "allreduce", "ncclDevKernel_AllReduce", degrees) == CommAxis.DP
 
 
 def test_what_waits_for_others_is_told_from_slow_transfers(tmp_path):

@@ -13,6 +13,7 @@ from shardwise.config import files
 from shardwise.errors import Fault, InputError
 
 _CHUNK = 1 << 20
+_FAR = 1 << 16
 _MOST_VALUE = 1 << 26
 """Characters of one event, or of another value of the file; no trace has larger ones."""
 _EVENTS = "traceEvents"
@@ -115,8 +116,10 @@ class _Reader:
             try:
                 value, end = self.decoder.raw_decode(self.buffer, self.position)
             except json.JSONDecodeError as error:
-                # What is complete and wrong is wrong far from the end of the text.
-                if len(self.buffer) - error.pos > _CHUNK or not self._more():
+                # What is complete and wrong is wrong far from the end of the text; of a text
+                # without an end the error is at its start.
+                cut = error.msg.startswith("Unterminated") or len(self.buffer) - error.pos < _FAR
+                if not cut or not self._more():
                     raise self._fault(f"is no JSON: {error.msg}") from None
                 continue
             except RecursionError:
