@@ -110,9 +110,9 @@ class _Reader:
 
     def _value(self) -> Any:
         """Read a value; more text is read until it is complete."""
-        while self.position < len(self.buffer) and self.buffer[self.position] in _SPACE:
-            self.position += 1
         while True:
+            while self.position < len(self.buffer) and self.buffer[self.position] in _SPACE:
+                self.position += 1
             try:
                 value, end = self.decoder.raw_decode(self.buffer, self.position)
             except json.JSONDecodeError as error:
