@@ -13,7 +13,7 @@ from shardwise.planning.diagnose.components import Compared
 from shardwise.planning.diagnose.findings import traced_findings
 from shardwise.planning.diagnose.predicted import predicted_step
 from shardwise.planning.diagnose.rebase import slowed_tier, with_findings
-from shardwise.planning.diagnose.results import Cause
+from shardwise.planning.diagnose.results import Cause, Finding
 
 SYSTEM = System.load("h100-sxm")
 CASE = CASES["tensor and pipeline"]
@@ -265,16 +265,34 @@ def test_the_machine_as_measured_takes_as_long(predicted):
     assert again.total_s[CommAxis.DP] < 1.6 * predicted.total_s[CommAxis.DP]
 
 
-def test_a_tier_is_slowed_until_its_axis_takes_as_long(predicted):
-    """Replicas in two tiers: the outer one must be slower than their communication is."""
-    clean = _clean(predicted)
-    own = clean.communication[CommAxis.DP]
-    slow = _with(clean, CommAxis.DP, total_s=3 * own.total_s, exposed_s=own.exposed_s + 0.2)
-    system, _ = with_findings(MODEL, SYSTEM, STRATEGY, _found(predicted, slow))
-    again = predicted_step(MODEL, system, STRATEGY, stage=1)
+@pytest.mark.parametrize(
+    ("model", "fields", "axis"),
+    [
+        ("llama3-8b", {"gpus": 64, "gbs": 64, "zero": 1, "dp_shard": 8}, "dp"),
+        ("qwen3-30b-a3b", {"gpus": 32, "ep": 16, "gbs": 64, "dispatcher": "deepep"}, "ep"),
+        ("qwen3-30b-a3b", {"gpus": 32, "ep": 16, "gbs": 64, "dispatcher": "all_to_all"}, "ep"),
+    ],
+)
+def test_a_tier_is_slowed_until_its_axis_takes_as_long(model, fields, axis):
+    """Replicas in two tiers, and experts whose library has other limits than the tier."""
+    own = Model.load(model)
+    strategy = Strategy.validated(fields | {"any_software": True}).resolved(own, SYSTEM.stack)
+    before = estimate(own, SYSTEM, strategy).comm_s[axis].total
+    finding = Finding(
+        cause=Cause.SLOW_LINK,
+        component=axis,
+        tier="fabric",
+        excess_s=1.0,
+        ratio=2.5,
+        gain_s=1.0,
+        gain_share=0.1,
+        text="",
+    )
+    system, _ = with_findings(own, SYSTEM, strategy, [finding])
 
-    assert again.total_s[CommAxis.DP] == pytest.approx(3 * own.total_s, rel=0.01)
-    assert again.total_s[CommAxis.TP] == predicted.total_s[CommAxis.TP]
+    assert estimate(own, system, strategy).comm_s[axis].total == pytest.approx(
+        2.5 * before, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

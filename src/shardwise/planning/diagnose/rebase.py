@@ -24,10 +24,12 @@ _STACK_FACTORS = {
     Cause.SLOW_ATTENTION: "attention_time_factor",
     Cause.SLOW_KERNELS: "memory_traffic_factor",
 }
+_ALL_TO_ALL = "all_to_all"
+"""Also what libraries of expert parallelism send, with kernels of their own."""
 _KINDS = {
     CommAxis.TP: ("all_reduce", "all_gather", "reduce_scatter"),
     CommAxis.CP: ("p2p", "all_gather", "all_to_all"),
-    CommAxis.EP: ("all_to_all",),
+    CommAxis.EP: (_ALL_TO_ALL,),
     CommAxis.PP: ("p2p",),
     CommAxis.DP: ("all_reduce", "all_gather", "reduce_scatter"),
 }
@@ -88,12 +90,17 @@ def slowed_tier(
         Kinds of collectives; None: all.
     """
     fields = system.to_dict()
-    for tier in fields["network"]:
+    for position, tier in enumerate(fields["network"]):
         if tier["name"] != name:
             continue
         for kind, rates in tier["collectives"].items():
             if kinds is None or kind in kinds:
                 _slow(rates, factor)
+        if kinds is None or _ALL_TO_ALL in kinds:
+            share = "fabric_efficiency" if position else "link_efficiency"
+            for kernels in fields["expert_kernels"].values():
+                for one in kernels.values():
+                    one[share] = max(one[share] / factor, LEAST_SHARE)
     return System.validated(fields)
 
 
@@ -121,10 +128,12 @@ def _slowed_axis(
     factor, changed = ratio, slowed_tier(system, finding.tier, ratio, kinds)
     for _ in range(_ROUNDS):
         found = estimate(model, changed, strategy).comm_s[axis].total / alone
-        if abs(found / ratio - 1) < _CLOSE or found <= 1:
+        if abs(found / ratio - 1) < _CLOSE:
             break
-        # Communication inside inner tiers is as fast as before; the rest grows with the factor.
-        factor = min(1 + (factor - 1) * (ratio - 1) / (found - 1), _MOST)
+        # Inner tiers are as fast as before, and a library of experts may have another limit: only
+        # the rest grows with the factor.
+        grows = max(found - 1, (ratio - 1) / 2)
+        factor = min(1 + (factor - 1) * (ratio - 1) / grows, _MOST)
         changed = slowed_tier(system, finding.tier, factor, kinds)
     return changed
 
