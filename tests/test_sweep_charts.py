@@ -124,6 +124,39 @@ def test_a_trend_has_a_line_for_each_value_of_the_other_axis(mapped):
     assert over.layout.xaxis.title.text == "hbm.capacity [GiB]"
 
 
+def test_two_points_are_bars_from_zero():
+    """With the interval of each; of several systems side by side, also where nothing fits."""
+    rates = (axis("nvlink.bandwidth", ["1x", "2x"], unit="byte/s"), [4e11, 8e11])
+
+    def found(*_):
+        ends = {"interval_low_s": 9.0, "interval_high_s": 12.0}
+        return plan(10).model_copy(update=ends)
+
+    figure = trend(swept([rates], found))
+    (bars,) = figure.data
+    assert bars.type == "bar"
+    assert (list(bars.x), list(bars.y)) == (["1x", "2x"], [10, 10])
+    assert (list(bars.error_y.array), list(bars.error_y.arrayminus)) == ([2, 2], [1, 1])
+    assert figure.layout.yaxis.rangemode == "tozero"
+    assert "does not start at 0" not in figure.layout.title.text
+    assert "whiskers: range of 8 in 10 runs" in figure.layout.title.text
+    figure = trend(
+        swept([rates], lambda s, v: plan(10) if (s, v) == ("b", 4e11) else None, systems=("a", "b"))
+    )
+    assert [list(each.y) for each in figure.data] == [[None, None], [10, None]]
+    assert "whiskers" not in figure.layout.title.text
+    assert list(figure.data[1].text) == ["10.0", "nothing fits"]
+
+
+def test_an_axis_that_does_not_start_at_zero_says_so():
+    """As where three points differ little; not where they differ much."""
+    sizes = (axis("domain", [4, 8, 64]), [4, 8, 64])
+    near = trend(swept([sizes], lambda _, n: plan(200 - n)))
+    assert "the axis does not start at 0" in near.layout.title.text
+    far = trend(swept([sizes], lambda _, n: plan(100 / n)))
+    assert "the axis does not start at 0" not in far.layout.title.text
+
+
 def test_a_trend_asks_which_axis_and_for_numbers(mapped):
     """Several axes, an unknown one, and one of words."""
     words = swept(

@@ -222,4 +222,5 @@ def _bars(
     figure.update_yaxes(autorange="reversed")
     subtitle = "the best configuration of each search"
     height = 220 + 24 * len(rows)
-    return styled(figure, title.split(" [", maxsplit=1)[0].capitalize(), subtitle, height=height)
+    name = title.split(" [", maxsplit=1)[0]
+    return styled(figure, name[:1].upper() + name[1:], subtitle, height=height)

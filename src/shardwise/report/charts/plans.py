@@ -1,7 +1,7 @@
 """A plan of a search in words: titles of charts, labels of axes, hover texts."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -181,6 +181,12 @@ def hover_text(plan: Plan, capacity_bytes: float) -> str:
 
 def _range_words(low_s: float, high_s: float) -> str:
     return f"8 of 10 runs: {rounded(low_s)} to {rounded(high_s)} s"
+
+
+def whisker_words(plans: Iterable[Plan]) -> str:
+    """What whiskers are, at the end of a subtitle; nothing if no plan has an interval."""
+    known = any(plan.interval_s is not None for plan in plans)
+    return "; whiskers: range of 8 in 10 runs" if known else ""
 
 
 def range_of(plan: Plan, value: float, *, is_rate: bool = False) -> tuple[float, float] | None:

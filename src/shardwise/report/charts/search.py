@@ -18,7 +18,6 @@ from shardwise.report.charts.common import (
     MEMORY_COLORS,
     MUTED,
     PAPER,
-    RANGES,
     TIME_COLORS,
     Figure,
     Trace,
@@ -46,6 +45,7 @@ from shardwise.report.charts.plans import (
     search_words,
     short_name,
     value_word,
+    whisker_words,
 )
 from shardwise.report.console import GIB
 
@@ -102,7 +102,7 @@ def front(result: SearchResult) -> Figure:
         counts = sorted({int(axis.value(plan)) for plan in plans})
         figure.update_xaxes(type="log", tickvals=counts, ticktext=[f"{n:,}" for n in counts])
     subtitle = f"{search_words(result)}; no other strategy beats one of these {len(plans)} on both"
-    subtitle += RANGES if any(plan.interval_s for plan in plans) else ""
+    subtitle += whisker_words(plans)
     return styled(figure, f"Time against {axis.title}", subtitle)
 
 
@@ -134,7 +134,8 @@ def scaling(result: SearchResult) -> Figure:
     figure.update_yaxes(title="tokens/s", **log_axis(rates), row=1, col=1)
     figure.update_yaxes(title="efficiency [%]", rangemode="tozero", row=2, col=1)
     origin = f"efficiency: tokens/s per GPU over that of {feasible[0].gpus} GPUs"
-    subtitle = f"{search_words(result)}; {origin}{RANGES}"
+    known = whisker_words(scale.best for scale in feasible if scale.best is not None)
+    subtitle = f"{search_words(result)}; {origin}{known}"
     styled(figure, "Scaling of the best", subtitle, height=640)
     return figure
 

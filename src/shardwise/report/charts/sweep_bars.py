@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -14,7 +15,6 @@ from shardwise.report.charts.common import (
     INK,
     MEMORY_COLORS,
     PAPER,
-    RANGES,
     TIME_COLORS,
     Figure,
     Trace,
@@ -26,9 +26,18 @@ from shardwise.report.charts.common import (
     subplots,
     whiskers,
 )
-from shardwise.report.charts.plans import Measure, range_of, rounded, short_name, value_word
+from shardwise.report.charts.plans import (
+    Measure,
+    range_of,
+    rounded,
+    short_name,
+    value_word,
+    whisker_words,
+)
 from shardwise.report.charts.sweep_points import (
+    Series,
     axis_named,
+    best_of,
     label_of,
     missing,
     point_hover,
@@ -52,6 +61,8 @@ _MOST_WITH_WORDS = 30
 # Pixels of a column with its label, and of the axes at both sides.
 _COLUMN_WIDTH, _SIDES = 60, 160
 _FEW = 3
+# The library has one color for the chosen button, so that themes do not change these.
+_BUTTON_LOOK = {"bgcolor": "#d0d7de", "bordercolor": "#8b949e", "font": {"color": "#1f2328"}}
 # Between the names of groups and the buttons.
 _BUTTONS = 40
 # Size of the bold names of groups [pixels].
@@ -123,7 +134,8 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     words = "system" if along is None else short_name(along.name)
     title = f"Best strategies by {words}" if len(places) > 1 else "The best strategy"
     width = _SIDES + min(_WIDTH, _COLUMN_WIDTH * max(_FEW, len(places)))
-    styled(figure, title, sweep_words(result) + RANGES, height=330 + strip + 510, least_width=width)
+    subtitle = sweep_words(result) + whisker_words(column.plan for column in columns)
+    styled(figure, title, subtitle, height=330 + strip + 510, least_width=width)
     _add_labels(figure, places, "" if along is None else words)
     figure.update_layout(
         barmode="stack",
@@ -203,7 +215,9 @@ def _add_times(
     ]
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": _BUTTONS}}
     figure.update_layout(
-        updatemenus=[{"type": "buttons", "direction": "right", "buttons": buttons, **place}]
+        updatemenus=[
+            {"type": "buttons", "direction": "right", "buttons": buttons, **_BUTTON_LOOK, **place}
+        ]
     )
 
 
@@ -414,3 +428,36 @@ def _depth(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         return 0.0
     return log2(value)
+
+
+def whiskers_of(plans: Sequence[PointPlan], shown: Measure, color: str) -> dict[str, Any]:
+    """Return the prediction intervals of what is shown of plans, as error bars."""
+    values = [shown.value(plan) for plan in plans]
+    is_rate = not shown.lower_is_better
+    pairs = zip(plans, values, strict=True)
+    return whiskers(values, [range_of(p, v, is_rate=is_rate) for p, v in pairs], color)
+
+
+def point_bars(result: SweepResult, line: Series, axis: Axis, shown: Measure) -> Trace:
+    """Return the points of a line as bars, with the reasons where there is nothing."""
+    best = [best_of(point) for point in line.points]
+    values = [None if plan is None else shown.value(plan) for plan in best]
+    plans = [plan for plan in best if plan is not None]
+    bars = whiskers_of(plans, shown, INK)
+    for name in ("array", "arrayminus"):  # a place for each point
+        ends = iter(bars[name])
+        bars[name] = [0.0 if plan is None else next(ends) for plan in best]
+    return plotly().Bar(
+        x=[label_of(result, axis, point) for point in line.points],
+        y=values,
+        error_y=bars,
+        marker={"color": line.color},
+        text=["nothing fits" if value is None else rounded(value) for value in values],
+        textposition="inside",
+        insidetextanchor="middle",
+        customdata=[
+            point_hover(result, point, plan) for point, plan in zip(line.points, best, strict=True)
+        ],
+        hovertemplate="%{customdata}<extra></extra>",
+        name=line.name,
+    )

@@ -9,7 +9,6 @@ from shardwise.report.charts.common import (
     INK,
     LINES,
     MUTED,
-    RANGES,
     Figure,
     Trace,
     log_axis,
@@ -19,13 +18,13 @@ from shardwise.report.charts.common import (
     subplots,
     whiskers,
 )
-from shardwise.report.charts.plans import Measure, range_of, rounded, short_name
+from shardwise.report.charts.plans import range_of, rounded, short_name, whisker_words
+from shardwise.report.charts.sweep_bars import point_bars, whiskers_of
 from shardwise.report.charts.sweep_points import (
     Series,
     axis_named,
     best_of,
     is_numeric,
-    label_of,
     missing,
     number_axis,
     number_of,
@@ -98,7 +97,7 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
     figure.update_xaxes(**{**along, "title": None, "type": "log"})
     figure.update_xaxes(title=along["title"], row=2, col=1)
     unity = f"relative to a GPU of {place} with {first[0].values[axis.name]:,}"
-    subtitle = f"{sweep_words(result)}; dashed: ideal; below: {unity}{RANGES}"
+    subtitle = f"{sweep_words(result)}; dashed: ideal; below: {unity}{_known(lines)}"
     return styled(figure, f"Strong scaling of {result.model}", subtitle, height=720)
 
 
@@ -112,10 +111,10 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     lines, shown = series(result, along), shown_for(result, tokens)
     _first(lines)
     figure = plotly().Figure()
-    title, subtitle = f"Best {shown.title} over {along.name}", sweep_words(result) + RANGES
+    title, subtitle = f"Best {shown.title} over {along.name}", sweep_words(result) + _known(lines)
     if len({number_of(along, point) for point in result.points}) < _LEAST_OF_A_LINE:
         for line in lines:
-            figure.add_trace(_columns(result, line, along, shown))
+            figure.add_trace(point_bars(result, line, along, shown))
         figure.update_yaxes(title=shown.axis_title, rangemode="tozero")
         figure.update_xaxes(title=short_name(along.name), type="category", showgrid=False)
         styled(figure, title, subtitle)
@@ -123,7 +122,7 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     for number, line in enumerate(lines):
         plans = [plan for _, plan in line.feasible]
         values = [shown.value(plan) for plan in plans]
-        bars = _whiskers(plans, shown, line.color)
+        bars = whiskers_of(plans, shown, line.color)
         figure.add_trace(scatter(y=values, **_line(result, line, along), error_y=bars))
         _add_crosses(figure, line, along, _without(line), number)
     found = [shown.value(plan) for _, plan in chain.from_iterable(s.feasible for s in lines)]
@@ -134,37 +133,9 @@ def trend(result: SweepResult, axis: str = "", *, tokens: float | None = None) -
     return styled(figure, title, subtitle)
 
 
-def _whiskers(plans: Sequence[PointPlan], shown: Measure, color: str) -> dict[str, Any]:
-    """Prediction intervals of what is shown of plans."""
-    values = [shown.value(plan) for plan in plans]
-    is_rate = not shown.lower_is_better
-    pairs = zip(plans, values, strict=True)
-    return whiskers(values, [range_of(p, v, is_rate=is_rate) for p, v in pairs], color)
-
-
-def _columns(result: SweepResult, line: Series, axis: Axis, shown: Measure) -> Trace:
-    """The points of a line as bars, with the reasons where there is nothing."""
-    best = [best_of(point) for point in line.points]
-    values = [None if plan is None else shown.value(plan) for plan in best]
-    plans = [plan for plan in best if plan is not None]
-    bars = _whiskers(plans, shown, INK)
-    for name in ("array", "arrayminus"):  # a place for each point
-        ends = iter(bars[name])
-        bars[name] = [0.0 if plan is None else next(ends) for plan in best]
-    return plotly().Bar(
-        x=[label_of(result, axis, point) for point in line.points],
-        y=values,
-        error_y=bars,
-        marker={"color": line.color},
-        text=["nothing fits" if value is None else rounded(value) for value in values],
-        textposition="inside",
-        insidetextanchor="middle",
-        customdata=[
-            point_hover(result, point, plan) for point, plan in zip(line.points, best, strict=True)
-        ],
-        hovertemplate="%{customdata}<extra></extra>",
-        name=line.name,
-    )
+def _known(lines: Sequence[Series]) -> str:
+    """What the whiskers of lines are."""
+    return whisker_words(plan for line in lines for _, plan in line.feasible)
 
 
 def ratio(

@@ -8,7 +8,6 @@ from shardwise.planning.sweep.results import Axis, SweepPoint, SweepResult
 from shardwise.report.charts.common import (
     ACCENT,
     EMPTY,
-    INK,
     PAPER,
     VEIL,
     Figure,
@@ -38,6 +37,8 @@ Marks = Mapping[str, Mapping[str, float]]
 _AXES = 2
 _LEAST_OF_A_PLANE = 3
 _ORIGINAL = "1x"
+# Of words on the colors of a map, which are the same in both themes.
+_ON_MAP = "#1f2328"
 
 
 def heat_map(
@@ -96,7 +97,7 @@ def contour(
             hovertemplate="%{customdata}<extra></extra>",
             connectgaps=False,
             line={"color": PAPER, "width": 0.7},
-            contours={"showlabels": not drawn.is_log, "labelfont": {"size": 11, "color": INK}},
+            contours={"showlabels": not drawn.is_log, "labelfont": {"size": 11, "color": _ON_MAP}},
             ncontours=18,
             name=drawn.shown.title,
         )

@@ -10,7 +10,6 @@ from shardwise.report.charts.common import (
     COMPONENT_NAMES,
     LINES,
     PAPER,
-    RANGES,
     TIME_COLORS,
     Figure,
     log_axis,
@@ -27,6 +26,7 @@ from shardwise.report.charts.plans import (
     range_of,
     short_name,
     value_word,
+    whisker_words,
 )
 from shardwise.report.charts.sweep_points import (
     best_of,
@@ -43,6 +43,8 @@ _PERCENT = 100.0
 # Fields of a strategy that say nothing about its shape.
 _NOT_DRAWN = ("sequence_parallel", "global_batch_size", "seq_len", "gpus")
 _MOST_DIMENSIONS = 12
+# Length of an axis over its longest bar: room for text.
+_ROOM = 1.3
 # Pixels of a column of the design space, and of all at its sides.
 _DIMENSION, _AROUND = 75, 280
 _DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
@@ -93,7 +95,8 @@ def runners_up(result: SweepResult) -> Figure:
     figure.update_layout(bargap=0.4, barmode="overlay")
     order = {"categoryorder": "array", "categoryarray": names, "autorange": "reversed"}
     figure.update_yaxes(**order, showgrid=False)
-    figure.update_xaxes(title="time beyond that of the best [%]", rangemode="tozero")
+    ends = [0, _ROOM * max(more)] if max(more) > 0 else None
+    figure.update_xaxes(title="time beyond that of the best [%]", range=ends)
     return figure
 
 
@@ -288,7 +291,8 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     if against == "gpus":
         counts = sorted({int(axis.value(plan)) for _, plan in found})
         figure.update_xaxes(tickvals=counts, ticktext=[f"{n:,}" for n in counts])
-    subtitle = f"{sweep_words(result)}; the best of every point{RANGES}"
+    known = whisker_words(plan for _, plan in found)
+    subtitle = f"{sweep_words(result)}; the best of every point{known}"
     styled(figure, f"Time against {axis.title}", subtitle)
     return figure
 

@@ -71,5 +71,3 @@ TITLE_SPACE = 60
 """Pixels of a title with its subtitle, which a page shows as text."""
 LEGEND_SPACE = 30
 """Pixels above a chart for the buttons of the chart library."""
-RANGES = "; whiskers: range of 8 in 10 runs"
-"""Of subtitles of charts with prediction intervals."""

@@ -5,6 +5,9 @@
   const NARROW = 560; // px of a chart
   const LABEL = 20; // letters in a line of a label, on narrow screens
   const TITLE = 34;
+  const NAME = 36; // and in one of a legend
+  const LINE = 17; // px
+  const TICKS = 18; // of a logarithmic axis
   const SHORT = 10; // letters of a label next to a point
   const LEGEND_LINE = 22; // px
   const ROUNDS = 3; // a legend may take more lines once there is room for them
@@ -64,8 +67,11 @@
   /** Change a chart so that it can be read on a narrow screen. */
   function narrow(chart) {
     const words = (list) => (Array.isArray(list) ? list.map((one) => wrapped(one, LABEL)) : list);
+    const rows = new Set();
     for (const trace of chart.data) {
       trace.y = words(trace.y);
+      if (trace.orientation === "h") trace.y.forEach((one) => rows.add(String(one)));
+      trace.name = wrapped(trace.name, NAME);
       const long = [trace.text].flat().some((one) => one && one.length > SHORT);
       if (long && trace.mode) trace.mode = trace.mode.replace("+text", "");
       if (trace.colorbar) {
@@ -73,10 +79,19 @@
         trace.colorbar.title = { ...trace.colorbar.title, side: "top" };
       }
     }
+    // Rows whose labels take several lines are as high as these.
+    const lines = Math.max(0, ...[...rows].map((row) => row.split("<br>").length));
+    const meta = chart.layout.meta || {};
+    if (rows.size) meta.inner_height = Math.max(meta.inner_height, rows.size * lines * LINE);
     for (const [name, axis] of Object.entries(chart.layout)) {
       if (!/^[xy]axis\d*$/.test(name)) continue;
       if (axis.title && axis.title.text) axis.title.text = wrapped(axis.title.text, TITLE);
       axis.tickfont = { ...axis.tickfont, size: 11 };
+      if (name.startsWith("x") && axis.type === "log" && (axis.tickvals || []).length > TICKS) {
+        const decade = axis.tickvals.map((value) => Number.isInteger(Math.log10(value)));
+        axis.ticktext = axis.ticktext.filter((_, i) => decade[i]);
+        axis.tickvals = axis.tickvals.filter((_, i) => decade[i]);
+      }
       if (axis.ticktext) axis.ticktext = words(axis.ticktext);
       if (axis.categoryarray) axis.categoryarray = words(axis.categoryarray);
     }

@@ -39,7 +39,7 @@ def report_of(
     question += [(axis.name, ", ".join(axis.labels)) for axis in result.axes]
     question += requested(result.space or result.strategy or {})
     lines = [
-        f"{result.candidates:,} strategies at {len(result.points):,} points",
+        f"{result.candidates:,} strategies; points: {len(result.points):,}",
         "the best strategy was searched at each point"
         if result.searched
         else "one strategy was evaluated at each point",
