@@ -1,9 +1,11 @@
 """`search --for`: every listed plan of every launcher is exported, and read back."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
+import shardwise as shardwise_package
 from launch_plans import legal_plans
 from shardwise import InputError, Model, Stack, estimate, export, search
 from shardwise.cli import export_launch
@@ -12,6 +14,7 @@ from shardwise.interop.launch import LaunchText
 from shardwise.interop.launchers import LAUNCHERS, read_by, recognised_launcher
 from shardwise.planning.export import command_of
 
+ROOT = Path(__file__).parent.parent
 CASES = [
     ("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 64, "micro_batch_size": 1}),
     ("qwen3-30b-a3b", "b200-sxm", {"gpus": 16, "gbs": 64, "micro_batch_size": 1, "pp": [1, 2]}),
@@ -65,3 +68,34 @@ def test_the_command_of_a_plan_sets_every_field(shardwise, monkeypatch, launcher
         code, _, err = shardwise(*shlex.split(" ".join(words))[1:])
         assert (code, err) == (2, "error: enough\n")
         assert found.pop() == (*names, plan.strategy)
+
+
+def _size(path):
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+def test_only_its_own_launcher_recognizes_a_file(launcher):
+    """So that the order of the launchers does not matter."""
+    for ending in launcher.endings:
+        plan = {"gpus": 8, "gbs": 64, "tp": 2}
+        found = export(launcher, "llama3-8b", "h100-sxm", plan, ending=ending, nearest=True)
+        text = found.files[0].text
+        assert [one.name for one in LAUNCHERS if one.recognise(text, f"a{ending}")] == [
+            launcher.name
+        ]
+
+
+def test_files_of_shardwise_and_other_tools_are_no_launch_files():
+    """Catalog, documentation and files of predecessors; tables of runs quote launchers' words."""
+    places = (Path(shardwise_package.__file__).parent / "catalog", ROOT / "docs", ROOT / "tests")
+    endings = (".yaml", ".yml", ".json", ".toml")
+    every = [path for place in places for path in place.rglob("*") if path.suffix in endings]
+    small = [path for path in every if "measured" not in path.parts and _size(path) < 2**20]
+    assert len(small) > 150
+    found = {
+        str(path.relative_to(ROOT)): launcher.name
+        for path in small
+        if (launcher := recognised_launcher(path.read_text(encoding="utf-8"), str(path)))
+    }
+    assert found == {}

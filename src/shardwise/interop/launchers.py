@@ -87,10 +87,10 @@ def read_launch(
         titles = ", ".join(one.title for one in LAUNCHERS)
         raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
     known = None if model is None else Model.load(model)
-    asked = LaunchText(
+    known_text = LaunchText(
         source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
     )
-    return read_by(launcher, asked)
+    return read_by(launcher, known_text)
 
 
 def _check(path: object, gpus: object, variables: object) -> None:

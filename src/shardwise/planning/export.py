@@ -139,9 +139,9 @@ def export(
     )
 
 
-def _entered(given: object, name: str) -> str:
+def _entered(argument: object, name: str) -> str:
     """A model or system as a command names it."""
-    return str(given).strip() if isinstance(given, (str, Path)) else name
+    return str(argument).strip() if isinstance(argument, (str, Path)) else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

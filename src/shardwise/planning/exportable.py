@@ -47,7 +47,7 @@ class Exportable:
         """Return the items whose strategy can be expressed."""
         return tuple(one for one in items if self(strategy(one)))
 
-    def refuse_if_none(self, kept: bool) -> None:
+    def refuse_if_none(self, remain: bool) -> None:
         """Raise the faults of the model if they are why nothing is left.
 
         Raises
@@ -57,7 +57,7 @@ class Exportable:
         """
         found = [fault for faults in self._faults.values() for fault in faults]
         model = [fault for fault in found if fault.field not in Strategy.model_fields]
-        if model and not kept:
+        if model and not remain:
             raise InputError(list({str(fault): fault for fault in model}.values()))
 
 

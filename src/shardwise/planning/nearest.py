@@ -192,9 +192,9 @@ class _Changes:
     def _rows(self, number: int) -> Iterator[dict[str, Any]]:
         """Changes by field; those of more fields at fault come first."""
         others = [name for name in self.values if name not in self.offending]
-        ours = [name for name in self.values if name in self.offending]
+        at_fault = [name for name in self.values if name in self.offending]
         for free in range(min(number, _FREE_CHANGES) + 1):
-            for some in combinations(ours, number - free):
+            for some in combinations(at_fault, number - free):
                 for more in combinations(others, free):
                     names = (*some, *more)
                     for row in product(*(self.values[name] for name in names)):
@@ -229,17 +229,17 @@ class _Changes:
         return step_s, lambda position: tables[place[position, 0]].strategy(int(place[position, 1]))
 
     def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
-        mine, theirs = self.base.to_dict(), found.to_dict()
-        mine |= {name: getattr(self.own, name) for name in (*_DEGREES, "dp")}
-        changed = {name for name in _DEGREES if mine[name] != theirs[name]} | row.keys()
-        if mine["dp"] not in (None, theirs["dp"]):
+        before, after = self.base.to_dict(), found.to_dict()
+        before |= {name: getattr(self.own, name) for name in (*_DEGREES, "dp")}
+        changed = {name for name in _DEGREES if before[name] != after[name]} | row.keys()
+        if before["dp"] not in (None, after["dp"]):
             changed |= {"dp"}
         changes = (
-            FieldChange(field=n, given=mine[n], value=theirs[n])
+            FieldChange(field=n, given=before[n], value=after[n])
             for n in COLUMNS
-            if n in changed and mine[n] != theirs[n]
+            if n in changed and before[n] != after[n]
         )
-        return NearestPlan(strategy=theirs, changes=tuple(changes), step_time_s=step_time_s)
+        return NearestPlan(strategy=after, changes=tuple(changes), step_time_s=step_time_s)
 
 
 def _column(own: object, values: list[Any], varied: bool) -> Any:
