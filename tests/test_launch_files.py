@@ -91,6 +91,7 @@ def test_a_launch_file_stands_for_a_strategy(shardwise):
         "sweep run.sh h100-sxm --fixed --vary fabric.bandwidth=1x,2x --json",
         "sweep llama3-8b h100-sxm --strategy run.sh --vary fabric.bandwidth=1x,2x --json",
         "trace run.sh h100-sxm --json",
+        "peers run.sh h100-sxm --json",
         "trace llama3-8b h100-sxm --strategy run.sh --json",
     ],
 )

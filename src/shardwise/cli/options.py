@@ -14,21 +14,23 @@ COMMAND_LINE = "command line"
 """Source of faults of flags."""
 
 _NAME_OR_FILE = "Catalog name or file (YAML, JSON, TOML; also .gz):"
+_MODEL_FILES = (
+    "shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; owner/name on the Hugging "
+    "Face hub; or launch file of a trainer, which sets strategy and software, too"
+)
 _SYSTEM_FILES = f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC or AMPeD format."
 ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help=f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; "
-        "or owner/name on the Hugging Face hub.",
+        help=f"{_NAME_OR_FILE} {_MODEL_FILES}.",
     ),
 ]
 ModelOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; "
-        "or owner/name on the Hugging Face hub. Optional with --recipe.",
+        help=f"{_NAME_OR_FILE} {_MODEL_FILES}. Optional with --recipe.",
     ),
 ]
 SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEM_FILES)]
@@ -75,8 +77,8 @@ StrategyOption = Annotated[
     typer.Option(
         "--strategy",
         metavar="FILE",
-        help="Strategy file (shardwise, SimuMax or AMPeD format) or Calculon execution file; flags "
-        "override its fields.",
+        help="Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or "
+        "launch file of a trainer; flags override its fields.",
     ),
 ]
 

@@ -15,6 +15,7 @@ from shardwise.cli.options import (
     SystemArgument,
 )
 from shardwise.cli.output import Stopwatch, log, show
+from shardwise.cli.recipes import Chosen
 from shardwise.cli.reference import case_of
 from shardwise.config.model import Model
 from shardwise.config.system import System
@@ -58,9 +59,11 @@ def command(
         _show_calculon(inputs, rank, json=json, output=output)
         return 0
     watch = Stopwatch()
-    the_model, the_system = Model.load(model), System.load(system)
+    chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
+    the_model, the_system = Model.load(chosen.model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
-    found = peers_of(the_model, the_system, strategy_of(strategy, flags))
+    own = strategy_of(chosen.strategy, chosen.fields(flags))
+    found = peers_of(the_model, the_system, own)
     one = None if rank is None else found.of(_number(rank, len(found)))
     log.info("numbered %d ranks in %s", len(found), watch)
 
@@ -72,7 +75,8 @@ def command(
         else:
             print_rank(found, one)
 
-    show(found.to_dict if one is None else one.to_dict, tables, json=json, output=output)
+    record = (found if one is None else one).to_dict
+    show(lambda: record() | chosen.launch_record(), tables, json=json, output=output)
     return 0
 
 
