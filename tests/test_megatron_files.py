@@ -16,6 +16,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.interop import megatron
 from shardwise.interop.launch import LaunchPlan, LaunchText
+from shardwise.interop.megatron.writer import environment
 from shardwise.interop.ranks import parse_job
 from shardwise.parallel.constraints import illegal_faults, refuse_illegal
 
@@ -267,6 +268,7 @@ def test_options_of_the_software_change_its_stack(options, expected):
         (TINY + "--cp-comm-type x --context-parallel-size 2", "--cp-comm-type: 'x': allowed: p2p"),
         (TINY.replace("--vocab-size 1000", ""), "--vocab-size: is missing"),
         (TINY.replace("--hidden-size 512", ""), "--hidden-size: is missing"),
+        (TINY.replace("--micro-batch-size 1", ""), "--micro-batch-size: is missing"),
         (TINY + "--hidden-size", "--hidden-size: has no value"),
         (
             EXPERTS + "--moe-layer-freq [0,1]",
@@ -331,7 +333,12 @@ def test_a_list_of_arguments_that_a_run_prints_is_read():
         "tensor_model_parallel_size": 2,
         "untie_embeddings_and_output_weights": True,
         "use_distributed_optimizer": True,
+        "apply_rope_fusion": True,
+        "fp8_margin": 0,
+        "main_grads_dtype": "torch.float32",
         "moe_shared_expert_overlap": True,
+        "num_virtual_stages_per_pipeline_rank": None,
+        "tp_comm_bulk_dgrad": True,
         "world_size": 16,
     }
     lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()]
@@ -347,3 +354,75 @@ def test_a_list_of_arguments_that_a_run_prints_is_read():
     assert (launch.model.vocab, launch.model.tied_embeddings) == (32000, False)
     assert strategy.loaded_stack().gradient_dtype == "compute"
     assert [one.option for one in launch.not_understood] == ["--moe-shared-expert-overlap"]
+
+
+# --- What stands around the options ---------------------------------------------------------------
+
+
+def plan_of(model, system, comments=(), **fields):
+    loaded, given = Model.load(model), {"stack": LAUNCHER.stack, "gbs": 64} | fields
+    strategy = Strategy(**given).resolved(loaded)
+    return LaunchPlan(
+        model=loaded, system=System.load(system), strategy=strategy, comments=comments
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "system", "expected"),
+    [
+        ({"gpus": 8}, "h100-sxm", {}),
+        ({"gpus": 8, "tp": 2}, "h100-sxm", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ({"gpus": 8, "cp": 2}, "h100-sxm", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        ({"gpus": 8, "tp": 2}, "b200-sxm", {}),
+        ({"gpus": 8, "tp": 2, "zero": 3}, "h100-sxm", {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
+        (
+            {"gpus": 8, "offload_activations": True, "offload_parts": ["qkv"]},
+            "h100-sxm",
+            {"NVTE_CPU_OFFLOAD_V1": "1"},
+        ),
+    ],
+)
+def test_variables_of_the_environment_are_those_that_the_options_need(fields, system, expected):
+    plan = plan_of("llama3-8b", system, **fields)
+    assert environment(plan) == expected
+    script = parse_job(LAUNCHER.write(plan, "0.19.0", ".sh")[0].text, {})
+    assert script.exported == expected
+
+
+@pytest.mark.parametrize("ending", LAUNCHER.endings)
+def test_a_file_says_its_release_the_ranks_and_the_prediction(ending):
+    plan = plan_of("llama3-8b", "h100-sxm", ("step time 1.5 s",), gpus=24, gbs=96)
+    (file,) = LAUNCHER.write(plan, "0.19.0", ending)
+    assert "core_v0.19.0" in file.text
+    assert "# step time 1.5 s\n" in file.text
+    assert file.executable == (ending == ".sh")
+    if ending == ".txt":
+        assert "torchrun --nproc-per-node 8 --nnodes 3 pretrain_gpt.py" in file.text
+    else:
+        assert (read(file.text).strategy["gpus"], read(file.text).release) == (24, "0.19.0")
+
+
+def test_a_ring_is_written_into_a_file_and_read_from_it():
+    text = text_of(plan_of("llama3-8b", "h100-sxm", gpus=8, tp=4, tp_overlap="ring"))
+    assert read(text).strategy["tp_overlap"] == "ring"
+    other = read(
+        text.replace("proj_fprop: {method: ring_exchange}", "proj_fprop: {method: pipeline}")
+    )
+    assert "tp_overlap" not in other.strategy
+    assert [one.option for one in other.not_understood] == ["--tp-comm-overlap-cfg"]
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ("gemma2-2b", "layers.0.norms"),
+        ("gemma2-2b", "layers.0.mlp.activation"),
+        ("palm-540b", "norm_bias"),
+        ("chinchilla-70b", "position"),
+        ("llama4-scout", "layers.0.attention.chunk"),
+        ("vit-era5", "vocab"),
+    ],
+)
+def test_a_model_without_options_is_refused_by_field(model, field):
+    plan = plan_of(model, "h100-sxm", gpus=8, seq_len=2048)
+    assert field in [one.field for one in LAUNCHER.faults(plan.model, plan.strategy)]

@@ -235,6 +235,9 @@ def _bounded(one: tuple[int | str, ...], other: tuple[int | str, ...]) -> tuple[
 def _complete(arguments: Arguments, given: Mapping[str, tuple[str, ...]]) -> None:
     """Fill in what Megatron-LM derives from several options."""
     fields = arguments.fields
+    if not arguments.faults and fields.get("micro_batch_size") is None:
+        fault = Fault(source=arguments.source, field="--micro-batch-size", problem="is missing")
+        arguments.faults.append(fault)
     if _GROUPED not in given:
         fields.pop("num_query_groups", None)  # argument_utils.py:330
     _complete_chunks(arguments, given.get(_PER_CHUNK))

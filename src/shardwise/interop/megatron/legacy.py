@@ -71,7 +71,7 @@ _NEUTRAL = re.compile(
     | override-opt.* | use-checkpoint-.* | reset-iteration | finetune | use-cpu-initialization
     | data-seed | no-weight-decay-.* | apply-wd-to-.* | exit-.* | te-rng-tracker
     # lengths of the run, evaluation, checkpoints, logs
-    | train-(iters|samples|tokens) | (full-)?eval-.* | eval-(iters|interval) | split | rampup-.*
+    | train-(iters|samples|tokens) | (full-)?eval-.* | eval-(iters|interval) | split
     | (no-)?(save|load)(-.*)? | (non-persistent-)?(ckpt|checkpoint)-.* | async-save | dist-ckpt-.*
     | use-dist-ckpt | auto-detect-ckpt-format | pretrained-checkpoint | no-ckpt-.* | exit-signal.*
     | log-.* | tensorboard-.* | wandb-.* | timing-log-.* | one-logger-.* | enable-one-logger

@@ -1,7 +1,7 @@
 """Launch files of Megatron-LM: command lines, shell scripts, argument files, lists of arguments."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -18,6 +18,7 @@ from shardwise.interop.megatron.arguments import (
 from shardwise.interop.megatron.core_options import read_core_fields
 from shardwise.interop.megatron.legacy import ALIASES, SHORT, is_neutral
 from shardwise.interop.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
+from shardwise.interop.megatron.printed import ON_BY_DEFAULT, USUAL
 from shardwise.interop.ranks import Ranks, parse_job, ranks_of
 from shardwise.interop.shell import Script
 
@@ -149,58 +150,38 @@ def _program(script: Script) -> tuple[str, ...] | None:
 
 def _printed(block: str) -> _Found:
     """The list of arguments that a run prints (`_print_args` in arguments.py)."""
-    known = {one.argument: one for one in FLAGS.values()}
-    given: list[Given] = []
-    world: int | None = None
-    for line in block.splitlines():
-        found = _PRINTED.match(line)
-        if found is None:
-            continue
-        name, value = found[1], found[2]
-        option = known.get(name)
-        flag = f"--{name.replace('_', '-')}"
-        if name == "world_size" and value.isdigit():
-            world = int(value)
-        elif option is not None and option.kind in (Kind.ON, Kind.OFF):
-            named = option.flag[2:].replace("-", "_") == name
-            if (value == "True") == (option.kind == Kind.ON or named):
-                given.append((option.flag, ()))
-        elif value in ("None", "False", "[]", ""):
-            continue
-        elif value == "True":
-            given.append((flag, ()))
-        elif option is not None:
-            given.append((option.flag, (value,)))
-        elif not _is_usual(flag, value):
-            given.append((flag, (value,)))
-    ranks = None if world is None else Ranks(nodes=1, per_node=world)
+    found = [line for line in map(_PRINTED.match, block.splitlines()) if line is not None]
+    values = {line[1]: line[2] for line in found}
+    world = values.pop("world_size", "")
+    ranks = Ranks(nodes=1, per_node=int(world)) if world.isdecimal() else None
+    given = [one for name, value in values.items() for one in _printed_option(name, value)]
     return _Found(given=given, ranks=ranks, documents={})
+
+
+_ARGUMENTS = {one.argument: one for one in FLAGS.values()}
+
+
+def _printed_option(name: str, value: str) -> Iterator[Given]:
+    """Yield the option of a printed argument, unless it is at its default."""
+    option, flag = _ARGUMENTS.get(name), f"--{name.replace('_', '-')}"
+    if option is not None and option.kind in (Kind.ON, Kind.OFF):
+        named = option.flag == flag
+        if (value == "True") == (option.kind == Kind.ON or named):
+            yield option.flag, ()
+    elif value in ("None", "False", "[]", ""):
+        return
+    elif value == "True":
+        if flag not in ON_BY_DEFAULT:
+            yield flag, ()
+    elif option is not None:
+        yield option.flag, (value,)
+    elif not _is_usual(flag, value):
+        yield flag, (value,)
 
 
 def _is_usual(flag: str, value: str) -> bool:
     """Whether a printed argument is at its default, or has no effect."""
-    return is_neutral(flag) or value in _USUAL.get(flag, ("0", "0.0"))
-
-
-# Defaults of arguments that are listed in every run and have no field here.
-_USUAL: Mapping[str, tuple[str, ...]] = {
-    "--virtual-pipeline-model-parallel-size": (),
-    "--padded-vocab-size": (),
-    "--cpu-offloading-num-layers": ("0",),
-    "--min-offloaded-tensor-size": ("1048576",),
-    "--activation-offload-fraction": ("1.0",),
-    "--ddp-num-buckets": (),
-    "--cuda-graph-warmup-steps": ("3",),
-    "--wgrad-deferral-limit": ("0",),
-    "--tp-comm-bootstrap-backend": ("nccl",),
-    "--main-grads-dtype": ("fp32", "torch.float32"),
-    "--main-params-dtype": ("fp32", "torch.float32"),
-    "--outer-dp-sharding-strategy": ("no_shard",),
-    "--linear-conv-kernel-dim": ("4",),
-    "--mamba-state-dim": ("128",),
-    "--mamba-head-dim": ("64",),
-    "--mamba-num-groups": ("8",),
-}
+    return is_neutral(flag) or value in USUAL.get(flag, ("0", "0.0"))
 
 
 def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:
