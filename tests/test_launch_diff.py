@@ -2,7 +2,15 @@
 
 import pytest
 
-from shardwise.planning.diagnose.launch_diff import OptionChange, _differences, launch_diff
+from shardwise import Model, Strategy, System
+from shardwise.interop.launch import Launch, LaunchPlan
+from shardwise.interop.launchers import launcher_of
+from shardwise.planning.diagnose.launch_diff import (
+    OptionChange,
+    _differences,
+    launch_diff,
+    option_changes,
+)
 
 SCRIPT = """#!/bin/bash
 # --tensor-model-parallel-size 4 was slow
@@ -104,3 +112,25 @@ def test_options_that_differ_are_paired_by_name():
         "--sp: set -> (not set)",
         "--vpp: (not set) -> 2",
     ]
+
+
+def test_options_of_other_files_of_a_launch_are_named():
+    """accelerate's YAML has no batch: the script next to it has, and its diff is empty."""
+    launcher, model, system = launcher_of("accelerate"), Model.load("llama3-8b"), "h100-sxm"
+    fields = {"gpus": 32, "tp": 4, "gbs": 64, "zero": 3, "stack": launcher.stack}
+    plans = [
+        LaunchPlan(
+            model=model,
+            system=System.load(system),
+            strategy=Strategy.validated(fields | {"mbs": mbs}).resolved(model),
+        )
+        for mbs in (1, 2)
+    ]
+    launch = Launch(
+        launcher="accelerate", release=None, source="run.yaml", model=None, strategy=fields
+    )
+    own, others = option_changes(launcher, *plans, launch)
+
+    assert own == []
+    assert "in the .sh file: --per_device_train_batch_size: 1 -> 2" in others
+    assert option_changes(launcher, plans[0], plans[0], launch) == ([], [])

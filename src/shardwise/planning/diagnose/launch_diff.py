@@ -17,6 +17,7 @@ _OPTION = re.compile(
     r"""^\s*(?P<name>--[\w-]+|"[\w.-]+"|[\w.-]+)(?P<mark>\s*[:=]\s*|\s+|\s*$)(?P<value>.*?)"""
     r"""(?P<end>\s*[,\\]*\s*)$"""
 )
+_PYTHON = ".py"
 _VARIABLE = re.compile(r"""^["']?\$\{?(\w+)(?::?[-=][^}]*)?\}?["']?$""")
 
 
@@ -40,22 +41,41 @@ def _shown(value: str | None) -> str:
 
 def option_changes(
     launcher: Launcher, before: LaunchPlan, after: LaunchPlan, launch: Launch
-) -> list[OptionChange]:
+) -> tuple[list[OptionChange], list[str]]:
     """Return the options in which the launch files of two plans differ.
+
+    First those of the file itself, then what changes in the other files of the launch, such as the
+    script next to a JSON.
 
     Parameters
     ----------
     launch
-        As read; of several files the one with its ending counts, of its release if that is written.
+        As read; its ending tells which of the files it is.
     """
     release = launch.release if launch.release in launcher.releases else None
     suffix = PurePath(launch.source).suffix
     ending = suffix if suffix in launcher.endings else None
-    texts = []
-    for plan in (before, after):
-        files = launch_files(launcher, plan, release=release, ending=ending)
-        texts.append(next((one for one in files if one.ending == suffix), files[0]).text)
-    return list(_differences(*(text.splitlines() for text in texts)))
+    old, new = (
+        {
+            one.ending: one.text
+            for one in launch_files(launcher, plan, release=release, ending=ending)
+        }
+        for plan in (before, after)
+    )
+    own = suffix if suffix in old else next(iter(old))
+    found = {
+        name: list(_differences(old.get(name, "").splitlines(), new.get(name, "").splitlines()))
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    }
+    others = [
+        f"in the {name} file: {change}"
+        for name, changes in found.items()
+        if name not in (own, _PYTHON)
+        for change in changes
+    ]
+    others += ["the .py file changes"] if _PYTHON in found and own != _PYTHON else []
+    return found.get(own, []), others
 
 
 def _differences(old: Sequence[str], new: Sequence[str]) -> Iterator[OptionChange]:

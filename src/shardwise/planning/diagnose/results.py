@@ -150,6 +150,8 @@ class ProposedChange(Result):
     """Of the launch file; empty where its options were not found there."""
     options: tuple[str, ...]
     """Options that change: `option: old -> new`."""
+    elsewhere: tuple[str, ...] = ()
+    """What changes in other files of the launch, such as the script next to a JSON."""
 
 
 class Diagnosis(Result):

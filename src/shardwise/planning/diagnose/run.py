@@ -321,7 +321,7 @@ def _proposal(case: _Case, change: Change, now: float, measured_s: float) -> Pro
     alone = estimate(case.model, case.system, strategy)
     expected = measured_s * change.step_time_s / now
     fields = changed_fields(case.own, strategy, tuple(change.fields))
-    diff, options = _as_options(case, strategy)
+    diff, options, elsewhere = _as_options(case, strategy)
     return ProposedChange(
         fields=tuple(ChangedField(field=n, current=a, value=b) for n, a, b in fields),
         step_time_s=expected,
@@ -332,27 +332,32 @@ def _proposal(case: _Case, change: Change, now: float, measured_s: float) -> Pro
         resolved=resolvable(measured_s, expected),
         diff=diff,
         options=options or tuple(f"{n}: {a} -> {b}" for n, a, b in fields),
+        elsewhere=elsewhere,
     )
 
 
-def _as_options(case: _Case, strategy: Strategy) -> tuple[str, tuple[str, ...]]:
-    """Diff of the launch file and the options that change; empty where no launcher writes them."""
+def _as_options(case: _Case, strategy: Strategy) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Diff of the launch file, its options that change, and what changes in other files.
+
+    Empty where no launcher writes them.
+    """
     launcher = case.launcher
     if launcher is None:
-        return "", ()
+        return "", (), ()
     before, after = (
         LaunchPlan(model=case.model, system=case.system, strategy=one)
         for one in (case.own, strategy)
     )
     try:
-        changes = option_changes(launcher, before, after, case.launch)
+        changes, others = option_changes(launcher, before, after, case.launch)
     except InputError:  # the file itself has what the launcher's writer has no option for
-        return "", ()
+        return "", (), ()
+    options, elsewhere = tuple(map(str, changes)), tuple(others)
     try:
         text = files.read_text(case.launch.source)
     except InputError:  # a launch that was not read from a file
-        return "", tuple(map(str, changes))
-    return launch_diff(case.launch.source, text, changes), tuple(map(str, changes))
+        return "", options, elsewhere
+    return launch_diff(case.launch.source, text, changes), options, elsewhere
 
 
 def _notes(

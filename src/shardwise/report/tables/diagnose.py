@@ -128,4 +128,5 @@ def _change_lines(number: int, change: ProposedChange) -> Iterator[Text | str]:
         yield Text(change.diff)
     else:
         yield from (f"  {option}" for option in change.options)
+    yield from (f"  {other}" for other in change.elsewhere)
     yield ""
