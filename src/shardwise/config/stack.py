@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardwise import catalog
 from shardwise.config.base import NO_FLAG, Count, Sourced
-from shardwise.config.bounds import Factor, PerElement, Portion, Size, Speed
+from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Speed
 from shardwise.config.capabilities import Capabilities
 from shardwise.config.enums import (
     AttentionImplementation,
@@ -56,7 +56,7 @@ class Stack(Sourced):
 
     release: str = ""
     """Release that is meant, as its makers write it: what `capabilities` are those of."""
-    released: Annotated[str, Field(pattern=r"^(20[0-4]\d-(0[1-9]|1[0-2]))?$")] = ""
+    released: Month = ""
     """Month of that release (2026-08); empty: `yearly_time_factor` is not used."""
     yearly_time_factor: Annotated[float, Field(ge=0.8, le=1.25), NO_FLAG] = 1.0
     """Time of GEMMs, attention and element-wise kernels in one release of this software over that
@@ -251,12 +251,18 @@ class Stack(Sourced):
     runtime_memory: Bytes
     """Memory outside the allocator, as nvidia-smi counts it: contexts, libraries, communicators."""
 
-    @property
-    def kernel_time_factor(self) -> float:
-        """Time of kernels in this release over that in one of January 2025."""
+    def kernel_time_factor(self, tuned_until: str = "") -> float:
+        """Time of kernels in this release over that in one of January 2025.
+
+        Parameters
+        ----------
+        tuned_until
+            Month after which releases are no faster (`Accelerator.tuned_until`); empty: none.
+        """
         if not self.released:
             return 1.0
-        year, month = map(int, self.released.split("-"))
+        last = min(self.released, tuned_until or self.released)
+        year, month = map(int, last.split("-"))
         years = year - _TREND_SINCE + (month - 1) / 12
         return self.yearly_time_factor**years
 

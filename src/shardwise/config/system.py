@@ -14,7 +14,7 @@ from shardwise.config.accelerator import (
     MemoryKernel,
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
-from shardwise.config.bounds import Factor, Fraction, ShapeFigure, Size
+from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
 from shardwise.config.enums import Processing
 from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
@@ -200,6 +200,9 @@ class Accelerator(ConfigBase):
     speed: Factor = 1.0
     """Rate of products and attention on the machine at hand over that of the figures: its power
     limit, clocks and cooling. Declared by its owner or fitted to runs; 1 in the catalog."""
+    tuned_until: Month = ""
+    """Month of the newest runs that show kernels of a release faster than those of older ones; what
+    is released later is as fast (see `Stack.yearly_time_factor`). Empty: releases go on."""
     processing: Processing = Processing.MEASURED
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""

@@ -219,7 +219,7 @@ class KernelRates:
         def tables(figures: Mapping[Any, ShapeTable]) -> RowTables:
             return RowTables.of(tuple(map(figures.get, Dtype)), table.dtype)
 
-        release = table.by_stack(lambda stack: stack.kernel_time_factor)
+        release = table.by_stack(lambda stack: stack.kernel_time_factor(chip.tuned_until))
         slower = release * table.by_stack(lambda stack: stack.matmul_time_factor)
         plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
