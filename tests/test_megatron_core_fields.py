@@ -49,4 +49,6 @@ def test_a_wrong_layout_is_refused(layout, problem):
 
 @pytest.mark.parametrize("counts", [[1], [0, 3, 4, 4, 4, 5], [20] * 4, [2, 2, 0]])
 def test_a_written_layout_has_its_counts(counts):
-    assert [stage.count("t") for stage in expanded(layout_of(counts, 2))] == counts
+    stages = expanded(layout_of(counts, 2))
+    assert [stage.count("t") for stage in stages] == counts
+    assert (stages[0][0], stages[-1][-3:]) == ("E", "mmL")

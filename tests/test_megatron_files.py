@@ -237,6 +237,7 @@ def test_defaults_and_older_spellings(options, expected):
         (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none", "loss_saved_bytes": 6}),
         (TINY + "--grad-reduce-in-bf16", {"gradient_dtype": "compute"}),
         (TINY.replace("--bf16", "--fp16"), {"gradient_dtype": "compute"}),
+        (TINY.replace("--bf16", ""), {"gradient_dtype": "compute"}),
         (TINY + "--enable-cuda-graph", {"cuda_graphs": "partial"}),
         (TINY + "--external-cuda-graph", {"cuda_graphs": "partial"}),
         (TINY + "--cuda-graph-impl full_iteration", {"cuda_graphs": "full"}),
