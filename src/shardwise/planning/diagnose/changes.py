@@ -81,11 +81,7 @@ def best_changes(
     """
     own = strategy.resolved(model, system.stack)
     base = _open_fields(strategy, own) | {"stack": stack}
-    singles = list(_singles(model, system, own, base))
-    sets = [{}, *singles]
-    sets += [a | b for a, b in combinations(singles, 2) if a.keys() != b.keys()]
-    strategies = [(one, _resolved(model, system, _changed(base, one))) for one in sets]
-    legal = [(one, found) for one, found in strategies if found is not None]
+    legal = list(_sets(model, system, own, base))
     table = estimate_many(model, system, [found for _, found in legal])
     capacity = system.accelerator.memory[0].capacity
     fits = table.fits & (table.memory_reserved_bytes * memory_factor <= capacity)
@@ -133,6 +129,19 @@ def _open_fields(strategy: Strategy, own: Strategy) -> Fields:
     if own.ep == 1:
         fields.pop("dispatcher", None)
     return fields | {"gpus": own.gpus}
+
+
+def _sets(
+    model: Model, system: System, own: Strategy, base: Fields
+) -> Iterator[tuple[Fields, Strategy]]:
+    """Nothing, and every change of one or two fields, with the strategy that comes of it."""
+    singles = list(_singles(model, system, own, base))
+    sets = [{}, *singles]
+    sets += [a | b for a, b in combinations(singles, 2) if a.keys() != b.keys()]
+    for one in sets:
+        found = _resolved(model, system, _changed(base, one))
+        if found is not None:
+            yield one, found
 
 
 def _singles(model: Model, system: System, own: Strategy, base: Fields) -> Iterator[Fields]:

@@ -125,9 +125,9 @@ def _slow_kernels(compared: Compared) -> Iterator[Finding]:
 def _slow_communication(compared: Compared, system: System) -> Iterator[Finding]:
     """Communication whose exposed time exceeds the prediction, with its cause.
 
-    Slow transfers are told from waiting by the fastest of equal collectives, a slow link from a
-    slow kind of collective by the other axes on the same tier. Waits for another pipeline stage are
-    idle time (`_idle`).
+    Fast ones among equal collectives tell slow transfers from waiting; other axes on the same tier
+    tell a slow link from a slow kind of collective. Waits for another pipeline stage are idle time
+    (`_idle`).
     """
     predicted = compared.predicted
     slow = []

@@ -111,16 +111,16 @@ def measured_steps(
     if not np.isnan(batch).all():
         last = batch[~np.isnan(batch)][-1]
         rows = rows[np.isnan(batch) | (batch == last)]
-    kept = times[rows]
-    median = float(np.median(kept))
-    limit = max(_SLOW * median, median + _SLOW_DEVIATIONS * deviation(kept))
+    used_s = times[rows]
+    median = float(np.median(used_s))
+    limit = max(_SLOW * median, median + _SLOW_DEVIATIONS * deviation(used_s))
     flops = log.tflops_per_gpu[rows]
     flops = flops[~np.isnan(flops)]
     return MeasuredSteps(
         logged=int(known.size),
         warm_up=warm_up,
-        times_s=kept,
-        slow=kept > limit,
+        times_s=used_s,
+        slow=used_s > limit,
         index=log.index[rows],
         tflops_per_gpu=float(np.median(flops)) if flops.size else None,
     )

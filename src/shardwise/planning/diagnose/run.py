@@ -12,7 +12,7 @@ from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.estimator import estimate
-from shardwise.interop.kineto.steps import TracedSteps, read_trace
+from shardwise.interop.kineto.steps import read_trace
 from shardwise.interop.launch import Launch, Launcher, LaunchPlan
 from shardwise.interop.launchers import LAUNCHERS, read_launch
 from shardwise.interop.logs import read_log
@@ -95,10 +95,7 @@ def diagnose(
     )
     measured = _measured_run(logged, steps, predicted, case.own)
     expected = _predicted_run(predicted, case.own, measured)
-    compared = None
-    if trace is not None:
-        degrees = {axis: int(getattr(case.own, axis) or 1) for axis in _AXES}
-        compared = case.compared(read_trace(trace, degrees), expected, measured.step_time_s)
+    compared = None if trace is None else case.compared(trace, expected, measured.step_time_s)
     findings, traced = _findings(case, steps, measured, expected, compared)
     proposed = _proposed(case, traced, measured, expected, most=changes) if changes else ()
     return Diagnosis(
@@ -176,11 +173,12 @@ class _Case:
         """The launcher that reads and writes such files, if it is there."""
         return next((one for one in LAUNCHERS if one.name == self.launch.launcher), None)
 
-    def compared(self, trace: TracedSteps, expected: PredictedRun, median_s: float) -> Compared:
+    def compared(self, path: str | Path, expected: PredictedRun, median_s: float) -> Compared:
         """Set a trace against the prediction of the stage of its rank.
 
         Ranks of a stage are consecutive in the orders of the launchers, tp-cp-ep-dp-pp.
         """
+        trace = read_trace(path, {axis: int(getattr(self.own, axis) or 1) for axis in _AXES})
         gpus, stages = int(self.own.gpus or 1), self.own.pp
         problem = f"the launch file has {gpus}: the trace is of another run"
         if trace.world_size is not None and trace.world_size != gpus:
