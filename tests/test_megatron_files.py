@@ -237,7 +237,10 @@ def test_defaults_and_older_spellings(options, expected):
         (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none", "loss_saved_bytes": 6}),
         (TINY + "--grad-reduce-in-bf16", {"gradient_dtype": "compute"}),
         (TINY.replace("--bf16", "--fp16"), {"gradient_dtype": "compute"}),
-        (TINY.replace("--bf16", ""), {"gradient_dtype": "compute"}),
+        (
+            TINY.replace("--bf16", "--accumulate-allreduce-grads-in-fp32"),
+            {"gradient_dtype": "compute"},
+        ),
         (TINY + "--enable-cuda-graph", {"cuda_graphs": "partial"}),
         (TINY + "--external-cuda-graph", {"cuda_graphs": "partial"}),
         (TINY + "--cuda-graph-impl full_iteration", {"cuda_graphs": "full"}),
@@ -427,3 +430,11 @@ def test_a_ring_is_written_into_a_file_and_read_from_it():
 def test_a_model_without_options_is_refused_by_field(model, field):
     plan = plan_of(model, "h100-sxm", gpus=8, seq_len=2048)
     assert field in [one.field for one in LAUNCHER.faults(plan.model, plan.strategy)]
+
+
+def test_an_order_of_ranks_without_option_is_refused():
+    """Also where the stack says nothing of it; orders of axes with one rank are free."""
+    plan = plan_of("llama3-8b", "h100-sxm", gpus=8, tp=2, placement="dp-tp-cp-pp")
+    assert [one.field for one in LAUNCHER.faults(plan.model, plan.strategy)] == ["placement"]
+    plan = plan_of("llama3-8b", "h100-sxm", gpus=8, tp=2, placement="cp-tp-pp-dp")
+    assert list(LAUNCHER.faults(plan.model, plan.strategy)) == []
