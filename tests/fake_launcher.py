@@ -57,8 +57,16 @@ def faults(model, strategy):
 
 
 def write(plan, release, ending):
-    """Write a launch file, and a file of settings next to it."""
+    """Write a launch file, and a file of settings next to it.
+
+    Only release 0.9 has full recompute, and none has mxfp8.
+    """
     plain = plan.strategy.to_dict()
+    if release == "1.0" and plain["recompute"] == "full":
+        raise InputError(Fault.of("recompute", "full", "Fake 1.0 has none", "strategy"))
+    if plain["quantization"] == "mxfp8":
+        problem = f"Fake {release} has no option for it"
+        raise InputError(Fault.of("quantization", "mxfp8", problem, "strategy"))
     lines = [f"{MARK}{release} {ending}", *(f"# {one}" for one in plan.comments)]
     lines += [f"model = {json.dumps(plan.model.to_dict())}"]
     names = [*set_fields(plan.model, plan.strategy), "stack"]

@@ -152,6 +152,24 @@ def test_python_returns_files_and_raises_the_nearest_plan():
     assert [(one.field, one.given) for one in near.changes] == [("vpp", 4)]
 
 
+def test_the_first_release_that_can_express_a_plan_is_written():
+    """Where one is requested, the plan must be one of that release."""
+    again = FIELDS | {"recompute": "full"}
+    assert export("fake", "llama3-8b", "h100-sxm", FIELDS).release == "1.0"
+    found = export("fake", "llama3-8b", "h100-sxm", again)
+    assert (found.release, found.files[0].text[:10]) == ("0.9", "#!fake 0.9")
+    with pytest.raises(CannotExportError, match=r"recompute: 'full': Fake 1\.0 has none") as caught:
+        export("fake", "llama3-8b", "h100-sxm", again, release="1.0")
+    assert [one.field for one in caught.value.nearest.changes] == ["recompute"]
+
+
+def test_what_no_release_can_express_is_refused_in_words_of_the_first():
+    """With the nearest plan; types may change where they are at fault."""
+    with pytest.raises(CannotExportError, match=r"Fake 1\.0 has no option for it") as caught:
+        export("fake", "llama3-8b", "b200-sxm", FIELDS | {"quantization": "mxfp8"})
+    assert [one.field for one in caught.value.nearest.changes] == ["quantization"]
+
+
 @pytest.fixture(scope="module")
 def results():
     """An estimate, and a search with several plans."""
@@ -290,7 +308,7 @@ def test_no_file_next_to_the_launch_file_is_an_input(shardwise):
 
 def test_listed_plans_of_a_search_can_be_exported(shardwise):
     """`--for` leaves out what has no option, and says how many plans that is."""
-    words = ("llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--json", "--fix", "mbs=1")
+    words = ("llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--json", "--fix", "mbs=1,tp=2")
     code, out, err = shardwise("search", *words, "--for", "fake", "--pareto", "--top", "30")
     found = json.loads(out)
     assert code == 0
