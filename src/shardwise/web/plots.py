@@ -15,6 +15,7 @@ class Chart:
     def __init__(self, title: str, clicked: Clicked | None = None) -> None:
         self._title, self._clicked = title, clicked
         self._place = ui.element("div").classes("sw-chart")
+        self._heading: tuple[ui.label, ui.label] | None = None
         self._plot: ui.plotly | None = None
         self.show(None)
 
@@ -23,15 +24,27 @@ class Chart:
         self._place.set_visibility(figure is not None)
         if figure is None:
             self._place.clear()
-            self._plot = None
+            self._plot = self._heading = None
             return
+        meta = figure["layout"].get("meta", {})
         drawn = {**figure, "config": {"displaylogo": False, "responsive": True}}
-        if self._plot is not None:
+        if self._plot is None or self._heading is None:
+            self._make(drawn)
+        else:
             self._plot.update_figure(drawn)
-            return
+        if self._heading is not None:
+            self._heading[0].set_text(str(meta.get("title", self._title)))
+            self._heading[1].set_text(str(meta.get("subtitle", "")))
+
+    def _make(self, drawn: dict[str, Any]) -> None:
+        """Put a heading and a chart on the page."""
         with self._place:
-            self._plot = ui.plotly(drawn).classes("w-full")
+            self._heading = ui.label().classes("sw-heading"), ui.label().classes("sw-hint")
+            with ui.element("div").classes("sw-scroll"):
+                self._plot = ui.plotly(drawn).classes("sw-plot")
             self._plot.props(f'role=img aria-label="{self._title}"')
+            least = drawn["layout"].get("meta", {}).get("least_width", 0)
+            self._plot.style(f"min-width: {int(least)}px")
             if self._clicked is not None:
                 self._plot.on("plotly_click", self._pass_on)
 

@@ -31,6 +31,7 @@ STYLE = """
   overflow-wrap: anywhere; width: 100%; }
 .sw-notes { border-left: 4px solid #9a6700; padding: 4px 12px; font-size: 13px; width: 100%; }
 .sw-chart { width: 100%; min-width: 0; }
+.sw-plot { width: 100%; }
 .sw-charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(480px, 100%), 1fr));
   gap: 8px; width: 100%; }
 .sw-bars h3 { font-size: 15px; font-weight: 600; margin: 4px 0; line-height: 1.4; }

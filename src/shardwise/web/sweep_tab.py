@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwise.web.page import Explorer
 
 _MOST_CHARTS = 3
+_USUAL = ("nvlink.bandwidth", "fabric.bandwidth", "hbm.bandwidth")
 _WORK = (*SIZES, "dtype", "quantization", "stack")
 _MODES = {False: "this strategy at every value", True: "the best strategy at every value"}
 
@@ -48,7 +49,7 @@ class SweepTab:
             show_faults(self._faults, figures["faults"])
             return
         names = [str(one["figure"]) for one in figures]
-        usual = next((name for name in names if name.endswith(".bandwidth")), names[0])
+        usual = next((name for name in names if name in _USUAL), names[0])
         self._figure.set_options(names, value=usual)
 
     def _start(self) -> None:

@@ -27,7 +27,8 @@ PLAN_FIELDS = (
 """Fields of a strategy that the table of plans has columns for."""
 _CLEAR = "rgba(0,0,0,0)"
 _DARK_INK, _DARK_GRID = "#e6edf3", "#3a424c"
-_FAINT, _DARK_FAINT = "#57606a", "#9aa7b4"
+# Pixels: a title above a chart, what stays free there, and the least that a chart needs.
+_TITLE_HEIGHT, _LEAST_MARGIN, _LEAST_HEIGHT = 66, 30, 160
 _MOST_PLANS, _MOST_POINTS = 15, 200
 _MOST_BYTES = 2**20
 
@@ -115,13 +116,20 @@ def _estimate_charts(
 
 
 def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
-    """Return a figure as plotly's JSON, on the background of the page."""
+    """Return a figure as plotly's JSON, on the background of the page.
+
+    Its title stays in `layout.meta` alone: the page shows it as text, which wraps on a phone.
+    """
     drawn = dict(json.loads(figure.to_json()))
     layout = drawn["layout"]
+    layout.pop("title", None)
     layout |= {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "autosize": True}
+    above = layout.get("margin", {}).get("t", 0) - _TITLE_HEIGHT
+    layout["margin"] = layout.get("margin", {}) | {"t": max(_LEAST_MARGIN, above)}
+    if "height" in layout:
+        layout["height"] = max(_LEAST_HEIGHT, layout["height"] - _TITLE_HEIGHT)
     if dark:
         layout["font"] = layout.get("font", {}) | {"color": _DARK_INK}
-        layout["title"]["text"] = layout["title"]["text"].replace(_FAINT, _DARK_FAINT)
         for name, axis in layout.items():
             if name.startswith(("xaxis", "yaxis")):
                 axis |= {"gridcolor": _DARK_GRID, "linecolor": _DARK_INK}

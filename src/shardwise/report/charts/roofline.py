@@ -61,7 +61,6 @@ def roofline(result: Estimate, system: System) -> Figure:
     )
     styled(figure, "Roofline of the kernels", words)
     figure.update_layout(
-        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         margin={"l": 60, "r": 20},
     )
     rates = [one.flops / one.time_s / _TERA for one in kernels] or [1.0]

@@ -27,7 +27,7 @@ _MS = 1e3
 _MOST_BARS = 4000
 """Passes that are drawn; a browser moves so many without delay."""
 _MOST_LABELS = 400
-_RANK_HEIGHT, _FRAME = 34, 190
+_RANK_HEIGHT, _FRAME = 34, 240
 _MOST_HEIGHT = 900
 
 
@@ -51,7 +51,6 @@ def pipeline_timeline(timeline: StepTimeline) -> Figure:
         barmode="overlay",
         bargap=0.15,
         dragmode="zoom",
-        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         margin={"l": 60, "r": 20},
         uniformtext={"minsize": 9, "mode": "hide"},
     )
