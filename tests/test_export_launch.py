@@ -308,7 +308,17 @@ def test_no_file_next_to_the_launch_file_is_an_input(shardwise):
 
 def test_listed_plans_of_a_search_can_be_exported(shardwise):
     """`--for` leaves out what has no option, and says how many plans that is."""
-    words = ("llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--json", "--fix", "mbs=1,tp=2")
+    words = (
+        "llama3-8b",
+        "h100-sxm",
+        "--gpus",
+        "16",
+        "--gbs",
+        "64",
+        "--json",
+        "--fix",
+        "mbs=1,tp=2",
+    )
     code, out, err = shardwise("search", *words, "--for", "fake", "--pareto", "--top", "30")
     found = json.loads(out)
     assert code == 0
