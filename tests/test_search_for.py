@@ -1,5 +1,6 @@
 """`search --for`: every listed plan of every launcher is exported, and read back."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 import shardwise as shardwise_package
 from launch_plans import legal_plans
-from shardwise import InputError, Model, Stack, estimate, export, search
+from shardwise import CannotExportError, InputError, Model, Stack, estimate, export, search
 from shardwise.cli import export_launch
 from shardwise.errors import Fault
 from shardwise.interop.launch import LaunchText
@@ -99,3 +100,24 @@ def test_files_of_shardwise_and_other_tools_are_no_launch_files():
         if (launcher := recognised_launcher(path.read_text(encoding="utf-8"), str(path)))
     }
     assert found == {}
+
+
+def test_a_launcher_runs_no_plan_of_software_that_it_is_not(tmp_path, monkeypatch, shardwise):
+    """A stack that is named sets the times; the launcher's own release must run the plan, too.
+
+    The stack of another trainer's launch file gives way to that of the launcher.
+    """
+    monkeypatch.chdir(tmp_path)
+    own = {"gpus": 16, "gbs": 64, "tp": 2, "zero": 2, "recompute": "selective"}
+    plan = own | {"recompute_parts": ["every_other"], "stack": "torchtitan-2025"}
+    with pytest.raises(CannotExportError, match=r"megatron-lm-2026 .* runs core_attention"):
+        export("megatron", "llama3-8b", "h100-sxm", plan)
+    written = export("torchtitan", "llama3-8b", "h100-sxm", plan)
+    Path("run.toml").write_text(written.files[0].text)
+    code, _, err = shardwise(
+        "export", "megatron", "run.toml", "h100-sxm", "--nearest", "-o", "a.sh"
+    )
+    assert (code, err.startswith("written with recompute")) == (0, True)
+    words = ("run.toml", "h100-sxm", "--fix", "mbs=1,tp=2", "--json")
+    found = json.loads(shardwise("search", *words, "--for", "megatron")[1])
+    assert found["space"]["stack"] == ["megatron-lm-2026"]

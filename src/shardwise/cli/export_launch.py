@@ -93,7 +93,7 @@ def export_launch(
         refuse_options(_TWICE, strategy=strategy)
         case = _of_plan(options.plan, launcher, model, system, flags)
     else:
-        found = chosen_inputs(model, system, strategy, flags)
+        found = chosen_inputs(model, system, strategy, flags, launcher=launcher.name)
         case = found.model, found.system, strategy_of(found.strategy, found.flags)
     arguments: dict[str, Any] = {"release": options.release, "ending": ending}
     try:
@@ -127,6 +127,7 @@ def chosen_inputs(
     strategy: str | None,
     flags: Mapping[str, Any],
     tables: str | None = None,
+    launcher: str | None = None,
 ) -> Inputs:
     """Return the inputs of an export, of which a launch file may set model and strategy.
 
@@ -136,6 +137,8 @@ def chosen_inputs(
         As entered.
     tables
         Lookup tables of an AMPeD configuration.
+    launcher
+        Launcher that is to run the plan.
     """
     named = {"model": model, "system": system, "strategy": strategy}
     chosen = Chosen.of(None, **named, gpus=flags.get("gpus"), optional_with="a launcher and --plan")
@@ -143,7 +146,7 @@ def chosen_inputs(
         chosen.model,
         chosen.system,
         strategy=chosen.strategy,
-        flags=chosen.fields(flags),
+        flags=chosen.fields(flags, launcher),
         run={},
         tables=tables,
     )

@@ -143,8 +143,19 @@ def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) ->
     return {name: value for name, value in own.items() if name not in left_out} | dict(flags)
 
 
-def launch_fields(launch: "Launch", flags: Mapping[str, Any]) -> dict[str, Any]:
+def launch_fields(
+    launch: "Launch", flags: Mapping[str, Any], launcher: str | None = None
+) -> dict[str, Any]:
     """Return strategy fields of a launch file, overridden by flags.
+
+    Parameters
+    ----------
+    launch
+        The launch file.
+    flags
+        Fields that flags set.
+    launcher
+        Launcher that is to run the plan: the stack of another one is left out.
 
     Raises
     ------
@@ -152,7 +163,10 @@ def launch_fields(launch: "Launch", flags: Mapping[str, Any]) -> dict[str, Any]:
         If a field of the file is wrong.
     """
     Strategy.validated(launch.strategy, source=launch.source)
-    return overridden(launch.strategy, flags, launch.source)
+    own = dict(launch.strategy)
+    if launcher not in (None, launch.launcher):
+        own.pop("stack", None)
+    return overridden(own, flags, launch.source)
 
 
 def launch_work(launch: "Launch") -> dict[str, Any]:

@@ -137,19 +137,34 @@ class Chosen:
         own = strategy if by_file is None else None
         return cls(launch=by_file, model=used, system=system, strategy=own)
 
-    def fields(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of the recipe or the launch file, overridden by flags."""
+    def fields(self, flags: Mapping[str, Any], launcher: str | None = None) -> dict[str, Any]:
+        """Fields of the recipe or the launch file, overridden by flags.
+
+        Parameters
+        ----------
+        flags
+            Fields that flags set.
+        launcher
+            Launcher that is to run the plan: the software of another one is left out.
+        """
         if self.launch is not None:
-            return launch_fields(self.launch, flags)
+            return launch_fields(self.launch, flags, launcher)
         if self.recipe is None:
             return dict(flags)
         return overridden(self.recipe.fields(), flags, f"recipe {self.recipe.name}")
 
-    def question(self) -> dict[str, Any]:
-        """Fields that a search leaves as the recipe or the launch file has them."""
+    def question(self, launcher: str | None = None) -> dict[str, Any]:
+        """Fields that a search leaves as the recipe or the launch file has them.
+
+        Parameters
+        ----------
+        launcher
+            Launcher that is to run the plans, whose software takes the place of theirs.
+        """
+        work: dict[str, Any] = {} if self.recipe is None else self.recipe.question()
         if self.launch is not None:
-            return launch_work(self.launch)
-        return {} if self.recipe is None else self.recipe.question()
+            work = launch_work(self.launch)
+        return {name: value for name, value in work.items() if name != "stack" or not launcher}
 
     @property
     def launch_source(self) -> str | None:

@@ -270,7 +270,7 @@ def command(
     query = _Query(
         model=case[0],
         system=case[1],
-        space=of.read(chosen.question()),
+        space=of.read(chosen.question(launcher)),
         launcher=launcher,
         also=chosen.launch_record(),
         **shown,

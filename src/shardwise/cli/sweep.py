@@ -207,7 +207,7 @@ def command(
             allow=field_pairs("allow", options.allow, values="several"),
         )
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
-        work = _not_varied(chosen.question(), varied)
+        work = _not_varied(chosen.question(launcher), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1
         arguments["launcher"] = launcher

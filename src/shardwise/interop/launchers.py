@@ -3,7 +3,7 @@
 A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -14,9 +14,13 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, check_word, nearest
 from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.constraints.software import LIFTS
 
 LAUNCHERS: tuple[Launcher, ...] = (
     deepspeed.LAUNCHER,
@@ -194,7 +198,9 @@ def written_by_release(
     if ending is not None and not (isinstance(ending, str) and ending in launcher.endings):
         problem = f"allowed endings: {', '.join(launcher.endings)}"
         raise InputError(Fault.of("output", ending, problem))
-    if faults := list(launcher.faults(plan.model, plan.strategy)):
+    if faults := [*_software_faults(launcher, plan)] or [
+        *launcher.faults(plan.model, plan.strategy)
+    ]:
         raise InputError(faults)
     releases = launcher.releases if release is None else (release,)
     endings = launcher.endings if ending is None else (ending,)
@@ -206,6 +212,16 @@ def written_by_release(
             refusal = refusal or error
     assert refusal is not None  # noqa: S101 - there is a release and an ending
     raise refusal
+
+
+def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
+    """What the launcher's own stack cannot run, of a plan with another stack."""
+    own = Stack.load(launcher.stack)
+    if plan.strategy.loaded_stack().name == own.name:
+        return ()
+    strategy = plan.strategy.model_copy(update={"stack": own})
+    found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
+    return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]
 
 
 def faults_of_plan(

@@ -297,8 +297,10 @@ def _every(
 
 
 def _subsets(name: str, base: Strategy, stack: Stack) -> Iterator[tuple[Any, ...]]:
-    """Subsets of a set of words, and for recompute what recipes of the stack recompute."""
+    """The default, subsets of a set of words, and what recipes of the stack recompute."""
     own = getattr(base, name) or ()
+    if FIELDS[name].default is not None:
+        yield FIELDS[name].default
     least = 0 if FIELDS[name].default == () else 1
     for number in range(least, len(own) + 1):
         yield from combinations(own, number)
