@@ -20,6 +20,7 @@ from shardwise import (
     Strategy,
     choose_cluster,
     compare,
+    diagnose,
     estimate,
     estimate_many,
     estimate_recipe,
@@ -39,6 +40,7 @@ from shardwise import (
 pytestmark = pytest.mark.any_software
 
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
+SLOW_RUN = Path(__file__).parents[1] / "docs" / "diagnose"
 RUN = {"gpus": 8, "tp": 8, "gbs": 8}
 SPACE = {
     "gpus": 8,
@@ -64,7 +66,8 @@ ARGUMENTS = {
     explain: {"model": MODEL, "system": SYSTEM, "space": SPACE, "strategy": RUN},
     sweep: {"model": MODEL, "system": SYSTEM, "space": SPACE, "vary": {"inner.bandwidth": "1x"}},
     export: {"launcher": "megatron", "model": MODEL, "system": SYSTEM, "strategy": RUN},
-    read_launch: {"path": Path(__file__).parent / "data" / "launch.sh"},
+    read_launch: {"path": SLOW_RUN / "train.sh"},
+    diagnose: {"launch": SLOW_RUN / "train.sh", "system": SYSTEM, "log": SLOW_RUN / "run.log"},
     largest_model: {"system": SYSTEM, "gpus": 1},
     choose_cluster: {
         "model": MODEL,
@@ -75,7 +78,7 @@ ARGUMENTS = {
         "deadline": "30d",
     },
 }
-SLOW = (choose_cluster, search, explain, sweep, largest_model)
+SLOW = (choose_cluster, search, explain, sweep, largest_model, diagnose)
 WRONG = {
     "nothing": None,
     "true": True,

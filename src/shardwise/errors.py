@@ -95,6 +95,12 @@ def check_function(field: str, value: object) -> None:
         raise InputError(Fault.of(field, value, "must be a function, or nothing"))
 
 
+def check_path(field: str, value: object) -> None:
+    """Raise an `InputError` unless an argument is the path of a file."""
+    if not isinstance(value, (str, PathLike)):
+        raise InputError(Fault.of(field, value, "must be a file"))
+
+
 def check_word(field: str, value: object, known: Sequence[str], source: str = "") -> None:
     """Raise an `InputError` unless an argument is one of some words."""
     if not isinstance(value, str) or value not in known:

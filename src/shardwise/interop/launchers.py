@@ -16,7 +16,7 @@ from shardwise.config.base import MOST
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
-from shardwise.errors import Fault, InputError, check_word, nearest
+from shardwise.errors import Fault, InputError, check_path, check_word, nearest
 from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.parallel.constraints import illegal_faults
@@ -99,8 +99,7 @@ def read_launch(
 
 def _check(path: object, gpus: object, variables: object) -> None:
     """Refuse arguments of wrong types."""
-    if not isinstance(path, (str, Path)):
-        raise InputError(Fault.of("path", path, "must be a file"))
+    check_path("path", path)
     whole = isinstance(gpus, int) and not isinstance(gpus, bool)
     if gpus is not None and not (whole and 1 <= gpus <= MOST):  # type: ignore[operator]
         raise InputError(Fault.of("gpus", gpus, "must be a whole number of at least 1"))

@@ -1,7 +1,8 @@
 """Nodes that a plan runs on, and its comments, for launch commands."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 
 
@@ -24,3 +25,12 @@ def nodes_of(system: System, gpus: int) -> tuple[int, int]:
 def as_comments(lines: Iterable[str]) -> str:
     """Return lines as comments of a shell script, Python or YAML."""
     return "".join(f"# {part}".rstrip() + "\n" for line in lines for part in line.splitlines())
+
+
+def trained_in_code(strategy: Strategy) -> Iterator[str]:
+    """Yield what the code of the model decides about trained weights, not its launch file."""
+    if strategy.lora_rank is not None:
+        parts = ", ".join(strategy.lora_parts)
+        yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
+    if strategy.frozen:
+        yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, nearest
-from shardwise.interop.launch import NotUnderstood
+from shardwise.errors import Fault, InputError, nearest
+from shardwise.interop.launch import Launch, LaunchText, NotUnderstood
 
 AUTO = "auto"
 """What the Hugging Face Trainer fills in when a run starts."""
@@ -26,6 +26,34 @@ class Found:
     def leave(self, option: str, value: object, because: str) -> None:
         """List an option."""
         self.not_understood.append(NotUnderstood(option=option, value=value, because=because))
+
+
+def launch_of(
+    launcher: str, text: LaunchText, fields: Mapping[str, object], found: Found
+) -> Launch:
+    """Return what was read of a file that names no model; raise its faults, if there are any.
+
+    Parameters
+    ----------
+    launcher
+        Name of the launcher.
+    text
+        The file.
+    fields
+        Fields of the strategy.
+    found
+        Faults, and what is not used.
+    """
+    if found.faults:
+        raise InputError(found.faults)
+    return Launch(
+        launcher=launcher,
+        release=None,
+        source=text.source,
+        model=text.model,
+        strategy=fields,
+        not_understood=tuple(found.not_understood),
+    )
 
 
 class Section:

@@ -2,26 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nicegui import events, ui
 
 from shardwise.errors import InputError
 from shardwise.web import views
+from shardwise.web.explorer import Explorer
 from shardwise.web.plots import Chart, faults_label, show_faults
 from shardwise.web.state import State
 
-if TYPE_CHECKING:
-    from shardwise.web.page import Explorer
-
-MOST_PINS = 8
 _COLUMNS = ("name", "plan", "Step time", "Tokens/s", "MFU", "Memory", "Cost")
 
 
 class CompareTab:
     """Shows all pinned plans; the first is the reference of the others."""
 
-    def __init__(self, explorer: "Explorer") -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._hint = ui.label("Pin plans on the tab Estimate, or here.").classes("sw-hint")
         with ui.row():

@@ -2,16 +2,14 @@
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nicegui import ui
 
 from shardwise.web import views
+from shardwise.web.explorer import Explorer
 from shardwise.web.export_button import ExportButton
 from shardwise.web.plots import Chart, faults_label, show_faults
-
-if TYPE_CHECKING:
-    from shardwise.web.page import Explorer
 
 # The nearest plan takes longer: it is looked for when inputs rest.
 _QUIET_S = 0.4
@@ -22,7 +20,7 @@ _MORE = {"timeline": "Pipeline of one step", "roofline": "Roofline of the kernel
 class EstimateTab:
     """Shows the estimate of the state; charts that are closed are not computed."""
 
-    def __init__(self, explorer: "Explorer") -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._faults = faults_label()
         self._nearest = ui.button(icon="near_me", on_click=self._take_nearest)

@@ -1,21 +1,19 @@
 """A button that shows a plan as the files of a launcher, to copy or download."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nicegui import ui
 
 from shardwise.interop.launchers import LAUNCHERS
 from shardwise.web import views
+from shardwise.web.explorer import Explorer
 from shardwise.web.plots import faults_label, show_faults
-
-if TYPE_CHECKING:
-    from shardwise.web.page import Explorer
 
 
 class ExportButton:
     """Opens a dialog with the files that the chosen launcher starts from."""
 
-    def __init__(self, explorer: "Explorer") -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         button = ui.button("Export to a launcher", icon="rocket_launch", on_click=self._open)
         button.props("outline no-caps").mark("export")

@@ -1,6 +1,5 @@
 """The page of the explorer: one for each client, with the state of its address."""
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +9,12 @@ from fastapi import FastAPI, Request
 from nicegui import events, ui
 
 from shardwise import catalog
-from shardwise.errors import InputError, ShardwiseError
+from shardwise.errors import InputError
 from shardwise.web import views
-from shardwise.web.compare_tab import MOST_PINS, CompareTab
+from shardwise.web.compare_tab import CompareTab
 from shardwise.web.controls import DEGREES, MORE, SIZES, WORDS, Input, field_input
 from shardwise.web.estimate_tab import EstimateTab
+from shardwise.web.explorer import Explorer
 from shardwise.web.search_tab import SearchTab
 from shardwise.web.state import MOST_BYTES, Named, State
 from shardwise.web.style import SCRIPT, STYLE
@@ -29,31 +29,25 @@ def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
     async def page(request: Request) -> None:
         ui.add_css(STYLE)
         ui.add_head_html(SCRIPT)
-        explorer = Explorer(pool, jobs)
-        explorer.build(str(request.url.query))
+        Page(Explorer(pool, jobs)).build(str(request.url.query))
 
     ui.run_with(app, title="shardwise", favicon="⛁", dark=None, reconnect_timeout=30)
 
 
-class Explorer:
-    """Inputs on one side, tabs on the other; a change of an input renews the open tab."""
+class Page:
+    """Inputs on one side, tabs on the other."""
 
-    def __init__(self, pool: Pool, jobs: Jobs) -> None:
-        self.pool, self.jobs = pool, jobs
-        self.state = State()
-        self.dark = ui.dark_mode(value=None)
-        self._is_dark = False
+    def __init__(self, explorer: Explorer) -> None:
+        self._explorer = explorer
         self._inputs: dict[str, Input] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._selects: dict[str, ui.select] = {}
         self._tabs: dict[str, Any] = {}
-
-    # -- construction ------------------------------------------------------------------------
 
     def build(self, query: str) -> None:
         """Lay the page out, and show the state of an address."""
         faults: list[str] = []
         try:
-            self.state = State.of_query(query)
+            self._explorer.state = State.of_query(query)
         except InputError as error:
             faults = [str(fault) for fault in error.faults]
         self._header()
@@ -62,6 +56,7 @@ class Explorer:
                 self._build_inputs()
             with ui.element("section").classes("sw-results").props('aria-label="Results"'):
                 self._build_tabs()
+        self._explorer.show_inputs, self._explorer.renew = self.show_inputs, self._renew
         self.show_inputs()
         for fault in faults:
             ui.notify(fault, type="negative", timeout=0, close_button="Close")
@@ -71,8 +66,8 @@ class Explorer:
         """Ask the browser for its theme, then show the first answer."""
         with contextlib.suppress(TimeoutError):
             query = "window.matchMedia('(prefers-color-scheme: dark)').matches"
-            self._is_dark = bool(await ui.run_javascript(query, timeout=5))
-        self.refresh()
+            self._explorer.prefers_dark = bool(await ui.run_javascript(query, timeout=5))
+        self._explorer.refresh()
 
     def _header(self) -> None:
         with ui.header().classes("sw-header items-center"):
@@ -86,17 +81,19 @@ class Explorer:
                     self._copy_item("Command line", self._command)
                     self._copy_item("Python", self._python)
                 ui.tooltip("Copy as command line or Python")
-            with ui.button(icon="contrast", on_click=self._switch_theme).props("flat round"):
+            with ui.button(icon="contrast", on_click=self._explorer.switch_theme).props(
+                "flat round"
+            ):
                 ui.tooltip("Light or dark")
 
     def _copy_item(self, label: str, text: Callable[[], str]) -> None:
         ui.menu_item(label, on_click=lambda: self._copy(text()))
 
     def _command(self) -> str:
-        return self.state.command()
+        return self._explorer.state.command()
 
     def _python(self) -> str:
-        return self.state.python()
+        return self._explorer.state.python()
 
     def _build_inputs(self) -> None:
         ui.label("Model and system").classes("sw-heading")
@@ -113,18 +110,18 @@ class Explorer:
         ui.label("Batch").classes("sw-heading")
         with ui.element("div").classes("sw-three"):
             for name in SIZES:
-                self._inputs[name] = field_input(name, self.set_field)
+                self._inputs[name] = field_input(name, self._explorer.set_field)
         ui.label("Layout").classes("sw-heading")
         for name in DEGREES:
-            self._inputs[name] = field_input(name, self.set_field)
+            self._inputs[name] = field_input(name, self._explorer.set_field)
         ui.label("Options").classes("sw-heading")
         with ui.element("div").classes("sw-two"):
             for name in WORDS:
-                self._inputs[name] = field_input(name, self.set_field)
+                self._inputs[name] = field_input(name, self._explorer.set_field)
         more = ui.expansion("All other fields").classes("w-full").props("dense")
         with more, ui.element("div").classes("sw-two"):
             for name in MORE:
-                self._inputs[name] = field_input(name, self.set_field)
+                self._inputs[name] = field_input(name, self._explorer.set_field)
 
     def _named(self, kind: str, folder: str) -> None:
         """List of the catalog, with an upload next to it."""
@@ -145,13 +142,15 @@ class Explorer:
                 f"{kind}-upload"
             )
             button.tooltip(f"Upload a {kind}: shardwise, Hugging Face config.json, Calculon, ...")
-        self._selects = getattr(self, "_selects", {}) | {kind: select}
+        self._selects[kind] = select
 
     def _build_tabs(self) -> None:
         with ui.tabs().props("dense align=left no-caps").classes("w-full") as tabs:
             for name in ("estimate", "search", "sweep", "compare"):
                 ui.tab(name, label=name.capitalize()).mark(f"tab-{name}")
-        with ui.tab_panels(tabs, value=self.state.tab).classes("w-full sw-panels") as panels:
+        with ui.tab_panels(tabs, value=self._explorer.state.tab).classes(
+            "w-full sw-panels"
+        ) as panels:
             for name, build in (
                 ("estimate", EstimateTab),
                 ("search", SearchTab),
@@ -159,80 +158,31 @@ class Explorer:
                 ("compare", CompareTab),
             ):
                 with ui.tab_panel(name):
-                    self._tabs[name] = build(self)
+                    self._tabs[name] = build(self._explorer)
         self._panels = panels
         tabs.on_value_change(lambda event: self._opened_tab(str(event.value)))
-
-    # -- state -------------------------------------------------------------------------------
-
-    def set_field(self, name: str, value: str | None) -> None:
-        """Set a field of the strategy, and renew the answer."""
-        self.set_state(self.state.with_field(name, value))
-
-    def set_state(self, state: State, *, show: bool = False) -> None:
-        """Show another state; with `show`, in the inputs too."""
-        self.state = state
-        if show:
-            self.show_inputs()
-        self.refresh()
 
     def show_inputs(self) -> None:
         """Put the state into the inputs."""
         for name, one in self._inputs.items():
-            one.show(self.state.strategy.get(name))
+            one.show(self._explorer.state.strategy.get(name))
         for kind, select in self._selects.items():
-            named: Named = getattr(self.state, kind)
+            named: Named = getattr(self._explorer.state, kind)
             if named.name not in select.options:
                 select.set_options([named.name, *select.options])
             select.set_value(named.name)
         self._figures.set_value(
-            "\n".join(f"{name}={text}" for name, text in self.state.figures.items())
+            "\n".join(f"{name}={text}" for name, text in self._explorer.state.figures.items())
         )
-        self._panels.set_value(self.state.tab)
-
-    def refresh(self) -> None:
-        """Renew the address and the open tab; an answer that is still computed is dropped."""
-        query = self.state.to_query()
-        ui.run_javascript(f"history.replaceState(null, '', '?{query}')")
-        if self._task is not None:
-            self._task.cancel()
-        self._task = asyncio.create_task(self._renew())
+        self._panels.set_value(self._explorer.state.tab)
 
     async def _renew(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._tabs[self.state.tab].renew()
-
-    async def ask(self, view: Callable[..., Any], *arguments: Any) -> Any:
-        """Compute a view in a worker; faults come back as `faults`."""
-        try:
-            return await self.pool.run(view, *arguments)
-        except InputError as error:
-            return {"faults": [str(fault) for fault in error.faults]}
-        except ShardwiseError as error:
-            return {"faults": [str(error)]}
-
-    @property
-    def is_dark(self) -> bool:
-        """Whether charts are drawn for a dark page."""
-        return self._is_dark if self.dark.value is None else bool(self.dark.value)
-
-    def pin(self) -> None:
-        """Add the plan of the page to those that are compared."""
-        address = replace(self.state, pinned=(), tab="estimate").to_query()
-        if len(self.state.pinned) >= MOST_PINS:
-            ui.notify(f"at most {MOST_PINS} plans are compared", type="warning")
-        elif address in self.state.pinned:
-            ui.notify("this plan is pinned", type="info")
-        else:
-            self.set_state(replace(self.state, pinned=(*self.state.pinned, address)))
-            ui.notify("Pinned", type="positive")
-
-    # -- events ------------------------------------------------------------------------------
+        await self._tabs[self._explorer.state.tab].renew()
 
     def _chose(self, kind: str, name: Any) -> None:
-        named: Named = getattr(self.state, kind)
+        named: Named = getattr(self._explorer.state, kind)
         if name and name != named.name:
-            self.set_state(self.state.with_named(kind, Named(name=str(name))))
+            self._explorer.set_state(self._explorer.state.with_named(kind, Named(name=str(name))))
 
     async def _uploaded(self, kind: str, event: events.UploadEventArguments) -> None:
         """Read a file that a user sent: as data, never as a path."""
@@ -242,15 +192,17 @@ class Explorer:
         except UnicodeDecodeError:
             ui.notify(f"{name}: is not UTF-8 text", type="negative")
             return
-        view = await self.ask(views.uploaded, kind, name, text)
+        view = await self._explorer.ask(views.uploaded, kind, name, text)
         if view.get("faults"):
             ui.notify("\n".join(view["faults"][:5]), type="negative", multi_line=True)
             return
         for note in view["notes"][:10]:
             ui.notify(f"not understood: {note}", type="warning", multi_line=True)
-        fields = dict(self.state.strategy) | view["strategy"]
+        fields = dict(self._explorer.state.strategy) | view["strategy"]
         named = Named(name=view["name"], data=view["data"])
-        self.set_state(replace(self.state, strategy=fields).with_named(kind, named), show=True)
+        self._explorer.set_state(
+            replace(self._explorer.state, strategy=fields).with_named(kind, named), show=True
+        )
         ui.notify(f"{kind}: {view['name']}", type="positive")
 
     def _figures_typed(self, event: events.ValueChangeEventArguments[str | None]) -> None:
@@ -260,16 +212,12 @@ class Explorer:
             name, equals, text = line.partition("=")
             if equals:
                 figures[name.strip()] = text.strip()
-        if figures != dict(self.state.figures):
-            self.set_state(replace(self.state, figures=figures))
+        if figures != dict(self._explorer.state.figures):
+            self._explorer.set_state(replace(self._explorer.state, figures=figures))
 
     def _opened_tab(self, name: str) -> None:
-        if name != self.state.tab:
-            self.set_state(replace(self.state, tab=name))
-
-    def _switch_theme(self) -> None:
-        self.dark.set_value(not self.is_dark)
-        self.refresh()
+        if name != self._explorer.state.tab:
+            self._explorer.set_state(replace(self._explorer.state, tab=name))
 
     async def _copy_link(self) -> None:
         ui.run_javascript("navigator.clipboard.writeText(location.href)")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nicegui import events, ui
 
@@ -11,11 +11,9 @@ from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SCOPES
 from shardwise.web import views
 from shardwise.web.controls import SIZES, label_of
+from shardwise.web.explorer import Explorer
 from shardwise.web.job import JobBar
 from shardwise.web.plots import Chart, faults_label, show_faults
-
-if TYPE_CHECKING:
-    from shardwise.web.page import Explorer
 
 _AXES = ("tp", "pp")
 _WORK = (*SIZES, "dtype", "quantization", "stack")
@@ -32,7 +30,7 @@ _COLUMNS = {
 class SearchTab:
     """Searches the best layouts of the model, system and batch of the page."""
 
-    def __init__(self, explorer: "Explorer") -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._view: Mapping[str, Any] = {}
         self._task: asyncio.Task[None] | None = None

@@ -1,17 +1,15 @@
 """The tab of a sweep: a figure of the system against the step time."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nicegui import ui
 
 from shardwise.web import views
 from shardwise.web.controls import SIZES
+from shardwise.web.explorer import Explorer
 from shardwise.web.job import JobBar
 from shardwise.web.plots import Chart, faults_label, show_faults
-
-if TYPE_CHECKING:
-    from shardwise.web.page import Explorer
 
 _MOST_CHARTS = 3
 _USUAL = ("nvlink.bandwidth", "fabric.bandwidth", "hbm.bandwidth")
@@ -22,7 +20,7 @@ _MODES = {False: "this strategy at every value", True: "the best strategy at eve
 class SweepTab:
     """Varies one figure of the system of the page."""
 
-    def __init__(self, explorer: "Explorer") -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._system: object = None
         self._task: asyncio.Task[None] | None = None

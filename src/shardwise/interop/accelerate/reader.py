@@ -7,7 +7,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.accelerate import options
 from shardwise.interop.accelerate.plugins import deepspeed_fields, megatron_fields
 from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.sections import Found, Section
+from shardwise.interop.sections import Found, Section, launch_of
 
 NAME, STACK, FSDP1_STACK = "accelerate", "accelerate-2026", "huggingface-2024"
 _KEYS = ("distributed_type:", "compute_environment:")
@@ -33,16 +33,7 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = _fields(Section(data, found), text.gpus)
-    if found.faults:
-        raise InputError(found.faults)
-    return Launch(
-        launcher=NAME,
-        release=None,
-        source=text.source,
-        model=text.model,
-        strategy=fields,
-        not_understood=tuple(found.not_understood),
-    )
+    return launch_of(NAME, text, fields, found)
 
 
 def _fields(top: Section, gpus: int | None) -> Fields:

@@ -11,7 +11,7 @@ from shardwise.errors import Fault
 from shardwise.interop.accelerate import options
 from shardwise.interop.accelerate.tensor_plan import missing_modules, python_plan
 from shardwise.interop.launch import LaunchFile, LaunchPlan
-from shardwise.interop.nodes import as_comments, nodes_of
+from shardwise.interop.nodes import as_comments, nodes_of, trained_in_code
 
 
 def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
@@ -121,11 +121,7 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
         yield "context parallelism: accelerator.maybe_context_parallel(buffers=...) around a step"
     if strategy.recompute == Recompute.FULL and not _is_sharded(strategy):
         yield "recompute full: model.gradient_checkpointing_enable()"
-    if strategy.lora_rank is not None:
-        parts = ", ".join(strategy.lora_parts)
-        yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
-    if strategy.frozen:
-        yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"
+    yield from trained_in_code(strategy)
 
 
 def _trainer_arguments(strategy: Strategy) -> Iterator[str]:

@@ -10,7 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.deepspeed import options
 from shardwise.interop.deepspeed.sizes import layer_weights, lives_through_step
 from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.sections import AUTO, Found, Section
+from shardwise.interop.sections import AUTO, Found, Section, launch_of
 
 NAME, STACK = "deepspeed", "deepspeed-2026"
 _SURE = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
@@ -36,16 +36,7 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = config_fields(data, found, model=text.model, gpus=text.gpus)
-    if found.faults:
-        raise InputError(found.faults)
-    return Launch(
-        launcher=NAME,
-        release=None,
-        source=text.source,
-        model=text.model,
-        strategy=fields,
-        not_understood=tuple(found.not_understood),
-    )
+    return launch_of(NAME, text, fields, found)
 
 
 def config_fields(

@@ -19,7 +19,7 @@ from shardwise.errors import Fault
 from shardwise.interop.deepspeed import options
 from shardwise.interop.deepspeed.sizes import layer_weights, lives_through_step
 from shardwise.interop.launch import LaunchFile, LaunchPlan
-from shardwise.interop.nodes import as_comments, nodes_of
+from shardwise.interop.nodes import as_comments, nodes_of, trained_in_code
 
 _MOST_LIVE = 1_000_000_000
 _STAGE_FIELDS = ("first_stage_layers", "last_stage_layers", "stage_layers")
@@ -162,11 +162,7 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
         yield f"  partition_method='uniform'); ranks in the order {strategy.placement}"
     if strategy.optimizer not in options.OPTIMIZERS:
         yield f"optimizer {strategy.optimizer}: the client's, of bitsandbytes"
-    if strategy.lora_rank is not None:
-        parts = ", ".join(strategy.lora_parts)
-        yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
-    if strategy.frozen:
-        yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"
+    yield from trained_in_code(strategy)
 
 
 def _trainer_arguments(strategy: Strategy) -> Iterator[str]:

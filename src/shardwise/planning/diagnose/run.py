@@ -10,7 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, refuse
+from shardwise.errors import Fault, InputError, check_path, refuse
 from shardwise.estimator import estimate
 from shardwise.interop.kineto.steps import read_trace
 from shardwise.interop.launch import Launch, Launcher, LaunchPlan
@@ -84,6 +84,13 @@ def diagnose(
     """
     if isinstance(changes, bool) or not isinstance(changes, int) or changes < 0:
         raise InputError(Fault.of("changes", changes, "must be a whole number of at least 0"))
+    check_path("log", log)
+    if trace is not None:
+        check_path("trace", trace)
+    if not isinstance(launch, Launch):
+        check_path("launch", launch)
+    if strategy is not None and not isinstance(strategy, Mapping):
+        raise InputError(Fault.of("strategy", strategy, "must be fields by name"))
     the_system, logged = System.load(system), read_log(log)
     case = _Case.of(launch, the_system, logged, model=model, own=strategy or {})
     predicted = estimate(case.model, the_system, case.strategy)
