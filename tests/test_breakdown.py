@@ -181,5 +181,5 @@ def test_the_report_goes_to_a_file_or_the_terminal(tmp_path, capsys):
     assert "report" in capsys.readouterr().err
     assert run([*FLAGS, "--report", str(tmp_path / "no" / "report.txt")]) == 2
     assert "no such folder" in capsys.readouterr().err
-    assert run([*FLAGS, "--report", str(tmp_path / "report.html")]) == 2
-    assert "allowed: .txt" in capsys.readouterr().err
+    assert run([*FLAGS, "--report", str(tmp_path / "report.json")]) == 2
+    assert "allowed: .html, .txt" in capsys.readouterr().err

@@ -46,6 +46,7 @@ def test_every_stack_of_the_catalog_fuses_everything() -> None:
     swiglu, tensorflow = ["fused_norm", "fused_swiglu"], ["fused_norm", FIELDS[-1]]
     plain = {"internevo-2023": swiglu, "torchtitan-eager": swiglu, "gpipe-2019": tensorflow}
     plain |= {f"{name}-2024": [*FIELDS] for name in ("deepspeed", "huggingface", "llama-factory")}
+    plain |= {f"{name}-2026": [*FIELDS] for name in ("accelerate", "deepspeed")}
     plain["gpt-neox-2023"] = plain["paddlenlp-2024"] = [*FIELDS[1:]]
     plain["oneflow-2021"] = [FIELDS[-1]]
     plain["megatron-deepspeed-2024"] = [*FIELDS]  # on GPUs of Intel

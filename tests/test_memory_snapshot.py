@@ -104,4 +104,5 @@ def test_pytorch_reads_it() -> None:
     snapshot = step(pp=2).to_snapshot()
     text = viewer.trace(snapshot)
     assert text.count("cudaMalloc") == 2
-    assert text.count(" = a[") == sum(e["action"] == "alloc" for e in snapshot["device_traces"][0])
+    events = [event for device in snapshot["device_traces"] for event in device]
+    assert text.count(" = a[") == sum(event["action"] == "alloc" for event in events)

@@ -197,10 +197,11 @@ def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     names = "Catalog name or file (YAML, JSON, TOML; also .gz)"
 
     others = "shardwise, Calculon, SimuMax, NERSC"
-    assert f"{names}: {others}, AMPeD or Hugging Face format; or owner/name" in out
+    assert f"{names}: {others}, AMPeD or Hugging Face format; owner/name" in out
+    assert "or launch file of a trainer" in out
     assert f"{names}: {others} or AMPeD format." in out
     if verb != "search":
-        told = "Strategy file (shardwise, SimuMax or AMPeD format) or Calculon execution file"
+        told = "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or"
         assert told in out
 
 

@@ -145,7 +145,7 @@ class ConfigBase(Described):
         Parameters
         ----------
         data
-            What a file held.
+            Contents of a file.
         name
             Name of a model or system whose data has none.
         source

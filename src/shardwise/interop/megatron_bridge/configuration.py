@@ -42,9 +42,9 @@ def is_configuration(text: str, source: str) -> bool:
 
 
 def _opens(line: str, section: str) -> bool:
-    """Whether a line begins a section."""
+    """Whether a line begins a section at the top of the file."""
     name, colon, rest = line.partition(":")
-    return bool(colon) and name.strip('" ') == section and rest.strip()[:1] in ("", "{")
+    return bool(colon) and name.rstrip().strip('"') == section and rest.strip()[:1] in ("", "{")
 
 
 def configuration_job(text: LaunchText) -> Job:

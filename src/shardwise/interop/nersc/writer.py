@@ -30,6 +30,7 @@ _CHIP: dict[str, Any] = {
     "memory_bound_class": {},
     "benchmark": None,
     "speed": 1,
+    "tuned_until": "",
 }
 _TIER = {"must_be_filled": False, "processor_share": 0, "slowed_by_compute": True}
 _RATES = {"scale": None, "offset": None, "bulk": None}
