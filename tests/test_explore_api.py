@@ -16,7 +16,8 @@ from shardwise.cli import run as run_command
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("nicegui")
 
-from shardwise.web.guard import MOST_BYTES  # noqa: E402 - an extra
+from shardwise.web import guard  # noqa: E402 - an extra
+from shardwise.web.guard import MOST_BYTES  # noqa: E402
 from shardwise.web.serve import Server  # noqa: E402
 from shardwise.web.workers import Jobs  # noqa: E402
 
@@ -134,6 +135,57 @@ def test_bad_requests_are_refused(server, body, status, words):
     assert any(words in message for message in messages(answer)), messages(answer)
     assert all("\n" not in message for message in messages(answer))
     assert "llama3-8b" in after.json()
+
+
+def test_a_large_upload_is_refused_on_the_way(server):
+    """Of any address: the server reads no more than its limit of 50 MB."""
+    sent = 0
+
+    async def body():
+        nonlocal sent
+        for _ in range(800):
+            sent += 2**16
+            yield b" " * 2**16
+
+    async def asked(http):
+        return await http.post("/_nicegui/client/x/upload/1", content=body())
+
+    assert ask(server, asked).status_code == 413
+    assert sent < 2 * MOST_BYTES
+
+
+def test_a_slow_request_is_refused(server, monkeypatch):
+    """A client that sends a body without end, byte by byte, does not keep a place."""
+    monkeypatch.setattr(guard, "_BODY_SECONDS", 0.2)
+
+    async def body():
+        while True:
+            await asyncio.sleep(0.05)
+            yield b" "
+
+    async def asked(http):
+        slow = await http.post("/api/v1/estimate", content=body())
+        return slow, await http.get("/api/v1/models")
+
+    slow, after = ask(server, asked)
+    assert slow.status_code == 408
+    assert messages(slow) == ["request: took more than 0.2 s to arrive"]
+    assert after.status_code == 200
+
+
+@pytest.mark.parametrize("gpus", ["1..100000000", list(range(1, 20_000))])
+def test_huge_searches_end(server, gpus):
+    """With an answer, or with what is too large; the server lives on."""
+
+    async def asked(http):
+        space = {"gpus": gpus, "gbs": 8}
+        question = {"model": "llama3-8b", "system": "h100-sxm", "space": space}
+        started = await http.post("/api/v1/search", json=question)
+        return await ended(http, started.json()["id"]), await http.get("/api/v1/models")
+
+    job, after = ask(server, asked)
+    assert job["state"] == "done" or any("gpus" in error for error in job["errors"])
+    assert after.status_code == 200
 
 
 def test_a_search_is_a_job(server):
