@@ -151,6 +151,22 @@ def test_a_search_loads_its_best_plan(page, address):
     see(copied.locator(".sw-fact-value").first, step_time(page).inner_text())
 
 
+def test_a_cell_of_the_map_loads_its_plan(page, address):
+    """A click on the cell of tp 1 and pp 1 shows the best plan of the cell."""
+    page.goto(address + "?" + QUERY)
+    page.get_by_role("tab", name="Search").click()
+    page.get_by_role("button", name="Search").click()
+    cells = page.get_by_role("img", name="Best plan by tp and pp").locator(".nsewdrag")
+    cells.scroll_into_view_if_needed()
+    box = cells.bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.click(box["x"] + 20, box["y"] + 20)
+    page.wait_for_function("document.querySelector('.sw-fact-value')?.textContent")
+    assert number(page, "tp").input_value() == "1"
+    assert number(page, "pp").input_value() == "1"
+    assert "tab=" not in page.url
+
+
 def test_pinned_plans_are_compared(page, address):
     """Two plans next to each other; a row loads its plan."""
     page.goto(address + "?" + QUERY)

@@ -277,7 +277,11 @@ def test_files_of_other_tools_stay_theirs(monkeypatch):
         launchers, "LAUNCHERS", (type(greedy)(**_fields(greedy) | {"recognise": lambda *_: True}),)
     )
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
-    config |= {"num_attention_heads": 4, "intermediate_size": 128, "architectures": ["Llama"]}
+    config |= {
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "architectures": ["LlamaForCausalLM"],
+    }
     Path("config.json").write_text(json.dumps(config))
     assert find_launch("config.json") is None
     assert Model.load("config.json").hidden == 64

@@ -90,6 +90,8 @@ class Launcher:
     """Releases whose options are written; the first by default."""
     stack: str
     """Catalog stack with the capabilities of that release."""
+    other_stacks: tuple[str, ...] = ()
+    """Stacks of the same trainer that run in another way, such as without compilation."""
     endings: tuple[str, ...]
     """Endings of file names that can be written; the first by default."""
     recognise: Callable[[str, str], bool]

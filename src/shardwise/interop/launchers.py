@@ -216,7 +216,7 @@ def written_by_release(
 def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
     """What the launcher's own stack cannot run, of a plan with another stack."""
     own = Stack.load(launcher.stack)
-    if plan.strategy.loaded_stack().name == own.name:
+    if plan.strategy.loaded_stack().name in (own.name, *launcher.other_stacks):
         return ()
     strategy = plan.strategy.model_copy(update={"stack": own})
     found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()

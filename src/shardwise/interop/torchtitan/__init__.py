@@ -7,7 +7,7 @@ from shardwise.interop.torchtitan.from_plan import plan_faults, release_faults
 from shardwise.interop.torchtitan.python_reader import is_configuration, read_python
 from shardwise.interop.torchtitan.python_writer import write_python
 from shardwise.interop.torchtitan.script_reader import is_script, read_script
-from shardwise.interop.torchtitan.to_fields import COMPILED_STACK
+from shardwise.interop.torchtitan.to_fields import COMPILED_STACK, EAGER_STACK
 from shardwise.interop.torchtitan.toml_reader import NAME, is_toml, read_toml
 from shardwise.interop.torchtitan.toml_writer import write_toml
 
@@ -42,6 +42,7 @@ LAUNCHER = Launcher(
     title="torchtitan",
     releases=(TOML_RELEASE, PYTHON_RELEASE),
     stack=COMPILED_STACK,
+    other_stacks=(EAGER_STACK,),
     endings=(".toml", ".py"),
     recognise=_recognise,
     read=_read,
