@@ -31,7 +31,7 @@ SEQUENCES, TOKENS, STEPS = 4, 16, 2
 
 
 def tiny(family: str) -> nn.Module:
-    """Llama, or Qwen 3 with norms of queries and keys and a tied head; random weights."""
+    """Llama, or Qwen 3 with norms of queries and keys; random weights."""
     torch.manual_seed(0)
     config_class, model_class = FAMILIES[family]
     config = config_class(
@@ -40,7 +40,7 @@ def tiny(family: str) -> nn.Module:
         initializer_range=0.2,
         attn_implementation="sdpa",
         use_cache=False,
-        tie_word_embeddings=family == "qwen3",
+        tie_word_embeddings=False,
     )
     model: nn.Module = model_class(config)
     return model

@@ -36,7 +36,7 @@ TINY = Model.validated(
         ],
         "norm": "rmsnorm",
         "position": "rope",
-        "tied_embeddings": True,
+        "tied_embeddings": False,
     }
 )
 
