@@ -90,3 +90,14 @@ def test_fsdp2_with_tensor_parallelism(tmp_path: Path) -> None:
     for one in found["together"]:
         assert one["losses"] == pytest.approx(found["alone"], abs=1e-5)
         assert (one["fsdp"], one["local"]) == (2, [8, 32])
+
+
+def test_tied_embeddings_are_noted() -> None:
+    """The release whose options are written does not shard them (tried with PyTorch 2.13)."""
+    row = {"stack": LAUNCHER.stack, "gbs": 4, "zero": 3, "gpus": 2}
+    for tied in (True, False):
+        model = TINY.model_copy(update={"tied_embeddings": tied})
+        plan = LaunchPlan(
+            model=model, system=System.load("h100-sxm"), strategy=Strategy(**row).resolved(model)
+        )
+        assert ("# tied embeddings: " in launch_files(LAUNCHER, plan)[0].text) == tied

@@ -121,6 +121,8 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
         yield "context parallelism: accelerator.maybe_context_parallel(buffers=...) around a step"
     if strategy.recompute == Recompute.FULL and not _is_sharded(strategy):
         yield "recompute full: model.gradient_checkpointing_enable()"
+    if model.tied_embeddings and _is_sharded(strategy):
+        yield "tied embeddings: FSDP2 of PyTorch 2.13 shards them from accelerate 1.15.0 on"
     yield from trained_in_code(strategy)
 
 
