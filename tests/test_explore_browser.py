@@ -157,10 +157,9 @@ def test_a_cell_of_the_map_loads_its_plan(page, address):
     page.get_by_role("tab", name="Search").click()
     page.get_by_role("button", name="Search").click()
     cells = page.get_by_role("img", name="Best plan by tp and pp").locator(".nsewdrag")
-    cells.scroll_into_view_if_needed()
-    box = cells.bounding_box()
-    page.mouse.move(box["x"] + 20, box["y"] + 20)
-    page.mouse.click(box["x"] + 20, box["y"] + 20)
+    cells.hover(position={"x": 30, "y": 20})
+    cells.click(position={"x": 30, "y": 20})
+    page.wait_for_url(lambda url: "tab=" not in url)
     page.wait_for_function("document.querySelector('.sw-fact-value')?.textContent")
     assert number(page, "tp").input_value() == "1"
     assert number(page, "pp").input_value() == "1"

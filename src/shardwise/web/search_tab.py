@@ -108,7 +108,8 @@ class SearchTab:
 
     def _clicked_cell(self, point: Mapping[str, Any]) -> None:
         """Load the best plan of a cell of the map."""
-        here = [str(point.get("y")), str(point.get("x"))]
+        layout = self._view["charts"]["map"]["layout"]
+        here = [_label(layout["yaxis"], point.get("y")), _label(layout["xaxis"], point.get("x"))]
         for values, fields in self._view["cells"]:
             if values == here:
                 self._load(fields)
@@ -126,3 +127,9 @@ _LOAD_BUTTON = """
     @click.stop="$parent.$emit('load', props.value)" />
 </q-td>
 """
+
+
+def _label(axis: Mapping[str, Any], place: object) -> str:
+    """Label of a row or column of a map, which a point names by its place."""
+    labels = axis.get("ticktext")
+    return str(labels[int(str(place))] if labels else place)
