@@ -189,7 +189,7 @@ def test_huge_searches_end(server, gpus):
 
 
 def test_a_search_is_a_job(server):
-    """It starts at once, tells its progress, and ends with the result of `search`."""
+    """It starts at once, reports its progress, and ends with the result of `search`."""
 
     async def asked(http):
         question = {"model": "llama3-8b", "system": "h100-sxm", "space": SPACE, "top": 3}

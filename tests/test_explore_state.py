@@ -83,6 +83,17 @@ def test_copied_commands_say_what_the_page_shows():
     assert fields["found"].strategy["tp"] == 8
 
 
+def test_copies_say_what_becomes_of_changed_figures():
+    """Python has them; the command line says that it has not."""
+    state = State(figures={"nvlink.bandwidth": "0.5x"})
+    assert state.command().endswith("  # without the changed figures nvlink.bandwidth=0.5x")
+    fields: dict[str, object] = {}
+    exec(state.python().replace("print(found.step_time_s)", ""), fields)  # noqa: S102 - ours
+    question = state.question()
+    usual = estimate(question["model"], question["system"], question["strategy"])
+    assert fields["found"].step_time_s > usual.step_time_s
+
+
 def test_edited_figures_are_those_of_a_sweep():
     """A factor of a figure, and a larger domain, on a system of the catalog."""
     system = System.load("h100-sxm")

@@ -10,6 +10,7 @@ from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
     SystemArgument,
+    VariablesOption,
     launch_variables,
     missing_flag,
     whole_number,
@@ -47,8 +48,8 @@ def command(
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="Trace of PyTorch's profiler with steps (.json, .json.gz): tells products, "
-            "attention, communication and idle time apart.",
+            help="Trace of PyTorch's profiler with steps (.json, .json.gz): separates "
+            "products, attention, communication and idle time.",
         ),
     ] = None,
     model: Annotated[
@@ -59,14 +60,7 @@ def command(
             help="Model, for launch files that do not hold it (DeepSpeed, accelerate).",
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Value of a variable of a script that has none there. Repeat for several.",
-        ),
-    ] = None,
+    set_: VariablesOption = None,
     top: Annotated[
         str | None,
         typer.Option(

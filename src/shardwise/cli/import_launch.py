@@ -7,7 +7,13 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.launch import not_understood
-from shardwise.cli.options import JsonFlag, flag_fault, launch_variables, whole_number
+from shardwise.cli.options import (
+    JsonFlag,
+    VariablesOption,
+    flag_fault,
+    launch_variables,
+    whole_number,
+)
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
@@ -40,14 +46,7 @@ def command(
         str | None,
         typer.Option("--gpus", metavar="N", help="Accelerators, for files without their number."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Value of a variable of a script that has none there. Repeat for several.",
-        ),
-    ] = None,
+    set_: VariablesOption = None,
     json: JsonFlag = False,
     output: Annotated[
         str | None,

@@ -57,6 +57,14 @@ OutputOption = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (.json, .yaml; also .gz)."),
 ]
+VariablesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Value of a variable of a script that has none there. Repeat for several.",
+    ),
+]
 PlotOption = Annotated[
     str | None,
     typer.Option(

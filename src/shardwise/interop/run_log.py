@@ -41,7 +41,7 @@ class LoggedStep:
     tflops_per_gpu: float = np.nan
     global_batch: float = np.nan
     of: int | None = None
-    """Steps of the progress bar, which tells bars of training and evaluation apart."""
+    """Steps of the progress bar, which distinguishes bars of training and evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

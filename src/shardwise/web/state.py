@@ -63,7 +63,7 @@ class State:
         return replace(self, model=named) if kind == "model" else replace(self, system=named)
 
     def question(self) -> dict[str, Any]:
-        """Return what `/api/v1/estimate` takes."""
+        """Return what the views take: the strategy as text, and changed figures of the system."""
         return {
             "model": self.model.value,
             "system": self.system.value,
@@ -127,14 +127,19 @@ class State:
                 words.append(flag if text == "true" else flag.replace("--", "--no-", 1))
             else:
                 words += [flag, text]
-        return shlex.join(words)
+        changed = ", ".join(f"{name}={text}" for name, text in self.figures.items())
+        return shlex.join(words) + (f"  # without the changed figures {changed}" if changed else "")
 
     def python(self) -> str:
         """Return Python that gives the same answer."""
         fields = ", ".join(f"{name!r}: {_literal(text)}" for name, text in self.strategy.items())
         model, system = (repr(_file_or_name(one)) for one in (self.model, self.system))
+        imported = "import shardwise\n"
+        if self.figures:
+            imported += "from shardwise.planning.sweep.edit import edited\n"
+            system = f"edited(shardwise.System.load({system}), {dict(self.figures)!r})"
         return (
-            "import shardwise\n\n"
+            f"{imported}\n"
             f"found = shardwise.estimate({model}, {system}, {{{fields}}})\n"
             "print(found.step_time_s)\n"
         )

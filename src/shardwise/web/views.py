@@ -16,7 +16,6 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.report.charts.plans import degrees
 from shardwise.report.console import GIB, percent, seconds
-from shardwise.report.tables.estimate import verdict
 from shardwise.web.bars import memory_html, time_html
 
 View = dict[str, Any]
@@ -60,8 +59,6 @@ def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool
         "time": time_html(found),
         "memory": memory_html(found),
         "fits": found.fits,
-        "verdict": verdict(found.memory_bytes, fits=found.fits),
-        "strategy": found.strategy,
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
     }
 

@@ -365,7 +365,7 @@ def _read_windows(reading: CoreReading, depth: int) -> list[int | None]:
 def _read_layers(
     reading: CoreReading, depth: int, attention: dict[str, object]
 ) -> list[tuple[dict[str, object], tuple[int, int]]]:
-    """Every layer, with what tells it from the others."""
+    """Every layer, with the fields in which layers differ."""
     activation, bias = _read_activation(reading), reading.flag("add_bias_linear")
     hidden = reading.positive("hidden_size")
     usual = 4 * hidden if activation not in GATED_ACTIVATIONS else 8 * hidden // 3 // 64 * 64

@@ -112,7 +112,7 @@ VOCABULARIES: Mapping[str, int] = {
     "GPT2BPETokenizer": 50257,
     "Llama2Tokenizer": 32000,
 }
-"""Entries of the tokenizers whose vocabulary their type tells."""
+"""Vocabulary sizes of tokenizers whose type implies them."""
 
 
 def is_neutral(flag: str) -> bool:

@@ -84,7 +84,7 @@ IS_SCRIPT = re.compile(
     r"\.[a-z_0-9.]+=|--model_recipe_name[= ]|--recipe[= ][\"']?\w+_config",
     re.MULTILINE,
 )
-"""What tells a script of Megatron-Bridge from others."""
+"""Pattern that identifies a script of Megatron-Bridge."""
 
 
 class _Options(NamedTuple):

@@ -271,4 +271,4 @@ def logged_findings(
         ratio = median / predicted.step_time_s
         rest = excess - explained_s
         what = "steps are slower than the interval of the prediction"
-        yield finding(Cause.UNKNOWN, rest, f"{what}; a trace tells the cause", ratio)
+        yield finding(Cause.UNKNOWN, rest, f"{what}; a trace shows the cause", ratio)

@@ -50,7 +50,7 @@ def option_changes(
     Parameters
     ----------
     launch
-        As read; its ending tells which of the files it is.
+        As read; its ending identifies which of the files it is.
     """
     release = launch.release if launch.release in launcher.releases else None
     suffix = PurePath(launch.source).suffix

@@ -68,7 +68,7 @@ def diagnose(
         Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo or the
         Hugging Face Trainer; also .gz.
     trace
-        Trace of PyTorch's profiler (.json, .json.gz) with steps, which tells components apart.
+        Trace of PyTorch's profiler (.json, .json.gz) with steps, which separates components.
     model
         For launch files that do not hold it.
     strategy
