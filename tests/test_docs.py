@@ -20,9 +20,9 @@ from rows import each_row
 from shardwise.cli import run
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose commands take seconds; .ci/run looks at them too.
-SLOW = ("fsdp.md", "search.md", "sweep.md")
+SLOW = [ROOT / "docs" / name for name in ("fsdp.md", "search.md", "sweep.md")]
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
@@ -35,10 +35,14 @@ def _output(command):
     return "\n".join(lines).strip("\n") + "\n"
 
 
+def _name(page):
+    return str(page.relative_to(ROOT))
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.nightly if page.name in SLOW else (), id=page.name)
+        pytest.param(page, marks=pytest.mark.nightly if page in SLOW else (), id=_name(page))
         for page in PAGES
     ],
 )
@@ -80,4 +84,9 @@ def test_links_between_pages_lead_somewhere():
     """Relative links point at files that exist."""
     for page in PAGES:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            assert (page.parent / target).exists(), f"{_name(page)}: {target}"
+
+
+def test_slow_pages_exist():
+    """A page that moves is moved in the list of slow pages too."""
+    assert [page for page in SLOW if not page.exists()] == []
