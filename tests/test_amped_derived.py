@@ -173,7 +173,7 @@ def test_what_is_missing_unknown_or_twice_is_named():
             source="config.json",
         )
     taken, unknown, missing = str(raised.value).splitlines()
-    assert taken == "config.json: samples: is both given and calculated; leave one out"
+    assert taken == "config.json: samples: is both set and calculated; leave one out"
     problem = (
         "is marked calculated, but AMPeD has no formula for it; did you mean 'minibatch_size'?"
     )

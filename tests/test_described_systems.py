@@ -69,10 +69,10 @@ def test_points_to_interpolate_between_start_above_one() -> None:
         ),
         ({"vector": {"fp16": 1e13}, "vector_curve": {}}, "vector: must name fp32, or also bf16"),
         ({"vector_curve": BF16}, "vector_curve: vector has no rate for bf16"),
-        ({"attention": FLASH}, "multiprocessors: must be given, attention spreads its work"),
+        ({"attention": FLASH}, "multiprocessors: must be set, attention spreads its work"),
         (
             {"matmul": CLOSED, "matmul_curve": {}},
-            "multiprocessors: must be given, matmul.bf16 spreads its work",
+            "multiprocessors: must be set, matmul.bf16 spreads its work",
         ),
         ({"processing": "overlap"}, "processing: 'overlap': allowed: measured, roofline, no_over"),
     ],
@@ -95,8 +95,8 @@ def test_what_a_machine_must_say_has_no_default(field: str) -> None:
 @each_row(
     ("kind", "change", "told"),
     [
-        ("all_reduce", {"scale": 2}, "collectives.all_reduce: scale and offset must be given tog"),
-        ("all_to_all", {"offset": 0}, "collectives.all_to_all: scale and offset must be given tog"),
+        ("all_reduce", {"scale": 2}, "collectives.all_reduce: scale and offset must be set tog"),
+        ("all_to_all", {"offset": 0}, "collectives.all_to_all: scale and offset must be set tog"),
         ("p2p", {"scale": 1, "offset": 0}, "collectives.p2p.offset: a message has none"),
         (
             "all_reduce",

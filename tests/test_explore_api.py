@@ -116,7 +116,7 @@ def test_messages_are_those_of_the_command_line(server, change, words, capsys):
         (QUESTION | {"model": "<script>alert(1)"}, 422, "model: '<script>alert(1)': no such model"),
         (b"[" * 100_000, 422, "request: is nested too deeply; at most 100 levels"),
         (b'{"a": 1' + b"0" * 400 + b"}", 422, "request: a number has more than 308 digits"),
-        (b'{"model": "x", "model": "y"}', 422, "request: key 'model' is given twice"),
+        (b'{"model": "x", "model": "y"}', 422, "request: key 'model' is set twice"),
         (b"\xff\xfe", 422, "request: is not UTF-8 text"),
         (b" " * (MOST_BYTES + 1), 413, "request: is larger than 2 MiB"),
     ],

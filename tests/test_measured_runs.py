@@ -171,7 +171,7 @@ def test_a_file_of_ones_own_may_have_any_of_three_forms(tmp_path):
         ("", "the file is empty"),
         ("[{]", "line 1: not JSON: Expecting property name enclosed in double quotes"),
         ('{"id": "a"}\n\n{"id": }', "line 3: not JSON: Expecting value"),
-        ('[{"id": "a", "id": "b"}]', "key 'id' is given twice"),
+        ('[{"id": "a", "id": "b"}]', "key 'id' is set twice"),
         *(
             (text, NO_RUNS)
             for text in ("[]", "3", '{"m": 1}', '[{"id": "a"}, 2]', '[[{"id": "a"}]]')
@@ -247,7 +247,7 @@ def test_a_wrong_row_is_refused_and_the_others_are_read(tmp_path):
     assert not isinstance(first, RunFault)
     counts = "hardware.count: -8: must be greater than or equal to 1"
     assert wrong.fault == f"grade: 'D': allowed: A, B, C; {counts}"
-    assert (again.id, again.fault) == ("g", "id: is given twice")
+    assert (again.id, again.fault) == ("g", "id: is set twice")
 
 
 def test_what_a_row_does_not_say_is_none():

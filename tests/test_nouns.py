@@ -139,7 +139,7 @@ def test_a_source_is_of_a_field(prefix, told):
 def test_an_alias_beside_its_field_is_given_twice():
     """mbs and micro_batch_size are one field."""
     assert _faults(Strategy, {"mbs": 1, "micro_batch_size": 2}) == [
-        "f.yaml: mbs: is given twice, by two names"
+        "f.yaml: mbs: is set twice, by two names"
     ]
 
 

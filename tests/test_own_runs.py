@@ -94,7 +94,7 @@ def test_all_forms_say_the_same(tmp_path):
         ({"step_time_s": "fast"}, "step_time_s: 'fast': "),
         ({"memory_metric": "rss"}, "memory_metric: 'rss': allowed: allocated, reserved, device"),
         ({"tpp": 2}, "tpp: unknown key; did you mean 'tp'?"),
-        ({"strategy": {"tp": 4}}, "tp: is given twice"),
+        ({"strategy": {"tp": 4}}, "tp: is set twice"),
         ({"measured": 3}, "measured: 3: must be a mapping"),
         ({"grade": "D"}, "grade: 'D': allowed: A, B, C"),
         ({"tp": 3}, "tp"),
@@ -123,7 +123,7 @@ def test_a_file_is_scored_by_the_command(tmp_path, shardwise):
     found = json.loads(out)
     assert (code, [row["id"] for row in found["rows"]]) == (0, ["b", "c", "b"])
     assert found["rows"][0]["error"] is not None
-    assert found["rows"][2]["refused"] == "id: is given twice"
+    assert found["rows"][2]["refused"] == "id: is set twice"
     assert found["summary"]["overall"]["refused"] == 2
 
 

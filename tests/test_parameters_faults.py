@@ -76,7 +76,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (
         {"parameters": {"frequency": "1 GHz"}, "board_power": "= 3 * frequncy"},
         (
-            "mine.yaml: board_power: '= 3 * frequncy': needs frequncy, which is not given; "
+            "mine.yaml: board_power: '= 3 * frequncy': needs frequncy, which is not set; "
             "did you mean 'frequency'?"
         ),
     ),
@@ -179,7 +179,7 @@ def test_each_fault_is_one_line(
 def test_letters_that_formulas_count_as_the_same_are_one_name() -> None:
     """The sign of micro and the Greek letter; told both ways is told twice."""
     assert System.load(h100(parameters={"\u00b5": 3}, board_power="= \u03bc")).board_power == 3
-    with pytest.raises(InputError, match="'\u03bc': is given twice, in letters that count as"):
+    with pytest.raises(InputError, match="'\u03bc': is set twice, in letters that count as"):
         System.load(h100(parameters={"\u00b5": 3, "\u03bc": 4}))
 
 

@@ -70,7 +70,7 @@ def test_whole_numbers_stay_whole() -> None:
         ("'1 GB' - 1", "cannot subtract bytes and a number"),
         ("min('1 GB', '1 GB/s')", "cannot compare bytes and byte/s"),
         ("2 ** '1 s'", "a power must be a number, not seconds"),
-        ("'2 s' ** 0.5", "a power of seconds must be whole and small, not 0.5"),
+        ("'2 s' ** 0.5", "a power of seconds must be an integer and small, not 0.5"),
         ("(-8) ** 0.5", "a negative number has no such power"),
         ("1 / 0", "divides by zero"),
         ("1 // (heads - 32)", "divides by zero"),

@@ -165,10 +165,10 @@ def test_units_are_accelerators_or_nodes():
 @each_row(
     ("change", "told"),
     [
-        ({"accelerator_mtbf": None}, "accelerator_mtbf or node_mtbf must be given"),
-        ({"node_mtbf": "1 h"}, "only one: both are given"),
-        ({"checkpoint_time": None}, "checkpoint_time or storage_bandwidth must be given"),
-        ({"asynchronous": True}, "checkpoint_stall: must be given"),
+        ({"accelerator_mtbf": None}, "accelerator_mtbf or node_mtbf must be set"),
+        ({"node_mtbf": "1 h"}, "only one: both are set"),
+        ({"checkpoint_time": None}, "checkpoint_time or storage_bandwidth must be set"),
+        ({"asynchronous": True}, "checkpoint_stall: must be set"),
         ({"checkpoint_stall": "1 s"}, "has no effect unless asynchronous"),
         ({"spares": -1}, "spares"),
         ({"accelerator_mtbf": "0.1 s"}, "must be from 1 s to 1e"),

@@ -165,7 +165,7 @@ def test_all_is_every_value_there_is():
         ({"batch": "large"}, "batch: 'large': allowed: fixed, largest"),
         ({"sequence_parallel": True}, "sequence_parallel: unknown key"),
         ({"recomput": "full"}, "recomput: unknown key; did you mean 'recompute'?"),
-        ({"mbs": 1, "micro_batch_size": 2}, "mbs: is given twice, by two names"),
+        ({"mbs": 1, "micro_batch_size": 2}, "mbs: is set twice, by two names"),
         ({"stack": {"base": "calculon", "tp_hidden": 3}}, "stack: tp_hidden: must be less than"),
         ({"stack": {"base": "calculom"}}, "did you mean 'calculon'?"),
     ],

@@ -83,7 +83,7 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "fp8"}, "dtype: 'fp8': allowed: bf16, fp16, fp32"),
     (
         {"cache_groupgemm_col_fp8_inputs": True},
-        "cache_groupgemm_col_fp8_inputs: true: must be false: inputs are kept one way here",
+        "cache_groupgemm_col_fp8_inputs: true: must be false: inputs are saved one way here",
     ),
     ({"use_fp32_accum_grad": False}, f"use_fp32_accum_grad: false: {STOP}"),
     ({"use_accm_weight": False}, f"use_accm_weight: false: {STOP}"),

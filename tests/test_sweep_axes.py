@@ -217,7 +217,7 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ),
         (
             {"hidden": "4097"},
-            "vary: hidden: '4097': of llama3-70b: leaves 32.0078 heads of 64; must be whole",
+            "vary: hidden: '4097': of llama3-70b: leaves 32.0078 heads of 64; must be an integer",
         ),
         ({"tp": "all"}, "vary: tp: 'all': list the values to try"),
         (
@@ -299,7 +299,7 @@ def test_models_change_in_proportion():
     deep = MODEL_FIGURES["depth"](samples.deepseek(), 12)
     assert [layer.count for layer in deep.layers] == [3, 9]
     assert deep.layers[1].moe == samples.deepseek().layers[1].moe
-    with pytest.raises(ValueError, match=r"leaves 1.5 layers of a kind of 1; must be whole"):
+    with pytest.raises(ValueError, match=r"leaves 1.5 layers of a kind of 1; must be an integer"):
         MODEL_FIGURES["depth"](samples.deepseek(), 6)
     wide = MODEL_FIGURES["hidden"](samples.deepseek(), 128).layers[1].moe
     assert (wide.ffn, wide.shared_ffn, wide.experts) == (64, 128, 8)

@@ -253,8 +253,8 @@ def test_what_rates_rest_on() -> None:
         "products": "measured",
         "attention": "datasheet",
         "element-wise": "datasheet",
-        "tp exchanges": "assumed",
-        "dp exchanges": "published",
+        "tp collectives": "assumed",
+        "dp collectives": "published",
     }
     curved = rests_on(samples.curved(), strategy, {})
     assert curved["products"] == "assumed"
@@ -263,7 +263,7 @@ def test_what_rates_rest_on() -> None:
 def test_an_estimate_rests_on_the_tiers_it_reaches() -> None:
     """Tensor-parallel groups inside a node, replicas beyond; nothing where nothing is exchanged."""
     result = estimate("llama3-8b", "h100-sxm", {"gpus": 64, "tp": 8, "gbs": 64})
-    assert {"tp exchanges", "dp exchanges"} <= set(result.rests_on)
+    assert {"tp collectives", "dp collectives"} <= set(result.rests_on)
     assert set(result.rests_on.values()) <= {
         "measured",
         "fitted",
@@ -272,7 +272,7 @@ def test_an_estimate_rests_on_the_tiers_it_reaches() -> None:
         "datasheet",
     }
     one = estimate("llama3-8b", "h100-sxm", {"gpus": 1, "gbs": 1})
-    assert not [name for name in one.rests_on if name.endswith("exchanges")]
+    assert not [name for name in one.rests_on if name.endswith("collectives")]
     assert one.to_dict()["rests_on"] == one.rests_on
 
 

@@ -322,7 +322,7 @@ def evaluated_columns(
 
 
 def _refuse_overflow(result: Evaluation) -> None:
-    """Refuse what has no finite result: many figures that are each near their bounds."""
+    """Refuse what has no finite result: many figures that are each close to their bounds."""
     results = {"step_time_s": result.step_time_s, "memory_bytes": result.reserved_bytes}
     problem = "is no finite number: figures of model, system and strategy are too extreme together"
     refuse(

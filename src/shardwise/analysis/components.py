@@ -1,7 +1,7 @@
 """How often each component of the model runs in a step, and what recompute repeats of it.
 
 A component is the embedding, a layer of one kind, a multi-token-prediction module or the head.
-`cost.layer_cost` applies the same recompute rules to whole columns.
+`cost.layer_cost` applies the same recompute rules to full columns.
 """
 
 from collections.abc import Iterator, Sequence

@@ -358,6 +358,6 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
         "attention": "accelerator.attention",
         "element-wise": "accelerator.memory_bound",
     }
-    places |= {f"{axis} exchanges": f"network.{tier}.collectives" for axis, tier in tiers.items()}
+    places |= {f"{axis} collectives": f"network.{tier}.collectives" for axis, tier in tiers.items()}
     sources = {name: system.source_of(place) for name, place in places.items()}
     return {name: "assumed" if one is None else one.kind for name, one in sources.items()}

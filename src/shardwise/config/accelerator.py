@@ -1,4 +1,4 @@
-"""How near kernels come to the peaks of a chip: while training, and alone in a benchmark.
+"""How close kernels come to the peaks of a chip: while training, and alone in a benchmark.
 
 What estimates use are the figures of training, at sustained clocks (`MatmulKernel`,
 `AttentionKernel`, `MemoryKernel`). `Benchmarked` holds figures of single kernels as
@@ -82,14 +82,14 @@ class ProductFigures(ConfigBase):
 
 
 class MatmulKernel(ProductFigures):
-    """How near the matrix units of one input type come to their peak while training."""
+    """How close the matrix units of one input type come to their peak while training."""
 
     burst_efficiency: Fraction | None = None
     """The same for a short burst at boost clocks, as micro-benchmarks show it; informative."""
 
 
 class AttentionKernel(ConfigBase):
-    """How near a fused (flash) attention kernel comes to the matrix peak (see `cost.attention`)."""
+    """How close a fused (flash) attention kernel comes to the peak (see `cost.attention`)."""
 
     tile: Count
     """Queries that one multiprocessor handles at a time."""
@@ -113,7 +113,7 @@ class AttentionKernel(ConfigBase):
 
 
 class MemoryKernel(ConfigBase):
-    """How near element-wise kernels come to the memory bandwidth (see `cost.kernels`)."""
+    """How close element-wise kernels come to the memory bandwidth (see `cost.kernels`)."""
 
     efficiency: Fraction
     """Share of the memory bandwidth."""

@@ -344,7 +344,7 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
     kind = details["type"]
     field = _dotted(location)
     if kind == "extra_forbidden" and location[-1] in _aliases(config_type):
-        return Fault(source=source, field=field, problem="is given twice, by two names")
+        return Fault(source=source, field=field, problem="is set twice, by two names")
     if kind == "missing":
         return Fault(source=source, field=field, problem="is missing and has no default")
     if kind == "extra_forbidden":

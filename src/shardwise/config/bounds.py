@@ -12,7 +12,7 @@ from shardwise.config.base import MOST, NO_FLAG
 from shardwise.units import LEAST_SHARE
 
 Portion = Annotated[float, Field(ge=0, le=1), NO_FLAG]
-"""Part of a whole: none of it to all of it."""
+"""A share: 0 to 1."""
 Fraction = Annotated[float, Field(ge=LEAST_SHARE, le=1), NO_FLAG]
 """Share of a peak that something reaches: a ten-thousandth is slower than any kernel."""
 RateShare = Annotated[float, Field(ge=LEAST_SHARE, le=100), NO_FLAG]
@@ -37,7 +37,7 @@ Size = Annotated[float, Field(ge=0, le=1e30), NO_FLAG]
 ShapeFigure = Annotated[float, Field(ge=1e-6, le=MOST), NO_FLAG]
 """A dimension, as a `Count`, or a share of a peak."""
 Ratio = Annotated[float, Field(ge=1, le=1e4), NO_FLAG]
-"""Largest over average load: at most all of it on one rank, of the thousands of an exchange."""
+"""Largest over average load: at most all of it on one rank, of the thousands of a group."""
 OptionFigure = Annotated[float, Field(ge=-1e18, le=1e18), NO_FLAG]
 """Of a registered kind of layer: what stays finite after a few multiplications."""
 Month = Annotated[str, Field(pattern=r"^(20[0-4]\d-(0[1-9]|1[0-2]))?$")]

@@ -410,6 +410,6 @@ class CudaGraphs(Word):
 ZERO_OPTIMIZER, ZERO_GRADIENTS, ZERO_WEIGHTS = 1, 2, 3
 PLACED_AXES = ("tp", "cp", "dp", "pp")
 EXTENT_AXES = ("tp", "tp2", "cp", "dp", "pp")
-"""Axes that have extents; in a placement, and where tiers are given, tp2 goes with tp."""
+"""Axes that have extents; in a placement, and where tiers are set, tp2 goes with tp."""
 TIER_FIELDS = tuple(f"{axis}_tier" for axis in PLACED_AXES)
 PLACEMENTS: tuple[str, ...] = tuple("-".join(order) for order in permutations(PLACED_AXES))

@@ -53,7 +53,7 @@ def is_catalog_only() -> bool:
 
 
 def is_file_name(name: str) -> bool:
-    """Tell whether a name given by the user means a file rather than a catalog entry."""
+    """Tell whether a name that the user wrote means a file rather than a catalog entry."""
     if _kind(name) in SUFFIXES or os.sep in name or "/" in name:
         return True
     if is_catalog_only():

@@ -178,7 +178,7 @@ class Moe(ConfigBase):
 
 
 class Layer(ConfigBase):
-    """A run of equal layers."""
+    """A group of equal layers."""
 
     count: Count
     """How many such layers there are."""
@@ -329,7 +329,7 @@ class Model(Sourced):
     def _turns_for_all(self) -> Self:
         if self.interleave is not None and len(self.interleave) != len(self.layers):
             raise ValueError(
-                f"interleave: must have a turn for each of the {len(self.layers)} runs of layers"
+                f"interleave: must have a turn for each of the {len(self.layers)} groups of layers"
             )
         return self
 

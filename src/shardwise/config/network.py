@@ -119,7 +119,7 @@ class Tier(ConfigBase):
             if name == "p2p" and rates.offset is not None:
                 raise ValueError("collectives.p2p.offset: a message has none, only a scale")
             if name != "p2p" and (rates.scale is None) != (rates.offset is None):
-                raise ValueError(f"collectives.{name}: scale and offset must be given together")
+                raise ValueError(f"collectives.{name}: scale and offset must be set together")
             if rates.bulk is None:
                 continue
             if name not in ("all_gather", "reduce_scatter") or rates.scale is not None:

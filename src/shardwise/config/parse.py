@@ -68,7 +68,7 @@ def parse(
             data = _parse_yaml(text, most_bytes // _BYTES_PER_YAML_VALUE, aliases=aliases)
         _check_values(data, text)
     except _DuplicateKeyError as error:
-        problem = f"key {shorten(error.args[0])} is given twice"
+        problem = f"key {shorten(error.args[0])} is set twice"
     except json.JSONDecodeError as error:
         problem = f"line {error.lineno + first_line - 1}: not JSON: {error.msg}"
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""Readers of files that other tools wrote; they register themselves, and `load` asks here.
+"""Readers of files that other tools wrote; they register themselves, and `load` finds them here.
 
 `config` knows no other tool. `interop` gives its readers here when shardwise is imported, so that
 a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face file,

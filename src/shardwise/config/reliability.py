@@ -49,8 +49,8 @@ class Reliability(ConfigBase):
         ):
             known = [name for name in (one, other) if getattr(self, name) is not None]
             if len(known) != 1:
-                found = "both are given" if known else "neither is given"
-                raise ValueError(f"{one} or {other} must be given, and only one: {found}")
+                found = "both are set" if known else "neither is set"
+                raise ValueError(f"{one} or {other} must be set, and only one: {found}")
         return self
 
     @model_validator(mode="after")
@@ -64,7 +64,7 @@ class Reliability(ConfigBase):
     @model_validator(mode="after")
     def _only_asynchronous_checkpoints_stall(self) -> Self:
         if self.asynchronous and self.checkpoint_stall is None:
-            raise ValueError("checkpoint_stall: must be given for asynchronous checkpoints")
+            raise ValueError("checkpoint_stall: must be set for asynchronous checkpoints")
         if not self.asynchronous and self.checkpoint_stall is not None:
             raise ValueError("checkpoint_stall: has no effect unless asynchronous is true")
         return self

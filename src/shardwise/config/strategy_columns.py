@@ -68,7 +68,7 @@ def _with_defaults(columns: Mapping[str, object]) -> dict[str, object]:
         raise InputError([Fault(source="columns", field=str(n), problem=problem) for n in wrong])
     twice = [name for short, name in SHORT_NAMES.items() if short in columns and name in columns]
     if twice:
-        raise InputError([Fault(field=n, problem="is given twice, by two names") for n in twice])
+        raise InputError([Fault(field=n, problem="is set twice, by two names") for n in twice])
     named = {SHORT_NAMES.get(n, n): _plain(c) for n, c in columns.items() if c is not None}
     if unknown := [name for name in named if name not in FIELDS]:
         known = list(FIELDS)

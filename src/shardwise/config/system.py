@@ -269,7 +269,7 @@ class Accelerator(ConfigBase):
     def _closed_forms_have_multiprocessors(self) -> Self:
         if self.multiprocessors is None and (self.matmul or self.attention):
             needed = "attention" if self.attention else f"matmul.{next(iter(self.matmul))}"
-            raise ValueError(f"multiprocessors: must be given, {needed} spreads its work over them")
+            raise ValueError(f"multiprocessors: must be set, {needed} spreads its work over them")
         return self
 
 

@@ -340,7 +340,7 @@ class KernelRates:
         return np.where(self.one_by_one, np.maximum(kernel.batch, 1.0), 1.0)
 
     def missed(self, kernel: Kernel) -> Bools:
-        """Rows whose type has a table for such kernels, but none measured near this shape."""
+        """Rows whose type has a table for such kernels, but none measured close to this shape."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             return self.missed(kernel.panel(kernel.panels))
         if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):

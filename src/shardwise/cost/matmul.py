@@ -1,6 +1,6 @@
 """Time of a matrix product from its shape: a closed form, waves of tiles, or DeepGEMM's blocks.
 
-Where a library hides waves, the closed form is as good as waves of tiles and much cheaper. On A100
+Where a library hides waves, the closed form is as good as waves of tiles and much faster. On A100
 waves show (mean error on products of training 4 % against 7 %).
 
 DeepGEMM on Hopper picks the block by what it loads: it weighs each block by the bytes that pass the

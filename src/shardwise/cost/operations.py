@@ -94,7 +94,7 @@ class KernelCost:
     memory_s: Floats
     time_s: Floats
     missed: Bools
-    """Whether there is a table of measured shapes, but none near this one."""
+    """Whether there is a table of measured shapes, but none close to this one."""
     launches: Floats
     """How many kernels are launched for it; 0: it does not run."""
 

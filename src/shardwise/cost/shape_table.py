@@ -75,7 +75,7 @@ class MeasuredShapes:
         return shares, missed
 
     def _interpolated(self, logs: Floats) -> tuple[Floats, Bools]:
-        """Share at each shape, NaN-free but meaningless where nothing is near; what is near."""
+        """Share at each shape, NaN-free but meaningless where nothing is close; what is close."""
         gaps = np.abs(logs[:, None] - self.logs)
         far = np.sqrt((gaps**2).sum(axis=2))
         # A factor of exactly 4 is within reach, whatever its logarithms round to.

@@ -70,7 +70,7 @@ _INPUT_BYTES = 2 * 8
 _ASSUMED = (
     "kernel times and bytes are shardwise's estimate, not a trace",
     "queries, keys and values, as gate and up, share the time of one product by their widths",
-    "between these all transient bytes of the product are held",
+    "between these all transient bytes of the product are resident",
     "what one operation hands to the next counts while they run, not between them",
 )
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)

@@ -98,7 +98,7 @@ class _Reader:
     exported: dict[str, str] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
-    """Variables that some branch assigns to: they are empty where it is not taken."""
+    """Variables that some branch assigns to: they are empty where it does not run."""
     steps: int = 0
 
     def read(self, text: str) -> Script:

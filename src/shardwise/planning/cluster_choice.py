@@ -68,7 +68,7 @@ class ClusterOption(Result):
     within_budget: bool | None
     """None without a budget."""
     on_front: bool
-    """Whether no other option is as fast and as cheap, and better in one of both."""
+    """Whether no other option is as fast at as low a cost, and better in one of both."""
     candidates: int
     """Strategies of the space."""
     feasible: int

@@ -146,7 +146,7 @@ def _rest(estimate: Estimate) -> list[str]:
 
 def _training_run(run: TrainingTime | None) -> list[str]:
     if run is None:
-        return [_line("Total time to train", "unknown: no number of tokens was given")]
+        return [_line("Total time to train", "unknown: no number of tokens was set")]
     days = run.days.expected
     lines = [
         _line("Tokens", f"{run.tokens}"),

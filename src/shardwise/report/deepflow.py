@@ -79,7 +79,7 @@ def deepflow_rows(
 def _quotient(dividend: int, divisor: int, formula: str) -> int:
     rows, rest = divmod(dividend, divisor)
     if rest:
-        problem = f"rows of a product must be whole in {_SOURCE}'s format: {formula} is not"
+        problem = f"rows of a product must be an integer in {_SOURCE}'s format: {formula} is not"
         raise InputError(Fault(source="strategy", field="global_batch_size", problem=problem))
     return rows
 

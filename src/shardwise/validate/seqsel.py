@@ -236,7 +236,7 @@ def _shares(published: Published, runs: _Runs) -> Part:
             ),
             ours=(
                 "as the activations of figure 1. Under full, each layer's input, 2 s b h bytes, "
-                "whole on every rank."
+                "in full on every rank."
             ),
             theirs=(
                 "as the activations of figure 1. Under sel the input of the attention, 2 s b h "

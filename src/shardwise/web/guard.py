@@ -56,7 +56,7 @@ class Guard:
         await self._app(scope, _replayed(body, receive), _with_headers(send, cookie))
 
     async def _checked_body(self, path: str, receive: Receive) -> bytes:
-        """Return a whole body, that of the API within the limits of `config.parse`."""
+        """Return a full body, that of the API within the limits of `config.parse`."""
         try:
             body = await asyncio.wait_for(_read(receive), _BODY_SECONDS)
             if body and path.startswith(self._api):
@@ -79,7 +79,7 @@ class _RefusedError(Exception):
 
 
 async def _read(receive: Receive) -> bytes:
-    """Return a whole body; refuse it as soon as it is too large."""
+    """Return a full body; refuse it as soon as it is too large."""
     body = bytearray()
     while True:
         message = await receive()

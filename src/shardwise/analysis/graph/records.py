@@ -42,7 +42,7 @@ class GraphNode(Result):
     """Unique in the component."""
     name: str
     kind: str
-    """operation, exchange, input or output."""
+    """operation, `exchange` (a collective), input or output."""
     phases: dict[str, PhaseWork] = Field(default_factory=dict)
     """Its kernels, by phase: forward, input_grad, weight_grad, recompute."""
     exchanges: tuple[GraphCollective, ...] = ()

@@ -136,7 +136,7 @@ def _named_parameters(parameters: object, source: str) -> dict[str, object]:
         elif own in _RESERVED or iskeyword(own):
             problem = "has a meaning of its own in formulas"
         elif own in named:
-            problem = "is given twice, in letters that count as the same"
+            problem = "is set twice, in letters that count as the same"
         if problem:
             raise InputError(replace(here, value=name, problem=problem))
         named[own] = figure

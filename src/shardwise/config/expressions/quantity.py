@@ -123,7 +123,7 @@ class Quantity:
             raise ValueError(f"a power must be a number, not {other.kind}")
         number = other.value
         if self.powers != _NONE and (number != int(number) or abs(number) > _MOST_POWER):
-            raise ValueError(f"a power of {self.kind} must be whole and small, not {number:g}")
+            raise ValueError(f"a power of {self.kind} must be an integer and small, not {number:g}")
         powers = (
             _each(lambda n, _: n * int(number), self.powers, _NONE) if any(self.powers) else _NONE
         )

@@ -203,7 +203,7 @@ class Resolved:
     data: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Quantity] = field(default_factory=dict)
     origins: Mapping[Place, Origin] = field(default_factory=dict)
-    """By place; the longest prefix counts, a place without any is given."""
+    """By place; the longest prefix counts, a place without any is `given`."""
     formulas: Mapping[Place, Inherited] = field(default_factory=dict)
     """For files that this one is the base of."""
 
@@ -267,7 +267,7 @@ def check_keys(node: Mapping[str, object]) -> None:
     if isinstance(times, bool) or not isinstance(times, (int, float)):
         raise ValueError(f"times must be a number, not {shorten(times)}")  # noqa: TRY004 - as others
     if is_formula(node.get("value")) or is_figure(node.get("value")):
-        raise ValueError("value must be given; what is calculated is a formula")
+        raise ValueError("value must be set; what is calculated is a formula")
 
 
 def lookup_words(node: Mapping[str, object]) -> str:

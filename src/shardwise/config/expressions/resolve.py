@@ -254,7 +254,7 @@ class _Resolver:
         nearby = [str(n) for c in containers for n in _keys(self._node(c)[0])]
         nearby += list(self.overrides.tree[PARAMETERS])
         hint = nearest(str(first), nearby[:_MOST_NAMES])
-        raise ValueError(f"needs {path_text(parts)}, which is not given{hint}")
+        raise ValueError(f"needs {path_text(parts)}, which is not set{hint}")
 
     def _inside(self, start: Place, rest: tuple[Part, ...]) -> Quantity:
         """Follow the rest of a path through the tree, by names and positions."""

@@ -21,7 +21,7 @@ _FIGURE = {
         "value": {"description": "As it is written."},
         "lookup": {"type": "string", "description": "An entry of the catalog, or a file."},
         "field": {"type": "string", "description": "Path of a field in it."},
-        "times": {"type": "number", "description": "Taken so many times."},
+        "times": {"type": "number", "description": "Repeated so many times."},
         "formula": {"type": "string"},
         "description": {"type": "string"},
         "source": {"anyOf": [{"type": "string"}, {"type": "object"}]},

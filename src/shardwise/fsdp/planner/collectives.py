@@ -160,7 +160,7 @@ def collective_times(
         if not isinstance(comm, CommTimes):
             comm = parse_comm(comm) if isinstance(comm, Mapping) else read_comm(comm)
         times = LinearTimes.of(comm)
-        return (lambda _setting: times), [f"collectives as given: {times}"]
+        return (lambda _setting: times), [f"collectives as set: {times}"]
     if system is None:
         node = gpus_per_node or _NODE
         rule = LinearTimes.of(comm_times(setting.gpus, node))

@@ -228,7 +228,7 @@ def _better(best: Path, found: Path) -> Path:
 
 
 def _best_by_cost_and_peak(costs: Floats, peaks: Floats, most: int) -> Bools:
-    """At most `most` labels: half of them the cheapest, half those of least peak."""
+    """At most `most` labels: half of them the fastest, half those of least peak."""
     some = np.zeros(len(costs), dtype=bool)
     some[np.argsort(costs, kind="stable")[: most // 2]] = True
     rest = np.flatnonzero(~some)

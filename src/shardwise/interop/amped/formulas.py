@@ -42,7 +42,7 @@ def as_derived(function: Formula, unit: str) -> Derived:
 
 
 def formulas(known: dict[str, Derived]) -> Callable[[str], Callable[[Formula], Formula]]:
-    """Return a decorator, given a unit, that adds a formula to a table under its own name."""
+    """Return a decorator for a unit that adds a formula to a table under its own name."""
 
     def of(unit: str) -> Callable[[Formula], Formula]:
         def added(function: Formula) -> Formula:
@@ -82,7 +82,7 @@ def resolve(
     Raises
     ------
     InputError
-        For each name without a formula, each that is given too, each input that is neither given
+        For each name without a formula, each that is set too, each input that is neither set
         nor calculated; or for a cycle.
     """
     wanted = dict.fromkeys(calculated)
@@ -114,7 +114,7 @@ def _unknown(
             problem = f"is marked calculated, but AMPeD has no formula for it{nearest(name, table)}"
             faults.append(Fault(source=source, field=name, problem=problem))
         elif name in given:
-            problem = "is both given and calculated; leave one out"
+            problem = "is both set and calculated; leave one out"
             faults.append(Fault(source=source, field=name, problem=problem))
     return faults
 

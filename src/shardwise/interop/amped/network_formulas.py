@@ -272,7 +272,7 @@ def total_number_of_parameters_without_embedding(
 def decoder_flag(
     minibatch_size: Floats, embedding_layer_parameters: Floats, query_MAC_operations: Floats
 ) -> Floats:
-    """Whether the head is counted. Given it is 0 or 1; this product, as published, is no flag."""
+    """Whether the head is counted. The input is 0 or 1; this product, as published, is not."""
     return minibatch_size * embedding_layer_parameters * query_MAC_operations
 
 

@@ -16,7 +16,7 @@ When = bool | str
 """A fact; or the key of a flag, after an exclamation mark of its opposite; or several keys with
 vertical bars between them, any of which says so."""
 Names = dict[str, tuple[str, ...]]
-"""What the keys that a reader asks for are called in files of a family, the usual name first."""
+"""What the keys that a reader looks up are called in files of a family, the usual name first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

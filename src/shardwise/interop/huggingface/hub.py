@@ -1,4 +1,4 @@
-"""config.json of a model on the Hugging Face hub, fetched once and kept in the user's cache.
+"""config.json of a model on the Hugging Face hub, fetched once and saved in the user's cache.
 
 Public files only. The address of the hub is that of the environment variable HF_ENDPOINT, or the
 one that an installed `huggingface_hub` has.

@@ -95,7 +95,7 @@ def _origin(found: _Language, called: str) -> str:
 
 
 def _name(data: Mapping[str, Any], name: str, source: str) -> str:
-    """The name given, unless it is that of every such file; then what it says or where it is."""
+    """The name of the file; where all such files have it, what the file says, or its folder."""
     if name not in {"config", "model"}:
         return name
     known = str(data.get("_name_or_path") or "") or PurePath(source).parent.name
@@ -195,7 +195,7 @@ def _architecture(data: Mapping[str, Any], source: str, prefix: str = "") -> tup
 
 
 def _implied(kind: str | None, named: str) -> str:
-    """The architecture that a `model_type` means, given the architecture that the file names.
+    """The architecture that a `model_type` means with the architecture that the file names.
 
     A language model may keep the type of the multimodal model that it was part of.
     """
@@ -231,7 +231,7 @@ def _first(data: Mapping[str, Any], *keys: str) -> int | None:
 
 
 def _runs(layers: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """Runs of equal layers, and how many of each follow one another where they alternate."""
+    """Groups of equal layers, and how many of each follow one another where they alternate."""
     whole = _equal(layers)
     kinds: list[Mapping[str, Any]] = []
     for layer, _ in whole:

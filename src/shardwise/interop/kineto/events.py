@@ -139,5 +139,5 @@ class _Reader:
         return bool(chunk)
 
     def _fault(self, problem: str) -> InputError:
-        place = f"{problem} (near character {self.passed + self.position})"
+        place = f"{problem} (at character {self.passed + self.position})"
         return InputError(Fault(source=self.path, problem=place))

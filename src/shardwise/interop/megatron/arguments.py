@@ -41,7 +41,7 @@ class Arguments:
     not_understood: list[NotUnderstood] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
-    """Variables without a literal value that are asked for."""
+    """Variables without a literal value that the user must set."""
     tokenizer: str = ""
     overlap_file: str = ""
 
@@ -76,7 +76,7 @@ def given_options(words: Sequence[str]) -> list[Given]:
 
 
 def read_arguments(given: Sequence[Given], source: str) -> Arguments:
-    """Read options as fields; of an option that is given twice the last counts.
+    """Read options as fields; of an option that is set twice the last counts.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ def _is_usual(flag: str, value: str) -> bool:
 
 
 def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:
-    """Ranks of the run; variables that say how many are asked for."""
+    """Ranks of the run; variables that say how many the job requests."""
     if text.gpus is not None:
         return text.gpus
     if ranks is None:

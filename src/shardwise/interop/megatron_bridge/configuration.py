@@ -48,7 +48,7 @@ def _opens(line: str, section: str) -> bool:
 
 
 def configuration_job(text: LaunchText) -> Job:
-    """Return what a configuration file asks for.
+    """Return what a configuration file sets.
 
     Raises
     ------

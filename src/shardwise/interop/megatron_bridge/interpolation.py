@@ -2,7 +2,7 @@
 
 References to fields (`${model.hidden_size}`, `${.name}`, `${..name}`), arithmetic of NeMo's
 launcher (`${multiply:4, ${.hidden_size}}`), and environment variables with a default. A variable
-without one is asked for by name. Of fields that do not matter, references are left as they are.
+without one must be set by the user. Of fields that do not matter, references are left as they are.
 """
 
 import math

@@ -135,7 +135,7 @@ class Form:
 
     @staticmethod
     def job(tree: Tree, source: str) -> Job:
-        """What a file asks for, its references replaced."""
+        """What a file sets, its references replaced."""
         model, trainer = section(tree, "model"), section(tree, "trainer")
         found: Tree = {}
         origins: dict[str, str] = {}

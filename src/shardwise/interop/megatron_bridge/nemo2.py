@@ -84,7 +84,7 @@ class Form:
 
     @staticmethod
     def job(tree: Tree, source: str) -> Job:
-        """What a file asks for, its references replaced."""
+        """What a file sets, its references replaced."""
         del source
         found: Tree = {}
         origins: dict[str, str] = {}

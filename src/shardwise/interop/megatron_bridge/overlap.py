@@ -17,7 +17,7 @@ TARGET_CLASS = f"{_MODULE}.CommOverlapConfig"
 _RINGS = ("qkv_fprop", "fc1_fprop", "proj_dgrad", "fc2_dgrad", "proj_fprop", "fc2_fprop")
 """Products that Transformer Engine can overlap as a ring, by its names."""
 _BULK_MULTIPROCESSORS = {"qkv_dgrad": 4, "qkv_wgrad": 24, "fc1_dgrad": 2, "fc1_wgrad": 4}
-"""Products that overlap whole collectives, and multiprocessors of theirs
+"""Products that overlap full collectives, and multiprocessors of theirs
 (userbuffers_fp8_h100_h8192_tp4_mbs1_seqlen8192)."""
 OF_REPLICAS = ("overlap_grad_reduce", "overlap_param_gather")
 """Fields that count with the distributed optimizer or FSDP only."""

@@ -35,7 +35,7 @@ _NOT_OF_LATENT = ("kv_channels", "num_query_groups")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a launch file asks for, in the sections of Megatron-Bridge."""
+    """What a launch file sets, in the sections of Megatron-Bridge."""
 
     tree: Tree
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -217,7 +217,7 @@ def _parts(strategy: SimumaxStrategy) -> tuple[str, ...]:
 
 def _strategy_faults(strategy: SimumaxStrategy) -> Iterator[tuple[str, object, str]]:
     if strategy.cache_groupgemm_col_fp8_inputs:
-        problem = "must be false: inputs are kept one way here"
+        problem = "must be false: inputs are saved one way here"
         yield "cache_groupgemm_col_fp8_inputs", True, problem
     for field in ("use_fp32_accum_grad", "use_accm_weight"):
         if not getattr(strategy, field):

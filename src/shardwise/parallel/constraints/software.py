@@ -50,7 +50,7 @@ LIFTS = "; --any-software lifts this"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that a release asks of a strategy."""
+    """One thing that a release requires of a strategy."""
 
     field: str
     """The field to blame."""
@@ -362,7 +362,7 @@ _known: dict[int, tuple[Capabilities, tuple[Check, ...]]] = {}
 
 
 def checks_of(capabilities: Capabilities) -> tuple[Check, ...]:
-    """What a release asks of strategies, one check for each field, combination and rule.
+    """What a release requires of strategies, one check for each field, combination and rule.
 
     Parameters
     ----------
@@ -471,17 +471,17 @@ def _of_replicas(check: Check) -> bool:
 
 _OF_REPLICAS = {"gpus", "dp", "dp_shard", "global_batch_size", "micro_batch_size"}
 SOFTWARE_CONSTRAINT = _constraint(lambda check: not _of_replicas(check))
-"""What software asks, but for what depends on the number of replicas."""
+"""What software requires, but for what depends on the number of replicas."""
 SOFTWARE_REPLICA_CONSTRAINT = _constraint(_of_replicas)
-"""What software asks of replicas and micro-batches."""
+"""What software requires of replicas and micro-batches."""
 SOFTWARE_LAYOUT_CONSTRAINT = _constraint(
     lambda check: _of_layout(check) and not _of_network(check), layout_only=True
 )
-"""What software asks of degrees, chunks and batch, which searches check before anything else."""
+"""What software requires of degrees, chunks and batch, which searches check first."""
 SOFTWARE_PLACEMENT_CONSTRAINT = _constraint(
     lambda check: _of_layout(check) and _of_network(check), layout_only=True, field="extents"
 )
-"""What software asks of the order of the ranks, which searches check next."""
+"""What software requires of the order of the ranks, which searches check next."""
 SOFTWARE_CONSTRAINTS = (
     SOFTWARE_LAYOUT_CONSTRAINT,
     SOFTWARE_PLACEMENT_CONSTRAINT,

@@ -64,7 +64,7 @@ hide behind work, overheads are a share of all."""
 
 
 def bearing_on(part: str, changed: Collection[str], *, per_token: bool = False) -> tuple[str, ...]:
-    """Return the changed inputs that act on a part, in the order they are given.
+    """Return the changed inputs that act on a part, in the order of the inputs.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Bounded search: evaluate only what can be among the results.
 
-Four filters, each far cheaper for a candidate than the next one, leave out what is too slow:
+Four filters, each far faster for a candidate than the next one, leave out what is too slow:
 
 1. a bound of each layout by its kernels alone, whatever its options;
 2. a bound of each layout with each group of options, with exposed communication, whatever is

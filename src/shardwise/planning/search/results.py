@@ -129,12 +129,12 @@ class Ties(Result):
     """Position of the plan with the fewest features that no measured run used; of several, the one
     with the fewest settings that are not defaults."""
     untried: tuple[str, ...]
-    """Features of the best plan that no measured run used and the safer plan does not use."""
+    """Features of the best plan that no measured run used and the plan without them avoids."""
     uncertain: float
-    """Share of communication and waiting, whose times are least certain, in the step of the safer
-    plan."""
+    """Share of communication and waiting, whose times are least certain, in the step of the
+    plan at `safer`."""
     order: tuple[int, ...] = ()
-    """Positions of these plans as a table lists them, the safer one first."""
+    """Positions of these plans as a table lists them, the one without them first."""
 
 
 class SmallestGpus(Result):

@@ -98,12 +98,12 @@ class _Part:
     """Its candidates are numbered from 0."""
     whole: Box
     layouts: Ints
-    """Positions of its layouts in the whole box."""
+    """Positions of its layouts in the full box."""
     options: Ints
-    """Positions of its options in the whole box."""
+    """Positions of its options in the full box."""
 
     def numbers(self, numbers: Ints) -> Ints:
-        """Numbers in the whole box; -1 remains."""
+        """Numbers in the full box; -1 remains."""
         layouts, options, choices = self.box.positions(np.maximum(numbers, 0))
         rows = self.layouts[layouts] * len(self.whole.options) + self.options[options]
         return np.where(numbers < 0, -1, self.whole.numbers(rows, choices))

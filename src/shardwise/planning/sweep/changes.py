@@ -163,7 +163,7 @@ def _with_seq_len(model: Model, seq_len: int) -> Model:
 
 def _scaled(number: int, to: int, of: int, what: str) -> int:
     if number * to % of:
-        raise ValueError(f"leaves {number * to / of:g} {what} of {number}; must be whole")
+        raise ValueError(f"leaves {number * to / of:g} {what} of {number}; must be an integer")
     return number * to // of
 
 

@@ -157,7 +157,7 @@ def _legend(found: ClusterChoice) -> str:
     in_budget = "" if found.budget_usd is None else " in budget"
     return (
         f"{_CHEAPEST} cheapest{in_time}, {_FASTEST} fastest{in_budget}, {_FRONT} front: nothing "
-        "else is as fast and as cheap"
+        "else is as fast at as low a cost"
     )
 
 

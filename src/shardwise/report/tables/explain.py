@@ -13,7 +13,7 @@ _MOST_TRIED = 12
 
 
 def print_explanation(found: Explanation) -> None:
-    """Print the verdict, what stands against it, and the cheapest changes."""
+    """Print the verdict, what stands against it, and the smallest changes."""
     show(_headline(found))
     show(Text("\n".join(_verdict(found)) + "\n"))
     if found.loss is not None and found.better:

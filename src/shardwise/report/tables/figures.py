@@ -130,7 +130,7 @@ def _figure(config: ConfigBase, path: Path, value: Any) -> Quantity | None:
 
 
 def _origin_of(origins: Mapping[tuple[str, ...], Origin], path: Path) -> Origin:
-    """That of the longest prefix; what nobody looked up or calculated is given."""
+    """That of the longest prefix; what nobody looked up or calculated is `given`."""
     steps = tuple(map(str, path))
     prefixes = (steps[:length] for length in range(len(steps), -1, -1))
     return next((origins[p] for p in prefixes if p in origins), Origin(how="given"))

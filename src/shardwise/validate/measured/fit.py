@@ -130,7 +130,7 @@ class MovedFigures:
     parameters: Sequence[Parameter]
     cache: dict[tuple[int, tuple[tuple[int, float], ...]], Any] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)
-    """Nouns whose identity is part of a key, so that none is reused."""
+    """Config types whose identity is part of a key, so that none is reused."""
 
     def applying(self, translation: Translation) -> list[int]:
         """Positions of the parameters that concern a run."""

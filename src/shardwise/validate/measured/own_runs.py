@@ -124,7 +124,7 @@ def _placed(fault: Fault, source: str) -> Fault:
 
 def _check_new(name: str, names: Collection[str], source: str) -> None:
     if name in names:
-        raise InputError(Fault(source=source, field="id", problem="is given twice"))
+        raise InputError(Fault(source=source, field="id", problem="is set twice"))
 
 
 def _rows(path: str | Path) -> Sequence[Mapping[str, Any]]:
@@ -222,7 +222,7 @@ def _strategy(row: Mapping[str, Any], source: str) -> Strategy:
     )
     inline = {k: v for k, v in row.items() if k not in (*_KEYS, *Figures.model_fields)}
     for twice in sorted(fields.keys() & {*inline, *row.keys() & {"stack"}}):
-        raise InputError(Fault(source=source, field=twice, problem="is given twice"))
+        raise InputError(Fault(source=source, field=twice, problem="is set twice"))
     if "stack" in row:
         inline["stack"] = row["stack"]
     # It ran, whatever its release is said to run.

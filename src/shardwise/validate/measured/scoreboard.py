@@ -249,7 +249,7 @@ def _baseline_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
 
 
 def _score(rows: Sequence[ScoredRun], guessed: Floats, inside: np.ndarray) -> RunScore:
-    """Score some of the rows, given the errors of the baseline for all."""
+    """Score some of the rows from the errors of the baseline for all."""
     some = [rows[position] for position in inside]
     timed = [position for position in inside if rows[position].error is not None]
     errors = _column([rows[position].error for position in timed])

@@ -179,7 +179,7 @@ def _validated_row(
         if isinstance(row.get(name), Mapping) and isinstance(section, ConfigBase):
             sections[id(row[name])] = section
     if run.id in others:
-        raise InputError(Fault(source=place, field="id", problem="is given twice"))
+        raise InputError(Fault(source=place, field="id", problem="is set twice"))
     return run
 
 

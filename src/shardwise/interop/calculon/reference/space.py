@@ -135,7 +135,7 @@ def pieces(
 
 
 def _layouts(model: CalculonModel, num_procs: int) -> Iterator[tuple[int, int, int, int]]:
-    """Degrees and chunks: whole blocks on every stage, whole heads on every processor.
+    """Degrees and chunks: a full number of blocks on every stage, of heads on every processor.
 
     Calculon tries tensor degrees that do not divide the inner width of the MLP, too, and stops at
     the first; they are left out.

@@ -1,0 +1,95 @@
+"""Help and messages use the words of the field, as the glossary has them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "src" / "shardwise"
+
+# What is not written, and the word that is meant.
+WRITE = {
+    r"exchang(?:es?|ed|ing)": "communication, collective, or the name of the collective",
+    r"told": "set, specified",
+    r"given": "set, specified",
+    r"ask(?:ed|s)": "requested, required",
+    r"held": "resident, stored",
+    r"kept": "saved, resident",
+    r"taken": "used, chosen",
+    r"whole": "full, total; `training run`",
+    r"beside": "next to, in addition to",
+    r"ahead": "forward",
+    r"forward (?:and|or|,) back": "forward and backward",
+    r"back pass(?:es)?": "backward pass",
+    r"fullest": "peak-memory stage",
+    r"slowest stages?": "critical stage",
+    r"runs? of (?:\w+ )?(?:stages|layers)": "stage group",
+    r"dear(?:er|est)?": "expensive, slow",
+    r"cheap(?:er|est)?": "fast",
+    r"seat(?:s|ed)?": "placement, placed",
+    r"blocks? of costs?|placed blocks?": "layer cost",
+    r"judg(?:es?|ed|ing)": "evaluate",
+    r"(?:a|one|the|each) look": "scan",
+    r"near": "close to; nearest",
+    r"spreads? of (?:\w+ )?layers": "layer split",
+    r"nouns?": "config type, or its name",
+    r"of ours": "of shardwise",
+    r"akin": "similar",
+    r"unsaid": "not set",
+    r"each is shown by": "to see each:",
+    r"is the safer": "is safer",
+}
+
+# Where one of these words is the right one: the words around it, and why.
+RIGHT = {
+    "whole numbers?": "a number without a fraction",
+    "whole GB": "a size rounded to a gigabyte",
+    "as a whole": "an idiom",
+    "runs? ahead of": "the host queues kernels before the accelerator needs them",
+    "host runs ahead": "the same",
+    "near (?:and|backwards|forward|ones|stages)": "of DualPipe, where the others are the far ones",
+    "cheapest": "of money",
+    "[tc]p exchange": "the strategy fields `tp_exchange` and `cp_exchange` in tables",
+    "given, looked up": "AMPeD's words for the origin of a figure",
+}
+
+_WORD = re.compile("|".join(rf"(?P<w{i}>\b(?:{p})\b)" for i, p in enumerate(WRITE)), re.IGNORECASE)
+_RIGHT = re.compile("|".join(rf"\b(?:{words})\b" for words in RIGHT), re.IGNORECASE)
+_CODE = re.compile(
+    r"```.*?```|``[^`]*``|`[^`]*`|<!--.*?-->|\]\([^)]*\)|^ {4,}.*?$", re.DOTALL | re.MULTILINE
+)
+
+
+def wrong_words(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and complaint for each word that is not written."""
+    prose = _CODE.sub(lambda m: re.sub(r"[^\n]", "`", m[0]), text)
+    allowed = [match.span() for match in _RIGHT.finditer(prose)]
+    for match in _WORD.finditer(prose):
+        start, end = match.span()
+        attached = prose[max(0, start - 1) : start] in set("_-.`") or prose[end : end + 1] in set(
+            "_-`"
+        )
+        if attached or any(low <= start and end <= high for low, high in allowed):
+            continue
+        write = list(WRITE.values())[int(match.lastgroup[1:])]
+        line = prose.count("\n", 0, start) + 1
+        around = " ".join(text[max(0, start - 40) : end + 30].split())
+        yield line, f"{match[0]!r} in {around!r}: write {write}"
+
+
+def strings_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and text of docstrings and messages: constants of several words."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def test_messages_and_docstrings_use_the_words_of_the_field():
+    """Help, messages, labels of tables and charts, and the reference pages made of docstrings."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {why}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in strings_of(path)
+        for _, why in wrong_words(text)
+    ]
+    assert found == []
