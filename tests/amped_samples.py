@@ -5,7 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent.parent / "docs" / "amped"
+FOLDER = Path(__file__).parent.parent / "docs" / "from" / "amped"
 CONFIG, TABLES = FOLDER / "config.json", FOLDER / "lookup_tables.json"
 NETWORK, MAPPING, CLUSTER, CHIP = (
     "neural_network_training_parameters",

@@ -290,8 +290,8 @@ def test_what_contradicts_a_search_by_levels_is_refused(
 
 
 def test_the_page_says_what_is_done() -> None:
-    """The table of docs/levels.md, row by row: flags, members in a domain, groups across."""
-    page = Path(__file__).parent.parent / "docs" / "levels.md"
+    """The table of the page on levels, row by row: flags, members in a domain, groups across."""
+    page = Path(__file__).parent.parent / "docs" / "reference" / "levels.md"
     rows = [line.split("|")[1:4] for line in page.read_text().splitlines() if "| `--" in line]
     assert len(rows) > 4
     for flags, inside, across in rows:

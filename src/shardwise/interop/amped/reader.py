@@ -1,4 +1,4 @@
-"""AMPeD's configurations as fields of our `Model` and `Strategy`; `docs/amped.md` lists them.
+"""AMPeD's configurations as fields of our `Model` and `Strategy`; `docs/from/amped.md` lists them.
 
 One file holds model, system and strategy. What it leaves open is filled in as AMPeD's formulas have
 it, or as GPT-2 has it, and has a source that says so.

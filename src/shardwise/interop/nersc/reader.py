@@ -1,4 +1,4 @@
-"""NERSC's systems and models as fields of `System` and `Model`; see `docs/nersc.md`."""
+"""NERSC's systems and models as fields of `System` and `Model`; see `docs/from/nersc.md`."""
 
 from typing import Any
 

@@ -133,7 +133,7 @@ _SELECTIVE = ("attn_recompute", "mla_rms_recompute", "mlp_recompute", "mlp_rms_r
 
 
 class SimumaxStrategy(ConfigBase):
-    """Parallelism and runtime policy. `docs/simumax.md` says what each key is here."""
+    """Parallelism and runtime policy. `docs/from/simumax.md` says what each key is here."""
 
     seq_len: Count
     micro_batch_size: Count

@@ -1,7 +1,7 @@
 """SimuMax's models and strategies as fields of `Model` and `Strategy`.
 
 What cannot be expressed here is refused under the keys of the file, never dropped.
-`docs/simumax.md` has every key, and where it went.
+`docs/from/simumax.md` has every key, and where it went.
 """
 
 from collections.abc import Iterator
