@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md, from predictions of all shipped runs."""
+"""The tables of docs/accuracy/index.md, from predictions of all shipped runs."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md that say how well intervals hold."""
+"""The tables of docs/accuracy/index.md that say how well intervals hold."""
 
 from collections.abc import Sequence
 from math import exp

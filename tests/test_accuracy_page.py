@@ -1,4 +1,4 @@
-"""docs/accuracy.md shows what the predictions of all shipped runs give.
+"""docs/accuracy/index.md shows what the predictions of all shipped runs give.
 
 SHARDWISE_UPDATE_DOCS=1 writes its tables anew.
 """
@@ -11,7 +11,7 @@ from accuracy_tables import CAUSES, blocks
 from rows import each_row
 from shardwise.validate.measured.store import load_runs
 
-PAGE = Path(__file__).parents[1] / "docs/accuracy.md"
+PAGE = Path(__file__).parents[1] / "docs/accuracy/index.md"
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 

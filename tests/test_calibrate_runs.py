@@ -371,7 +371,7 @@ def test_wrong_words_are_refused(shardwise, words, problem):
 
 def test_the_file_of_the_page_is_read(tmp_path):
     """As it stands there."""
-    page = (Path(__file__).parents[1] / "docs/accuracy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs/accuracy/index.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(# runs\.yaml.*?)```", page, re.DOTALL)
     path = tmp_path / "runs.yaml"
     path.write_text(text)

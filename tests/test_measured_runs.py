@@ -18,7 +18,7 @@ from shardwise.validate.measured.store import load_runs, pack, read_runs, shippe
 
 # As the sources print them: torchtitan, SimuMax, Narayanan, Megatron-Bridge.
 ROWS = json.loads((Path(__file__).parent / "data" / "measured_rows.json").read_text())
-PAGE = Path(__file__).parent.parent / "docs" / "measured-runs.md"
+PAGE = Path(__file__).parent.parent / "docs" / "accuracy" / "measured-runs.md"
 LEAST = {"id": "a", "model": {"name": "m"}, "hardware": {"accelerator": "H100"}}
 PACKED = {"format": "shardwise-measured-runs-1", "group": "g"}
 NO_RUNS = (
@@ -347,7 +347,7 @@ def test_a_run_is_of_a_family_and_a_study():
 
 
 def test_the_example_of_the_page_is_read(tmp_path):
-    """The row that docs/measured-runs.md shows for runs of one's own."""
+    """The row that docs/accuracy/measured-runs.md shows for runs of one's own."""
     (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "mine.json").write_text(example)
     (run,) = read_runs(tmp_path / "mine.json")
@@ -357,7 +357,7 @@ def test_the_example_of_the_page_is_read(tmp_path):
 
 
 def test_the_page_lists_every_source_with_its_counts():
-    """Rows of the table of docs/measured-runs.md, those of most runs first."""
+    """Rows of the table of docs/accuracy/measured-runs.md, those of most runs first."""
     row = re.compile(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", re.MULTILINE)
     found = row.findall(PAGE.read_text())
     assert {name: tuple(map(int, counts)) for name, _, *counts in found} == COUNTS

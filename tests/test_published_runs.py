@@ -1,4 +1,4 @@
-"""Estimates against published measurements; what was fitted on them: docs/accuracy.md."""
+"""Estimates against published measurements; what was fitted on them: docs/accuracy/index.md."""
 
 import pytest
 

@@ -131,7 +131,7 @@ def send_time(
     -----
     Fitted to 4,861 dispatches and as many combines of DeepEP inside a node of H100, H200, B200 and
     GB200, and on 2 and 4 nodes of H100 (ai-dynamo/aiconfigurator, commit 095f58a): mean errors of
-    4 to 8 %; docs/kernels.md has them by accelerator and size, and what was left out.
+    4 to 8 %; docs/accuracy/kernels.md has them by accelerator and size, and what was left out.
     """
     inside, members = extents[0].astype(np.float64), extents[-1].astype(np.float64)
     domains = members / inside

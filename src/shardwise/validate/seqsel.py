@@ -300,7 +300,7 @@ def _times(published: Published, runs: _Runs) -> Part:
             ours=(
                 f"{published.system} with {published.stack}. Some figures of both come from a fit "
                 "to 729 published runs that these 8 are among (catalog/fit/steps.yaml). None was "
-                "set for these 8; docs/accuracy.md has their errors with this source left out."
+                "set for these 8; docs/accuracy has their errors with this source left out."
             ),
             theirs=(
                 "total_time on a100_80g. We know of no source of its efficiencies but the "

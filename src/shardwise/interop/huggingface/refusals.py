@@ -69,8 +69,8 @@ _UNDERSTOOD = {
     "vocabulary {}": ("vocab_size",),
 }
 _ALLOWED = (
-    "; allowed: the architectures that docs/models.md lists; with the extra torch, others that "
-    "transformers knows by their model_type"
+    "; allowed: the architectures that docs/reference/model-files.md lists; with the extra "
+    "torch, others that transformers knows by their model_type"
 )
 # Misspelt names are this alike, and so is what they begin with.
 _ALIKE = 0.9

@@ -1,7 +1,7 @@
 """A measured training run: its model, hardware, software, parallelism and measured results.
 
-The fields are those of the rows of measured runs (`docs/measured-runs.md`). A value that a source
-does not have is None. Unknown keys are available through `extra`.
+The fields are those of the rows of measured runs (`docs/accuracy/measured-runs.md`). A value that a
+source does not have is None. Unknown keys are available through `extra`.
 """
 
 import re
