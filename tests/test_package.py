@@ -1,13 +1,11 @@
 """The public surface, and the package as users install it."""
 
-import os
-import subprocess
-import sys
-import sysconfig
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 
 import shardwise
 
@@ -90,36 +88,28 @@ def test_the_extra_of_launchers_names_the_versions_that_are_tested():
     assert {one.split("==")[0] for one in named} >= set(trainers)
 
 
-@pytest.mark.nightly
-def test_the_built_wheel_works_from_an_empty_directory(tmp_path):
-    """The wheel holds the catalog and the command, and needs nothing of the source tree."""
-    wheels, installed, empty = tmp_path / "wheels", tmp_path / "installed", tmp_path / "empty"
-    empty.mkdir()
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", wheels, ROOT]
-    subprocess.run([*pip, *build], check=True, capture_output=True)
-    (wheel,) = wheels.iterdir()
-    install = ["install", "--no-deps", "--target", installed, wheel]
-    subprocess.run([*pip, *install], check=True, capture_output=True)
-    # The installed copy first, then only the libraries it needs: not the source tree.
-    libraries = sysconfig.get_paths()["purelib"]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(installed), libraries])
-    program = (
-        "import shardwise, sys; from shardwise.cli import run;"
-        "from shardwise.validate.measured.store import load_runs; assert len(load_runs()) == 1853;"
-        f"assert shardwise.__file__.startswith({str(installed)!r}), shardwise.__file__;"
-        "sys.exit(run('estimate llama3-8b h100-sxm --gpus 8 --gbs 8 --tp 8 --json'.split()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        cwd=empty,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert '"model": "llama3-8b"' in done.stdout
-    assert (installed / "bin" / "shardwise").exists()
-    assert list(empty.iterdir()) == []
+def test_the_package_says_that_it_is_typed():
+    """Type checkers read the types of an installed package only where it has `py.typed`."""
+    assert (resources.files("shardwise") / "py.typed").is_file()
+
+
+def test_the_citation_names_this_version_and_place():
+    """As the package does."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert citation["version"] == shardwise.__version__
+    assert citation["repository-code"] == project["urls"]["Source"]
+    assert [one["name"] for one in citation["authors"]] == [
+        one["name"] for one in project["authors"]
+    ]
+
+
+def test_the_package_names_the_versions_of_python_that_are_tested():
+    """Those of the workflow file; the lowest is the one that is required."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    tested = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    prefix = "Programming Language :: Python :: 3."
+    named = [one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)]
+    assert [f"3.{minor}" for minor in named] == tested
+    assert project["requires-python"] == f">={tested[0]}"
