@@ -20,7 +20,7 @@ from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, Kind, Option,
 from shardwise.interop.python_text import parsed_expression
 from shardwise.interop.shell import names_in, shown
 
-Given = tuple[str, tuple[str, ...]]
+WrittenOption = tuple[str, tuple[str, ...]]
 """An option and the words that follow it."""
 
 _WHOLE = re.compile(r"[-+]?\d+")
@@ -40,7 +40,7 @@ class Arguments:
     fields: dict[str, Value] = field(default_factory=dict)
     not_understood: list[NotUnderstood] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
+    unset: set[str] = field(default_factory=set)
     """Variables without a literal value that the user must set."""
     tokenizer: str = ""
     overlap_file: str = ""
@@ -50,12 +50,12 @@ class Arguments:
         value = " ".join(map(shown, values)) if values else True
         self.not_understood.append(NotUnderstood(option=flag, value=value, because=because))
 
-    def ask(self, flag: str, values: Iterable[str]) -> bool:
-        """Ask for variables without a literal value; returns whether there are any."""
+    def require(self, flag: str, values: Iterable[str]) -> bool:
+        """Require variables without a literal value; returns whether there are any."""
         names = [name for value in values for name in names_in(value)]
         for name in names:
-            if name not in self.asked:
-                self.asked.add(name)
+            if name not in self.unset:
+                self.unset.add(name)
                 settable = name.isidentifier() or name.isdigit()
                 how = f"; set it: --set {name}=VALUE" if settable else ""
                 problem = f"variable {name} has no literal value{how}"
@@ -63,7 +63,7 @@ class Arguments:
         return bool(names)
 
 
-def given_options(words: Sequence[str]) -> list[Given]:
+def written_options(words: Sequence[str]) -> list[WrittenOption]:
     """Cut words of a command line into options and what follows them."""
     found: list[tuple[str, list[str]]] = [("", [])]
     for word in words:
@@ -75,19 +75,19 @@ def given_options(words: Sequence[str]) -> list[Given]:
     return [(flag, tuple(values)) for flag, values in found if flag or values]
 
 
-def read_arguments(given: Sequence[Given], source: str) -> Arguments:
+def read_arguments(written: Sequence[WrittenOption], source: str) -> Arguments:
     """Read options as fields; of an option that is set twice the last counts.
 
     Parameters
     ----------
-    given
+    written
         Options and their values.
     source
         File that they are from.
     """
     arguments = Arguments(source=source)
-    last = {flag: values for flag, values in given if flag}
-    for values in (values for flag, values in given if not flag):
+    last = {flag: values for flag, values in written if flag}
+    for values in (values for flag, values in written if not flag):
         _note_loose(arguments, values)
     for flag, values in last.items():
         _read_option(arguments, flag, values)
@@ -117,7 +117,7 @@ def _read_option(arguments: Arguments, flag: str, values: tuple[str, ...]) -> No
     elif name in (_PER_CHUNK, _GROUPED, _OVERLAP_CFG):
         pass
     elif name in VALUED:
-        if not arguments.ask(flag, values):
+        if not arguments.require(flag, values):
             fields[VALUED[name]] = _value(" ".join(values))
     elif name == "--tokenizer-type":
         arguments.tokenizer = " ".join(values)
@@ -138,7 +138,7 @@ def _read_known(arguments: Arguments, option: Option, flag: str, values: tuple[s
     if not values:
         fault = Fault(source=arguments.source, field=flag, problem="has no value")
         arguments.faults.append(fault)
-    elif not arguments.ask(flag, values):
+    elif not arguments.require(flag, values):
         _READERS[option.kind](arguments, option, flag, values)
 
 
@@ -232,27 +232,27 @@ def _bounded(one: tuple[int | str, ...], other: tuple[int | str, ...]) -> tuple[
 # --- What follows from several options ------------------------------------------------------------
 
 
-def _complete(arguments: Arguments, given: Mapping[str, tuple[str, ...]]) -> None:
+def _complete(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
     """Fill in what Megatron-LM derives from several options."""
     fields = arguments.fields
     if not arguments.faults and fields.get("micro_batch_size") is None:
         fault = Fault(source=arguments.source, field="--micro-batch-size", problem="is missing")
         arguments.faults.append(fault)
-    if _GROUPED not in given:
+    if _GROUPED not in written:
         fields.pop("num_query_groups", None)  # argument_utils.py:330
-    _complete_chunks(arguments, given.get(_PER_CHUNK))
+    _complete_chunks(arguments, written.get(_PER_CHUNK))
     if fields.get("recompute_method") and not fields.get("recompute_granularity"):
         fields["recompute_granularity"] = "full"
     if "grad_reduce_in_fp32" not in fields:  # arguments.py:1209-1217
         fields["grad_reduce_in_fp32"] = bool(fields.get("bf16"))
-    _complete_vocabulary(arguments, given)
-    if _OVERLAP_CFG in given:
-        arguments.overlap_file = " ".join(given[_OVERLAP_CFG])
+    _complete_vocabulary(arguments, written)
+    if _OVERLAP_CFG in written:
+        arguments.overlap_file = " ".join(written[_OVERLAP_CFG])
 
 
 def _complete_chunks(arguments: Arguments, values: tuple[str, ...] | None) -> None:
     """Chunks of a stage from the layers of a chunk."""
-    if not values or values[0] == "None" or arguments.ask(_PER_CHUNK, values):
+    if not values or values[0] == "None" or arguments.require(_PER_CHUNK, values):
         return
     fields = arguments.fields
     depth, pp = fields.get("num_layers"), fields.get("pipeline_model_parallel_size", 1)
@@ -269,10 +269,10 @@ def _complete_chunks(arguments: Arguments, values: tuple[str, ...] | None) -> No
         fields.setdefault("virtual_pipeline_model_parallel_size", chunks)
 
 
-def _complete_vocabulary(arguments: Arguments, given: Mapping[str, tuple[str, ...]]) -> None:
+def _complete_vocabulary(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
     """Rows of the vocabulary; NullTokenizer adds one for the end of a document."""
     fields, vocab = arguments.fields, arguments.fields.get("vocab_size")
-    if not arguments.tokenizer and "--merge-file" in given:
+    if not arguments.tokenizer and "--merge-file" in written:
         arguments.tokenizer = "GPT2BPETokenizer"
     if isinstance(vocab, int) and arguments.tokenizer == "NullTokenizer":
         fields["vocab_size"] = vocab + 1

@@ -10,10 +10,10 @@ from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.launch import Launch, LaunchText, NotUnderstood
 from shardwise.interop.megatron.arguments import (
     Arguments,
-    Given,
-    given_options,
+    WrittenOption,
     option_of,
     read_arguments,
+    written_options,
 )
 from shardwise.interop.megatron.core_options import read_core_fields
 from shardwise.interop.megatron.legacy import ALIASES, SHORT, is_neutral
@@ -45,7 +45,7 @@ RING_PRODUCTS = (
 class _Found:
     """Options in a text, and what starts the ranks."""
 
-    given: Sequence[Given]
+    written: Sequence[WrittenOption]
     ranks: Ranks | None
     documents: Mapping[str, str]
 
@@ -81,7 +81,7 @@ def read(text: LaunchText) -> Launch:
         If a value is wrong or missing, or a variable has no literal value.
     """
     found = _found(text)
-    arguments = read_arguments(found.given, text.source)
+    arguments = read_arguments(found.written, text.source)
     gpus = _gpus(text, found.ranks, arguments)
     refuse(arguments.faults)
     core = read_core_fields(
@@ -114,7 +114,7 @@ def _found(text: LaunchText) -> _Found:
     if block is not None:
         return _printed(block[1])
     if _FIRST_OPTION.match(text.text):
-        return _Found(given=given_options(_words(text.text)), ranks=None, documents={})
+        return _Found(written=written_options(_words(text.text)), ranks=None, documents={})
     script = parse_job(text.text, text.variables)
     program = _program(script)
     if program is None:
@@ -124,7 +124,7 @@ def _found(text: LaunchText) -> _Found:
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
     words = program[last + 1 if last >= 0 else start :]
     return _Found(
-        given=given_options(words), ranks=ranks_of(script, program), documents=script.documents
+        written=written_options(words), ranks=ranks_of(script, program), documents=script.documents
     )
 
 
@@ -154,14 +154,14 @@ def _printed(block: str) -> _Found:
     values = {line[1]: line[2] for line in found}
     world = values.pop("world_size", "")
     ranks = Ranks(nodes=1, per_node=int(world)) if world.isdecimal() else None
-    given = [one for name, value in values.items() for one in _printed_option(name, value)]
-    return _Found(given=given, ranks=ranks, documents={})
+    written = [one for name, value in values.items() for one in _printed_option(name, value)]
+    return _Found(written=written, ranks=ranks, documents={})
 
 
 _ARGUMENTS = {one.argument: one for one in FLAGS.values()}
 
 
-def _printed_option(name: str, value: str) -> Iterator[Given]:
+def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
     """Yield the option of a printed argument, unless it is at its default."""
     option, flag = _ARGUMENTS.get(name), f"--{name.replace('_', '-')}"
     if option is not None and option.kind in (Kind.ON, Kind.OFF):
@@ -191,7 +191,7 @@ def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | 
     if ranks is None:
         return None
     for name in ranks.missing:
-        arguments.ask("nodes and ranks of a node", [f"\0{name}\0"])
+        arguments.require("nodes and ranks of a node", [f"\0{name}\0"])
     return ranks.gpus
 
 
