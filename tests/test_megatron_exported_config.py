@@ -12,7 +12,7 @@ import pytest
 from megatron_plans import legal_plans
 from shardwise.config.strategy_table import Table
 from shardwise.interop import megatron
-from shardwise.interop.megatron.arguments import given_options, read_arguments
+from shardwise.interop.megatron.arguments import read_arguments, written_options
 from shardwise.interop.megatron.options import DEFAULTS
 from shardwise.interop.ranks import parse_job
 from shardwise.parallel.pipeline_layout import layers_on_ranks
@@ -40,7 +40,7 @@ def exported_fields(plan):
     """Fields that the options of an exported script set, those of megatron-core 0.16.1."""
     words = parse_job(LAUNCHER.write(plan, "0.19.0", ".sh")[0].text, {}).commands[-1]
     at = next(at for at, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
-    arguments = read_arguments(given_options(words[at + 1 :]), "run.sh")
+    arguments = read_arguments(written_options(words[at + 1 :]), "run.sh")
     assert arguments.faults == []
     fields = {**DEFAULTS, **arguments.fields}
     fields["activation_func"] = ACTIVATIONS[fields["activation_func"]]

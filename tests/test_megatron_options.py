@@ -8,7 +8,7 @@ import yaml
 
 from megatron_plans import legal_plans
 from shardwise.interop import megatron
-from shardwise.interop.megatron.arguments import given_options
+from shardwise.interop.megatron.arguments import written_options
 from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, OPTIONS, Kind
 from shardwise.interop.ranks import parse_job
 
@@ -40,7 +40,7 @@ def exported(plan):
     text = LAUNCHER.write(plan, "0.19.0", ".sh")[0].text
     words = parse_job(text, {}).commands[-1]
     at = next(at for at, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
-    return given_options(words[at + 1 :])
+    return written_options(words[at + 1 :])
 
 
 def test_the_list_is_that_of_the_release_that_is_written():
