@@ -13,7 +13,7 @@ import numpy as np
 
 from naive_effects import OFFLOADS, SPREAD, Values, first_usable, kind_of, same_run, spread
 from shardwise import estimate_many
-from shardwise.analysis.results import EstimateTable
+from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table

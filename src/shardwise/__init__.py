@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardwise import shown
 from shardwise._version import __version__
 from shardwise.config import readers
 
@@ -59,11 +60,11 @@ __all__ = [
 _HOME = {
     "CannotExportError": "planning.export",
     "ClusterChoice": "planning.cluster_choice",
-    "Comparison": "planning.compare.results",
+    "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
     "Diagnosis": "planning.diagnose.results",
     "Estimate": "analysis.results",
-    "EstimateTable": "analysis.results",
+    "EstimateTable": "analysis.estimate_table",
     "Explanation": "planning.search.results",
     "Export": "planning.export",
     "FsdpPlan": "fsdp.result",
@@ -115,6 +116,16 @@ def _interop() -> readers.Readers:
 
 
 readers.register(_interop)
+
+
+def _report() -> shown.Reports:
+    """Import what shows results when the first one is shown."""
+    from shardwise.report import views  # noqa: PLC0415
+
+    return views
+
+
+shown.register(_report)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.operations import missed_operations, operation_estimates
@@ -17,7 +18,6 @@ from shardwise.analysis.results import (
     CommTime,
     Cost,
     Estimate,
-    EstimateTable,
     Interval,
     MemoryInterval,
     Software,

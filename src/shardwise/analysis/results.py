@@ -1,24 +1,19 @@
-"""What `estimate` and `estimate_many` return: `Estimate`, its records, and `EstimateTable`."""
+"""What `estimate` returns: `Estimate` and its records."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-
-import numpy as np
 
 from shardwise.analysis import Result, part_faults
 from shardwise.analysis.deferred import Deferred
 from shardwise.analysis.training_run.results import TrainingTime
-from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import Source
-from shardwise.config.strategy_table import Table
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault
-from shardwise.parallel.constraints import CONSTRAINTS
+from shardwise.shown import Charted, reports
 
 if TYPE_CHECKING:
-    import polars as pl
+    from shardwise.analysis.comparison import Comparison
 
 
 # Parts of the time are sums of float64; they add up to the step within this share.
@@ -351,7 +346,7 @@ class Software(Result):
     """Whether the strategy is known to be one that the release can run."""
 
 
-class Estimate(Deferred):
+class Estimate(Charted, Deferred):
     """Times, memory and detail of one strategy."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("also", "imported", "recipe", "launch")
@@ -423,6 +418,28 @@ class Estimate(Deferred):
     whole_run: TrainingTime | None = None
     """The training run, if its number of tokens is known."""
 
+    def compare(self, *others: "Estimate", names: Sequence[str] | None = None) -> "Comparison":
+        """Compare it with other estimates: inputs that differ, and how they change the time.
+
+        Parameters
+        ----------
+        others
+            This one is the reference of them.
+        names
+            One for each, this one first; by default A, B, ...
+
+        Examples
+        --------
+        >>> from shardwise import estimate
+        >>> run = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
+        >>> saved = estimate("llama3-70b", "h100-sxm", run)
+        >>> again = estimate("llama3-70b", "h100-sxm", run | {"recompute": "full"})
+        >>> saved.compare(again, names=["saved", "again"]).best["step_time_s"]
+        'saved'
+        """
+        found: Comparison = reports().compare((self, *others), names)
+        return found
+
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved estimate that does not fit the others."""
         yield from super().contradictions()
@@ -439,49 +456,3 @@ class Estimate(Deferred):
             yield Fault.of("tokens_per_step", self.tokens_per_step, "must be at least 1")
         if not self.stages:
             yield Fault.of("stages", [], "must have at least 1 item")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateTable:
-    """Estimates of a table of strategies; rows that break a rule hold NaN and the rule."""
-
-    table: Table
-    refused: Ints
-    """Position in `constraints.CONSTRAINTS` of the first one that a row violates, or -1."""
-    step_time_s: Floats
-    tokens_per_s: Floats
-    mfu: Floats
-    hfu: Floats
-    fits: Bools
-    memory_total_bytes: Floats
-    memory_reserved_bytes: Floats
-    memory_offloaded_bytes: Floats
-    time_s: Mapping[str, Floats]
-    memory_bytes: Mapping[str, Floats]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def reason(self, row: int) -> str | None:
-        """Return the name of the rule that a row breaks, or None."""
-        position = int(self.refused[row])
-        return CONSTRAINTS[position].reason if position >= 0 else None
-
-    def to_frame(self) -> "pl.DataFrame":
-        """Return a data frame: strategy, times, memory, and the broken rule."""
-        import polars as pl  # noqa: PLC0415 - heavy; only for frames
-
-        columns = self.table.to_columns()
-        columns["step_time_s"] = self.step_time_s
-        columns["tokens_per_s"] = self.tokens_per_s
-        columns["mfu"] = self.mfu
-        columns["hfu"] = self.hfu
-        columns["fits"] = self.fits
-        columns |= {f"{part}_s": self.time_s[part] for part in TIME_PARTS}
-        columns |= {f"{part}_bytes": size for part, size in self.memory_bytes.items()}
-        columns["total_bytes"] = self.memory_total_bytes
-        columns["reserved_bytes"] = self.memory_reserved_bytes
-        columns["offloaded_bytes"] = self.memory_offloaded_bytes
-        reasons = np.array([*(rule.reason for rule in CONSTRAINTS), None], dtype=object)
-        columns["refused"] = pl.Series(reasons[self.refused].tolist(), dtype=pl.String)
-        return pl.DataFrame(columns)

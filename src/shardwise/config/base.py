@@ -3,7 +3,7 @@
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -246,6 +246,14 @@ class ConfigBase(Described):
         del written
         return self.model_dump(mode="json", exclude_unset=True)
 
+    def __repr_args__(self) -> Any:
+        """Fields that were set; the others have their defaults."""
+        return [(name, getattr(self, name)) for name in self._shown_fields()]
+
+    def _shown_fields(self) -> Iterable[str]:
+        """Fields that `repr` shows."""
+        return (name for name in type(self).model_fields if name in self.model_fields_set)
+
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `units`, quantities as people write them."""
         return self.model_dump(mode="json", context={"units": units})
@@ -279,6 +287,10 @@ class Sourced(ConfigBase):
     sources: dict[str, Source] = Field(default_factory=dict)
     """Origin of the figures by dotted field prefix (items of lists by position); the longest
     prefix that fits wins, the empty one covers the rest."""
+
+    def _shown_fields(self) -> Iterable[str]:
+        """Only what names it: the figures are many, and `to_dict` has them."""
+        return ("name", "description") if self.description else ("name",)
 
     def source_of(self, field: str) -> Source | None:
         """Return the source that covers a dotted field, if any does."""

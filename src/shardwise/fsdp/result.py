@@ -15,6 +15,7 @@ from shardwise.fsdp.planner.evaluate import Evaluated
 from shardwise.fsdp.planner.planner import Planned, Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
+from shardwise.shown import Charted
 from shardwise.units import readable
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class Checked:
         return asdict(self) | {"notes": list(self.notes), "error": self.error}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FsdpPlan:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FsdpPlan(Charted):
     """The best wrapping of a model within a budget."""
 
     kind: Kind

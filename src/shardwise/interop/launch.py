@@ -7,6 +7,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault
+from shardwise.shown import Brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,8 @@ class NotUnderstood:
         return f"{self.option}: {self.value!r}: {self.because}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Launch(Brief):
     """A launch file in the words of shardwise."""
 
     launcher: str
@@ -68,8 +69,8 @@ class LaunchPlan:
     """Lines for people: predicted step time, memory and interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFile:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LaunchFile(Brief):
     """One file of an exported plan."""
 
     ending: str

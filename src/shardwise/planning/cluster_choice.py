@@ -32,6 +32,7 @@ from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.planning.search.run import search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.shown import Charted
 from shardwise.units import parse_money, parse_time_span
 
 Progress = Callable[[float, int, str], None]
@@ -78,7 +79,7 @@ class ClusterOption(Result):
     """Why there is no plan or no end of the run."""
 
 
-class ClusterChoice(Result):
+class ClusterChoice(Charted, Result):
     """The cheapest system, size and plan in time, the fastest within a budget, and the front."""
 
     model: str

@@ -29,11 +29,12 @@ from shardwise.planning.nearest import (
     with_possible_degrees,
 )
 from shardwise.planning.search.results import FieldChange
+from shardwise.shown import Brief
 from shardwise.units import readable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Export(Brief):
     """A plan as files of a launcher."""
 
     launcher: str

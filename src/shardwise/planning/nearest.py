@@ -23,6 +23,7 @@ from shardwise.estimator import estimate_many
 from shardwise.parallel.constraints import software
 from shardwise.planning.search.layouts import uneven_layers
 from shardwise.planning.search.results import FieldChange
+from shardwise.shown import Brief
 
 Accepts = Callable[[Strategy], bool]
 
@@ -47,7 +48,7 @@ _MOST_ROWS = 1 << 17
 _MOST_CHECKED = 2000
 
 
-class NearestPlan(Result):
+class NearestPlan(Brief, Result):
     """A legal plan that fits, and how it differs from the strategy of the user."""
 
     strategy: dict[str, Any]

@@ -23,6 +23,7 @@ from shardwise.errors import Fault, InputError, check_flags
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.memory_snapshot import as_pickle, memory_snapshot
 from shardwise.report.trace_events import Event, trace_events
+from shardwise.shown import Charted
 
 # About 1 kB of JSON each: files that Perfetto opens in a few seconds.
 _MOST_WRITTEN = 100_000
@@ -31,8 +32,8 @@ _MOST_SIMULATED = 1_000_000
 _SNAPSHOT = ".pickle"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trace:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trace(Charted):
     """The timeline of one step of one strategy."""
 
     model: str

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from shardwise.analysis import Result
+from shardwise.shown import Brief
 
 INPUT, OUTPUT = "input", "output"
 """Nodes where a component begins and ends."""
@@ -118,7 +119,7 @@ class StepTotals(Result):
     parameters: float
 
 
-class ComputeGraph(Result):
+class ComputeGraph(Brief, Result):
     """The components of a model as graphs of operations, and the model as a graph of components."""
 
     model: str

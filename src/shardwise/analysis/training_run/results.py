@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.analysis import Result
+from shardwise.shown import Shown
 
 
 class Amount(Result):
@@ -58,7 +59,7 @@ class Goodput(Result):
     usd: Amount | None
 
 
-class TrainingTime(Result):
+class TrainingTime(Shown, Result):
     """Duration and cost of a training run on a number of tokens."""
 
     model: str

@@ -8,6 +8,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.analysis.comparison import (
+    Change,
+    Comparison,
+    InputDifference,
+    Outcome,
+    PartChange,
+)
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
@@ -15,13 +22,6 @@ from shardwise.config.system import System
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
-from shardwise.planning.compare.results import (
-    Change,
-    Comparison,
-    InputDifference,
-    Outcome,
-    PartChange,
-)
 from shardwise.planning.compare.scenario import NamedEstimate, ScenarioLike, load_scenario
 
 _FEWEST = 2

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwise.analysis import Result
 from shardwise.config.enums import Word
+from shardwise.shown import Shown
 
 
 class Cause(Word):
@@ -154,7 +155,7 @@ class ProposedChange(Result):
     """What changes in other files of the launch, such as the script next to a JSON."""
 
 
-class Diagnosis(Result):
+class Diagnosis(Shown, Result):
     """A measured run against its prediction."""
 
     launch: str

@@ -9,6 +9,7 @@ from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
+from shardwise.shown import Charted, Shown
 
 
 class Plan(Result):
@@ -165,7 +166,7 @@ _TITLED = ("gpus", "global_batch_size", "seq_len")
 """Fields of a space that the titles of tables and charts show."""
 
 
-class SearchResult(Result):
+class SearchResult(Charted, Result):
     """What a search found, and why it did not find more."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("launch",)
@@ -314,7 +315,7 @@ class Loss(Result):
     the difference."""
 
 
-class Explanation(Result):
+class Explanation(Shown, Result):
     """One strategy compared with the rules, the memory and every candidate of a space."""
 
     model: str
@@ -395,7 +396,7 @@ class LargestFit(Result):
     """Strategies that the fastest was selected from."""
 
 
-class LargestModel(LargestFit):
+class LargestModel(Shown, LargestFit):
     """The largest model that fits: the limit, and the practical answer."""
 
     system: str

@@ -8,6 +8,7 @@ from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, kind_of
 from shardwise.planning.search.results import Plan
+from shardwise.shown import Brief, Charted, Framed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,7 +87,7 @@ class Influence(Result):
     """Share of the step time that this adds, as `best_saved`."""
 
 
-class SweepPoint(Result):
+class SweepPoint(Brief, Result):
     """One combination of values of the axes on one system."""
 
     system: str
@@ -105,7 +106,7 @@ class SweepPoint(Result):
     requested."""
 
 
-class SweepResult(Result):
+class SweepResult(Charted, Framed, Result):
     """The best strategies at every point of a sweep."""
 
     ADDED: ClassVar[tuple[str, ...]] = ("launch",)

@@ -6,9 +6,9 @@ from itertools import accumulate
 from pathlib import Path
 from textwrap import wrap
 
+from shardwise.analysis.comparison import Change, Comparison
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.planning.compare.results import Change, Comparison
 from shardwise.report.charts.common import (
     ACCENT,
     BUTTONS,

@@ -1,7 +1,7 @@
 """The report of a comparison."""
 
+from shardwise.analysis.comparison import Comparison, Outcome
 from shardwise.analysis.features import feature_words
-from shardwise.planning.compare.results import Comparison, Outcome
 from shardwise.report.charts.compare import charts
 from shardwise.report.page.html import DataTable, Lines
 from shardwise.report.page.printed import printed_blocks

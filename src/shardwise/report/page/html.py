@@ -116,7 +116,7 @@ def page_html(page: Page) -> str:
     parts += [_chart(chart, "h1" if alone else "h2") for chart in page.charts]
     for number, section in enumerate(page.sections, start=1):
         parts += [f'<h2 id="section-{number}">{_text(section.title)}</h2>']
-        parts += [_block(block) for block in section.blocks]
+        parts += [block_html(block) for block in section.blocks]
     parts += ["</main>", f"<footer>shardwise {_text(__version__)}</footer>"]
     if charts:
         data = {chart.name: _plain(chart.figure) for chart in charts}
@@ -145,7 +145,8 @@ def _packed(name: str, data: str) -> str:
     return f'<script type="application/octet-stream" id="{name}">{data}</script>'
 
 
-def _block(block: Block) -> str:
+def block_html(block: Block) -> str:
+    """Return a block as a piece of HTML."""
     match block:
         case Chart():
             return _chart(block, "h3")

@@ -6,14 +6,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.analysis.features import feature_words
-from shardwise.planning.compare.results import (
+from shardwise.analysis.comparison import (
     Change,
     Comparison,
     InputDifference,
     Outcome,
     PartChange,
 )
+from shardwise.analysis.features import feature_words
 from shardwise.report.console import GIB, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.prediction_interval import uncertainty_of, widened
-from shardwise.analysis.results import EstimateTable
 from shardwise.analysis.validated_runs import RunFeatures, run_features, validated_runs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy

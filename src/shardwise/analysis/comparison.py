@@ -7,6 +7,7 @@ from pydantic import AllowInfNan, field_serializer
 
 from shardwise.analysis import Result
 from shardwise.analysis.results import Interval, Memory
+from shardwise.shown import Charted, Framed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -92,7 +93,7 @@ class Change(Result):
     """Parts that either of the two has, in the order of the step."""
 
 
-class Comparison(Result):
+class Comparison(Charted, Framed, Result):
     """Scenarios side by side; the first is the reference of the others."""
 
     per: Literal["step", "million tokens"]

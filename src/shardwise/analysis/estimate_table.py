@@ -1,0 +1,62 @@
+"""`EstimateTable`: what `estimate_many` returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.strategy_table import Table
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.parallel.constraints import CONSTRAINTS
+from shardwise.shown import Charted, Framed
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EstimateTable(Charted, Framed):
+    """Estimates of a table of strategies; rows that break a rule hold NaN and the rule."""
+
+    table: Table
+    refused: Ints
+    """Position in `constraints.CONSTRAINTS` of the first one that a row violates, or -1."""
+    step_time_s: Floats
+    tokens_per_s: Floats
+    mfu: Floats
+    hfu: Floats
+    fits: Bools
+    memory_total_bytes: Floats
+    memory_reserved_bytes: Floats
+    memory_offloaded_bytes: Floats
+    time_s: Mapping[str, Floats]
+    memory_bytes: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def reason(self, row: int) -> str | None:
+        """Return the name of the rule that a row breaks, or None."""
+        position = int(self.refused[row])
+        return CONSTRAINTS[position].reason if position >= 0 else None
+
+    def to_frame(self) -> "pl.DataFrame":
+        """Return a data frame: strategy, times, memory, and the broken rule."""
+        import polars as pl  # noqa: PLC0415 - heavy; only for frames
+
+        columns = self.table.to_columns()
+        columns["step_time_s"] = self.step_time_s
+        columns["tokens_per_s"] = self.tokens_per_s
+        columns["mfu"] = self.mfu
+        columns["hfu"] = self.hfu
+        columns["fits"] = self.fits
+        columns |= {f"{part}_s": self.time_s[part] for part in TIME_PARTS}
+        columns |= {f"{part}_bytes": size for part, size in self.memory_bytes.items()}
+        columns["total_bytes"] = self.memory_total_bytes
+        columns["reserved_bytes"] = self.memory_reserved_bytes
+        columns["offloaded_bytes"] = self.memory_offloaded_bytes
+        reasons = np.array([*(rule.reason for rule in CONSTRAINTS), None], dtype=object)
+        columns["refused"] = pl.Series(reasons[self.refused].tolist(), dtype=pl.String)
+        return pl.DataFrame(columns)

@@ -1,0 +1,71 @@
+"""What people see of results in Python: a few lines, text, charts, and tables in notebooks."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from shardwise.report.charts.theme import Figure
+from shardwise.report.views.view import View
+
+if TYPE_CHECKING:
+    from shardwise.analysis.comparison import Comparison
+
+MODULES = {
+    "Comparison": "comparison",
+    "ClusterChoice": "sweep",
+    "ComputeGraph": "detail",
+    "Diagnosis": "detail",
+    "Estimate": "estimate",
+    "EstimateTable": "table",
+    "Explanation": "search",
+    "Export": "launch",
+    "FsdpPlan": "fsdp",
+    "Launch": "launch",
+    "LaunchFile": "launch",
+    "LargestModel": "search",
+    "NearestPlan": "search",
+    "RecipeEstimate": "estimate",
+    "SearchResult": "search",
+    "SweepPoint": "sweep",
+    "SweepResult": "sweep",
+    "Trace": "detail",
+    "TrainingTime": "estimate",
+}
+"""Module here that shows a kind of result: only what is shown is imported."""
+
+
+def _view_of(result: object) -> View[Any]:
+    name = next(kind.__name__ for kind in type(result).__mro__ if kind.__name__ in MODULES)
+    view: View[Any] = import_module(f"{__name__}.{MODULES[name]}").VIEWS[name]
+    return view
+
+
+def brief(result: object) -> str:
+    """Return a result in a few lines."""
+    return str(_view_of(result).summary(result))
+
+
+def text(result: object) -> str:
+    """Return what the command prints of a result."""
+    from shardwise.report.views.printout import printed_text  # noqa: PLC0415 - only where requested
+
+    return printed_text(lambda: _view_of(result).tables(result))
+
+
+def html(result: object) -> str:
+    """Return a result as a piece of HTML."""
+    from shardwise.report.views.notebook import piece  # noqa: PLC0415 - only where requested
+
+    return piece(_view_of(result), result)
+
+
+def charts(result: object) -> Mapping[str, Figure]:
+    """Return the charts of a result, by name; the most important one first."""
+    return _view_of(result).charts(result)
+
+
+def compare(scenarios: Sequence[Any], names: Sequence[str] | None) -> "Comparison":
+    """Return estimates side by side."""
+    from shardwise.planning.compare.run import compare as compared  # noqa: PLC0415 - likewise
+
+    return compared(*scenarios, names=names)

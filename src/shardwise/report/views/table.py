@@ -1,0 +1,94 @@
+"""How a table of estimates is shown in Python."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwise.analysis.estimate_table import EstimateTable
+from shardwise.arrays import Floats
+from shardwise.report.charts.table import memory_and_speed
+from shardwise.report.charts.theme import Figure
+from shardwise.report.console import GIB, gib, percent, plain_table, seconds, show
+from shardwise.report.page.html import DataTable, block_html
+from shardwise.report.tables.strategy_line import in_brief
+from shardwise.report.views.view import Summary, View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_ROWS = 50
+_MOST_REASONS = 3
+
+
+def _summary(one: EstimateTable) -> Summary:
+    fitting = int(np.count_nonzero(one.fits))
+    refused = Counter(one.reason(int(row)) for row in np.flatnonzero(one.refused >= 0))
+    rows = [("fit", f"{fitting:,}; {len(one) - fitting - refused.total():,} do not")]
+    if refused:
+        words = [f"{reason} {number:,}" for reason, number in refused.most_common(_MOST_REASONS)]
+        rows.append(("break a rule", f"{refused.total():,}: {', '.join(words)}"))
+    if fitting:
+        best = int(np.argmax(np.where(one.fits, one.tokens_per_s / one.table.gpus, -np.inf)))
+        figures = f"{seconds(float(one.step_time_s[best]))} a step, MFU {percent(one.mfu[best])}"
+        rows.append((f"best, row {best}", f"{in_brief(_strategy(one, best))}: {figures}"))
+    return Summary(
+        title=f"EstimateTable: {len(one):,} strategies",
+        rows=rows,
+        hint=".to_frame() polars; .to_pandas(); .plot(); .explain()",
+    )
+
+
+def _strategy(one: EstimateTable, row: int) -> dict[str, Any]:
+    return one.table.strategy(row).to_dict()
+
+
+def _cells(one: EstimateTable) -> tuple[list[str], "list[Sequence[str]]"]:
+    """Heads and rows: the fields that differ, then the main figures."""
+    columns = one.table.take(slice(0, _MOST_ROWS)).to_columns()
+    differ = {name: c for name, c in columns.items() if len({str(value) for value in c}) > 1}
+    heads = [*differ, "step time", "MFU", "memory GiB", "fits"]
+    rows: list[Sequence[str]] = []
+    for row in range(min(len(one), _MOST_ROWS)):
+        fields = [str(column[row]) for column in differ.values()]
+        reason = one.reason(row)
+        if reason is not None:
+            rows.append([*fields, "-", "-", "-", reason])
+            continue
+        figures = [seconds(float(one.step_time_s[row])), percent(one.mfu[row])]
+        memory = gib(float(one.memory_reserved_bytes[row]))
+        rows.append([*fields, *figures, memory, "yes" if one.fits[row] else "no"])
+    return heads, rows
+
+
+def _print(one: EstimateTable) -> None:
+    """Print the first rows."""
+    heads, rows = _cells(one)
+    table = plain_table(*heads, left=0, title=f"{len(one):,} strategies")
+    for row in rows:
+        table.add_row(*row)
+    show(table)
+    if len(one) > len(rows):
+        show(f"and {len(one) - len(rows):,} more rows: to_frame()")
+
+
+def _html(one: EstimateTable) -> str:
+    heads, rows = _cells(one)
+    caption = f"first {len(rows)} of {len(one):,} rows" if len(one) > len(rows) else ""
+    return block_html(DataTable(caption=caption, columns=heads, rows=rows, texts=()))
+
+
+def _charts(one: EstimateTable) -> Mapping[str, Figure]:
+    rows = np.flatnonzero(one.refused < 0)
+    if not len(rows):
+        return {}
+    speed: Floats = one.tokens_per_s[rows] / one.table.gpus[rows]
+    words = [in_brief(_strategy(one, int(row))) for row in rows]
+    memory = one.memory_reserved_bytes[rows] / GIB
+    return {"memory-speed": memory_and_speed(memory, speed, one.fits[rows], words)}
+
+
+VIEWS: dict[str, View[Any]] = {
+    "EstimateTable": View(summary=_summary, tables=_print, charts=_charts, html=_html),
+}

@@ -1,0 +1,162 @@
+"""What people see of a result in Python: a few lines, text, charts, tables in a notebook."""
+
+import importlib
+import sys
+import types
+
+import pytest
+
+import shardwise
+from shardwise import InputError, estimate, estimate_many, search
+from shardwise.report import views
+from shardwise.shown import Brief, Framed
+
+RUN = {"gpus": 8, "tp": 8, "gbs": 8}
+MODEL, SYSTEM = "llama3-8b", "h100-sxm"
+
+
+@pytest.fixture(scope="module")
+def one():
+    """An estimate."""
+    return estimate(MODEL, SYSTEM, RUN)
+
+
+@pytest.fixture(scope="module")
+def results(one):
+    """A result of each kind that takes little to make."""
+    found = search(MODEL, SYSTEM, gpus=8, gbs=8, pp=1, cp=1, zero=1, mbs=1)
+    exported = shardwise.export("megatron", MODEL, SYSTEM, RUN)
+    swept = shardwise.sweep(MODEL, SYSTEM, strategy=RUN, vary={"fabric.bandwidth": "1x,2x"})
+    return [
+        one,
+        found,
+        found.best[0],
+        swept,
+        swept.points[0],
+        exported,
+        exported.files[0],
+        one.compare(one),
+        estimate_many(MODEL, SYSTEM, RUN | {"tp": [3, 4, 8]}),
+        shardwise.estimate_training_time(MODEL, SYSTEM, RUN, tokens="1B"),
+        shardwise.explain(MODEL, SYSTEM, {"pp": 1, "mbs": 1}, {"tp": 4}, gpus=8, gbs=8),
+        shardwise.trace(MODEL, SYSTEM, RUN),
+        shardwise.graph_of(MODEL, SYSTEM, RUN),
+        shardwise.plan_fsdp(MODEL, SYSTEM, gpus=8),
+    ]
+
+
+def test_an_estimate_is_five_lines(one):
+    """What runs, the strategy, the step with interval and rates, the memory, what to call next."""
+    first, strategy, step, memory, hint = repr(one).splitlines()
+    assert first.startswith("Estimate: llama3-8b on 8 GPUs of h100-sxm with megatron-bridge-2026")
+    assert "tp 8 pp 1 dp 1" in strategy
+    assert "global batch 8 x 8192 tokens" in strategy
+    assert all(word in step for word in (" to ", "8 of 10 runs", "MFU", "tokens/s per GPU"))
+    assert "fits" in memory
+    assert "free on the peak-memory stage" in memory
+    assert all(word in hint for word in (".explain()", ".plot()", ".to_dict()"))
+
+
+def test_each_result_is_a_few_short_lines(results):
+    """Whatever it holds; its text and its HTML are there, too."""
+    for result in results:
+        lines = repr(result).splitlines()
+        assert 1 < len(lines) <= 7, result
+        assert lines[0].startswith(tuple(f"{kind.__name__}: " for kind in type(result).__mro__))
+        assert max(map(len, lines)) < 250
+        if hasattr(result, "explain"):
+            text = result.explain()
+            assert repr(text) == str(text)
+            assert text
+            assert "\x1b" not in text
+        if hasattr(result, "_repr_html_"):
+            html = result._repr_html_()
+            assert lines[0] in html
+            assert html.startswith('<div class="shardwise">')
+
+
+def test_every_kind_that_is_shown_has_a_view():
+    """Those of the public names are in the table of views, and nothing else is."""
+    public = [getattr(shardwise, name) for name in shardwise.__all__]
+    shown = {kind for kind in public if isinstance(kind, type) and issubclass(kind, Brief)}
+    assert {kind.__name__ for kind in shown} | {"LargestModel", "RecipeEstimate"} == set(
+        views.MODULES
+    )
+    for name, module in views.MODULES.items():
+        assert name in importlib.import_module(f"shardwise.report.views.{module}").VIEWS
+
+
+def test_configs_show_what_was_set():
+    """A strategy its fields, a system its name, none the hundreds of figures."""
+    assert repr(shardwise.Strategy(tp=8, gbs=4)) == "Strategy(tp=8, global_batch_size=4)"
+    assert repr(shardwise.Space(gpus=8)) == "Space(gpus=(8,))"
+    assert repr(shardwise.System.load(SYSTEM)).startswith("System(name='h100-sxm', description=")
+
+
+def test_html_is_escaped():
+    """A model may have any name."""
+    fields = shardwise.Model.load(MODEL).to_dict() | {"name": "<script>alert(1)</script>"}
+    html = estimate(fields, SYSTEM, RUN)._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_without_plotly_a_chart_says_what_to_install(one, monkeypatch):
+    """One line, no traceback of an import."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(InputError, match=r"pip install 'shardwise\[plots\]'"):
+        one.plot()
+
+
+def test_charts_are_drawn_by_name(results):
+    """The first one by default; a wrong name is refused with those that there are."""
+    pytest.importorskip("plotly", reason="an extra")
+    for result in results:
+        if hasattr(result, "plot"):
+            assert result.plot().layout.meta["title"]
+    assert results[0].plot("memory").layout.meta["title"] == "Memory of the peak-memory stage"
+    with pytest.raises(InputError, match="chart: 'memry': allowed: time, memory; did you mean"):
+        results[0].plot("memry")
+
+
+def test_a_notebook_shows_tables_and_charts(one, monkeypatch):
+    """First the tables, then two charts; IPython shows the rest where there is no notebook."""
+    pytest.importorskip("plotly", reason="an extra")
+    shown, shell = [], types.SimpleNamespace(kernel=None)
+    core, display = types.ModuleType("IPython.core.getipython"), types.ModuleType("display")
+    core.get_ipython = lambda: shell
+    display.display = lambda thing, **_: shown.append(thing)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.core.getipython", core)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setattr("shardwise.shown.find_spec", lambda _: True)
+    one._ipython_display_()
+    assert shown[0] == {"text/html": one._repr_html_(), "text/plain": repr(one)}
+    assert [chart.layout.meta["title"] for chart in shown[1:]] == [
+        "Where the step goes",
+        "Memory of the peak-memory stage",
+    ]
+    for missing in ("plotly", "kernel"):
+        if missing == "kernel":
+            del shell.kernel
+        else:
+            monkeypatch.setattr("shardwise.shown.find_spec", lambda _: None)
+        with pytest.raises(NotImplementedError):
+            one._ipython_display_()
+        monkeypatch.setattr("shardwise.shown.find_spec", lambda _: True)
+
+
+def test_frames_are_of_pandas_where_it_is_installed(results, monkeypatch):
+    """Each `to_frame` has a `to_pandas` next to it, with the same rows and columns."""
+    framed = [result for result in results if hasattr(result, "to_frame")]
+    assert all(isinstance(result, Framed) for result in framed)
+    with monkeypatch.context() as without:
+        without.setattr("shardwise.shown.find_spec", lambda _: None)
+        with pytest.raises(InputError, match=r"pip install 'shardwise\[pandas\]'"):
+            framed[0].to_pandas()
+    pytest.importorskip("pandas", reason="an extra")
+    for result in framed:
+        frame = result.to_frame()
+        assert list(result.to_pandas().columns) == frame.columns
+        assert len(result.to_pandas()) == len(frame)
