@@ -64,7 +64,7 @@ UNITS: dict[str, dict[str, Decimal]] = {
     "kg/kWh": {"g/kWh": Decimal("1e-3"), "kg/kWh": Decimal(1)},
     "tokens": _COUNT_UNITS,
 }
-_EXAMPLES = {
+EXAMPLES = {
     "bytes": "80 GiB",
     "byte/s": "25 GB/s",
     "FLOP/s": "312 TFLOP/s",
@@ -74,6 +74,7 @@ _EXAMPLES = {
     "kg/kWh": "380 g/kWh",
     "tokens": "300B",
 }
+"""A quantity of each dimension as people write it."""
 _ALIASES = {"KB": "kB", "µs": "us", "μs": "us", "FLOPS": "FLOP/s", "FLOPs": "FLOP/s"}
 _OF_CARBON = ("CO2", "CO2e", "CO2eq")
 _ALIASES |= {
@@ -160,7 +161,7 @@ def read_quantity(text: str) -> tuple[float, str | None]:
     unit = _canonical_unit(unit)
     dimension = next((name for name, units in UNITS.items() if unit in units), None)
     if dimension is None:
-        known = ", ".join(text.split()[1] for text in _EXAMPLES.values() if " " in text)
+        known = ", ".join(text.split()[1] for text in EXAMPLES.values() if " " in text)
         raise ValueError(f"unit {shorten(unit)} is not known; units are such as {known}")
     return parse_quantity(text, dimension), dimension
 
@@ -230,7 +231,7 @@ def _positive(value: object, most: float, hint: str) -> float:
 
 
 def _hint(dimension: str) -> str:
-    return f"must be a number in {dimension} or text such as {_EXAMPLES[dimension]!r}"
+    return f"must be a number in {dimension} or text such as {EXAMPLES[dimension]!r}"
 
 
 def format_quantity(value: float, dimension: str) -> str | float:
@@ -315,7 +316,7 @@ def _quantity(name: str, least: float, most: float, above: str = "") -> tuple[ob
     dimension = Dimension(name, least, most, above)
     validate: Callable[[object], float] = partial(_validate, dimension=dimension)
     number = {"type": "number", "minimum": least, "maximum": most}
-    schema = {"anyOf": [number, {"type": "string"}], "examples": [_EXAMPLES[name]]}
+    schema = {"anyOf": [number, {"type": "string"}], "examples": [EXAMPLES[name]]}
     return (
         dimension,
         BeforeValidator(validate),

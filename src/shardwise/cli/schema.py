@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import typer
+from pydantic.json_schema import JsonSchemaMode
 
 from shardwise.analysis.results import Estimate
 from shardwise.cli.options import COMMAND_LINE
@@ -38,9 +39,20 @@ def command(
     if name not in SCHEMAS:
         problem = f"no such schema; allowed: {', '.join(SCHEMAS)}{nearest(name, SCHEMAS)}"
         raise InputError(Fault(source=COMMAND_LINE, value=name, has_value=True, problem=problem))
-    mode = "serialization" if name == "estimate" else "validation"
-    schema = SCHEMAS[name].model_json_schema(mode=mode)
+    emit_json(schema_of(name))
+    return 0
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of one of `SCHEMAS`."""
+    schema = record_schema(name)
     if SCHEMAS[name].__dict__.get("FIGURES"):
         schema = with_figures(schema)
-    emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
-    return 0
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def record_schema(name: str) -> dict[str, Any]:
+    """Return the same without the ways to look up or calculate a figure."""
+    mode: JsonSchemaMode = "serialization" if name == "estimate" else "validation"
+    schema: dict[str, Any] = SCHEMAS[name].model_json_schema(mode=mode)
+    return schema

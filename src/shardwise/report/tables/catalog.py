@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.validated_runs import data_basis
-from shardwise.config.base import Sourced
+from shardwise.config.base import Source, Sourced
 from shardwise.config.capabilities import Values, described
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -20,6 +20,26 @@ from shardwise.units import format_quantity, readable
 _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50
+MODEL_HEADS = (
+    "model",
+    "parameters",
+    "layers",
+    "hidden",
+    "heads",
+    "kv heads",
+    "ffn",
+    "vocab",
+    "sequence",
+)
+SYSTEM_HEADS = (
+    *("system", "bf16", "fp16", "fp8", "memory", "bandwidth", "domain", "in it, per GPU"),
+    *("beyond, per GPU", "power", "$/GPU h"),
+)
+STACK_HEADS = ("stack", "what it is", "release", "runs", "default of", "attention", "gradients")
+STACK_NOTES = (
+    "runs: measured runs of grades A and B that are predicted with the stack;",
+    "framework: runs of other stacks of its framework; prior: no run at all",
+)
 _NOT_FIGURES = {"sources", "name", "description", "release", "capabilities"}
 
 
@@ -44,25 +64,29 @@ def stack_record(stack: Stack) -> dict[str, object]:
 
 def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
     """Print one line per model, with the file of each if files are passed."""
-    figures = ("parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence")
-    named = ("file", "model") if files else ("model",)
+    named = ("file", *MODEL_HEADS) if files else MODEL_HEADS
     optional = ("kv heads", "vocab", "sequence", "ffn", "heads")
-    table = plain_table(*named, *figures, left=len(named), optional=optional)
+    table = plain_table(*named, left=2 if files else 1, optional=optional)
     for position, model in enumerate(models):
-        layer = model.layers[0]
         table.add_row(
             *(Text(file) for file in files[position : position + 1]),
-            Text(model.name),
-            count(count_parameters(model).total),
-            str(model.depth),
-            str(model.hidden),
-            str(layer.attention.heads),
-            str(layer.attention.kv_heads),
-            str(layer.feed_forward.ffn),
-            str(model.vocab),
-            str(model.seq_len or "-"),
+            *map(Text, model_row(model)),
         )
     show(table)
+
+
+def model_row(model: Model) -> Iterator[str]:
+    """Yield the main figures of a model, in the order of `MODEL_HEADS`."""
+    layer = model.layers[0]
+    yield model.name
+    yield count(count_parameters(model).total)
+    yield str(model.depth)
+    yield str(model.hidden)
+    yield str(layer.attention.heads)
+    yield str(layer.attention.kv_heads)
+    yield str(layer.feed_forward.ffn)
+    yield str(model.vocab)
+    yield str(model.seq_len or "-")
 
 
 def print_model(model: Model) -> None:
@@ -84,62 +108,57 @@ def print_model(model: Model) -> None:
 def print_systems(systems: Sequence[System]) -> None:
     """Print one line per system."""
     table = plain_table(
-        "system",
-        "bf16",
-        "fp16",
-        "fp8",
-        "memory",
-        "bandwidth",
-        "domain",
-        "in it, per GPU",
-        "beyond, per GPU",
-        "power",
-        "$/GPU h",
+        *SYSTEM_HEADS,
         optional=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
     )
     for system in systems:
-        chip, inner = system.accelerator, system.network[0]
-        memory = chip.memory[0]
-        beyond = len(system.network) - 1
-        power, price = system.board_power, system.price
-        rates = [chip.matrix.get(dtype) for dtype in ("bf16", "fp16", "fp8")]
-        table.add_row(
-            system.name,
-            *(readable(rate, "FLOP/s", 4) if rate else "-" for rate in rates),
-            "unlimited" if memory.capacity >= _NO_LIMIT else readable(memory.capacity, "bytes"),
-            readable(memory.bandwidth, "byte/s"),
-            str(inner.domain or "all"),
-            readable(system.tier_bandwidth(0), "byte/s"),
-            readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-",
-            readable(power, "watts") if power else "-",
-            f"{price.usd_per_accelerator_hour:.2f}" if price else "-",
-        )
+        table.add_row(*system_row(system))
     show(table)
+
+
+def system_row(system: System) -> Iterator[str]:
+    """Yield the main figures of a system, in the order of `SYSTEM_HEADS`."""
+    chip, inner = system.accelerator, system.network[0]
+    memory = chip.memory[0]
+    beyond = len(system.network) - 1
+    power, price = system.board_power, system.price
+    yield system.name
+    for dtype in ("bf16", "fp16", "fp8"):
+        rate = chip.matrix.get(dtype)
+        yield readable(rate, "FLOP/s", 4) if rate else "-"
+    yield "unlimited" if memory.capacity >= _NO_LIMIT else readable(memory.capacity, "bytes")
+    yield readable(memory.bandwidth, "byte/s")
+    yield str(inner.domain or "all")
+    yield readable(system.tier_bandwidth(0), "byte/s")
+    yield readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-"
+    yield readable(power, "watts") if power else "-"
+    yield f"{price.usd_per_accelerator_hour:.2f}" if price else "-"
 
 
 def print_stacks(stacks: Sequence[Stack]) -> None:
     """Print one line per stack: its runs, and the accelerators whose default it is."""
     table = plain_table(
-        *("stack", "what it is", "release", "runs", "default of", "attention", "gradients"),
+        *STACK_HEADS,
         left=7,
         wraps=("what it is", "release", "default of"),
         optional=("gradients", "attention", "release", "runs"),
     )
     for stack in stacks:
-        basis = data_basis(stack)
-        families = dict.fromkeys(name.split("-", maxsplit=1)[0] for name in basis.default_of)
-        table.add_row(
-            stack.name,
-            stack.description,
-            stack.release or "-",
-            str(basis.measured_runs or ("framework" if basis.framework_measured else "prior")),
-            " ".join(families) or "-",
-            stack.attention,
-            stack.gradient_dtype,
-        )
-    show(table)
-    show(Text("runs: measured runs of grades A and B that are predicted with the stack;"))
-    show(Text("framework: runs of other stacks of its framework; prior: no run at all"))
+        table.add_row(*stack_row(stack))
+    show(table, *map(Text, STACK_NOTES))
+
+
+def stack_row(stack: Stack) -> Iterator[str]:
+    """Yield the main facts of a stack, in the order of `STACK_HEADS`."""
+    basis = data_basis(stack)
+    families = dict.fromkeys(name.split("-", maxsplit=1)[0] for name in basis.default_of)
+    yield stack.name
+    yield stack.description
+    yield stack.release or "-"
+    yield str(basis.measured_runs or ("framework" if basis.framework_measured else "prior"))
+    yield " ".join(families) or "-"
+    yield stack.attention
+    yield stack.gradient_dtype
 
 
 def print_stack(stack: Stack) -> None:
@@ -175,33 +194,38 @@ def print_figures(config: Sourced) -> None:
 
     Of a system only what it says: its defaults are choices of formulas, not figures of a machine.
     """
-    fields = config.model_dump(
-        mode="json",
-        context={"units": True},
-        exclude=_NOT_FIGURES,
-        exclude_unset=isinstance(config, System),
-    )
     table = plain_table("figure", "value", "origin", left=3, wraps=("figure",))
     table.columns[1].no_wrap = False
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH
     notes: list[str] = []
     group = ""
-    for path, value in _leaves(fields):
-        size_of = path[-1].isdigit()  # the size that a measured value belongs to
-        parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
+    for parent, leaf, value, source in figures_of(config):
         if parent != group:
             group = parent
             table.add_row(Text(parent, style="bold"))
-        source = config.source_of(".".join(path))
         if source is not None and source.text not in notes:
             notes.append(source.text)
         origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
-        table.add_row(f"  {leaf}" if parent else leaf, written(value), Text(origin))
+        table.add_row(f"  {leaf}" if parent else leaf, value, Text(origin))
     show(Text(f"{config.name}: {config.description}", style="bold"), table)
     show(*map(Text, host_memory_lines(config)))
     for number, note in enumerate(notes, start=1):
         show(Text(f"[{number}] {note}"))
+
+
+def figures_of(config: Sourced) -> Iterator[tuple[str, str, str, Source | None]]:
+    """Yield group, name, value as people write it, and source of each figure of a config."""
+    fields = config.model_dump(
+        mode="json",
+        context={"units": True},
+        exclude=_NOT_FIGURES,
+        exclude_unset=isinstance(config, System),
+    )
+    for path, value in _leaves(fields):
+        size_of = path[-1].isdigit()  # the size that a measured value belongs to
+        parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
+        yield parent, leaf, written(value), config.source_of(".".join(path))
 
 
 def _leaves(value: object, *path: str) -> Iterator[tuple[tuple[str, ...], object]]:
