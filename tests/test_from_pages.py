@@ -1,0 +1,161 @@
+"""The pages for users of other tools: each place that a table names exists; each key has a row."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import shardwise
+from rows import each_row
+from shardwise import catalog
+from shardwise.cli import VERBS, _app
+from shardwise.cli.export import _THINGS
+from shardwise.cli.schema import SCHEMAS
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.interop.calculon.files import (
+    CalculonExecution,
+    CalculonMemory,
+    CalculonModel,
+    CalculonNetwork,
+    CalculonProcessor,
+    CalculonSystem,
+)
+from shardwise.interop.nersc.counterparts import NERSC
+from shardwise.interop.nersc.files import NerscModel, NerscSystem
+from shardwise.planning.search.ranking import OBJECTIVES
+from shardwise.validate import COLLECTIONS, SUITES
+
+FOLDER = Path(__file__).parent.parent / "docs" / "from"
+PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.name != "index.md"]
+HEAD = "| there | here |"
+# A place that is none, and says so.
+NONE = ("no effect", "not reproduced", "not needed", "no place", "refused", "the same", "always")
+_CODE = re.compile(r"`([^`]+)`")
+_WORD = re.compile(r"[\w.-]+")
+_VALUE = re.compile(r"[A-Z0-9=.,:x*~/+-]+|.*\.(?:json|yaml|csv|npy|html|txt|pickle|parquet|gz|log)")
+
+
+def _rows(page: Path) -> list[tuple[str, str]]:
+    """Both cells of every row of the tables of features."""
+    found, inside = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        inside = line == HEAD or (inside and line.startswith("|"))
+        if inside and line != HEAD and not line.startswith("|---"):
+            there, here = re.split(r"(?<!\\)\|", line)[1:3]
+            found.append((there.strip(), here.strip().replace("\\|", "|")))
+    return found
+
+
+@cache
+def _options() -> dict[str, frozenset[str]]:
+    """The flags of every verb; '' has those of all."""
+    found = {}
+    for verb in VERBS:
+        group: Any = typer.main.get_command(_app(verb))
+        command = group.commands[verb]
+        names = {n for p in command.params for n in (*p.opts, *p.secondary_opts)}
+        found[verb] = frozenset(n for n in names if n.startswith("-"))
+        found[""] = found.get("", frozenset()) | {n for p in group.params for n in p.opts}
+    return found | {"": found[""].union(*found.values())}
+
+
+def _names_of(schema: Any) -> Iterator[str]:
+    """Properties and values of a JSON Schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        yield from (word for word in schema.get("enum", ()) if isinstance(word, str))
+        yield from (schema["const"],) if isinstance(schema.get("const"), str) else ()
+        for value in schema.values():
+            yield from _names_of(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _names_of(value)
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Fields and their values, results, entries of the catalog, suites, verbs and Python names."""
+    found = {*VERBS, *shardwise.__all__, *OBJECTIVES, *SUITES, *COLLECTIONS}
+    found.update(TIME_PARTS, _THINGS)
+    for kind, config in SCHEMAS.items():
+        modes = ("validation", "serialization") if kind == "estimate" else ("validation",)
+        for mode in modes:
+            found.update(_names_of(config.model_json_schema(mode=mode)))
+    system = shardwise.System.load("h100-sxm")
+    found.update(tier.name for tier in (*system.network, *system.accelerator.memory))
+    found.update(NerscSystem.model_fields, ("nics",))  # what a sweep varies
+    for kind in ("models", "systems", "stacks"):
+        found.update(catalog.names(kind))
+    return frozenset(found)
+
+
+def _unknown(code: str) -> Iterator[str]:
+    """Words of one inline code that no verb, flag, field, value or entry has."""
+    words = code.split()
+    verb = words[0] if words[0] in VERBS else ""
+    flags, help_of = _options(), ""
+    for word in words[bool(verb) :]:
+        if word.startswith("-"):
+            name = word.split("=")[0]
+            if name not in flags[verb]:
+                yield f"{verb} {name}"
+            help_of = _help(verb, name)
+        elif not (_VALUE.fullmatch(word) or word in help_of):
+            yield from (part for part in re.findall(_WORD, word) if not _known(part))
+
+
+def _known(word: str) -> bool:
+    names = _names()
+    return word[0].isdigit() or word in names or all(part in names for part in word.split("."))
+
+
+@cache
+def _help(verb: str, flag: str) -> str:
+    """What the help says of a flag: the words that its value may be."""
+    for one in [verb] if verb else VERBS:
+        group: Any = typer.main.get_command(_app(one))
+        for option in group.commands[one].params:
+            if flag in option.opts:
+                return f"{option.metavar} {option.help}"
+    return ""
+
+
+def test_tables_of_features_are_found():
+    """Every page has them."""
+    assert {page.stem for page in PAGES} >= set(KEYS)
+    assert all(len(_rows(FOLDER / f"{name}.md")) > 40 for name in KEYS)
+
+
+@each_row("page", PAGES)
+def test_each_place_exists(page):
+    """Verbs, their flags, fields, values, entries of the catalog; a row without one says why."""
+    wrong = []
+    for there, here in _rows(page):
+        codes = _CODE.findall(here)
+        wrong += [f"{there}: {word}" for code in codes for word in _unknown(code)]
+        if not codes and "](" not in here and not here.startswith(NONE):
+            wrong.append(f"{there}: no place")
+    assert wrong == []
+
+
+KEYS = {
+    "calculon": {
+        *(name for one in (CalculonModel, CalculonExecution) for name in one.model_fields),
+        *(name for one in (CalculonSystem, CalculonProcessor) for name in one.model_fields),
+        *(name for one in (CalculonMemory, CalculonNetwork) for name in one.model_fields),
+    },
+    "nersc": {
+        *(name for one in (NerscModel, NerscSystem) for name in one.model_fields),
+        *(row.name for row in NERSC),
+    },
+}
+
+
+@each_row("page", KEYS)
+def test_each_key_of_their_files_has_a_row(page):
+    """Fields of inputs and outputs that the readers know."""
+    named = {name for there, _ in _rows(FOLDER / f"{page}.md") for name in _CODE.findall(there)}
+    assert sorted(KEYS[page] - named) == []
