@@ -1,4 +1,4 @@
-"""How large each difference from Calculon is: docs/conformance.md says what its runs give."""
+"""How large each difference from Calculon is: docs/from/calculon.md says what its runs give."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from shardwise.interop.calculon.reference import Infeasible, statistics
 
 pytestmark = pytest.mark.any_software
 
-PAGE = Path(__file__).parents[1] / "docs/conformance.md"
+PAGE = Path(__file__).parents[1] / "docs/from/calculon.md"
 ROW = re.compile(
     r"^\| (?P<what>[^|]+) \| (?P<there>[^|]+) \| (?P<here>[^|]+) \| (?P<size>[^|]+) \|$"
 )
@@ -53,7 +53,7 @@ def ends() -> list[float]:
 
 
 def slower_overlap() -> str:
-    """Runs that Calculon's overlap of the gradient exchange makes slower."""
+    """Runs that Calculon's gradient overlap makes slower."""
     slower = tried = 0
     for case, _, _ in pairs():
         if case["execution"]["data_par"] == 1 or not case["execution"]["training"]:
@@ -120,7 +120,7 @@ def sizes() -> dict[str, str]:
         f"{100 * (median(ends()) - 1):.1f} %",
         "recompute in sums": f"there FLOPs {times([1 / x for x in again])}; bytes "
         + times([1 / x for x in again_bytes]),
-        "overlap of the gradient exchange": slower_overlap(),
+        "gradient overlap": slower_overlap(),
         "input of a gathered product, overlapped, not gathered again": "there "
         f"{fewer(forgotten_inputs())} of the activations missing",
         "selective recompute without sequence parallelism": "there "
@@ -131,7 +131,7 @@ def sizes() -> dict[str, str]:
         + " more recomputed time",
         "scatter between stages only": "transfers here "
         + times(of("pp_comm_link_time", lambda r: r.comm_s["pp"].total, edges)),
-        "additions of a reduction": "exchanges here "
+        "additions of a reduction": "collectives here "
         + fewer(of("baseblock_fw_tp_time", lambda r: r.layers[0].tp_forward.time_s))
         + " shorter",
         "vector FLOPs, traffic of element-wise kernels": "FLOPs here "

@@ -1,7 +1,7 @@
 """Calculon's 96 statistics and what stands for each of them in an `Estimate`.
 
 Where both mean the same, the figures agree to rounding (tests check that); where not, the
-reason says what differs. docs/conformance.md shows the sizes.
+reason says what differs. docs/from/calculon.md shows the sizes.
 """
 
 from shardwise.interop.counterpart import Counterpart
