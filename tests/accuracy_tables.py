@@ -1,11 +1,9 @@
-"""The tables of docs/accuracy/index.md, from predictions of all shipped runs."""
+"""The tables of docs/accuracy, from predictions of all shipped runs."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, log10
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from shardwise.config.system import System
 from shardwise.validate import validate
 from shardwise.validate.calibrate.from_runs import level_of
 from shardwise.validate.measured.fit import load_parameters
-from shardwise.validate.measured.predict import Prediction
+from shardwise.validate.measured.predict import Prediction, metric_of
 from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.validate.measured.statistics import left_out_errors, summary
 from shardwise.validate.references import references
@@ -38,8 +36,6 @@ MAKERS = {
 NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD",
          "simumax": "SimuMax, B200", "simumax-a100": "SimuMax, A100"}  # fmt: skip
 FAR = 0.15
-# Mean errors by grade and source before the software of fourteen new sources was modelled.
-BEFORE = json.loads((Path(__file__).parent / "data" / "accuracy_before.json").read_text())
 MOST_FAR = 15
 DRAWS = 20
 LEAST_OTHERS = 3
@@ -146,10 +142,12 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "accelerators": _groups(board.rows, "accelerator"),
         "kinds": _kinds(board),
         "order": _order(predictions),
+        "weak": _weak(board.rows),
         "causes": _causes(board.rows),
         "farthest": _farthest(board.rows, unseen),
         "predecessors": _predecessors(board),
-        "memory": _memory(board),
+        "memory": _memory(board, predictions),
+        "memory_short": _memory_short(board),
         "memory_interval": interval_tables.memory_interval(),
         "intervals": interval_tables.intervals(board),
         "levels": interval_tables.levels(),
@@ -159,6 +157,7 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "calibration": _calibration(predictions, unseen),
         "parameters": _parameters(),
         "simumax": _simumax(),
+        "seqsel": _seqsel(),
         "collectives": _collectives(),
         "collectives_by_gpus": _collectives_by_gpus(),
     }
@@ -198,18 +197,15 @@ def _groups(rows: Sequence[ScoredRun], by: str) -> str:
     for row in _good(rows):
         groups.setdefault((getattr(row, by), row.grade), []).append(row)
     total = {name: sum(len(s) for (n, _), s in groups.items() if n == name) for name, _ in groups}
-    before = BEFORE["step_time"] if by == "source" else None
     lines = []
     for (name, grade), some in sorted(groups.items(), key=lambda g: (-total[g[0][0]], g[0])):
         score = summary(np.array([row.error for row in some]))
         left = summary(np.array([unseen[row.id] for row in some if row.id in unseen]))
         inside = [_inside(row) for row in some if row.interval is not None]
-        once = () if before is None else (share(before[grade].get(name, np.nan)),)
-        cells = (*once, share(left.mape), share(score.mape), share(score.median_ape))
+        cells = (share(left.mape), share(score.mape), share(score.median_ape))
         more = (share(score.p90), signed(score.bias), share(float(np.mean(inside))))
         lines.append((name, grade, str(score.n), *cells, *more))
-    once = () if before is None else ("before",)
-    heads = (by, "grade", "n", *once, "left out", *HEADS[1:5], HEADS[-1])
+    heads = (by, "grade", "n", "left out", *HEADS[1:5], HEADS[-1])
     return table(heads, lines, left=2)
 
 
@@ -236,12 +232,29 @@ def _order(predictions: Sequence[Prediction]) -> str:
         lines.append((f"grade {grade}", *cells, *lost))
     heads = ("runs", "pairs", "in order", "studies", "Kendall's tau", "choices", "regret", "most")
     least = share(distinguishable_ratio() - 1)
-    apart = f"Measurements tell two plans apart that are predicted {least} apart."
+    apart = f"Measurements can separate two plans whose predictions differ by {least} or more."
     return table(heads, lines) + "\n\n" + apart
 
 
 def _good(rows: Sequence[ScoredRun]) -> list[ScoredRun]:
     return [row for row in rows if row.error is not None and row.grade in ("A", "B")]
+
+
+def _weak(rows: Sequence[ScoredRun]) -> str:
+    """Sources that are far off in the mean, with their own runs left out of the fit."""
+    known = validated_runs()
+    unseen = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
+    groups: dict[tuple[str, str], list[float]] = {}
+    for row in _good(rows):
+        groups.setdefault((row.source, row.grade), []).append(unseen.get(row.id, row.error))
+    scores = {key: summary(np.array(errors)) for key, errors in groups.items()}
+    ordered = sorted(scores.items(), key=lambda item: -item[1].mape)
+    lines = [
+        (*key, str(score.n), share(score.mape), signed(score.bias))
+        for key, score in ordered
+        if score.mape >= FAR
+    ]
+    return table(("source", "grade", "n", "mean size", "bias"), lines, left=2)
 
 
 def _causes(rows: Sequence[ScoredRun]) -> str:
@@ -294,16 +307,31 @@ def _predecessors(board) -> str:
     return table(heads, lines)
 
 
-def _memory(board) -> str:
+def _memory(board, predictions: Sequence[Prediction]) -> str:
+    """By the metric of each source."""
+    metrics: dict[str, str] = {"all": ""}
+    for one in predictions:
+        if one.run.measured_memory_gib is not None:
+            found = metrics.setdefault(one.run.group, "")
+            if metric_of(one.run) not in found:
+                metrics[one.run.group] = f"{found}, {metric_of(one.run)}".removeprefix(", ")
     groups = {"all": board.overall, **board.groups["source"]}
     lines = [
-        (name, str(m.n), share(BEFORE["memory"].get(name, np.nan)), share(m.mape),
-         share(m.median_ape), share(m.p90), signed(m.bias))
+        (name, metrics[name], str(m.n), share(m.mape), share(m.median_ape), share(m.p90),
+         signed(m.bias))
         for name, score in groups.items()
         if (m := score.memory).n
     ]  # fmt: skip
-    heads = ("source", "n", "before", "mean size", "median", "9 of 10 below", "bias")
-    return table(heads, lines)
+    heads = ("source", "metric", "n", "mean size", "median", "9 of 10 below", "bias")
+    return table(heads, lines, left=2)
+
+
+def _memory_short(board) -> str:
+    memory = board.overall.memory
+    return (
+        f"Peak memory of {memory.n} runs is {share(memory.mape)} off on average (median "
+        f"{share(memory.median_ape)}). A new\nsource is at most this far off in 8 of 10 cases:"
+    )
 
 
 def _calibration(predictions: Sequence[Prediction], unseen: dict[str, float]) -> str:
@@ -345,7 +373,7 @@ def _parameters() -> str:
         cells = (_range(before), f"{_scale(parameter, parameter.spread)}", _range(values),
                  _scale(parameter, parameter.moved, signed=True), f"{sd:+.1f}")  # fmt: skip
         lines.append((parameter.name, *cells, parameter.source.replace("|", "/")))
-    heads = ("parameter", "without it", "known to", "now", "moved", "in spreads", "source")
+    heads = ("parameter", "without it", "known to", "now", "moved", "in deviations", "source")
     text = table(heads, lines)
     return text.replace("| --- | --: | --: | --: | --: | --: | --: |",
                         "| --- | --: | --: | --: | --: | --: | --- |")  # fmt: skip
@@ -419,6 +447,20 @@ def _simumax() -> str:
         lines.append((part.title, str(ours.n), *cells, *beside))
     heads = ("part", "n", "mean size", "largest", "bias", "SimuMax: mean size", "bias")
     return table(heads, lines)
+
+
+def _seqsel() -> str:
+    lines = []
+    for part in validate("seqsel").parts:
+        ours, theirs = part.ours, part.theirs
+        cells = (part.kind, str(ours.n), share(ours.mape), share(ours.max), signed(ours.bias))
+        other = ("-", "-", "-")
+        if theirs is not None:
+            other = (share(theirs.mape), share(theirs.max), signed(theirs.bias))
+        lines.append((part.title, *cells, *other))
+    heads = ("part", "against", "n", "mean size", "largest", "bias",
+             "Calculon: mean size", "largest", "bias")  # fmt: skip
+    return table(heads, lines, left=2)
 
 
 def _collectives() -> str:

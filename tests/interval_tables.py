@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy/index.md that say how well intervals hold."""
+"""The tables of docs/accuracy that say how well intervals hold."""
 
 from collections.abc import Sequence
 from math import exp
@@ -28,11 +28,11 @@ def intervals(board) -> str:
     inside = np.abs(known.errors) <= left_out_sizes(known)
     shares = [inside[known.sources == source].mean() for source in np.unique(known.sources)]
     return (
-        f"Intervals are meant to hold {share(LEVEL)} of what is measured. With the own source "
-        f"left out they held\n{share(unseen.coverage)} of the runs of the fit, "
+        f"Intervals are meant to contain {share(LEVEL)} of what is measured. With the own source "
+        f"left out they contain\n{share(unseen.coverage)} of the runs of the fit, "
         f"{share(float(inside.mean()))} of all {len(inside):,} validated runs and "
         f"{share(float(np.mean(shares)))} in the mean\nof the {len(shares)} sources. As the "
-        f"catalog is, they held {share(grades['A'])} of grade A and {share(grades['B'])} of "
+        f"catalog is, they contain {share(grades['A'])} of grade A and {share(grades['B'])} of "
         "grade B."
     )
 
