@@ -1,7 +1,7 @@
 """Families of causal language models that `transformers` knows: what is read, and how large it is.
 
 Needs the extra `torch`. Writes what configuration classes fill in (`class_defaults.json`), the data
-of `tests/test_huggingface_families.py`, and the table of families in docs/reference/model-files.md.
+of `tests/test_huggingface_families.py`, and the table in docs/reference/model-families.md.
 
 Run `python scripts/huggingface_families.py`; run it again if it added defaults.
 """
@@ -29,7 +29,7 @@ from shardwise.ops.param_count import count_parameters
 ROOT = Path(__file__).parent.parent
 DEFAULTS = ROOT / "src/shardwise/interop/huggingface/class_defaults.json"
 DATA = ROOT / "tests/data/huggingface_families.json"
-PAGE = ROOT / "docs/reference/model-files.md"
+PAGE = ROOT / "docs/reference/model-families.md"
 MARKS = ("<!-- families -->\n", "<!-- end of families -->\n")
 
 # Odd sizes, by every name that a family has for them.
