@@ -1,0 +1,179 @@
+"""The documentation as a site: built strictly, without broken links, and without another host.
+
+It needs the extra `docs`; what a browser shows, playwright and Debian's Chromium, too.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import shardwise
+
+pytest.importorskip("material", reason="needs the extra docs")
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = shutil.which("chromium")
+TAG = re.compile(r"<([a-z][a-z0-9]*)\s([^>]*)>")
+ATTRIBUTE = re.compile(r'\b(id|name|href|src|srcset|data|poster|class)="([^"]*)"')
+NARROW, WIDE = 400, 1600
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]
+    paths = os.pathsep.join(sys.path)
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": paths}
+    built = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@cache
+def tags(path):
+    """Each tag of a page that has attributes, with those that name or lead to something."""
+    text = path.read_text(encoding="utf-8")
+    return [
+        (name, {key: unescape(value) for key, value in ATTRIBUTE.findall(attributes)})
+        for name, attributes in TAG.findall(text)
+    ]
+
+
+@cache
+def anchors(path):
+    """Names that links to parts of a page may use."""
+    return {found[key] for _, found in tags(path) for key in ("id", "name") if key in found}
+
+
+def pages(site):
+    """All pages but the one for wrong addresses, whose links start at the root of a server."""
+    return sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+
+
+def test_every_link_leads_somewhere(site):
+    """Links and resources inside the site exist, with their anchors, in generated pages too."""
+    broken = []
+    for page in pages(site):
+        for _, found in tags(page):
+            for key in ("href", "src"):
+                link = urlsplit(found.get(key, ""))
+                if key not in found or link.scheme or link.netloc:
+                    continue
+                target = (page.parent / unquote(link.path)).resolve() if link.path else page
+                target = target / "index.html" if target.is_dir() else target
+                fragment = unquote(link.fragment)
+                exists = target.is_relative_to(site) and target.is_file()
+                if exists and fragment and target.suffix == ".html":
+                    exists = fragment in anchors(target)
+                if not exists:
+                    broken.append((page.name, found[key]))
+    assert broken == []
+
+
+def test_no_page_loads_anything_from_another_host(site):
+    """Only links that a reader clicks lead elsewhere."""
+    foreign = []
+    for page in pages(site):
+        for name, found in tags(page):
+            loads = [found[key] for key in ("src", "srcset", "data", "poster") if key in found]
+            loads += [found["href"]] if name != "a" and "href" in found else []
+            foreign += [(page.name, one) for one in loads if "//" in one]
+            # The script of the theme would load what draws these.
+            foreign += [page.name] if "mermaid" in found.get("class", "").split() else []
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        foreign += re.findall(r"(?:url\(|@import)\s*['\"]?((?:https?:)?//[^)'\"]+)", text)
+    assert foreign == []
+
+
+def test_every_public_name_is_documented(site):
+    """The pages of the Python API have an anchor for each name of the package."""
+    found = set().union(*(anchors(page) for page in (site / "reference/api").glob("*.html")))
+    names = {f"shardwise.{name}" for name in shardwise.__all__ if not name.startswith("_")}
+    assert names - found == set()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("needs Debian's chromium")
+    with playwright.sync_playwright() as started:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        one = started.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield one
+        one.close()
+
+
+@pytest.fixture
+def opened(browser, site):
+    """A function that opens an empty page of some width and theme, without a server.
+
+    Errors, and requests that leave the folder of the site, fail the test.
+    """
+    contexts, wrong = [], []
+
+    def note(sent):
+        if not sent.url.startswith((site.as_uri(), "data:", "blob:")):
+            wrong.append(sent.url)
+
+    def one(width=WIDE, theme="light"):
+        size = {"width": width, "height": 1000}
+        context = browser.new_context(viewport=size, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", note)
+        return page
+
+    yield one
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def test_no_page_scrolls_sideways(opened, site):
+    """Wide tables and console output scroll inside their own blocks; the theme is the reader's."""
+    page = opened()
+    sources = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    written = {site / path.with_suffix(".html") for path in sources}
+    one_of_each_folder = {path.parent: path for path in pages(site)}.values()
+    wide = []
+    for path in sorted((written & set(pages(site))) | set(one_of_each_folder)):
+        page.goto(path.as_uri())
+        for width, theme in ((NARROW, "light"), (WIDE, "dark")):
+            page.set_viewport_size({"width": width, "height": 1000})
+            page.emulate_media(color_scheme=theme)
+            if page.evaluate("document.documentElement.scrollWidth") > width:
+                wide.append((str(path.relative_to(site)), width))
+    assert wide == []
+
+
+@pytest.mark.parametrize(
+    ("width", "theme", "scheme"), [(NARROW, "dark", "slate"), (WIDE, "light", "default")]
+)
+def test_search_finds_a_page_without_a_server(opened, site, width, theme, scheme):
+    """Words typed into the search lead to the page about them, in the theme of the reader."""
+    page = opened(width, theme)
+    page.goto((site / "index.html").as_uri())
+    assert page.locator("body").get_attribute("data-md-color-scheme") == scheme
+    if width == NARROW:
+        page.locator("label.md-header__button[for='__search']").click()
+    page.locator("input.md-search__input").press_sequentially("max1550-tile")
+    first = page.locator(".md-search-result__link").first
+    first.wait_for(timeout=30_000)
+    first.click()
+    page.wait_for_url("**/catalog/systems/max1550-tile.html?*")
