@@ -321,7 +321,7 @@ def test_where_a_search_is_written_is_checked_before_it(shardwise, monkeypatch, 
 @each_row("verb", ["estimate", "peers", "search"])
 def test_help_says_whose_files_are_taken(shardwise, verb):
     """Ours and Calculon's."""
-    _, out, _ = shardwise(verb, "--help")
+    _, out, _ = shardwise(verb, "--help-all")
     words = " ".join(out.split())
     assert words.count("shardwise, Calculon, SimuMax, NERSC") == 2
     assert ("Calculon execution" in words) == (verb != "search")

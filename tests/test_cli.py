@@ -115,7 +115,7 @@ def test_operations_are_listed_forward_and_backward(shardwise):
 @each_row("field", sorted(Strategy.model_fields))
 def test_every_field_of_a_strategy_has_a_flag(shardwise, field):
     """No field can only be set in a file."""
-    _, out, _ = shardwise("estimate", "--help")
+    _, out, _ = shardwise("estimate", "--help-all")
     assert f"--{field.replace('_', '-')} " in out
 
 
@@ -149,7 +149,7 @@ BAD = [
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
     ((*MAIN_JOB, "--gbs", 127), "global_batch_size: 127: must be a multiple of dp x micro_batch"),
     ((*MAIN_JOB, "--tp", "x"), "command line: tp: 'x': must be a valid integer"),
-    ((*MAIN_JOB, "--tpp", 8), "No such option: --tpp"),
+    ((*MAIN_JOB, "--tpp", 8), "no such option: --tpp"),
     ((*MAIN_JOB, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
     ((*MAIN_JOB, "--stack", "megatron"), "no such stack"),
     ((*MAIN_JOB, "--flops-convention", "mine"), "flops_convention: 'mine': allowed: causal"),

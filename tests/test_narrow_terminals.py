@@ -1,4 +1,4 @@
-"""Tables on terminals of 80 columns, and on wide ones; what the help of a flag says."""
+"""Tables on terminals of 80 columns, and on wide ones."""
 
 import fcntl
 import os
@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
-from rows import each_row
-from shardwise import Strategy, System
-from shardwise.cli import VERBS
+from shardwise import System
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
 
@@ -178,66 +176,6 @@ def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, cap
     monkeypatch.setattr(console, "_width", lambda: 80)
     show(table)
     assert capsys.readouterr().out.splitlines()[-1].startswith("left out to fit: b; ")
-
-
-HELPED = [verb for verb in VERBS if verb not in ("schema", "validate")]
-
-
-@each_row("verb", HELPED)
-def test_help_leaks_no_python(shardwise, verb):
-    """No tuples, no None."""
-    _, out, _ = shardwise(verb, "--help")
-    assert not re.search(r"\(\)|',|None|True|False", out)
-
-
-@each_row("verb", ["estimate", "trace", "peers", "search"])
-def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
-    """Of models, of systems, of strategies."""
-    out = " ".join(shardwise(verb, "--help")[1].split())
-    names = "Catalog name or file (YAML, JSON, TOML; also .gz)"
-
-    others = "shardwise, Calculon, SimuMax, NERSC"
-    assert f"{names}: {others}, AMPeD or Hugging Face format; owner/name" in out
-    assert "or launch file of a trainer" in out
-    assert f"{names}: {others} or AMPeD format." in out
-    if verb != "search":
-        told = "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or"
-        assert told in out
-
-
-FLAGS = {
-    "--tp N": "Default: 1.",
-    "--stage-layers N,...": "",
-    "--expert-capacity X": "if not set: dropless.",
-    "--expert-imbalance X": "Default: 1.",
-    "--recompute-parts PART,...": "Default: core_attention.",
-    "--frozen PART,...": "norms, head. Default: none.",
-    "--lora-parts PART,...": "experts, embedding, head. Default: attention,mlp.",
-    "--stack NAME": "if not set: that of the system.",
-    "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
-    "--zero N": "Default: 1.",
-}
-
-
-def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
-    """By the types of the fields."""
-    text = " ".join(shardwise("estimate", "--help")[1].split())
-    flags = re.split(r" (?=--[a-z])", text)
-    for flag, ending in FLAGS.items():
-        name = flag.split(" ")[0]
-        told = next(part for part in flags if part.startswith(f"{name} "))
-        if "/" in flag:  # split at its second name
-            told += " " + flags[flags.index(told) + 1]
-        assert told.startswith(flag)
-        assert ending in told
-
-
-def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
-    """None is forgotten."""
-    text = shardwise("estimate", "--help")[1]
-    told = len(re.findall(r"Default:", text)) - 1  # of --tables
-    fields = Strategy.model_fields.values()
-    assert told == sum(field.default is not None for field in fields)
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=5), st.integers(0, 300))

@@ -5,50 +5,62 @@ Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
 
 import errno
 import gc
-import inspect
 import io
 import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from shardwise._version import __version__
 from shardwise.cli.command_line import note_command
+from shardwise.cli.help import CONTEXT, RootGroup, VerbCommand, description_of, unknown_option
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
 __all__ = ["main"]
 
-VERBS = {
-    "estimate": "Step time, memory and cost of one strategy.",
-    "compare": "Scenarios side by side: what differs, and why.",
-    "trace": "Timeline of one step for Perfetto, from an event simulation.",
-    "peers": "Ranks of every communication group of one strategy.",
-    "validate": "Errors against published measurements, next to those of other models.",
-    "calibrate": "Fit the parameters of a system to measurements.",
-    "search": "The best way to run a model on N GPUs.",
-    "sweep": "What more bandwidth, more memory or larger domains would gain.",
-    "diagnose": "What a measured run is slow at, and what to change.",
-    "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
-    "models": "Models of the catalog or a folder, or one model in detail.",
-    "systems": "Systems of the catalog, or one system with sources.",
-    "stacks": "Software stacks of the catalog, or one stack.",
-    "recipes": "Published recipes next to what was measured with them.",
-    "convert": "Convert files of other tools; write results as tables.",
-    "export": "A plan as a launcher's configuration; products, graph or shapes as files.",
-    "import": "Model, strategy and stack of a trainer's launch file.",
-    "explore": "A page with sliders in the browser, and the REST API.",
-    "schema": "JSON Schema of a config file, such as model or strategy.",
+VERB_GROUPS = {
+    "Predict": {
+        "estimate": "Step time, memory and cost of one strategy.",
+        "compare": "Scenarios side by side: what differs, and why.",
+        "trace": "Timeline of one step for Perfetto, from an event simulation.",
+        "peers": "Ranks of every communication group of one strategy.",
+        "explore": "A page with sliders in the browser, and the REST API.",
+    },
+    "Search": {
+        "search": "The best way to run a model on N GPUs.",
+        "sweep": "What more bandwidth, more memory or larger domains would gain.",
+        "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
+    },
+    "Launch": {
+        "export": "A plan as a launcher's configuration; GEMMs or graph as files.",
+        "import": "Model, strategy and stack of a trainer's launch file.",
+        "diagnose": "What a measured run is slow at, and what to change.",
+    },
+    "Check": {
+        "recipes": "Published recipes next to what was measured with them.",
+        "validate": "Errors against published measurements, and those of other models.",
+        "calibrate": "Fit the parameters of a system to measurements.",
+    },
+    "Catalog and files": {
+        "models": "Models of the catalog or a folder, or one model in detail.",
+        "systems": "Systems of the catalog, or one system with sources.",
+        "stacks": "Software stacks of the catalog, or one stack.",
+        "convert": "Convert files of other tools; write results as tables.",
+        "schema": "JSON Schema of a config file, such as model or strategy.",
+    },
 }
+"""Verbs and their summaries, by what they are for."""
+VERBS = {verb: text for group in VERB_GROUPS.values() for verb, text in group.items()}
 # Verbs whose function is not `command` of the module of their name.
 _FUNCTIONS = {
     "systems": ("listing", "systems"),
@@ -103,7 +115,9 @@ def _run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if not hasattr(error, "format_message"):  # errors of typer have it
             raise
-        message = one_line(error.format_message(), _MESSAGE_WIDTH)
+        unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")
+        text = unknown_option(error) if unknown else error.format_message()
+        message = one_line(text, _MESSAGE_WIDTH)
         return _refuse([str(Fault(source="command line", problem=message))]) if message else 2
     finally:
         _close_logs()
@@ -186,22 +200,41 @@ def _global_options_first(words: list[str]) -> list[str]:
 def _app(chosen: str | None) -> typer.Typer:
     """Build the command with the chosen verb imported; the others have only name and summary."""
     app = typer.Typer(
-        add_completion=False,
+        cls=RootGroup,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: boxes cut long flags off on narrow terminals
         help="Know a training run before you launch it: step time, memory and cost of training "
         "a transformer on a cluster, and where they go.",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="shardwise estimate llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
+        context_settings=CONTEXT,
     )
     app.callback()(_root)
-    for name, summary in VERBS.items():
-        if name == chosen:
-            module, attribute = _FUNCTIONS.get(name, (name, "command"))
-            function = getattr(_imported(f"shardwise.cli.{module}"), attribute)
-            app.command(name=name, help=_paragraphs(function), short_help=summary)(function)
-        else:
-            app.command(name=name, help=summary)(_placeholder)
+    for group, verbs in VERB_GROUPS.items():
+        for name, summary in verbs.items():
+            if name == chosen:
+                _add_verb(app, name, group)
+            else:
+                app.command(
+                    name=name,
+                    help=summary,
+                    rich_help_panel=group,
+                )(_placeholder)
     return app
+
+
+def _add_verb(app: typer.Typer, name: str, group: str) -> None:
+    module, attribute = _FUNCTIONS.get(name, (name, "command"))
+    function = getattr(_imported(f"shardwise.cli.{module}"), attribute)
+    add = app.command(
+        name=name,
+        cls=VerbCommand,
+        help=description_of(function),
+        short_help=VERBS[name],
+        epilog="\n".join(function.examples),
+        rich_help_panel=group,
+        context_settings=CONTEXT,
+    )
+    add(function)
 
 
 def _imported(name: str) -> ModuleType:
@@ -226,10 +259,12 @@ def _imported(name: str) -> ModuleType:
             gc.enable()
 
 
-def _paragraphs(function: Callable[..., object]) -> str:
-    """A docstring with each paragraph on one line, for the terminal to wrap."""
-    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+def command_of(verb: str) -> tuple[Any, Any]:
+    """Return the command of a verb, and a context to format its help in."""
+    group: Any = typer.main.get_command(_app(verb))
+    context = group.make_context("shardwise", [verb], resilient_parsing=True)
+    command = group.commands[verb]
+    return command.make_context(verb, [], parent=context, resilient_parsing=True), command
 
 
 def _placeholder() -> None:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     SystemArgument,
@@ -18,6 +19,11 @@ from shardwise.errors import Fault, InputError
 from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table
 
 
+@with_help(
+    examples=[
+        "shardwise calibrate h100-sxm --from-runs runs.json --out calibrated.yaml",
+    ],
+)
 def command(
     system: SystemArgument,
     from_table: Annotated[
@@ -53,7 +59,9 @@ def command(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help="Write the calibrated system."),
+        typer.Option(
+            "--out", metavar="FILE", help="Write the calibrated system.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     json: JsonFlag = False,
 ) -> int:

@@ -19,7 +19,7 @@ from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 
-_PANEL = "Which cluster"
+_PANEL = "Cluster (with --systems)"
 _NEEDS_SYSTEMS = "needs --systems: it chooses among systems and sizes"
 _NO_EFFECT = "has no effect with --systems, which lists the best plan of every system and size"
 _KEPT = ("max_memory", "reserve", "jobs", "backend", "plot")

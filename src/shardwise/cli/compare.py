@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.command_line import command_line
+from shardwise.cli.help import with_help
 from shardwise.cli.launch import find_launch, launch_record
 from shardwise.cli.options import (
     JsonFlag,
@@ -18,6 +19,11 @@ from shardwise.config import files
 from shardwise.planning.compare.run import compare
 
 
+@with_help(
+    examples=[
+        "shardwise compare before.json after.json",
+    ],
+)
 def command(
     scenarios: Annotated[
         list[str],

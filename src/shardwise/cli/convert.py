@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import catalog
+from shardwise.cli.help import with_help
 from shardwise.cli.options import OutputOption, refuse_options
 from shardwise.cli.output import emit_json, log
 from shardwise.config import files
@@ -62,6 +63,12 @@ _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
 _UNUSED = "is for a strategy --to calculon"
 
 
+@with_help(
+    examples=[
+        "shardwise convert execution.json strategy.yaml",
+        "shardwise convert found.json plans.csv",
+    ]
+)
 def command(
     file: Annotated[
         str,

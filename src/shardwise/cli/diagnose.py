@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import INPUT, OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
@@ -21,6 +22,12 @@ from shardwise.interop.launchers import read_launch
 from shardwise.planning.diagnose.run import CHANGES, diagnose
 
 
+@with_help(
+    *("log", "trace", "model", "set_", "top", "gpus", "json", "output"),
+    examples=[
+        "shardwise diagnose train.sh h100-sxm --log run.log",
+    ],
+)
 @with_strategy_flags
 def command(
     *,
@@ -41,6 +48,7 @@ def command(
             metavar="FILE",
             help="Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, "
             "NeMo or Hugging Face Trainer; also .gz.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     trace: Annotated[
@@ -50,6 +58,7 @@ def command(
             metavar="FILE",
             help="Trace of PyTorch's profiler with steps (.json, .json.gz): separates "
             "products, attention, communication and idle time.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     model: Annotated[
@@ -58,6 +67,7 @@ def command(
             "--model",
             metavar="NAME|FILE",
             help="Model, for launch files that do not hold it (DeepSpeed, accelerate).",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     set_: VariablesOption = None,
@@ -67,6 +77,7 @@ def command(
             "--top",
             metavar="N",
             help=f"List the N best changes of the strategy. Default: {CHANGES}.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     json: JsonFlag = False,

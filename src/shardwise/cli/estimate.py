@@ -13,6 +13,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.cli.amped import Inputs, read_inputs
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
@@ -52,6 +53,7 @@ class Destination:
             metavar="FILE",
             help="Write the compute graph of a layer of each kind and of the model to FILE "
             "(.json, .dot, .mmd; .svg, .png, .pdf with graphviz).",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     report: Annotated[
@@ -61,6 +63,7 @@ class Destination:
             metavar="FILE",
             help="Write a page with charts, tables, assumptions and sources to FILE (.html), or "
             "every term of the estimate (.txt), one per line; - prints these instead of tables.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     out: Annotated[
@@ -70,6 +73,7 @@ class Destination:
             metavar="DIR",
             help="Write report, configuration, matrix products, graph, DeepFlow shapes, estimate "
             "and charts to folder DIR; file names start with the time.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     json: JsonFlag = False
@@ -214,6 +218,21 @@ def _write_folder(folder: str, answer: Answer) -> None:
         note(failed if file.problem else f"wrote {file.path}")
 
 
+@with_help(
+    *(
+        "gpus",
+        "tp",
+        "pp",
+        "micro_batch_size",
+        "global_batch_size",
+        "seq_len",
+        "recompute",
+        "tokens",
+    ),
+    examples=[
+        "shardwise estimate llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 128",
+    ],
+)
 @with_strategy_flags
 @with_run_flags
 @with_options
@@ -225,11 +244,20 @@ def command(
     strategy: StrategyOption = None,
     tables: TablesOption = None,
     ops: Annotated[
-        bool, typer.Option("--ops", help="List every kernel and collective, forward and backward.")
+        bool,
+        typer.Option(
+            "--ops",
+            help="List every kernel and collective, forward and backward.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     gemms: Annotated[
         bool,
-        typer.Option("--gemms", help="List every matrix product of a step, and its FLOPs."),
+        typer.Option(
+            "--gemms",
+            help="List every matrix product of a step, and its FLOPs.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     flops_convention: Annotated[
         str | None,
@@ -237,6 +265,7 @@ def command(
             "--flops-convention",
             metavar="NAME",
             help="Model FLOPs that MFU counts: causal (default), full-attention or parameters.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     also: Annotated[
@@ -245,6 +274,7 @@ def command(
             "--also",
             metavar="NAME",
             help="Also print the answer of another model: calculon, nersc, amped.",
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     reference: Annotated[
@@ -253,6 +283,7 @@ def command(
             "--reference",
             metavar="NAME",
             help="Print only the answer of another model: calculon, nersc, amped.",
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     destination: Destination,
@@ -262,7 +293,9 @@ def command(
     """Step time, memory and cost of one way to run a model on a system.
 
     Degrees default to 1; dp is the number of GPUs over the other degrees. Exit code 1 if the model
-    does not fit in memory. An AMPeD configuration as MODEL also sets system, strategy and tokens.
+    does not fit in memory.
+
+    An AMPeD configuration as MODEL also sets system, strategy and tokens.
     """
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from shardwise.cli.help import with_help
 from shardwise.cli.options import flag_fault, whole_number
 from shardwise.cli.output import note
 from shardwise.errors import Fault, InputError
@@ -15,6 +16,11 @@ _MOST_PORT = 65_535
 _LEAST_TOKEN = 12
 
 
+@with_help(
+    examples=[
+        "shardwise explore --port 8765",
+    ],
+)
 def command(
     *,
     host: Annotated[

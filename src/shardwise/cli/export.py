@@ -15,6 +15,7 @@ from shardwise.cli.export_launch import (
     launcher_names,
 )
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
     StrategyOption,
     SystemOrNone,
@@ -50,13 +51,22 @@ _OUR_SHAPES = "has no effect with --reference: it writes the shapes of shardwise
 _NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes without it"
 
 
+@with_help(
+    *("plan", "nearest", "output", "gpus", "tp", "pp", "micro_batch_size", "global_batch_size"),
+    examples=[
+        "shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
+    ],
+)
 @with_strategy_flags
 @with_options
 def command(
     *,
     what: Annotated[
         str,
-        typer.Argument(metavar="|".join((*_THINGS, *launcher_names())), help="What to write."),
+        typer.Argument(
+            metavar="WHAT",
+            help=f"{', '.join(_THINGS)}, or a launcher: {', '.join(launcher_names())}.",
+        ),
     ],
     model: Annotated[
         str | None,
@@ -74,6 +84,7 @@ def command(
             "--csv",
             metavar="FILE",
             help="In addition to the six lines of DeepFlow: shapes of all products as CSV.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     reference: Annotated[
@@ -82,6 +93,7 @@ def command(
             "--reference",
             metavar="amped",
             help="deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     output: Annotated[
@@ -90,19 +102,20 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: text, as in .txt; "
-            "launchers: their own endings, more files next to it. Standard output if omitted, or "
-            "for -: CSV, JSON, text, the launch file.",
+            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
+            "their own endings, more files next to it. Default: standard output, as for -.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     launch: LaunchOptions,
     flags: Mapping[str, object],
 ) -> int:
-    """Write a plan as a launcher's configuration; products, graph or shapes for other tools.
+    """Write a plan as a launcher's configuration, or its GEMMs, graph or shapes.
 
-    A launcher's name: its configuration and launch command, with the predicted step time and memory
-    as comments. A plan that the launcher cannot run is refused, with the nearest one that it can
-    (--nearest writes that); exit code 1 if the plan does not fit in memory.
+    Exit code 1 if a launcher's plan does not fit in memory.
+
+    The configuration has the predicted step time and memory as comments. A plan that the launcher
+    cannot run is refused, with the nearest one that it can (--nearest writes that).
 
     gemms: every matrix product of a step with its shape, count, FLOPs and time. graph: operations
     and collectives with the tensors between them. deepflow: one layer as six lines of rows, inner,

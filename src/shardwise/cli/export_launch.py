@@ -24,6 +24,7 @@ from shardwise.planning.nearest import NearestPlan
 from shardwise.planning.saved_plan import read_plan
 from shardwise.units import readable
 
+_LAUNCHER = "Launchers"
 _TWICE = "has no effect with --plan, which sets the strategy"
 # Fields of a resolved strategy that follow from others, which flags may change.
 _FOLLOWING = ("dp", "tp_exchange", "sequence_parallel", "schedule", "dispatcher")
@@ -39,20 +40,27 @@ class LaunchOptions:
         typer.Option(
             "--plan",
             metavar="FILE[#N]",
-            help="Launchers: the plan of a saved `estimate --json`, or plan N of a saved `search "
-            "--json` (default 1), in place of MODEL, SYSTEM and flags; flags override its fields.",
+            help="Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
+            "1), in place of MODEL and SYSTEM; flags override its fields.",
+            rich_help_panel=_LAUNCHER,
         ),
     ] = None
     release: Annotated[
         str | None,
-        typer.Option("--release", metavar="R", help="Launchers: release whose options to write."),
+        typer.Option(
+            "--release",
+            metavar="R",
+            help="Release whose options to write.",
+            rich_help_panel=_LAUNCHER,
+        ),
     ] = None
     nearest: Annotated[
         bool,
         typer.Option(
             "--nearest",
-            help="Launchers: if the launcher cannot run the plan, or it does not fit, write the "
-            "nearest plan that it can run.",
+            help="Write the nearest plan that the launcher can run, if it cannot run this one or "
+            "this one does not fit.",
+            rich_help_panel=_LAUNCHER,
         ),
     ] = False
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
+from shardwise.cli.help import RELIABILITY, TRAINING_RUN
 from shardwise.cli.options import COMMAND_LINE, expand, refuse_options
 from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.reliability import Reliability
 from shardwise.config.strategy import Strategy, explicit_fields
-from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.config.system import Site
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ _RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY)
 _NEEDS_TOKENS = "needs --tokens: it applies to a training run"
 _RUN_HELP = {
     "tokens": "Tokens to train on, such as 300B: adds days, price, energy and CO2 of the run.",
-    "reliability": "Reliability file: failures, checkpoints, restarts; flags override its fields. "
-    "Needs --tokens.",
+    "reliability": "Reliability file: failures, checkpoints, restarts; flags override its fields.",
 }
 
 
@@ -81,9 +81,21 @@ def _option(
     dashed = "--" + flag.replace("_", "-")
     if kind is bool:
         switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
-        return Annotated[bool | None, typer.Option(switch, help=help_text, rich_help_panel=panel)]
+        return Annotated[
+            bool | None,
+            typer.Option(
+                switch,
+                help=help_text,
+                rich_help_panel=panel,
+            ),
+        ]
     names = [*also, dashed]
-    option = typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel)
+    option = typer.Option(
+        *names,
+        metavar=metavar,
+        help=help_text,
+        rich_help_panel=panel,
+    )
     return Annotated[str | None, option]
 
 
@@ -99,7 +111,7 @@ def _strategy_flag(name: str) -> object:
     return _option(
         name,
         bool if bool in kinds else str,
-        "Strategy",
+        FIELDS[name].role.section,
         description,
         *([f"--{_SHORT[name]}"] if name in _SHORT else []),
         metavar="N|NxN" if name in LEVELLED_AXES else _metavar(kinds),
@@ -127,7 +139,7 @@ def _as_entered(default: object) -> str:
 
 
 def _run_flag(name: str) -> object:
-    panel = "Training run, with --tokens"
+    panel = TRAINING_RUN if name in ("tokens", *_SITE) else RELIABILITY
     if name in _RUN_HELP:
         metavar = "N" if name == "tokens" else "FILE"
         return _option(name, str, panel, _RUN_HELP[name], metavar=metavar)
@@ -143,7 +155,7 @@ def _run_flag(name: str) -> object:
         name,
         bool if bool in kinds else str,
         panel,
-        f"{help_text} Needs --tokens.",
+        help_text,
         *(["--accelerator-mtbf"] if name == "mtbf" else []),
         metavar="X" if name == "pue" else "QUANTITY" if float in kinds else "N",
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
@@ -20,8 +21,8 @@ from shardwise.config import files
 from shardwise.fsdp.api import Progress
 from shardwise.fsdp.result import FsdpPlan
 
-_SETTING = "Setting"
-_REFERENCE = "The integer program of fsdp_ilp, with --reference"
+_PLAN = "Plan"
+_SETTING = "Training setup"
 _NO_EFFECT = "has no effect with --reference, which uses the rules of fsdp_ilp"
 _NEEDS_REFERENCE = "needs --reference fsdp-ilp"
 _NAME_FILES = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
@@ -31,11 +32,22 @@ _NAME_FILES = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
 class SharedOptions:
     """Options of both planners."""
 
-    gpus: Annotated[str | None, typer.Option("--gpus", metavar="N", help="Number of GPUs.")] = None
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="N",
+            help="Number of GPUs.",
+            rich_help_panel=_SETTING,
+        ),
+    ] = None
     memory_budget: Annotated[
         str | None,
         typer.Option(
-            "--memory-budget", metavar="SIZE", help="Per GPU, as in 60GiB. Default: all memory."
+            "--memory-budget",
+            metavar="SIZE",
+            help="Per GPU, as in 60GiB. Default: all memory.",
+            rich_help_panel=_SETTING,
         ),
     ] = None
     units: Annotated[
@@ -45,6 +57,7 @@ class SharedOptions:
             metavar="NAME,...",
             help="Your own wrapping to compare: names (layers.* for all layers, norm+lm_head for "
             "one call, head:keep to stay unsharded), or a file of names. Repeat for more.",
+            rich_help_panel=_PLAN,
         ),
     ] = None
     gpus_per_node: Annotated[
@@ -67,7 +80,12 @@ class SharedOptions:
     ] = None
     seconds: Annotated[
         str | None,
-        typer.Option("--seconds", metavar="X", help="Time limit of each proof. Default: 10."),
+        typer.Option(
+            "--seconds",
+            metavar="X",
+            help="Time limit of each proof. Default: 10.",
+            rich_help_panel=_PLAN,
+        ),
     ] = None
 
     def arguments(self) -> dict[str, Any]:
@@ -93,13 +111,20 @@ class PlanOptions:
             metavar="SYSTEM",
             help="Accelerator and network. Default: h100-sxm; a file of statistics has times and "
             "by default collectives by fsdp_ilp's rule.",
+            rich_help_panel=_SETTING,
         ),
     ] = None
     batch: Annotated[
-        str | None, typer.Option("--batch", metavar="N", help="Sequences per GPU. Default: 1.")
+        str | None,
+        typer.Option(
+            "--batch", metavar="N", help="Sequences per GPU. Default: 1.", rich_help_panel=_SETTING
+        ),
     ] = None
     seq_len: Annotated[
-        str | None, typer.Option("--seq-len", metavar="N", help="Tokens per sequence.")
+        str | None,
+        typer.Option(
+            "--seq-len", metavar="N", help="Tokens per sequence.", rich_help_panel=_SETTING
+        ),
     ] = None
     reshard: Annotated[
         str | None,
@@ -107,6 +132,7 @@ class PlanOptions:
             "--reshard",
             metavar="always|never|choose",
             help="Reshard units after forward. Default: choose for each.",
+            rich_help_panel=_PLAN,
         ),
     ] = None
     checkpoint: Annotated[
@@ -115,11 +141,17 @@ class PlanOptions:
             "--checkpoint",
             metavar="none|all|choose",
             help="Activation checkpointing: no block (default), all blocks, or the best number.",
+            rich_help_panel=_PLAN,
         ),
     ] = None
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="N", help="Most modules in one call. Default: 2."),
+        typer.Option(
+            "--group",
+            metavar="N",
+            help="Most modules in one call. Default: 2.",
+            rich_help_panel=_PLAN,
+        ),
     ] = None
     replicas: Annotated[
         str | None,
@@ -127,7 +159,7 @@ class PlanOptions:
             "--replicas",
             metavar="N",
             help="Hybrid sharding: number of groups with the same weights.",
-            rich_help_panel=_SETTING,
+            rich_help_panel=_PLAN,
         ),
     ] = None
     dtype: Annotated[
@@ -169,20 +201,31 @@ class PlanOptions:
     no_trace: Annotated[
         bool,
         typer.Option(
-            "--no-trace", help="Read a config with shardwise's own operations, without torch."
+            "--no-trace",
+            help="Read a config with shardwise's own operations, without torch.",
+            rich_help_panel=_PLAN,
         ),
     ] = False
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Also find the Pareto front of memory and time.")
+        bool,
+        typer.Option(
+            "--pareto", help="Also find the Pareto front of memory and time.", rich_help_panel=_PLAN
+        ),
     ] = False
     what_if: Annotated[
         bool,
-        typer.Option("--what-if", help="Also find the fewest GPUs and the largest batch that fit."),
+        typer.Option(
+            "--what-if",
+            help="Also find the fewest GPUs and the largest batch that fit.",
+            rich_help_panel=_PLAN,
+        ),
     ] = False
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Run the plan with PyTorch's FSDP2 on fake tensors, and compare."
+            "--verify",
+            help="Run the plan with PyTorch's FSDP2 on fake tensors, and compare.",
+            rich_help_panel=_PLAN,
         ),
     ] = False
     emit: Annotated[
@@ -191,12 +234,16 @@ class PlanOptions:
             "--emit",
             metavar="python|torchtitan|huggingface",
             help="Print the plan as code, or write it to --output FILE.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     plot: Annotated[
         str | None,
         typer.Option(
-            "--plot", metavar="FILE", help="Chart memory against time: .html, .json, .png or .svg."
+            "--plot",
+            metavar="FILE",
+            help="Chart memory against time: .html, .json, .png or .svg.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
 
@@ -221,7 +268,7 @@ class ReferenceOptions:
             metavar="highs|scipy|cbc|exact",
             help="Default: highs or scipy, whichever is installed; else exact, the search of "
             "shardwise without a solver.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     formulation: Annotated[
@@ -230,7 +277,7 @@ class ReferenceOptions:
             "--formulation",
             metavar="flow|original",
             help="Formulation of the integer program. Default: flow, which is faster.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     solver_path: Annotated[
@@ -239,15 +286,13 @@ class ReferenceOptions:
             "--solver-path",
             metavar="FILE",
             help="Executable of HiGHS or CBC, started by PuLP.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     solver_log: Annotated[
         bool,
         typer.Option(
-            "--solver-log",
-            help="Print the solver log to stderr.",
-            rich_help_panel=_REFERENCE,
+            "--solver-log", help="Print the solver log to stderr.", rich_help_panel=OTHER_MODELS
         ),
     ] = False
     forbid: Annotated[
@@ -256,17 +301,23 @@ class ReferenceOptions:
             "--forbid",
             metavar="NAME,...",
             help="Modules that may not be units.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     modules: Annotated[
         bool,
         typer.Option(
-            "--modules", help="List the values of every module.", rich_help_panel=_REFERENCE
+            "--modules", help="List the values of every module.", rich_help_panel=OTHER_MODELS
         ),
     ] = False
 
 
+@with_help(
+    *("system", "gpus", "memory_budget", "batch", "seq_len", "dtype", "pareto", "emit"),
+    examples=[
+        "shardwise fsdp llama3-8b --gpus 8 --seq-len 4096 --memory-budget 60GiB",
+    ],
+)
 @with_options
 def command(
     *,
@@ -286,7 +337,7 @@ def command(
             "--reference",
             metavar="fsdp-ilp",
             help="Plan as fsdp_ilp does, including its bugs; SOURCE is a file of statistics.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     theirs: ReferenceOptions,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise import catalog
+from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.launch import not_understood
 from shardwise.cli.options import (
     JsonFlag,
@@ -24,6 +25,11 @@ from shardwise.interop.launchers import read_launch
 from shardwise.ops.param_count import count_parameters
 
 
+@with_help(
+    examples=[
+        "shardwise import train.sh --output strategy.yaml",
+    ],
+)
 def command(
     file: Annotated[
         str,
@@ -51,13 +57,20 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write a strategy file (.yaml, .json, also .gz)."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write a strategy file (.yaml, .json, also .gz).",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     model_output: Annotated[
         str | None,
         typer.Option(
-            "--model-output", metavar="FILE", help="Write a model file (.yaml, .json, also .gz)."
+            "--model-output",
+            metavar="FILE",
+            help="Write a model file (.yaml, .json, also .gz).",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from shardwise import catalog
+from shardwise.cli.help import with_help
 from shardwise.cli.options import JsonFlag, NameArgument, OutputOption, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
@@ -31,6 +32,12 @@ ExplainFlag = Annotated[
 ]
 
 
+@with_help(
+    examples=[
+        "shardwise systems",
+        "shardwise systems h100-sxm --explain",
+    ],
+)
 def systems(
     name: NameArgument = None,
     explain: ExplainFlag = False,
@@ -53,6 +60,11 @@ def systems(
     )
 
 
+@with_help(
+    examples=[
+        "shardwise stacks",
+    ],
+)
 def stacks(
     name: NameArgument = None,
     explain: ExplainFlag = False,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shardwise import catalog
+from shardwise.cli.help import with_help
 from shardwise.cli.listing import ExplainFlag, list_or_show
 from shardwise.cli.options import (
     JsonFlag,
@@ -23,7 +24,7 @@ from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.report.tables.catalog import model_record, print_model, print_models
 
-_PANEL = "Largest model that fits"
+_PANEL = "Largest model that fits (with --largest-for)"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
 _NOT_A_FOLDER = "explains one model: add its name or file"
 _NO_NAME = "has no effect with --largest-for"
@@ -69,6 +70,10 @@ class LargestOptions:
     ] = None
 
 
+@with_help(
+    *("explain", "largest_for", "gpus", "json", "output"),
+    examples=["shardwise models llama3-8b", "shardwise models --largest-for h100-sxm --gpus 64"],
+)
 @with_options
 def command(
     *,

@@ -8,37 +8,38 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.help import INPUT, OUTPUT
 from shardwise.errors import Fault, InputError, nearest
 
 COMMAND_LINE = "command line"
 """Source of faults of flags."""
 
-_NAME_OR_FILE = "Catalog name or file (YAML, JSON, TOML; also .gz):"
-_MODEL_FILES = (
-    "shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face format; owner/name on the Hugging "
-    "Face hub; or launch file of a trainer, which sets strategy and software, too"
+_FILES = "Files (YAML, JSON, TOML; also .gz): shardwise, Calculon, SimuMax, NERSC"
+_MODELS = (
+    f"Catalog name, owner/name on the Hugging Face hub, or file. {_FILES}, AMPeD or Hugging Face "
+    "format, or launch file of a trainer, which sets strategy and software, too."
 )
-_SYSTEM_FILES = f"{_NAME_OR_FILE} shardwise, Calculon, SimuMax, NERSC or AMPeD format."
+_SYSTEMS = f"Catalog name or file. {_FILES} or AMPeD format."
 ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help=f"{_NAME_OR_FILE} {_MODEL_FILES}.",
+        help=_MODELS,
     ),
 ]
 ModelOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help=f"{_NAME_OR_FILE} {_MODEL_FILES}. Optional with --recipe.",
+        help=f"{_MODELS} Optional with --recipe.",
     ),
 ]
-SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEM_FILES)]
+SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEMS)]
 SystemOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="SYSTEM",
-        help=f"{_SYSTEM_FILES} Optional with --recipe, or if MODEL is an AMPeD configuration.",
+        help=f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration.",
     ),
 ]
 NameArgument = Annotated[
@@ -50,12 +51,26 @@ TablesOption = Annotated[
         "--tables",
         metavar="FILE",
         help="Lookup tables of an AMPeD configuration. Default: lookup_tables.json in its folder.",
+        rich_help_panel=INPUT,
     ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+JsonFlag = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print everything as JSON.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 OutputOption = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE (.json, .yaml; also .gz)."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to FILE (.json, .yaml; also .gz).",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 VariablesOption = Annotated[
     list[str] | None,
@@ -63,12 +78,16 @@ VariablesOption = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="Value of a variable of a script that has none there. Repeat for several.",
+        rich_help_panel=INPUT,
     ),
 ]
 PlotOption = Annotated[
     str | None,
     typer.Option(
-        "--plot", metavar="FILE", help="Write charts to FILE: .html, .json, .png or .svg."
+        "--plot",
+        metavar="FILE",
+        help="Write charts to FILE: .html, .json, .png or .svg.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 ReportOption = Annotated[
@@ -78,6 +97,7 @@ ReportOption = Annotated[
         metavar="FILE",
         help="Write a page with question, answer, charts, tables, assumptions, sources and the "
         "command to FILE (.html).",
+        rich_help_panel=OUTPUT,
     ),
 ]
 StrategyOption = Annotated[
@@ -87,6 +107,7 @@ StrategyOption = Annotated[
         metavar="FILE",
         help="Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or "
         "launch file of a trainer; flags override its fields.",
+        rich_help_panel=INPUT,
     ),
 ]
 

@@ -7,6 +7,7 @@ import typer
 
 from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -26,6 +27,12 @@ from shardwise.interop.translation import known_reference
 from shardwise.parallel.process_groups import peers_of
 
 
+@with_help(
+    *("gpus", "tp", "cp", "ep", "pp", "dp", "placement", "rank"),
+    examples=[
+        "shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 64 --rank 0",
+    ],
+)
 @with_strategy_flags
 def command(
     *,
@@ -33,7 +40,10 @@ def command(
     system: SystemArgument,
     strategy: StrategyOption = None,
     rank: Annotated[
-        str | None, typer.Option("--rank", metavar="N", help="Only this rank and its peers.")
+        str | None,
+        typer.Option(
+            "--rank", metavar="N", help="Only this rank and its peers.", rich_help_panel=OUTPUT
+        ),
     ] = None,
     reference: Annotated[
         str | None,
@@ -41,6 +51,7 @@ def command(
             "--reference",
             metavar="calculon",
             help="Number the ranks as Calculon does; --json and --output write its peers file.",
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     json: JsonFlag = False,

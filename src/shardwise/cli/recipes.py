@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwise.cli.help import INPUT, with_help
 from shardwise.cli.launch import (
     find_launch,
     launch_fields,
@@ -34,22 +35,29 @@ RecipeOption = Annotated[
     str | None,
     typer.Option(
         "--recipe",
-        metavar="NAME",
+        metavar="RECIPE",
         help="Published recipe (see `shardwise recipes`) that sets model, system and strategy; "
         "flags override its fields.",
+        rich_help_panel=INPUT,
     ),
 ]
 SearchRecipeOption = Annotated[
     str | None,
     typer.Option(
         "--recipe",
-        metavar="NAME",
+        metavar="RECIPE",
         help="Published recipe (see `shardwise recipes`) that sets model, system, GPUs, batch, "
         "sequence, types and software; flags override them.",
+        rich_help_panel=INPUT,
     ),
 ]
 
 
+@with_help(
+    examples=[
+        "shardwise recipes",
+    ],
+)
 def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
     """List published recipes next to our estimates of them, or show one in full.
 

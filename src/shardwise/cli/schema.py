@@ -6,6 +6,7 @@ import typer
 from pydantic.json_schema import JsonSchemaMode
 
 from shardwise.analysis.results import Estimate
+from shardwise.cli.help import with_help
 from shardwise.cli.options import COMMAND_LINE
 from shardwise.cli.output import emit_json
 from shardwise.config.expressions.schema import with_figures
@@ -32,6 +33,11 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
+@with_help(
+    examples=[
+        "shardwise schema strategy",
+    ],
+)
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(SCHEMAS))],
 ) -> int:

@@ -10,6 +10,7 @@ from shardwise.cli.amped import system_or_config
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
@@ -58,6 +59,8 @@ _NO_EFFECT = "has no effect with --reference, which searches the space of anothe
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
 _NOT_EXPLAINED = "has no effect with --explain, which is about one strategy"
+_PLANS = "Plans to list"
+_WORK = "How to search"
 _NOTHING_FEASIBLE = "nothing of the space is feasible"
 _ALSO_THEIRS = ("top", "save", "axes", "plot")
 _DEGREES = ("tp", "pp", "cp", "ep", "dp")
@@ -77,6 +80,7 @@ class SearchOptions:
             "--top",
             metavar="K",
             help="How many plans (lines) to list. Default: 10; with --reference calculon 1.",
+            rich_help_panel=_PLANS,
         ),
     ] = None
     all_variants: Annotated[
@@ -84,15 +88,22 @@ class SearchOptions:
         typer.Option(
             "--all-variants",
             help="List each strategy; by default those of one layout within 0.5 % are one line.",
+            rich_help_panel=_PLANS,
         ),
     ] = False
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="List the Pareto front of time and memory.")
+        bool,
+        typer.Option(
+            "--pareto", help="List the Pareto front of time and memory.", rich_help_panel=_PLANS
+        ),
     ] = False
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="|".join(FRONTS), help="With --pareto: trade time against this."
+            "--against",
+            metavar="|".join(FRONTS),
+            help="With --pareto: trade time against this.",
+            rich_help_panel=_PLANS,
         ),
     ] = None
     axes: Annotated[
@@ -101,6 +112,7 @@ class SearchOptions:
             "--axes",
             metavar="FIELD,FIELD",
             help="List the best plan for each combination of values of these fields.",
+            rich_help_panel=_PLANS,
         ),
     ] = None
     levels: Annotated[
@@ -109,11 +121,17 @@ class SearchOptions:
             "--levels",
             help="Try every split of every axis over the network tiers, and list the best plan of "
             "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across domains.",
+            rich_help_panel=_PLANS,
         ),
     ] = False
     plot: Annotated[
         str | None,
-        typer.Option("--plot", metavar="FILE", help="Write charts of the result to FILE (.html)."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Write charts of the result to FILE (.html).",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None
     report: ReportOption = None
     explain: Annotated[
@@ -122,6 +140,7 @@ class SearchOptions:
             "--explain",
             metavar="FIELD=VALUE,...",
             help="Explain why this strategy is not legal, does not fit, or is not the best.",
+            rich_help_panel=_PLANS,
         ),
     ] = None
     save: Annotated[
@@ -131,10 +150,16 @@ class SearchOptions:
             metavar="FILE",
             help="Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); after an "
             "interruption the same command resumes.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
     save_all: Annotated[
-        bool, typer.Option("--save-all", help="With --save: also the rejected, with the reason.")
+        bool,
+        typer.Option(
+            "--save-all",
+            help="With --save: also the rejected, with the reason.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False
     counts: Annotated[
         bool,
@@ -142,6 +167,7 @@ class SearchOptions:
             "--counts",
             help="Count how many strategies fit. By default those that are too slow in any case "
             "are not checked, and counts are lower bounds.",
+            rich_help_panel=_PLANS,
         ),
     ] = False
     no_bounds: Annotated[
@@ -149,16 +175,25 @@ class SearchOptions:
         typer.Option(
             "--no-bounds",
             help="Time every strategy that fits. The answer is the same, and takes longer.",
+            rich_help_panel=_WORK,
         ),
     ] = False
     jobs: Annotated[
         str | None,
-        typer.Option("--jobs", metavar="N", help="Processes. Default: 1, or those of the cluster."),
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            help="Processes. Default: 1, or those of the cluster.",
+            rich_help_panel=_WORK,
+        ),
     ] = None
     backend: Annotated[
         str | None,
         typer.Option(
-            "--backend", metavar="loky|ray|dask", help="Who runs the processes. Default: loky."
+            "--backend",
+            metavar="loky|ray|dask",
+            help="Who runs the processes. Default: loky.",
+            rich_help_panel=_WORK,
         ),
     ] = None
 
@@ -206,6 +241,13 @@ class SearchOptions:
         return {name: value for name, value in asdict(self).items() if name not in names}
 
 
+@with_help(
+    *("gpus", "gbs", "seq_len", "fix", "allow", "launcher", "top", "tokens"),
+    examples=[
+        "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256",
+        "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256 --fix tp=2 --for megatron",
+    ],
+)
 @with_run_flags
 @with_options
 def command(
@@ -217,7 +259,14 @@ def command(
     wanted: SearchOptions,
     cluster: ClusterOptions,
     launcher: ForOption = None,
-    count: Annotated[bool, typer.Option("--count", help="Count the strategies and stop.")] = False,
+    count: Annotated[
+        bool,
+        typer.Option(
+            "--count",
+            help="Count the strategies and stop.",
+            rich_help_panel=_PLANS,
+        ),
+    ] = False,
     ok_if_none: OkIfNoneFlag = False,
     reference: Annotated[
         str | None,
@@ -225,6 +274,7 @@ def command(
             "--reference",
             metavar="NAME",
             help="Search the space of another model: calculon, nersc, amped.",
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
     theirs: ReferenceOptions,
@@ -234,12 +284,14 @@ def command(
 ) -> int:
     """Find the best way to run a model on a number of GPUs, with certainty.
 
-    Every strategy of the space that the stack can run is a candidate: all degrees, micro-batches
-    and chunks, recompute, sharding and expert parallelism as recipes use them, and offload where
-    nothing fits without it. Candidates that a lower bound proves too slow are not timed; the answer
-    is the same as if all were. --space full, --allow and --any-software widen the space, --fix
-    narrows it. A field can also select one value: --allow recompute_layers=fit,
-    micro_batch_size=largest or stage_layers=balanced. Exit code 1 if nothing is feasible.
+    Every strategy of the space that the stack can run is a candidate. Exit code 1 if nothing is
+    feasible.
+
+    The space: all degrees, micro-batches and chunks, recompute, sharding and expert parallelism as
+    recipes use them, and offload where nothing fits without it. Candidates that a lower bound
+    proves too slow are not timed; the answer is the same as if all were. --space full, --allow and
+    --any-software widen the space, --fix narrows it. A field can also select one value: --allow
+    recompute_layers=fit, micro_batch_size=largest or stage_layers=balanced.
 
     With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
     exit code 1 if none meets --deadline and --budget.

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from shardwise.cli.help import OTHER_MODELS, OUTPUT
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
 from shardwise.errors import nearest
@@ -13,7 +14,7 @@ from shardwise.planning.search.query import load_space
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SCOPES, SPACE_FIELDS, Space
 
-_REFERENCE = "Search space of another model, with --reference"
+SPACE = "Search space"
 SpaceOption = Annotated[
     str | None,
     typer.Option(
@@ -21,11 +22,17 @@ SpaceOption = Annotated[
         metavar="practical|full|FILE",
         help="What to try: what recipes use (default), everything that the stack can run, or the "
         "values by field of a file.",
+        rich_help_panel=SPACE,
     ),
 ]
 FixOption = Annotated[
     list[str] | None,
-    typer.Option("--fix", metavar="FIELD=VALUE,...", help="Try only this value of a field."),
+    typer.Option(
+        "--fix",
+        metavar="FIELD=VALUE,...",
+        help="Try only this value of a field.",
+        rich_help_panel=SPACE,
+    ),
 ]
 AllowOption = Annotated[
     list[str] | None,
@@ -34,19 +41,31 @@ AllowOption = Annotated[
         metavar="FIELD=V1,V2,...",
         help="Try these values of a field; FIELD alone stands for all of them, and offload for all "
         "fields of offload.",
+        rich_help_panel=SPACE,
     ),
 ]
 MaxMemoryOption = Annotated[
     str | None,
-    typer.Option("--max-memory", metavar="SIZE", help="Upper limit of usable memory."),
+    typer.Option(
+        "--max-memory", metavar="SIZE", help="Upper limit of usable memory.", rich_help_panel=SPACE
+    ),
 ]
 ReserveOption = Annotated[
-    str | None, typer.Option("--reserve", metavar="SIZE", help="Memory to leave free.")
+    str | None,
+    typer.Option(
+        "--reserve",
+        metavar="SIZE",
+        help="Memory to leave free.",
+        rich_help_panel=SPACE,
+    ),
 ]
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(
-        "--objective", metavar="NAME", help=f"{', '.join(OBJECTIVES)}. Default: step_time."
+        "--objective",
+        metavar="NAME",
+        help=f"{', '.join(OBJECTIVES)}. Default: step_time.",
+        rich_help_panel=SPACE,
     ),
 ]
 MethodOption = Annotated[
@@ -56,7 +75,7 @@ MethodOption = Annotated[
         metavar="1d|2d|2d-seqp",
         help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism; "
         "several are searched one by one.",
-        rich_help_panel=_REFERENCE,
+        rich_help_panel=OTHER_MODELS,
     ),
 ]
 DomainOption = Annotated[
@@ -65,7 +84,7 @@ DomainOption = Annotated[
         "--domain",
         metavar="N,...",
         help="nersc: GPUs of a domain of the fast network. Default: that of the system.",
-        rich_help_panel=_REFERENCE,
+        rich_help_panel=OTHER_MODELS,
     ),
 ]
 ForOption = Annotated[
@@ -75,10 +94,14 @@ ForOption = Annotated[
         metavar="LAUNCHER",
         help="List only plans that `export LAUNCHER` can write; the software is that of the "
         "launcher unless --stack names another.",
+        rich_help_panel=SPACE,
     ),
 ]
 OkIfNoneFlag = Annotated[
-    bool, typer.Option("--ok-if-none", help="Exit with 0 even if nothing is feasible.")
+    bool,
+    typer.Option(
+        "--ok-if-none", help="Exit with 0 even if nothing is feasible.", rich_help_panel=OUTPUT
+    ),
 ]
 
 
@@ -88,11 +111,21 @@ class SpaceOptions:
 
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N", help="A number, a list (64,96) or a range (64..512)."),
+        typer.Option(
+            "--gpus",
+            metavar="N",
+            help="A number, a list (64,96) or a range (64..512).",
+            rich_help_panel=SPACE,
+        ),
     ] = None
     gbs: Annotated[
         str | None,
-        typer.Option("--gbs", metavar="N", help="Global batch [sequences]; same forms as --gpus."),
+        typer.Option(
+            "--gbs",
+            metavar="N",
+            help="Global batch [sequences]; same forms as --gpus.",
+            rich_help_panel=SPACE,
+        ),
     ] = None
     batch: Annotated[
         str | None,
@@ -100,28 +133,49 @@ class SpaceOptions:
             "--batch",
             metavar="fixed|largest",
             help="Use all of --gbs (default), or the largest multiple of the replicas up to it.",
+            rich_help_panel=SPACE,
         ),
     ] = None
     space: SpaceOption = None
     fix: FixOption = None
     allow: AllowOption = None
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="NAME", help="Short for --allow dtype=...")
+        str | None,
+        typer.Option(
+            "--dtype", metavar="NAME", help="Short for --allow dtype=...", rich_help_panel=SPACE
+        ),
     ] = None
     seq_len: Annotated[
-        str | None, typer.Option("--seq-len", metavar="N", help="Short for --allow seq_len=...")
+        str | None,
+        typer.Option(
+            "--seq-len", metavar="N", help="Short for --allow seq_len=...", rich_help_panel=SPACE
+        ),
     ] = None
     quantization: Annotated[
         str | None,
-        typer.Option("--quantization", metavar="NAME", help="Short for --allow quantization=..."),
+        typer.Option(
+            "--quantization",
+            metavar="NAME",
+            help="Short for --allow quantization=...",
+            rich_help_panel=SPACE,
+        ),
     ] = None
     stack: Annotated[
         str | None,
-        typer.Option("--stack", metavar="NAME", help="Software. Default: that of the system."),
+        typer.Option(
+            "--stack",
+            metavar="NAME",
+            help="Software. Default: that of the system.",
+            rich_help_panel=SPACE,
+        ),
     ] = None
     any_software: Annotated[
         bool,
-        typer.Option("--any-software", help="Try what the release of the stack cannot run, too."),
+        typer.Option(
+            "--any-software",
+            help="Try what the release of the stack cannot run, too.",
+            rich_help_panel=SPACE,
+        ),
     ] = False
 
     def read(self, work: Mapping[str, object]) -> Space:
@@ -152,19 +206,19 @@ class ReferenceOptions:
         typer.Option(
             "--layers",
             help="Statistics of every operation of the best.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = False
     tp_overlap: Annotated[
         bool | None,
         typer.Option(
-            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=OTHER_MODELS
         ),
     ] = None
     dp_overlap: Annotated[
         bool | None,
         typer.Option(
-            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=_REFERENCE
+            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=OTHER_MODELS
         ),
     ] = None
     fused_activation: Annotated[
@@ -173,7 +227,7 @@ class ReferenceOptions:
             "--fused-activation",
             metavar="true|false|both",
             help="calculon: fuse activations or not. Default: true.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     mbs_break: Annotated[
@@ -181,7 +235,7 @@ class ReferenceOptions:
         typer.Option(
             "--mbs-break",
             help="calculon: stop growing the micro-batch after the first infeasible one.",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = False
     method: MethodOption = None

@@ -8,6 +8,7 @@ import typer
 
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
@@ -51,7 +52,7 @@ from shardwise.interop.translation import known_reference
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
 
-_REFERENCE = "Search space of another model, with --reference"
+_SWEEP = "Sweep"
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_SEARCH = "has no effect with --strategy or --fixed, which evaluate one strategy"
 
@@ -67,7 +68,12 @@ class SearchOptions:
     objective: ObjectiveOption = None
     top: Annotated[
         str | None,
-        typer.Option("--top", metavar="K", help="Plans to list per point. Default: 1."),
+        typer.Option(
+            "--top",
+            metavar="K",
+            help="Plans to list per point. Default: 1.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = None
     reoptimise: Annotated[
         bool | None,
@@ -75,6 +81,7 @@ class SearchOptions:
             "--reoptimise/--fixed-plan",
             help="With --sensitivity: search the best plan again for every change of the hardware "
             "(default), or keep the plan.",
+            rich_help_panel=_SWEEP,
         ),
     ] = None
 
@@ -90,13 +97,20 @@ class ReferenceOptions:
             metavar="NAME",
             help="Search by another model: nersc. Its figures are varied under its own names "
             "(hbm_capacity=0.5x,1x,2x).",
-            rich_help_panel=_REFERENCE,
+            rich_help_panel=OTHER_MODELS,
         ),
     ] = None
     method: MethodOption = None
     domain: DomainOption = None
 
 
+@with_help(
+    *("vary", "sensitivity", "figures", "gpus", "global_batch_size", "fix", "fixed", "plot"),
+    examples=[
+        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --vary nvlink.bandwidth=0.5x,1x,2x",
+        "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --sensitivity",
+    ],
+)
 @with_strategy_flags
 @with_options
 def command(
@@ -115,22 +129,37 @@ def command(
         typer.Option(
             "--vary",
             metavar="NAME=V1,V2,...",
-            help="Values of a parameter of the system (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
+            help="Values of a figure of the system (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
             "nics=0.5,1), of the model (seq_len, depth, hidden), or of a strategy field. Repeat "
             "for all combinations.",
+            rich_help_panel=_SWEEP,
         ),
     ] = None,
     more: Annotated[
         str | None,
-        typer.Option("--system", metavar="NAME,...", help="More systems, in addition to SYSTEM."),
+        typer.Option(
+            "--system",
+            metavar="NAME,...",
+            help="More systems, in addition to SYSTEM.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = None,
     together: Annotated[
-        bool, typer.Option("--zip", help="Advance all --vary together instead.")
+        bool,
+        typer.Option(
+            "--zip",
+            help="Advance all --vary together instead.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = False,
     strategy: StrategyOption = None,
     fixed: Annotated[
         bool,
-        typer.Option("--fixed", help="Evaluate the strategy of the flags, without a search."),
+        typer.Option(
+            "--fixed",
+            help="Evaluate the strategy of the flags, without a search.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = False,
     fix: FixOption = None,
     options: SearchOptions,
@@ -139,19 +168,28 @@ def command(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Rank the figures of the hardware by what twice or half of each gains and loses, "
-            "and the constants of the model.",
+            help="Rank the figures of the hardware, and the constants of the model, by what twice "
+            "or half of each changes.",
+            rich_help_panel=_SWEEP,
         ),
     ] = False,
     figures: Annotated[
-        bool, typer.Option("--figures", help="List the system parameters that can vary, and stop.")
+        bool,
+        typer.Option(
+            "--figures",
+            help="List the system parameters that can vary, and stop.",
+            rich_help_panel=_SWEEP,
+        ),
     ] = False,
     plot: PlotOption = None,
     report: ReportOption = None,
     tokens: Annotated[
         str | None,
         typer.Option(
-            "--tokens", metavar="N", help="Charts show days to train on N tokens, as in 1e12."
+            "--tokens",
+            metavar="N",
+            help="Charts show days to train on N tokens, as in 1e12.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     ok_if_none: OkIfNoneFlag = False,
@@ -162,9 +200,10 @@ def command(
 ) -> int:
     """What more bandwidth, more memory or a larger domain would gain.
 
-    At every point the best strategy is searched among those that the flags of fields allow; or one
-    strategy is evaluated (--strategy FILE, or --fixed with flags). Exit code 1 if nothing is
-    feasible at any point.
+    Each point has the best strategy of a search, or one strategy (--fixed, --strategy FILE). Exit
+    code 1 if nothing is feasible at any point.
+
+    Flags of strategy fields set the values that the search tries.
     """
     if output is not None:
         files.check_writable_ending(output)

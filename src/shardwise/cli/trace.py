@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     ModelArgument,
@@ -22,6 +23,21 @@ _NO_EFFECT = "has no effect without --output"
 _IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no kernels"
 
 
+@with_help(
+    *(
+        "gpus",
+        "tp",
+        "pp",
+        "micro_batch_size",
+        "global_batch_size",
+        "micro_batches",
+        "ops",
+        "output",
+    ),
+    examples=[
+        "shardwise trace llama3-8b h100-sxm --gpus 16 --tp 2 --pp 4 --gbs 32 --output timeline.json"
+    ],
+)
 @with_strategy_flags
 def command(
     *,
@@ -31,11 +47,19 @@ def command(
     micro_batches: Annotated[
         str | None,
         typer.Option(
-            "--micro-batches", metavar="N", help="Write only the first N micro-batches in full."
+            "--micro-batches",
+            metavar="N",
+            help="Write only the first N micro-batches in full.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     ops: Annotated[
-        bool, typer.Option("--ops", help="Write every kernel of one micro-batch on every rank.")
+        bool,
+        typer.Option(
+            "--ops",
+            help="Write every kernel of one micro-batch on every rank.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     json: JsonFlag = False,
     output: Annotated[
@@ -46,6 +70,7 @@ def command(
             metavar="FILE",
             help="Write the timeline to FILE (.json, .json.gz), or the memory of every rank as a "
             "snapshot for pytorch.org/memory_viz (.pickle).",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     flags: Mapping[str, object],

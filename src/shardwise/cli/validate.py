@@ -6,6 +6,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
@@ -50,11 +51,20 @@ class RunOptions:
     plot: Annotated[
         str | None,
         typer.Option(
-            "--plot", metavar="FILE", help="runs: write charts to FILE: .html, .json, .png, .svg."
+            "--plot",
+            metavar="FILE",
+            help="runs: write charts to FILE: .html, .json, .png, .svg.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None
 
 
+@with_help(
+    examples=[
+        "shardwise validate runs",
+        "shardwise validate kernels --data measured",
+    ],
+)
 @with_options
 def command(
     *,
@@ -81,7 +91,10 @@ def command(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", metavar="FILE", help="kernels: write every row to .parquet, .csv or .csv.gz."
+            "--out",
+            metavar="FILE",
+            help="kernels: write every row to .parquet, .csv or .csv.gz.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     json: JsonFlag = False,

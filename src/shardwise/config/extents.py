@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pydantic import BeforeValidator
+
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.errors import nearest, shorten
 
@@ -106,3 +108,7 @@ def _checked(tier: Mapping[Any, Any]) -> dict[str, int]:
         if not isinstance(members, int) or isinstance(members, bool) or members < 1:
             raise ValueError(f"{axis}: {shorten(members)} must be a whole number of at least 1")
     return dict(tier)
+
+
+EXTENTS = BeforeValidator(lambda value: None if value is None else canonical_extents(value))
+"""Accepts extents as text or as mappings."""

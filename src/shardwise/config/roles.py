@@ -1,7 +1,7 @@
 """What a field of `Strategy` declares about itself, for searches, comparisons and tables."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 # Components of the step time (`engine.step_time.TIME_PARTS`) that a field may act on.
@@ -16,6 +16,20 @@ EXPERTS = (*COMPUTE, *ONCE_PER_STEP, "ep_comm")
 LAYERS = (*COMPUTE, *COMMUNICATION, "optimizer", "offload")
 STAGES = (*LAYERS, "bubble")
 ALL_TIME = (*STAGES, "other")
+
+
+class Section(StrEnum):
+    """Section of the help and of the reference that lists a field, in the order of sections."""
+
+    LAYOUT = "Layout"
+    EXPERTS = "Experts"
+    MEMORY = "Memory"
+    PIPELINE = "Pipeline"
+    PRECISION = "Precision"
+    COMMUNICATION = "Communication"
+    PLACEMENT = "Placement"
+    MODEL = "Model and optimizer"
+    SOFTWARE = "Software"
 
 
 class Group(Enum):
@@ -46,6 +60,8 @@ class Tries(Enum):
 class Role:
     """What shardwise derives from a field, in addition to its type and documentation."""
 
+    section: Section
+    """Section of the help that lists its flag."""
     acts_on: tuple[str, ...]
     """Components of the step time that it may change."""
     tries: Tries | tuple[Any, ...] = Tries.DEFAULT

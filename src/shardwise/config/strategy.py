@@ -7,8 +7,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -20,7 +18,7 @@ from pydantic import (
 from shardwise.config import readers
 from shardwise.config.base import MOST, NO_FLAG, ConfigBase, Count, Whole
 from shardwise.config.bounds import Ratio
-from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN, with_levels, with_levels_text
+from shardwise.config.degrees import with_levels, with_levels_text
 from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
@@ -45,8 +43,7 @@ from shardwise.config.enums import (
     any_case,
 )
 from shardwise.config.expressions.chain import with_located_file
-from shardwise.config.expressions.dimensions import canonical_names
-from shardwise.config.extents import canonical_extents, canonical_placement
+from shardwise.config.extents import EXTENTS, canonical_placement
 from shardwise.config.model import Model
 from shardwise.config.roles import (
     ALL_TIME,
@@ -63,7 +60,9 @@ from shardwise.config.roles import (
     Role,
     Tries,
 )
+from shardwise.config.roles import Section as In
 from shardwise.config.stack import DEFAULT_STACK, Stack
+from shardwise.config.strategy_schema import accept_aliases
 from shardwise.errors import Fault, InputError
 
 # Of fields that are sets: their words, and what stands in place of none of them.
@@ -73,31 +72,6 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "lora_parts": (LoraPart, "for no adapters leave out lora_rank"),
     "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
 }
-
-
-def _extents() -> BeforeValidator:
-    """Take extents as text or as mappings."""
-    return BeforeValidator(lambda value: None if value is None else canonical_extents(value))
-
-
-def _accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:
-    """Let the JSON Schema accept what `load` accepts: short names, aliases, part of a stack."""
-    properties = schema["properties"]
-    for short, name in canonical_names(config).items():
-        properties[short] = {**properties[name], "title": short.capitalize()}
-    for axis in LEVELLED_AXES:
-        own = {
-            key: properties[axis].pop(key)
-            for key in ("type", "minimum", "maximum", "anyOf")
-            if key in properties[axis]
-        }
-        levels = {"type": "string", "pattern": LEVELS_PATTERN}
-        properties[axis]["anyOf"] = [*own.pop("anyOf", [own]), levels]
-    properties["dtype"]["enum"] = [*Dtype, *DTYPE_ALIASES]
-    properties["tp_exchange"]["anyOf"][0]["enum"] = [*TpExchange, *TP_EXCHANGE_ALIASES]
-    part = {"type": "object", "required": ["base"], "properties": {"base": {"type": "string"}}}
-    properties["stack"]["anyOf"].append(part)
-
 
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
@@ -114,100 +88,112 @@ class Strategy(ConfigBase):
     """
 
     model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, json_schema_extra=_accept_aliases
+        validate_by_name=True, validate_by_alias=True, json_schema_extra=accept_aliases
     )
 
     KIND: ClassVar[readers.Kind | None] = "strategy"
     FIGURES: ClassVar[bool] = True
 
-    gpus: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = None
+    gpus: Annotated[Count | None, Role(In.LAYOUT, (), (), LAYOUT, implied=True, work=True)] = None
     """Number of accelerators: tp x tp2 x cp x dp x pp."""
-    tp: Annotated[Count, Role(LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
+    tp: Annotated[Count, Role(In.LAYOUT, LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
     """Tensor-parallel degree."""
-    tp2: Annotated[Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    tp2: Annotated[Count, Role(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Second tensor-parallel degree of 2D products (tp_exchange summa). It splits the sequence, and
     each weight a second time."""
-    pp: Annotated[Count, Role(STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
+    pp: Annotated[Count, Role(In.PIPELINE, STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
     """Pipeline stages."""
     cp: Annotated[
-        Count, Role(LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True, practical=DIVISORS)
+        Count, Role(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True, practical=DIVISORS)
     ] = 1
     """Context-parallel degree."""
-    ep: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
+    ep: Annotated[Count, Role(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
     """Expert-parallel degree."""
-    etp: Annotated[Count, Role(EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    etp: Annotated[Count, Role(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
     """Tensor-parallel degree inside experts."""
     dp: Annotated[
-        Count | None, Role(ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True, own_line=True)
+        Count | None, Role(In.LAYOUT, ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True, own_line=True)
     ] = None
     """Data-parallel degree: replicas of the model."""
-    vpp: Annotated[Count, Role(("bubble", "pp_comm"), DIVISORS, LAYOUT, own_line=True)] = 1
+    vpp: Annotated[
+        Count, Role(In.PIPELINE, ("bubble", "pp_comm"), DIVISORS, LAYOUT, own_line=True)
+    ] = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
     micro_batch_size: Annotated[
         Count,
-        Role((*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"), DIVISORS, LAYOUT, own_line=True),
+        Role(
+            In.LAYOUT,
+            (*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"),
+            DIVISORS,
+            LAYOUT,
+            own_line=True,
+        ),
     ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
-    global_batch_size: Annotated[Count | None, Role((), (), LAYOUT, implied=True, work=True)] = (
-        Field(default=None, validation_alias=AliasChoices("global_batch_size", "gbs"))
-    )
+    global_batch_size: Annotated[
+        Count | None, Role(In.LAYOUT, (), (), LAYOUT, implied=True, work=True)
+    ] = Field(default=None, validation_alias=AliasChoices("global_batch_size", "gbs"))
     """Sequences per step, over all replicas."""
     seq_len: Annotated[
-        Count | None, Role((*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
+        Count | None, Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
     ] = None
     """Tokens per sequence."""
-    dtype: Annotated[Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(LAYERS, work=True)] = Dtype.BF16
+    dtype: Annotated[
+        Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(In.PRECISION, LAYERS, work=True)
+    ] = Dtype.BF16
     """Type of weights, activations and matrix products."""
-    quantization: Annotated[Quantization, Role(LAYERS, work=True)] = Quantization.NONE
+    quantization: Annotated[Quantization, Role(In.PRECISION, LAYERS, work=True)] = Quantization.NONE
     """Low-precision recipe for the GEMMs of layers: fp8 scaled by tensor or by block (1 x 128,
     weights 128 x 128), mxfp8 or nvfp4. The rest stays in `dtype`."""
-    quantized_weights: Annotated[bool, Role(ONCE_PER_STEP, work=True)] = False
+    quantized_weights: Annotated[bool, Role(In.PRECISION, ONCE_PER_STEP, work=True)] = False
     """Whether these weights are stored and gathered in the low-precision type only, without a
     16-bit copy."""
-    document_len: Annotated[Count | None, Role((*COMPUTE, "cp_comm"), work=True)] = None
+    document_len: Annotated[Count | None, Role(In.MODEL, (*COMPUTE, "cp_comm"), work=True)] = None
     """Tokens of the documents packed into a sequence; attention stays inside a document (for
     several lengths l: sum l^2 / sum l); None: one document per sequence."""
-    attention: Annotated[AttentionKind, Role(LAYERS, work=True)] = AttentionKind.MODEL
+    attention: Annotated[AttentionKind, Role(In.MODEL, LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
-    recompute: Annotated[Recompute, any_case(Recompute), Role(RECOMPUTED, ALL, own_line=True)] = (
-        Recompute.NONE
-    )
+    recompute: Annotated[
+        Recompute, any_case(Recompute), Role(In.MEMORY, RECOMPUTED, ALL, own_line=True)
+    ] = Recompute.NONE
     """What backward recomputes: nothing, some parts of a layer, or full layers."""
-    recompute_parts: Annotated[tuple[RecomputePart, ...], Role(RECOMPUTED)] = (
+    recompute_parts: Annotated[tuple[RecomputePart, ...], Role(In.MEMORY, RECOMPUTED)] = (
         RecomputePart.CORE_ATTENTION,
     )
     """Parts of a layer that selective recompute recomputes."""
-    recompute_layers: Annotated[Count | None, Role(RECOMPUTED, DEFAULT_DIVISOR)] = None
+    recompute_layers: Annotated[Count | None, Role(In.MEMORY, RECOMPUTED, DEFAULT_DIVISOR)] = None
     """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
     of its two stages); None: all."""
     zero: Annotated[
         Whole,
-        Role(ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
+        Role(In.MEMORY, ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
     ] = 1
     """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
     weights too (FSDP)."""
-    dp_shard: Annotated[Count | None, Role(ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = None
+    dp_shard: Annotated[Count | None, Role(In.MEMORY, ONCE_PER_STEP, DEFAULT_DIVISOR, LAYOUT)] = (
+        None
+    )
     """Replicas that one set of shards spans (hybrid sharding); None: all."""
-    fsdp_reshard: Annotated[bool, Role(("dp_comm",), group=CHOICE)] = True
+    fsdp_reshard: Annotated[bool, Role(In.MEMORY, ("dp_comm",), group=CHOICE)] = True
     """Whether ZeRO-3 frees the gathered weights after forward and gathers them again in
     backward."""
-    fsdp_prefetch: Annotated[Whole, Role(("dp_comm",), group=CHOICE)] = 1
+    fsdp_prefetch: Annotated[Whole, Role(In.MEMORY, ("dp_comm",), group=CHOICE)] = 1
     """Layers whose weights are prefetched before the layer that computes."""
-    grad_sync: Annotated[GradSync, Role(("dp_comm",), group=CHOICE)] = GradSync.STACK
+    grad_sync: Annotated[GradSync, Role(In.MEMORY, ("dp_comm",), group=CHOICE)] = GradSync.STACK
     """When ZeRO-2 and ZeRO-3 reduce gradients: what the stack does, once per step, with unsharded
     gradients until then, or with every micro-batch. Once per step, weights that fsdp_reshard does
     not free stay gathered for the step too."""
-    optimizer: Annotated[Optimizer, Role(ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
+    optimizer: Annotated[Optimizer, Role(In.MODEL, ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[
         tuple[FrozenPart, ...],
-        Role(("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"), work=True),
+        Role(In.MODEL, ("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"), work=True),
     ] = ()
     """Parts of the model whose weights are not trained. Shared experts count as mlp."""
-    lora_rank: Annotated[Count | None, Role(LAYERS, work=True)] = None
+    lora_rank: Annotated[Count | None, Role(In.MODEL, LAYERS, work=True)] = None
     """Rank of LoRA adapters, which are trained instead of the weights of the model; None: no
     adapters."""
-    lora_parts: Annotated[tuple[LoraPart, ...], Role(LAYERS, work=True)] = (
+    lora_parts: Annotated[tuple[LoraPart, ...], Role(In.MODEL, LAYERS, work=True)] = (
         LoraPart.ATTENTION,
         LoraPart.MLP,
     )
@@ -216,6 +202,7 @@ class Strategy(ConfigBase):
     schedule: Annotated[
         Schedule | None,
         Role(
+            In.PIPELINE,
             ("bubble", "pp_comm", "ep_comm"),
             (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
             LAYOUT,
@@ -223,25 +210,28 @@ class Strategy(ConfigBase):
         ),
     ] = None
     """Pipeline schedule: the order of the micro-batches."""
-    first_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
+    first_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
     """Layers on the first stage; None: as many as on the others."""
-    last_stage_layers: Annotated[Count | None, Role(STAGES, group=LAYOUT)] = None
+    last_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
     """Layers on the last stage; None: as many as on the others."""
-    stage_layers: Annotated[tuple[Whole, ...] | None, Role(STAGES, group=LAYOUT)] = None
+    stage_layers: Annotated[tuple[Whole, ...] | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = (
+        None
+    )
     """Layers of every stage, first to last; with `vpp`, of every chunk in the order of the
     layers."""
-    embedding_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
+    embedding_as_layer: Annotated[bool, Role(In.PIPELINE, STAGES, group=LAYOUT)] = False
     """Whether the embedding counts as a layer when layers are assigned to stages."""
-    loss_as_layer: Annotated[bool, Role(STAGES, group=LAYOUT)] = False
+    loss_as_layer: Annotated[bool, Role(In.PIPELINE, STAGES, group=LAYOUT)] = False
     """Whether head and loss count as a layer when layers are assigned to stages."""
-    training: Annotated[bool, Role(ALL_TIME, work=True)] = True
+    training: Annotated[bool, Role(In.MODEL, ALL_TIME, work=True)] = True
     """Whether a step includes backward and the optimizer; if not, it is forward only."""
-    sequence_parallel: Annotated[bool | None, Role((), implied=True)] = None
+    sequence_parallel: Annotated[bool | None, Role(In.COMMUNICATION, (), implied=True)] = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[
         TpExchange | None,
         any_case(TpExchange, **TP_EXCHANGE_ALIASES),
         Role(
+            In.COMMUNICATION,
             LAYERS,
             (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG),
             implied=True,
@@ -252,32 +242,38 @@ class Strategy(ConfigBase):
     norms and residuals split along the sequence (sequence parallelism); the same between stages
     only; or 2D products (SUMMA), which broadcast panels of inputs and weights."""
     tp_overlap: Annotated[
-        TpOverlap, Role(("forward", "backward", "tp_comm"), ALL, practical=DEFAULT)
+        TpOverlap,
+        Role(In.COMMUNICATION, ("forward", "backward", "tp_comm"), ALL, practical=DEFAULT),
     ] = TpOverlap.STACK
     """Overlap of tensor-parallel communication: what the stack does, none, or the GEMM and its
     collective in pieces, as a ring or as a pipeline of collectives."""
-    summa_panels: Annotated[Count | None, Role((*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)] = None
+    summa_panels: Annotated[
+        Count | None, Role(In.COMMUNICATION, (*COMPUTE, "tp_comm"), DEFAULT_DIVISOR)
+    ] = None
     """Panels of a 2D product; each is broadcast while another is multiplied; None: the fewest, a
     multiple of tp and tp2."""
     tp_regather: Annotated[
-        bool, Role(("backward", "tp_comm", "offload"), ALL, practical=DEFAULT)
+        bool, Role(In.COMMUNICATION, ("backward", "tp_comm", "offload"), ALL, practical=DEFAULT)
     ] = True
     """Whether rs_ag saves only the shard of an input on each rank and gathers it again in
     backward."""
-    cp_exchange: Annotated[CpExchange, Role((*COMPUTE, "cp_comm"))] = CpExchange.RING
+    cp_exchange: Annotated[CpExchange, Role(In.COMMUNICATION, (*COMPUTE, "cp_comm"))] = (
+        CpExchange.RING
+    )
     """Context-parallel communication: keys and values sent around a ring during attention,
     all-gathered, or an all-to-all that swaps sequence for heads (Ulysses)."""
     expert_capacity: Annotated[
         Annotated[float, Field(ge=0.01, le=1e4), NO_FLAG] | None,
-        Role((*COMPUTE, "ep_comm"), work=True),
+        Role(In.EXPERTS, (*COMPUTE, "ep_comm"), work=True),
     ] = None
     """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
     unused room is padded; None: dropless."""
-    expert_imbalance: Annotated[Ratio, Role((*COMPUTE, "ep_comm"), work=True)] = 1.0
+    expert_imbalance: Annotated[Ratio, Role(In.EXPERTS, (*COMPUTE, "ep_comm"), work=True)] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
     dispatcher: Annotated[
         Dispatcher | None,
         Role(
+            In.EXPERTS,
             (*COMPUTE, "ep_comm"),
             implied=True,
             practical=(Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP),
@@ -287,45 +283,57 @@ class Strategy(ConfigBase):
     ranks (all_gather), or each token once to each node (deepep, hybridep); None: that of the
     stack."""
     dispatch_dtype: Annotated[
-        DispatchDtype, Role(("forward", "recompute", "ep_comm"), work=True)
+        DispatchDtype, Role(In.EXPERTS, ("forward", "recompute", "ep_comm"), work=True)
     ] = DispatchDtype.DTYPE
     """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
-    expert_overlap: Annotated[bool, Role(("forward", "backward", "ep_comm"), practical=ALL)] = False
+    expert_overlap: Annotated[
+        bool, Role(In.EXPERTS, ("forward", "backward", "ep_comm"), practical=ALL)
+    ] = False
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
-    dp_overlap: Annotated[bool, Role(("dp_comm",), ALL, CHOICE, practical=DEFAULT)] = True
+    dp_overlap: Annotated[
+        bool, Role(In.COMMUNICATION, ("dp_comm",), ALL, CHOICE, practical=DEFAULT)
+    ] = True
     """Whether data-parallel communication of gradients and weights overlaps with compute."""
     fused_activation: Annotated[
-        bool, Role(("forward", "backward", "offload"), ALL, practical=DEFAULT)
+        bool, Role(In.MEMORY, ("forward", "backward", "offload"), ALL, practical=DEFAULT)
     ] = False
     """Whether the MLP activation is recomputed together with its gradient instead of saved."""
-    offload_weights: Annotated[bool, Role(("offload",), ALL, practical=DEFAULT)] = False
+    offload_weights: Annotated[bool, Role(In.MEMORY, ("offload",), ALL, practical=DEFAULT)] = False
     """Whether the weights of layers are offloaded to the second memory tier."""
-    offload_activations: Annotated[bool, Role(("offload",), ALL, practical=DEFAULT)] = False
-    """Whether saved activations of layers are offloaded to the second memory tier."""
-    offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(("offload",))] = None
-    """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
-    offload_optimizer: Annotated[bool, Role(("offload",), ALL, CHOICE, practical=DEFAULT)] = False
-    """Whether the optimizer state of layers is offloaded to the second memory tier."""
-    placement: Annotated[str, Role(PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)] = (
-        "tp-cp-dp-pp"
+    offload_activations: Annotated[bool, Role(In.MEMORY, ("offload",), ALL, practical=DEFAULT)] = (
+        False
     )
+    """Whether saved activations of layers are offloaded to the second memory tier."""
+    offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(In.MEMORY, ("offload",))] = None
+    """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
+    offload_optimizer: Annotated[
+        bool, Role(In.MEMORY, ("offload",), ALL, CHOICE, practical=DEFAULT)
+    ] = False
+    """Whether the optimizer state of layers is offloaded to the second memory tier."""
+    placement: Annotated[
+        str, Role(In.PLACEMENT, PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)
+    ] = "tp-cp-dp-pp"
     """Order of the axes over the ranks, innermost first."""
-    extents: Annotated[str | None, _extents(), Role(PLACED, DEFAULT_DIVISOR, LAYOUT)] = None
+    extents: Annotated[str | None, EXTENTS, Role(In.PLACEMENT, PLACED, DEFAULT_DIVISOR, LAYOUT)] = (
+        None
+    )
     """Members of each axis in one domain of a network tier, such as tp=4+dp=2, instead of
     placement; after a slash, what the next tier adds."""
-    tp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
+    tp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all tensor-parallel communication, 0 innermost, instead of placement."""
-    cp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
+    cp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all context-parallel communication, instead of placement."""
-    dp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
+    dp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all data-parallel communication, instead of placement."""
-    pp_tier: Annotated[Whole | None, Role(PLACED, group=LAYOUT)] = None
+    pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
-    stack: Annotated[str | Stack | None, Role(ALL_TIME, implied=True, work=True)] = None
+    stack: Annotated[str | Stack | None, Role(In.SOFTWARE, ALL_TIME, implied=True, work=True)] = (
+        None
+    )
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
-    any_software: Annotated[bool, Role((), work=True)] = False
+    any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Whether the strategy may need software that the stack is not: rules of what its release can
     run do not apply."""
 

@@ -1,0 +1,273 @@
+"""Help of the verbs: common options first, all others in sections with `--help-all`."""
+
+import inspect
+import shlex
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from shardwise.config.roles import Section
+from shardwise.errors import nearest
+
+COMMON = "Common options"
+INPUT = "Input"
+OPTIONS = "Options"
+TRAINING_RUN = "Training run (needs --tokens)"
+RELIABILITY = "Reliability (needs --tokens)"
+OUTPUT = "Output"
+OTHER_MODELS = "Other models"
+_HELP = "Help"
+"""Sections that several verbs have; an option declares its own as `rich_help_panel`."""
+_FIRST = (COMMON, INPUT)
+_LAST = (*Section, TRAINING_RUN, RELIABILITY, OUTPUT, OTHER_MODELS)
+_EVERYTHING = "shardwise.help_all"
+_MOST_COLUMNS = 120
+"""Longer lines of text are hard to read."""
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": _MOST_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An argument or option of a verb."""
+
+    names: str
+    """As the help shows it: all names, and what its value is, as in ``-o, --output FILE``."""
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbHelp:
+    """What the help of a verb consists of."""
+
+    verb: str
+    summary: str
+    usage: str
+    description: str
+    """Paragraphs, with an empty line between them; the first is one sentence."""
+    examples: tuple[str, ...]
+    """Commands."""
+    arguments: tuple[Entry, ...]
+    sections: dict[str, tuple[Entry, ...]]
+    """Options by the heading of their section, in the order of the help."""
+
+
+def with_help(
+    *common: str, examples: Sequence[str]
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Name common options of a verb, and examples; the outermost decorator of every verb.
+
+    Parameters
+    ----------
+    common
+        Parameters whose options come first. If there are any, `--help` shows only these.
+    examples
+        Commands that run as they are.
+    """
+
+    def decorate(function: Callable[..., object]) -> Callable[..., object]:
+        found = dict(inspect.signature(function).parameters)
+        for name in common:
+            annotation = _in_section(found[name].annotation, COMMON)
+            found[name] = found.pop(name).replace(annotation=annotation)
+        found["help_all"] = inspect.Parameter(
+            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HELP_ALL
+        )
+
+        def command(*, help_all: bool, **values: object) -> object:  # noqa: ARG001 - eager
+            return function(**values)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(kind=keyword) for parameter in found.values()]
+        )
+        command.__doc__ = function.__doc__
+        command.examples = tuple(examples)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _in_section(annotation: Any, section: str) -> object:
+    """The annotation of an option, listed in another section."""
+    kind, option = get_args(annotation)
+    option = copy(option)
+    option.rich_help_panel = section
+    return Annotated[kind, option]
+
+
+def _show_everything(context: typer.Context, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
+        context.meta[_EVERYTHING] = True
+        typer.echo(context.get_help())
+        raise typer.Exit(0)
+
+
+_HELP_ALL = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        callback=_show_everything,
+        rich_help_panel=_HELP,
+    ),
+]
+
+
+class VerbCommand(TyperCommand):
+    """A verb: its help shows the common options, with `--help-all` every section."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
+        """Return the arguments, then a word for the options."""
+        arguments = [one for one in self.params if one.param_type_name == "argument"]
+        texts = [
+            str(one.metavar) if one.required else f"[{str(one.metavar).strip('[]')}]"
+            for one in arguments
+        ]
+        return [*texts, "[OPTIONS]"]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, description, arguments, options and examples."""
+        self.format_usage(ctx, formatter)
+        sections = sections_of(self)
+        everything = COMMON not in sections or _EVERYTHING in ctx.meta
+        others = [] if everything else [*sections][1:]
+        paragraphs = (self.help or "").split("\n\n")
+        for paragraph in paragraphs if everything else paragraphs[:2]:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(paragraph)
+        _write_entries(formatter, "Arguments", arguments_of(self), short=not everything)
+        for heading, entries in sections.items():
+            if heading not in others:
+                _write_entries(formatter, heading, entries)
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write_heading("Examples")
+            for example in self.epilog.splitlines():
+                formatter.write(_wrapped_command(example, formatter.width))
+        if others:
+            names = ", ".join(name.split(" (")[0].lower() for name in others)
+            formatter.write_paragraph()
+            formatter.write_text(f"--help-all shows {names}.")
+
+
+def _write_entries(
+    formatter: Any, heading: str, entries: Sequence[Entry], *, short: bool = False
+) -> None:
+    if entries:
+        texts = [
+            f"{entry.help.partition('. ')[0].rstrip('.')}." if short else entry.help
+            for entry in entries
+        ]
+        with formatter.section(heading):
+            names = [entry.names for entry in entries]
+            formatter.write_dl(list(zip(names, texts, strict=True)))
+
+
+def _wrapped_command(command: str, width: int) -> str:
+    """A command over as few lines as fit, as a shell reads it."""
+    lines = [" "]
+    for word in shlex.split(command):
+        quoted = shlex.quote(word)
+        if len(lines[-1]) + 1 + len(quoted) + 2 > width:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {quoted}"
+    return "\n".join(lines) + "\n"
+
+
+def arguments_of(command: TyperCommand) -> tuple[Entry, ...]:
+    """Return the arguments of a verb."""
+    return tuple(
+        Entry(str(one.metavar), _help_of(one))
+        for one in command.params
+        if one.param_type_name == "argument"
+    )
+
+
+def sections_of(command: TyperCommand) -> dict[str, tuple[Entry, ...]]:
+    """Return the options of a verb by the heading of their section, in the order of the help."""
+    found: dict[str, list[Entry]] = {}
+    for one in command.params:
+        heading = getattr(one, "rich_help_panel", None) or OPTIONS
+        if one.param_type_name == "option" and heading != _HELP:
+            found.setdefault(heading, []).append(Entry(_names_of(one), _help_of(one)))
+    return {heading: tuple(found[heading]) for heading in sorted(found, key=_place)}
+
+
+def _place(heading: str) -> int:
+    """Place of a section: those that only one verb has come before those of strategy fields."""
+    if heading in _FIRST:
+        return _FIRST.index(heading) - len(_FIRST)
+    return _LAST.index(heading) + 1 if heading in _LAST else 0
+
+
+def _names_of(option: Any) -> str:
+    names = ", ".join(sorted(option.opts, key=lambda name: name.startswith("--")))
+    if option.secondary_opts:
+        return f"{names} / {', '.join(option.secondary_opts)}"
+    return names if option.is_flag else f"{names} {option.metavar}"
+
+
+def _help_of(parameter: Any) -> str:
+    return " ".join(str(parameter.help or "").split())
+
+
+class RootGroup(TyperGroup):
+    """All verbs, grouped by what they are for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, an example, verbs by purpose, and options."""
+        self.format_usage(ctx, formatter)
+        formatter.write(f"Example: {self.epilog}\n")
+        self.format_help_text(ctx, formatter)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = str(getattr(command, "rich_help_panel", OPTIONS))
+            groups.setdefault(panel, []).append((name, command.get_short_help_str(200)))
+        most = max(map(len, self.commands))
+        groups = {
+            heading: [(name.ljust(most), summary) for name, summary in rows]
+            for heading, rows in groups.items()
+        }
+        groups[OPTIONS] = [(_names_of(one), _help_of(one).split(",")[0]) for one in self.params]
+        formatter.write_paragraph()
+        for heading, rows in groups.items():
+            formatter.write_heading(heading)
+            with formatter.indentation():
+                formatter.write_dl(rows)
+
+
+def unknown_option(error: Any) -> str:
+    """Return the problem of an option that a command does not have, with the nearest one."""
+    verb = error.ctx.command_path
+    known = [name for one in error.ctx.command.params for name in one.opts + one.secondary_opts]
+    more = "--help-all" if isinstance(error.ctx.command, VerbCommand) else "--help"
+    near = nearest(error.option_name, known)
+    return f"no such option: {error.option_name}{near or ';'} `{verb} {more}` lists all"
+
+
+def description_of(function: Callable[..., object]) -> str:
+    """A docstring with each paragraph on one line, for the terminal to wrap."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def verb_help(verb: str) -> VerbHelp:
+    """Return what the help of a verb consists of; the reference of commands is made of it."""
+    from shardwise.cli import command_of  # noqa: PLC0415 - it imports this module
+
+    context, command = command_of(verb)
+    return VerbHelp(
+        verb=verb,
+        summary=str(command.short_help),
+        usage=command.get_usage(context).removeprefix("Usage: "),
+        description=command.help or "",
+        examples=tuple((command.epilog or "").splitlines()),
+        arguments=arguments_of(command),
+        sections=sections_of(command),
+    )

@@ -1,0 +1,213 @@
+"""Help: common options on the first screen, every option in one section, at any width."""
+
+import re
+import shlex
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from rows import each_row
+from shardwise import Strategy
+from shardwise.cli import VERB_GROUPS, VERBS, command_of
+from shardwise.cli.help import COMMON, Entry, VerbHelp, verb_help
+from shardwise.config.roles import Section
+from shardwise.config.strategy_fields import FIELDS
+
+pytestmark = pytest.mark.any_software
+
+LINES = 40
+WITH_STRATEGY = ("estimate", "sweep", "export", "trace", "peers", "diagnose")
+
+
+structure = cache(verb_help)
+
+
+def _names(entry):
+    return re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", entry.names)
+
+
+@each_row("verb", VERBS)
+def test_every_option_is_in_one_section(verb):
+    """Also every name of it."""
+    declared = Counter(
+        name
+        for option in command_of(verb)[1].params
+        if option.param_type_name == "option" and option.name != "help_all"
+        for name in option.opts + option.secondary_opts
+    )
+    sections = structure(verb).sections.values()
+    assert Counter(n for entries in sections for one in entries for n in _names(one)) == declared
+    assert set(declared.values()) <= {1}
+
+
+@each_row("field", FIELDS)
+def test_every_field_of_a_strategy_declares_its_section(field):
+    """And its flag stands there, unless a verb has it among the common options."""
+    section = FIELDS[field].role.section
+    assert section in Section
+    flag = f"--{field.replace('_', '-')}"
+    for verb in WITH_STRATEGY:
+        found = [
+            heading
+            for heading, entries in structure(verb).sections.items()
+            if any(flag in _names(entry) for entry in entries)
+        ]
+        assert found in ([section], [COMMON])
+
+
+@each_row("verb", VERBS)
+def test_the_first_screen_shows_the_common_options(shardwise, monkeypatch, verb):
+    """Usage, arguments, at most eight options, an example; and where the others are."""
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = shardwise(verb, "--help")
+    found = structure(verb)
+    assert code == 0
+    assert len(out.splitlines()) <= LINES, out
+    assert out.startswith(f"Usage: shardwise {verb}")
+    assert all(f"  {one.names} " in out for one in found.arguments)
+    assert found.examples[0].split(" --")[0] in out
+    if COMMON not in found.sections:
+        assert "--help-all" not in out
+        return
+    common = found.sections[COMMON]
+    assert len(common) == 8 if verb in ("estimate", "search", "sweep") else len(common) <= 8
+    listed = out[out.index(f"{COMMON}:") :]
+    assert re.findall(r"^  (-.*?)(?:  |$)", listed, re.MULTILINE) == [one.names for one in common]
+    more = " ".join(out[out.index("--help-all shows") :].split())
+    others = [name.split(" (")[0].lower() for name in found.sections if name != COMMON]
+    assert more == f"--help-all shows {', '.join(others)}."
+
+
+@each_row("verb", VERBS)
+def test_all_options_are_shown_at_any_width(shardwise, monkeypatch, verb):
+    """No line is too wide, and no name is cut."""
+    found = structure(verb)
+    entries = [one for all_ in found.sections.values() for one in all_]
+    for width in (60, 80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        _, out, _ = shardwise(verb, "--help-all")
+        longest = max(len(one.names) for one in [*entries, *found.arguments])
+        assert max(map(len, out.splitlines())) <= max(width, longest + 2)
+        assert all(f"\n{heading}:\n" in out for heading in found.sections)
+        for one in entries:
+            assert re.search(rf"^  {re.escape(one.names)}(  |$)", out, re.MULTILINE)
+
+
+@each_row("verb", VERBS)
+def test_examples_have_options_of_the_verb(verb):
+    """They are parsed as when they are entered."""
+    context, command = command_of(verb)
+    for example in structure(verb).examples:
+        program, name, *words = shlex.split(example)
+        assert (program, name) == ("shardwise", verb)
+        assert command.make_context(verb, words, parent=context.parent).params
+
+
+@pytest.mark.parametrize("verb", ["estimate", "search", "peers", "schema"])
+def test_examples_run(shardwise, verb):
+    """As they are."""
+    for example in structure(verb).examples:
+        code, out, err = shardwise(*shlex.split(example)[1:])
+        assert code == 0, err
+        assert out
+
+
+def test_the_help_of_the_command_fits_a_screen(shardwise, monkeypatch):
+    """Each verb once, under what it is for, with one example."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shardwise("--help")
+    assert len(out.splitlines()) <= LINES
+    assert max(map(len, out.splitlines())) <= 80
+    example = re.search("^Example: shardwise (.*)$", out, re.MULTILINE)
+    assert shardwise(*shlex.split(example[1]))[0] == 0
+    headings = re.findall(r"^(\w.*):$", out, re.MULTILINE)
+    assert headings == [*VERB_GROUPS, "Options"]
+    assert re.findall(r"^  ([a-z]+)  ", out, re.MULTILINE) == list(VERBS)
+
+
+def test_the_structure_of_a_help_is_that_of_its_verb():
+    """What the reference of commands is made of."""
+    found = verb_help("schema")
+    assert found == VerbHelp(
+        verb="schema",
+        summary=VERBS["schema"],
+        usage="shardwise schema NAME [OPTIONS]",
+        description=found.description,
+        examples=("shardwise schema strategy",),
+        arguments=(Entry("NAME", found.arguments[0].help),),
+        sections={},
+    )
+
+
+@each_row(
+    ("words", "problem"),
+    [
+        (("estimate", "--gpu", 8), "--gpu; did you mean '--gpus'? `shardwise estimate --help-all`"),
+        (("peers", "--zzzz"), "--zzzz; `shardwise peers --help-all` lists all"),
+        (("--verbos", "peers"), "--verbos; did you mean '--verbose'? `shardwise --help` lists all"),
+    ],
+)
+def test_an_unknown_option_names_the_closest(shardwise, words, problem):
+    """In one line."""
+    code, _, err = shardwise(*words)
+    assert code == 2
+    assert err.startswith(f"error: command line: no such option: {problem}")
+    assert err.count("\n") == 1
+
+
+HELPED = [verb for verb in VERBS if verb not in ("schema", "validate")]
+
+
+@each_row("verb", HELPED)
+def test_help_leaks_no_python(shardwise, verb):
+    """No tuples, no None."""
+    _, out, _ = shardwise(verb, "--help-all")
+    assert not re.search(r"\(\)|',|None|True|False", out)
+
+
+@each_row("verb", ["estimate", "trace", "peers", "search"])
+def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
+    """Of models, of systems, of strategies."""
+    out = " ".join(shardwise(verb, "--help-all")[1].split())
+    files = "Files (YAML, JSON, TOML; also .gz): shardwise, Calculon, SimuMax, NERSC"
+    assert f"{files}, AMPeD or Hugging Face format, or launch file of a trainer" in out
+    assert f"{files} or AMPeD format." in out
+    if verb != "search":
+        told = "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or"
+        assert told in out
+
+
+FLAGS = {
+    "--tp N": "Default: 1.",
+    "--stage-layers N,...": "",
+    "--expert-capacity X": "if not set: dropless.",
+    "--expert-imbalance X": "Default: 1.",
+    "--recompute-parts PART,...": "Default: core_attention.",
+    "--frozen PART,...": "norms, head. Default: none.",
+    "--lora-parts PART,...": "experts, embedding, head. Default: attention,mlp.",
+    "--stack NAME": "if not set: that of the system.",
+    "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
+    "--zero N": "Default: 1.",
+}
+
+
+def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
+    """By the types of the fields."""
+    text = " ".join(shardwise("estimate", "--help-all")[1].split())
+    flags = re.split(r" (?=--[a-z])", text)
+    for flag, ending in FLAGS.items():
+        name = flag.split(" ")[0]
+        told = next(part for part in flags if part.startswith(f"{name} "))
+        if "/" in flag:  # split at its second name
+            told += " " + flags[flags.index(told) + 1]
+        assert told.startswith(flag)
+        assert ending in told
+
+
+def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
+    """None is forgotten."""
+    text = shardwise("estimate", "--help-all")[1]
+    told = len(re.findall(r"Default:", text)) - 1  # of --tables
+    fields = Strategy.model_fields.values()
+    assert told == sum(field.default is not None for field in fields)
