@@ -4,7 +4,7 @@ Rules of FSDP2 on a Llama of 96 layers by our own operations. Compute-bound: 819
 64 GPUs; communication-bound: 512 tokens, so that nearly all communication is exposed. What matters
 is the ratio of planning to one look at a wrapping, as every other planner would need many of them,
 and the gap to the bound where the proof is cut short. Then the same algorithm with the rules of
-fsdp_ilp, on the statistics of docs/llama4-modules.json with their second layer repeated.
+fsdp_ilp, on the statistics of docs/examples/llama4-modules.json with their second layer repeated.
 """
 
 from dataclasses import fields, replace
@@ -25,7 +25,7 @@ from shardwise.interop.fsdp_ilp.files import ModuleInfo, read_module_info
 from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
 
 LAYERS, GPUS, LIMIT_S = 96, 64, 5.0
-STATISTICS = Path(__file__).parents[1] / "docs/llama4-modules.json"
+STATISTICS = Path(__file__).parents[1] / "docs/examples/llama4-modules.json"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Compare published recipes with the best plans of our search; write the table of docs/recipes.md.
+"""Compare published recipes with the best plans of our search: docs/reference/recipe-plans.md.
 
     python scripts/recipes_table.py                      # every recipe; some minutes
     python scripts/recipes_table.py --only NAME,NAME --print
@@ -30,7 +30,7 @@ from shardwise.planning.search.user_strategy import UserStrategy
 from shardwise.report.tables.strategy_line import in_brief, word
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "recipes.md"
+PAGE = ROOT / "docs" / "reference" / "recipe-plans.md"
 SAVED = ROOT / "build" / "recipes-table.json"
 START, END = "<!-- table: scripts/recipes_table.py -->", "<!-- end of table -->"
 _HEADS = (

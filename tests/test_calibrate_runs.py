@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -369,12 +368,8 @@ def test_wrong_words_are_refused(shardwise, words, problem):
     assert problem in err
 
 
-def test_the_file_of_the_page_is_read(tmp_path):
-    """As it stands there."""
-    page = (Path(__file__).parents[1] / "docs/accuracy/index.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```yaml\n(# runs\.yaml.*?)```", page, re.DOTALL)
-    path = tmp_path / "runs.yaml"
-    path.write_text(text)
-    found = calibrated_by_runs(at(1.0), path)
-    assert [run.name for run in found.runs] == ["run 1", "run 2", "long"]
+def test_the_file_of_the_page_is_read():
+    """The example of the guide on figures of one's own."""
+    found = calibrated_by_runs(at(1.0), Path(__file__).parents[1] / "docs/examples/runs.yaml")
+    assert [run.name for run in found.runs] == ["two-stages", "four-stages", "long"]
     assert found.unusable == ()

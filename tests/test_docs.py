@@ -22,7 +22,10 @@ from shardwise.cli import run
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose commands take seconds; .ci/run looks at them too.
-SLOW = [ROOT / "docs" / name for name in ("fsdp.md", "search.md", "sweep.md")]
+SLOW = [
+    ROOT / "docs" / name
+    for name in ("guides/fsdp-units.md", "reference/largest-model.md", "search.md")
+]
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 

@@ -32,7 +32,7 @@ from shardwise.parallel.constraints import first_violation
 
 pytestmark = pytest.mark.any_software
 
-PAGE = Path(__file__).parent.parent / "docs" / "flags.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "flags.md"
 HELD = (*MEMORY_PARTS, "offloaded")
 OUTPUTS = (*TIME_PARTS, *(f"{part} bytes" for part in HELD), "parameters")
 ALL = {
