@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -26,10 +26,12 @@ from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
+from shardwise.config.keywords import StrategyColumns, StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
+from shardwise.config.strategy_input import StrategyLike, columns_of, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
@@ -53,7 +55,6 @@ from shardwise.ops.quantization import RECIPES
 from shardwise.parallel.constraints import first_violation, refuse_illegal
 from shardwise.parallel.placement import place
 
-StrategyLike = Strategy | Mapping[str, Any] | str | Path
 _JOULE_PER_KWH = 3.6e6
 # Backward computes two products for each one forward: gradients of inputs and of weights.
 _FORWARD_SHARE = 1 / 3
@@ -64,11 +65,12 @@ _CHUNK = 1 << 16
 def estimate(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: StrategyLike,
+    strategy: StrategyLike | None = None,
     *,
     operations: bool = False,
     gemms: bool = False,
     flops_convention: FlopsConvention = "causal",
+    **fields: Unpack[StrategyKeywords],
 ) -> Estimate:
     """Estimate step time, memory and cost of one strategy.
 
@@ -77,13 +79,15 @@ def estimate(
     model, system
         Config objects, catalog names or files.
     strategy
-        A `Strategy`, its fields as a mapping, or a file.
+        A `Strategy`, its fields as a mapping, or a file; or leave it out and set `fields`.
     operations
         Whether to list every kernel and collective.
     gemms
         Whether to list every matrix product.
     flops_convention
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
+    **fields
+        Fields of the strategy, which override those of `strategy`: ``gpus=64, tp=8, gbs=128``.
 
     Raises
     ------
@@ -93,16 +97,16 @@ def estimate(
     Examples
     --------
     >>> from shardwise import estimate
-    >>> result = estimate(
-    ...     "llama3-70b", "h100-sxm", {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
-    ... )
-    >>> result.fits
+    >>> result = estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128)
+    >>> result.fits, result.micro_batches
+    (True, 32)
+    >>> estimate("llama3-70b", "h100-sxm", result.strategy, recompute="full").hfu > result.hfu
     True
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     check_flags(operations=operations, gemms=gemms)
     the_model, the_system = Model.load(model), System.load(system)
-    requested = Strategy.load(strategy)
+    requested = strategy_of(strategy, fields)
     resolved = requested.resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
@@ -212,9 +216,10 @@ def _gemms() -> ModuleType:
 def estimate_many(
     model: Model | str | Path,
     system: System | str | Path | Sequence[System | str | Path],
-    strategies: Mapping[str, object] | Sequence[Strategy] | object,
+    strategies: Mapping[str, object] | Sequence[Strategy] | object | None = None,
     *,
     flops_convention: FlopsConvention = "causal",
+    **fields: Unpack[StrategyColumns],
 ) -> EstimateTable:
     """Estimate a table of strategies through the same functions as `estimate`.
 
@@ -228,13 +233,23 @@ def estimate_many(
         text or one list of words applies to all rows, a list of lists has one set per row.
     flops_convention
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
+    **fields
+        Columns or single values, which override those of `strategies`.
 
     Returns
     -------
     One row per strategy, in order; a row that breaks a rule holds NaN and the rule.
+
+    Examples
+    --------
+    >>> from shardwise import estimate_many
+    >>> table = estimate_many("llama3-70b", "h100-sxm", gpus=64, tp=[2, 4, 8], pp=2, gbs=128)
+    >>> table.to_frame().select("tp", "dp", "fits").rows()
+    [(2, 16, False), (4, 8, False), (8, 4, True)]
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     the_model = Model.load(model)
+    strategies = columns_of(strategies, fields)
     if isinstance(strategies, Sequence) and not strategies:
         problem = "an empty list; provide at least one strategy"
         raise InputError(Fault(field="strategies", problem=problem))

@@ -11,8 +11,9 @@ from shardwise.cli.options import COMMAND_LINE, expand, refuse_options
 from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.reliability import Reliability
-from shardwise.config.strategy import Strategy, explicit_fields
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
+from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import Site
 
 if TYPE_CHECKING:

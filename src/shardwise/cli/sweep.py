@@ -44,8 +44,8 @@ from shardwise.cli.space import (
     read_space,
 )
 from shardwise.config import files
-from shardwise.config.strategy import explicit_fields
 from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.interop.translation import known_reference

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -482,17 +481,3 @@ class Strategy(ConfigBase):
         elif dp * product != gpus:
             fault("gpus", f"must equal {degrees} x dp {dp} = {dp * product}", gpus)
         return gpus, dp
-
-
-def explicit_fields(strategy: Strategy | Mapping[str, object] | str | Path) -> dict[str, Any]:
-    """Fields that a strategy names, as plain values, with levels in place of their extents.
-
-    A `Strategy` that was made already has its extents.
-
-    Raises
-    ------
-    InputError
-        If anything in it is wrong.
-    """
-    loaded, resolved = Strategy.explained(strategy)
-    return loaded.explicit_fields(resolved.data)

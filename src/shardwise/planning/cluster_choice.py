@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate, Software
@@ -25,6 +25,7 @@ from shardwise.config.system import Price, Site, System
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
 from shardwise.planning.search.evaluate import MEMORY, SECOND_MEMORY
+from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import load_space
@@ -39,7 +40,6 @@ Progress = Callable[[float, int, str], None]
 """Called with the systems searched, partial ones included, their number, and what is searched."""
 
 _REASONS_SHOWN = 3
-_BATCH = "batch"
 _BATCH_TOKENS = 2.0**23
 _BATCH_SOURCE = "Llama 3 405B had 4 to 16 M tokens: arXiv 2407.21783, section 3.4.1"
 _NEVER = "the run never finishes: failures undo its work"
@@ -169,7 +169,7 @@ def choose_cluster(
     jobs: int | None = None,
     backend: str = "loky",
     progress: Progress | None = None,
-    **fixed: Any,
+    **fixed: Unpack[SpaceKeywords],
 ) -> ClusterChoice:
     """Choose a cluster: the cheapest that meets a deadline, the fastest within a budget.
 
@@ -439,7 +439,7 @@ def _why_none(size: _Size) -> str:
     """Why nothing is feasible with a number of accelerators and a batch."""
     reasons = Counter(size.rejected)
     split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"
-    if not reasons or set(reasons) == {_BATCH}:
+    if not reasons or set(reasons) == {"batch"}:
         return f"no degrees of the space split {split}"
     full = reasons[MEMORY] + reasons[SECOND_MEMORY]
     if full:

@@ -4,15 +4,18 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 from shardwise._version import __version__
 from shardwise.analysis.results import Estimate
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags
-from shardwise.estimator import StrategyLike, estimate
+from shardwise.estimator import estimate
 from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
 from shardwise.interop.launchers import (
     faults_of_plan,
@@ -78,11 +81,12 @@ def export(
     launcher: str | Launcher,
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: StrategyLike,
+    strategy: StrategyLike | None = None,
     *,
     release: str | None = None,
     ending: str | None = None,
     nearest: bool = False,
+    **fields: Unpack[StrategyKeywords],
 ) -> Export:
     """Write a plan as the configuration of a launcher.
 
@@ -90,11 +94,9 @@ def export(
     ----------
     launcher
         ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
-    model, system
-        Config objects, catalog names or files.
-    strategy
-        A `Strategy`, its fields as a mapping, or a file. Without a stack it has that of the
-        launcher, whose rules apply and whose times are predicted.
+    model, system, strategy, **fields
+        As for `estimate`. Without a stack the strategy has that of the launcher, whose rules apply
+        and whose times are predicted.
     release
         Release whose options are written; by default the first, of those that the launcher lists,
         that can express the plan.
@@ -108,6 +110,13 @@ def export(
     InputError
         If an input is wrong. `CannotExportError`, with the nearest plan, if the launcher cannot
         express the strategy or the strategy does not fit in memory.
+
+    Examples
+    --------
+    >>> from shardwise import export
+    >>> made = export("torchtitan", "llama3-8b", "h100-sxm", gpus=8, zero=3, gbs=8)
+    >>> made.files[0].ending, "data_parallel_shard_degree" in made.files[0].text
+    ('.toml', True)
     """
     check_flags(nearest=nearest)
     used = launcher if isinstance(launcher, Launcher) else launcher_of(launcher)
@@ -118,7 +127,7 @@ def export(
         release=None if release is None else known_release(used, release),
         ending=ending,
     )
-    requested = Strategy.load(strategy)
+    requested = strategy_of(strategy, fields)
     if requested.any_software:
         problem = "has no effect on an export: what is written runs on the launcher's release"
         raise InputError(Fault.of("any_software", True, problem))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from pydantic import field_validator
@@ -12,14 +13,16 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import Optimizer
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.reliability import Reliability
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import StrategyLike
 from shardwise.config.system import Price, Site, System
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.errors import Fault, InputError
-from shardwise.estimator import StrategyLike, estimate
+from shardwise.estimator import estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
 
@@ -43,17 +46,18 @@ class TrainingRun(ConfigBase):
 def estimate_training_time(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: StrategyLike,
+    strategy: StrategyLike | None = None,
     *,
     tokens: float | str,
     reliability: Reliability | Mapping[str, object] | str | Path | None = None,
     site: Site | Mapping[str, object] | None = None,
+    **fields: Unpack[StrategyKeywords],
 ) -> TrainingTime:
     """Estimate how long a training run takes, what it costs, and what it loses to failures.
 
     Parameters
     ----------
-    model, system, strategy
+    model, system, strategy, **fields
         As for `estimate`.
     tokens
         Tokens to train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``.
@@ -71,14 +75,14 @@ def estimate_training_time(
     --------
     >>> from shardwise import estimate_training_time
     >>> run = estimate_training_time(
-    ...     "llama3-8b", "h100-sxm", {"gpus": 64, "tp": 2, "gbs": 512}, tokens="100B"
+    ...     "llama3-8b", "h100-sxm", gpus=64, tp=2, gbs=512, tokens="100B"
     ... )
     >>> run.steps, run.tokens, run.co2_kg, run.goodput
     (23842, 100000595968, None, None)
     """
     run = TrainingRun.load({"tokens": tokens, "site": site, "reliability": reliability})
     the_model, the_system = Model.load(model), System.load(system)
-    found = with_training(estimate(the_model, the_system, strategy), the_system, run)
+    found = with_training(estimate(the_model, the_system, strategy, **fields), the_system, run)
     assert found.whole_run is not None  # noqa: S101 - set by `with_training`
     return found.whole_run
 

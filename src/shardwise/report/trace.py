@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from shardwise.analysis.timeline.actions import KINDS
 from shardwise.analysis.timeline.step import (
@@ -15,8 +15,9 @@ from shardwise.analysis.timeline.step import (
     step_timeline,
 )
 from shardwise.config import files
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
-from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags
@@ -151,19 +152,18 @@ class Trace(Charted):
 def trace(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: Strategy | Mapping[str, object] | str | Path,
+    strategy: StrategyLike | None = None,
     *,
     micro_batches: int | None = None,
     operations: bool = False,
+    **fields: Unpack[StrategyKeywords],
 ) -> Trace:
     """Simulate one step of one strategy, pass by pass.
 
     Parameters
     ----------
-    model, system
-        Configs, catalog names or files.
-    strategy
-        A `Strategy`, its fields as a mapping, or a file.
+    model, system, strategy, **fields
+        As for `estimate`.
     micro_batches
         Write only the first so many one by one; all are simulated.
     operations
@@ -177,7 +177,7 @@ def trace(
     Examples
     --------
     >>> from shardwise import trace
-    >>> step = trace("llama3-70b", "h100-sxm", {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128})
+    >>> step = trace("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128)
     >>> len(step.to_dict()["ranks"])
     2
     """
@@ -188,7 +188,7 @@ def trace(
         place = {"field": "micro_batches", "problem": problem}
         raise InputError(Fault(**place, value=micro_batches, has_value=True))
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(the_model, the_system.stack)
+    resolved = strategy_of(strategy, fields).resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     passes = passes_in_step(table)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Unpack
 
 from shardwise.analysis.components import (
     FULL_LAYER,
@@ -30,8 +31,9 @@ from shardwise.analysis.graph.records import (
 from shardwise.analysis.graph.tensors import Tensors, base_name
 from shardwise.analysis.layer_totals import update_flops
 from shardwise.config.enums import Schedule
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Layer, Model
-from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
@@ -54,7 +56,8 @@ _BOTH_WAYS = ("zb-v", "dualpipe")
 def graph_of(
     model: Model | str | Path,
     system: System | str | Path,
-    strategy: Strategy | Mapping[str, object] | str | Path,
+    strategy: StrategyLike | None = None,
+    **fields: Unpack[StrategyKeywords],
 ) -> ComputeGraph:
     """Return what one strategy runs: a layer of each kind, embedding, head, and the full model.
 
@@ -63,10 +66,8 @@ def graph_of(
 
     Parameters
     ----------
-    model, system
-        Configs, catalog names or files.
-    strategy
-        A `Strategy`, its fields as a mapping, or a file.
+    model, system, strategy, **fields
+        As for `estimate`.
 
     Raises
     ------
@@ -76,12 +77,12 @@ def graph_of(
     Examples
     --------
     >>> from shardwise import graph_of
-    >>> graph = graph_of("llama3-8b", "h100-sxm", {"gpus": 8, "tp": 8, "gbs": 8})
+    >>> graph = graph_of("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
     >>> [part.name for part in graph.parts]
     ['embedding', 'layer 0', 'head']
     """
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(the_model, the_system.stack)
+    resolved = strategy_of(strategy, fields).resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     costs = operation_costs(the_model, the_system, table, place(the_system, table))

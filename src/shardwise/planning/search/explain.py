@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import OFFLOADS
+from shardwise.config.strategy_input import StrategyLike
 from shardwise.config.system import System
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import check_function
-from shardwise.estimator import StrategyLike, estimate
+from shardwise.estimator import estimate
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import Evaluated
+from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.plans import plans_of
 from shardwise.planning.search.progress import Progress, Reporter
@@ -55,7 +57,7 @@ def explain(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     progress: Progress | None = None,
-    **fixed: Any,
+    **fixed: Unpack[SpaceKeywords],
 ) -> Explanation:
     """Explain why a strategy is illegal, too big, or slower than the best, and how to improve it.
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from shardwise.ops.quantization import FROZEN_BYTES, RECIPES
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import broken_options, excess_bytes
+from shardwise.planning.search.keywords import LayoutKeywords
 from shardwise.planning.search.model_shapes import Family, family_of
 from shardwise.planning.search.placements import divisors
 from shardwise.planning.search.query import load_space, usable_bytes
@@ -54,7 +55,7 @@ def largest_model(
     reserve: float | str = 0.0,
     count: int = _SHOWN,
     shapes: str = "gpt",
-    **fixed: Any,
+    **fixed: Unpack[LayoutKeywords],
 ) -> LargestModel:
     """Find the largest dense GPT that some strategy fits onto a number of accelerators.
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
@@ -14,6 +14,7 @@ from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_search, space_for
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.pieces import Scanned, Work
 from shardwise.planning.search.plans import (
     LEVELS_AXES,
@@ -60,7 +61,7 @@ def search(
     counts: bool = False,
     bounds: bool = True,
     launcher: str | None = None,
-    **fixed: Any,
+    **fixed: Unpack[SpaceKeywords],
 ) -> SearchResult:
     """Find the best ways to run a model on a system.
 
@@ -243,7 +244,7 @@ def count(
     model: Model | str | Path,
     system: System | str | Path,
     space: Space | Mapping[str, Any] | str | Path | None = None,
-    **fixed: Any,
+    **fixed: Unpack[SpaceKeywords],
 ) -> tuple[int, dict[str, int]]:
     """Return the number of strategies of a space, and those that break a rule by reason."""
     the_model, the_system = Model.load(model), System.load(system)

@@ -19,11 +19,11 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import default_dispatchers
 from shardwise.config.strategy_fields import CHOICE_FIELDS
+from shardwise.config.strategy_input import StrategyLike
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import evaluate_distinct
 from shardwise.errors import Fault, InputError
-from shardwise.estimator import StrategyLike
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.effects import (
     EFFECTS,

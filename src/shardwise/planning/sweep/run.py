@@ -4,15 +4,17 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from shardwise.config.model import Model
-from shardwise.config.strategy import Strategy, explicit_fields
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_sweep, space_for
+from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
@@ -44,7 +46,7 @@ def sweep(
     reoptimise: bool | None = None,
     progress: Progress | None = None,
     launcher: str | None = None,
-    **fixed: Any,
+    **fixed: Unpack[SpaceKeywords],
 ) -> SweepResult:
     """Find the best strategies for every combination of varied values.
 

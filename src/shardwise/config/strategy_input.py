@@ -1,0 +1,86 @@
+"""A strategy as a user sets it: an object, a mapping, a file, keywords, or keywords over these."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.strategy import Strategy
+from shardwise.errors import Fault, InputError
+
+StrategyLike = Strategy | Mapping[str, Any] | str | Path
+_MISSING = "is missing: set its fields (gpus=64, tp=8, gbs=128), or pass a mapping or a file"
+
+
+def strategy_of(strategy: StrategyLike | None, fields: Mapping[str, object]) -> Strategy:
+    """Return a strategy with other values for some fields.
+
+    Parameters
+    ----------
+    strategy
+        None: the fields are all that is set.
+    fields
+        Keywords of a user.
+
+    Raises
+    ------
+    InputError
+        If there is neither, or anything in them is wrong.
+    """
+    if not fields:
+        return Strategy.load(_required(strategy))
+    named = {canonical_names(Strategy).get(name, name) for name in fields}
+    own = {} if strategy is None else explicit_fields(strategy)
+    return Strategy.load({n: value for n, value in own.items() if n not in named} | dict(fields))
+
+
+def columns_of(strategies: object, fields: Mapping[str, object]) -> object:
+    """Return strategies with other values for some columns.
+
+    Parameters
+    ----------
+    strategies
+        A mapping of columns, a data frame, a list of strategies, or None.
+    fields
+        Keywords of a user: columns, or single values for all rows.
+
+    Raises
+    ------
+    InputError
+        If there is neither, or the strategies are a list, which has no columns.
+    """
+    if not fields:
+        return _required(strategies)
+    if strategies is None:
+        return fields
+    if isinstance(strategies, Sequence):
+        problem = "columns go with a mapping or a data frame; set them in each strategy of the list"
+        raise InputError(Fault(source="strategies", field=next(iter(fields)), problem=problem))
+    if not isinstance(strategies, Mapping) and hasattr(strategies, "columns"):
+        frame: Any = strategies
+        strategies = {name: frame[name].to_numpy() for name in frame.columns}
+    if not isinstance(strategies, Mapping):
+        return strategies
+    short = canonical_names(Strategy)
+    named = {short.get(name, name) for name in fields}
+    return {n: c for n, c in strategies.items() if short.get(n, n) not in named} | dict(fields)
+
+
+def _required(value: Any) -> Any:
+    if value is None:
+        raise InputError(Fault(source="strategy", problem=_MISSING))
+    return value
+
+
+def explicit_fields(strategy: StrategyLike) -> dict[str, Any]:
+    """Fields that a strategy names, as plain values, with levels in place of their extents.
+
+    A `Strategy` that was made already has its extents.
+
+    Raises
+    ------
+    InputError
+        If anything in it is wrong.
+    """
+    loaded, resolved = Strategy.explained(strategy)
+    return loaded.explicit_fields(resolved.data)
