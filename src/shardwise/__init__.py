@@ -1,10 +1,46 @@
 """shardwise: know a training run before you launch it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise import shown
 from shardwise._version import __version__
 from shardwise.config import readers
+
+if TYPE_CHECKING:
+    from shardwise.analysis.comparison import Comparison
+    from shardwise.analysis.estimate_table import EstimateTable
+    from shardwise.analysis.graph.build import graph_of
+    from shardwise.analysis.graph.records import ComputeGraph
+    from shardwise.analysis.results import Estimate
+    from shardwise.analysis.training_run.results import TrainingTime
+    from shardwise.config.model import Model
+    from shardwise.config.recipe import Recipe
+    from shardwise.config.reliability import Reliability
+    from shardwise.config.stack import Stack
+    from shardwise.config.strategy import Strategy
+    from shardwise.config.system import System
+    from shardwise.errors import InputError, ShardwiseError, UnknownNameError
+    from shardwise.estimator import estimate, estimate_many
+    from shardwise.fsdp.api import plan_fsdp
+    from shardwise.fsdp.result import FsdpPlan
+    from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
+    from shardwise.interop.launchers import read_launch
+    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+    from shardwise.planning.compare.run import compare
+    from shardwise.planning.diagnose.results import Diagnosis
+    from shardwise.planning.diagnose.run import diagnose
+    from shardwise.planning.export import CannotExportError, Export, export
+    from shardwise.planning.nearest import NearestPlan
+    from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
+    from shardwise.planning.search.explain import explain
+    from shardwise.planning.search.largest_model import largest_model
+    from shardwise.planning.search.results import Explanation, LargestModel, SearchResult
+    from shardwise.planning.search.run import search
+    from shardwise.planning.search.space import Space
+    from shardwise.planning.sweep.results import SweepPoint, SweepResult
+    from shardwise.planning.sweep.run import sweep
+    from shardwise.planning.training_time import estimate_training_time
+    from shardwise.report.trace import Trace, trace
 
 __all__ = [
     "CannotExportError",
@@ -18,6 +54,7 @@ __all__ = [
     "Export",
     "FsdpPlan",
     "InputError",
+    "LargestModel",
     "Launch",
     "LaunchFile",
     "Model",
@@ -69,6 +106,7 @@ _HOME = {
     "Export": "planning.export",
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
+    "LargestModel": "planning.search.results",
     "Launch": "interop.launch",
     "LaunchFile": "interop.launch",
     "Model": "config.model",
@@ -128,12 +166,19 @@ def _report() -> shown.Reports:
 shown.register(_report)
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name where it is first used, so that `shardwise --help` stays fast."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
+if not TYPE_CHECKING:  # which reads the imports above, and where other names are mistakes
 
-    value = getattr(import_module(f"shardwise.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        """Import a public name where it is first used, so that `shardwise --help` stays fast."""
+        if name not in _HOME:
+            raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
+        from importlib import import_module  # noqa: PLC0415
+
+        value = getattr(import_module(f"shardwise.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Names that a prompt completes: the public ones, whether they are imported yet or not."""
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack
 
 from pydantic import (
     AliasChoices,
@@ -43,6 +43,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.expressions.chain import with_located_file
 from shardwise.config.extents import EXTENTS, canonical_placement
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.roles import (
     ALL_TIME,
@@ -335,6 +336,10 @@ class Strategy(ConfigBase):
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Whether the strategy may need software that the stack is not: rules of what its release can
     run do not apply."""
+
+    if TYPE_CHECKING:  # short names, too
+
+        def __init__(self, **fields: Unpack[StrategyKeywords]) -> None: ...
 
     @classmethod
     def located(cls, data: Mapping[str, object], source: str) -> Mapping[str, object]:

@@ -305,7 +305,7 @@ class Table:
 
     def strategy(self, row: int) -> Strategy:
         """Return one row as a `Strategy`."""
-        values = {name: self._value(field, row) for name, field in COLUMNS.items()}
+        values: dict[str, Any] = {name: self._value(field, row) for name, field in COLUMNS.items()}
         return Strategy(**values, sequence_parallel=bool(self.sequence_parallel[row]))
 
     def _value(self, field: StrategyField, row: int) -> object:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 from pydantic import (
@@ -36,6 +36,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
+from shardwise.planning.search.keywords import SpaceKeywords
 
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
@@ -156,6 +157,10 @@ class Space(_Values):
     batch: Literal["fixed", "largest"] = "fixed"
     """Whether every strategy has exactly the global batch, or the largest multiple of its replicas
     up to it."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **fields: Unpack[SpaceKeywords]) -> None: ...
 
     @field_validator(*SPACE_FIELDS, mode="before")
     @classmethod
