@@ -1,5 +1,6 @@
 """The public surface, and the package as users install it."""
 
+import ast
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -26,6 +27,7 @@ def test_the_public_surface_is_what_all_names():
         "Export",
         "FsdpPlan",
         "InputError",
+        "LargestModel",
         "Launch",
         "LaunchFile",
         "Model",
@@ -68,6 +70,22 @@ def test_the_public_surface_is_what_all_names():
         assert getattr(shardwise, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'predict'"):
         shardwise.predict  # noqa: B018 - the access itself must fail
+
+
+def test_type_checkers_see_the_names_that_are_imported_when_used():
+    """What is imported for type checkers is what `__getattr__` imports, and `__all__` lists it."""
+    tree = ast.parse(Path(shardwise.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: node.module.removeprefix("shardwise.")
+        for node in block.body
+        for alias in node.names
+    }
+    home = shardwise._HOME  # noqa: SLF001 - where names are imported from
+    assert typed == home
+    assert {*shardwise.__all__} == {*home, "__version__"}
+    assert {*shardwise.__all__} <= {*dir(shardwise)}
+    assert (Path(shardwise.__file__).parent / "py.typed").exists()
 
 
 def test_errors_form_one_tree():
