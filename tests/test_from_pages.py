@@ -23,8 +23,10 @@ from shardwise.interop.calculon.files import (
     CalculonProcessor,
     CalculonSystem,
 )
+from shardwise.interop.launchers import LAUNCHERS
 from shardwise.interop.nersc.counterparts import NERSC
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
+from shardwise.interop.simumax import files as simumax
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.validate import COLLECTIONS, SUITES
 
@@ -32,7 +34,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "from"
 PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.name != "index.md"]
 HEAD = "| there | here |"
 # A place that is none, and says so.
-NONE = ("no effect", "not reproduced", "not needed", "no place", "refused", "the same", "always")
+NONE = ("no effect", "not needed", "no place", "refused", "the same", "always")
 _CODE = re.compile(r"`([^`]+)`")
 _WORD = re.compile(r"[\w.-]+")
 _VALUE = re.compile(r"[A-Z0-9=.,:x*~/+-]+|.*\.(?:json|yaml|csv|npy|html|txt|pickle|parquet|gz|log)")
@@ -79,7 +81,7 @@ def _names_of(schema: Any) -> Iterator[str]:
 def _names() -> frozenset[str]:
     """Fields and their values, results, entries of the catalog, suites, verbs and Python names."""
     found = {*VERBS, *shardwise.__all__, *OBJECTIVES, *SUITES, *COLLECTIONS}
-    found.update(TIME_PARTS, _THINGS)
+    found.update(TIME_PARTS, _THINGS, (one.name for one in LAUNCHERS))
     for kind, config in SCHEMAS.items():
         modes = ("validation", "serialization") if kind == "estimate" else ("validation",)
         for mode in modes:
@@ -94,7 +96,7 @@ def _names() -> frozenset[str]:
 
 def _unknown(code: str) -> Iterator[str]:
     """Words of one inline code that no verb, flag, field, value or entry has."""
-    words = code.split()
+    words = code.replace("[]", "").split()
     verb = words[0] if words[0] in VERBS else ""
     flags, help_of = _options(), ""
     for word in words[bool(verb) :]:
@@ -150,6 +152,23 @@ KEYS = {
     "nersc": {
         *(name for one in (NerscModel, NerscSystem) for name in one.model_fields),
         *(row.name for row in NERSC),
+    },
+    "simumax": {
+        *(
+            name
+            for one in (simumax.SimumaxModel, simumax.SimumaxStrategy)
+            for name in one.model_fields
+        ),
+        *(
+            name
+            for one in (simumax.SimumaxSystem, simumax.SimumaxNetworks)
+            for name in one.model_fields
+        ),
+        *(
+            name
+            for one in (simumax.SimumaxAccelerator, simumax.SimumaxCollective)
+            for name in one.model_fields
+        ),
     },
 }
 
