@@ -1,4 +1,4 @@
-"""docs/conformance.md says what AMPeD gives: sizes of its faults, errors on measured runs.
+"""docs/from/amped.md says what AMPeD gives: sizes of its faults, errors on measured runs.
 
 SHARDWISE_UPDATE_DOCS=1 writes its tables anew.
 """
@@ -18,7 +18,7 @@ from shardwise.validate.amped import Published
 from shardwise.validate.measured.predict import predict_runs, translate
 from shardwise.validate.measured.store import load_runs
 
-PAGE = Path(__file__).parents[1] / "docs/conformance.md"
+PAGE = Path(__file__).parents[1] / "docs/from/amped.md"
 BLOCK = re.compile(r"<!-- table: (amped-\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 GIVEN = {"gpus": 1024, "tp": 8, "pp": 8, "gbs": 1536}
 KEPT = ("gpus", "tp", "pp", "dp", "micro_batch_size", "global_batch_size", "seq_len", "dtype")
@@ -74,7 +74,7 @@ def _faults(case):
         "tensor parallelism forward",
     )
     yield (
-        "the same between stages (which counts the whole batch as one message)",
+        "the same between stages (which counts the full batch as one message)",
         mended("total_forward_pipeline_parallelism", **volumes),
         "pipeline parallelism forward",
     )
@@ -111,7 +111,7 @@ def _faults(case):
 
 
 def _table_of_faults(case):
-    lines = ["| fault | figure | there | mended | step then |", "|---|---|--:|--:|--:|"]
+    lines = ["| fault | figure | there | fixed | step then |", "|---|---|--:|--:|--:|"]
     for fault, (there, mended, step), figure in _faults(case):
         unit = "bytes" if figure.startswith("memory") else "seconds"
         then = "-" if step is None else f"{step:.2f} s"
@@ -151,7 +151,7 @@ def _table_of_gpipe():
     source = {"": {"kind": "published", "text": "GPipe"}}
     model = Model.validated({**published.model, "sources": source})
     steps = {stages: _of_stages(model, published, stages) for stages in (2, 4, 8)}
-    lines = ["| stages | measured | AMPeD | error | bubble mended | error |"]
+    lines = ["| stages | measured | AMPeD | error | bubble fixed | error |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     for stages, measured in published.throughput.items():
         ratios = [one / other for one, other in zip(steps[2], steps[stages], strict=True)]

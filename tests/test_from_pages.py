@@ -15,6 +15,8 @@ from shardwise.cli import VERBS, _app
 from shardwise.cli.export import _THINGS
 from shardwise.cli.schema import SCHEMAS
 from shardwise.engine.step_time import TIME_PARTS
+from shardwise.interop.amped.parameters import KNOWN
+from shardwise.interop.amped.reference import LABELS
 from shardwise.interop.calculon.files import (
     CalculonExecution,
     CalculonMemory,
@@ -23,6 +25,7 @@ from shardwise.interop.calculon.files import (
     CalculonProcessor,
     CalculonSystem,
 )
+from shardwise.interop.fsdp_ilp.files import _Orders, _Statistics
 from shardwise.interop.launchers import LAUNCHERS
 from shardwise.interop.nersc.counterparts import NERSC
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
@@ -125,10 +128,10 @@ def _help(verb: str, flag: str) -> str:
     return ""
 
 
-def test_tables_of_features_are_found():
-    """Every page has them."""
-    assert {page.stem for page in PAGES} >= set(KEYS)
-    assert all(len(_rows(FOLDER / f"{name}.md")) > 40 for name in KEYS)
+def test_every_page_has_tables_of_features():
+    """One page for each tool whose keys are known."""
+    assert {page.stem for page in PAGES} == set(KEYS)
+    assert all(len(_rows(page)) > 40 for page in PAGES)
 
 
 @each_row("page", PAGES)
@@ -143,33 +146,22 @@ def test_each_place_exists(page):
     assert wrong == []
 
 
+def _fields(*configs: Any) -> set[str]:
+    return {name for config in configs for name in config.model_fields}
+
+
 KEYS = {
-    "calculon": {
-        *(name for one in (CalculonModel, CalculonExecution) for name in one.model_fields),
-        *(name for one in (CalculonSystem, CalculonProcessor) for name in one.model_fields),
-        *(name for one in (CalculonMemory, CalculonNetwork) for name in one.model_fields),
-    },
-    "nersc": {
-        *(name for one in (NerscModel, NerscSystem) for name in one.model_fields),
-        *(row.name for row in NERSC),
-    },
-    "simumax": {
-        *(
-            name
-            for one in (simumax.SimumaxModel, simumax.SimumaxStrategy)
-            for name in one.model_fields
-        ),
-        *(
-            name
-            for one in (simumax.SimumaxSystem, simumax.SimumaxNetworks)
-            for name in one.model_fields
-        ),
-        *(
-            name
-            for one in (simumax.SimumaxAccelerator, simumax.SimumaxCollective)
-            for name in one.model_fields
-        ),
-    },
+    "amped": {*KNOWN, *LABELS},
+    "calculon": _fields(
+        *(CalculonModel, CalculonExecution, CalculonSystem),
+        *(CalculonProcessor, CalculonMemory, CalculonNetwork),
+    ),
+    "fsdp-ilp": _fields(_Orders, _Statistics),
+    "nersc": _fields(NerscModel, NerscSystem) | {row.name for row in NERSC},
+    "simumax": _fields(
+        *(simumax.SimumaxModel, simumax.SimumaxStrategy, simumax.SimumaxSystem),
+        *(simumax.SimumaxNetworks, simumax.SimumaxAccelerator, simumax.SimumaxCollective),
+    ),
 }
 
 

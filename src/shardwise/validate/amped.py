@@ -31,7 +31,7 @@ _OURS = (
 )
 _THEIRS = (
     "its formulas as they were described, at its constant efficiency of 0.51. It has no word for "
-    "recompute, which these runs did, nor for ZeRO: both are left out (docs/conformance.md adds a "
+    "recompute, which these runs did, nor for ZeRO: both are left out (docs/from/amped.md adds a "
     "second forward pass)."
 )
 _BUBBLE = "its formulas as they were described, with a bubble too small by the layers."

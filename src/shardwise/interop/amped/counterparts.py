@@ -1,7 +1,7 @@
 """AMPeD's figures of a step and what stands for each of them in an `Estimate`.
 
 Some are sums of its lines, as ours are split differently. None means quite the same in both: the
-reasons say what differs. docs/conformance.md shows the sizes.
+reasons say what differs. docs/from/amped.md shows the sizes.
 """
 
 from collections.abc import Mapping
