@@ -26,12 +26,13 @@ def dualpipe(pipelines: Pipelines) -> Solution:
 
     Rank i and rank p - 1 - i mirror each other, so p ranks do what p / 2 of them in a V would: a
     micro-batch goes down the near stages of one half and up the far stages of the other. Equal
-    stages idle (p / 2 - 1) (F&B + B - 3 W), B with the weights' gradient, where W is not longer
-    than the rest of B and F. Exact for equal stages, with messages that block or take 0 s and
-    pairs of at least 0.9 of their sum (down to 0.6: 5 % short at most); on uneven ones 0.01 % short
-    on average, 1 % at most. Messages that overlap compute delay every pair, fitted on the
-    simulation to within p / 2 messages: 0.05 % off on average, 1.1 % at most, for messages of a
-    twentieth of a pass.
+    stages idle (p / 2 - 1) (F&B + B - 3 W), the paper's, where F takes as long as the gradient of
+    the input and W no longer; where F is longer than that gradient, (p / 2 - 1) (F&B + F - 2 W).
+    (B has the weights' gradient, and F&B is the sum of both.) Exact for equal stages, with messages
+    that block or take 0 s and pairs of at least 0.9 of their sum (down to 0.6: 5 % short at most);
+    on uneven ones 0.01 % short on average, 1 % at most. Messages that overlap compute delay every
+    pair, fitted on the simulation to within p / 2 messages: 0.05 % off on average, 1.1 % at most,
+    for messages of a twentieth of a pass.
 
     Parameters
     ----------
