@@ -24,7 +24,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose commands take seconds; .ci/run looks at them too.
 SLOW = [
     ROOT / "docs" / name
-    for name in ("guides/fsdp-units.md", "reference/largest-model.md", "search.md")
+    for name in (
+        "guides/fsdp-units.md",
+        "guides/layout.md",
+        "reference/largest-model.md",
+        "reference/search.md",
+    )
 ]
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")

@@ -40,7 +40,7 @@ from shardwise import (
 pytestmark = pytest.mark.any_software
 
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
-SLOW_RUN = Path(__file__).parents[1] / "docs" / "diagnose"
+SLOW_RUN = Path(__file__).parents[1] / "docs" / "examples"
 RUN = {"gpus": 8, "tp": 8, "gbs": 8}
 SPACE = {
     "gpus": 8,
