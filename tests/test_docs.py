@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import shardwise
+from cli_options import options
 from rows import each_row
 from shardwise.cli import run
 
@@ -31,6 +32,7 @@ SLOW = [
         "reference/search.md",
     )
 ]
+GLOBAL = ("--verbose", "--log")  # may stand after the verb, too
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
@@ -98,3 +100,20 @@ def test_links_between_pages_lead_somewhere():
 def test_slow_pages_exist():
     """A page that moves is moved in the list of slow pages too."""
     assert [page for page in SLOW if not page.exists()] == []
+
+
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@each_row("page", PAGES)
+def test_commands_have_the_options_that_the_page_shows(page):
+    """Each `shardwise VERB --flag` of a block that is not run."""
+    text = page.read_text(encoding="utf-8")
+    shown = "\n".join(block for kind, block in BLOCK.findall(text) if kind in ("", "sh", "bash"))
+    lines = shown.replace("\\\n", " ").splitlines()
+    for line in (line.split(" #")[0] for line in lines):
+        words = line.split()
+        if words[:1] == ["shardwise"] and words[1].islower():
+            assert words[1] in options(), line
+            flags = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+            assert flags <= {*options()[words[1]], *GLOBAL}, line

@@ -6,12 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
-
 import shardwise
+from cli_options import options
 from rows import each_row
 from shardwise import catalog
-from shardwise.cli import VERBS, _app
+from shardwise.cli import VERBS
 from shardwise.cli.export import _THINGS
 from shardwise.cli.schema import SCHEMAS
 from shardwise.engine.step_time import TIME_PARTS
@@ -54,19 +53,6 @@ def _rows(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-@cache
-def _options() -> dict[str, frozenset[str]]:
-    """The flags of every verb; '' has those of all."""
-    found = {}
-    for verb in VERBS:
-        group: Any = typer.main.get_command(_app(verb))
-        command = group.commands[verb]
-        names = {n for p in command.params for n in (*p.opts, *p.secondary_opts)}
-        found[verb] = frozenset(n for n in names if n.startswith("-"))
-        found[""] = found.get("", frozenset()) | {n for p in group.params for n in p.opts}
-    return found | {"": found[""].union(*found.values())}
-
-
 def _names_of(schema: Any) -> Iterator[str]:
     """Properties and values of a JSON Schema."""
     if isinstance(schema, dict):
@@ -101,13 +87,13 @@ def _unknown(code: str) -> Iterator[str]:
     """Words of one inline code that no verb, flag, field, value or entry has."""
     words = code.replace("[]", "").split()
     verb = words[0] if words[0] in VERBS else ""
-    flags, help_of = _options(), ""
+    flags, help_of = options()[verb], ""
     for word in words[bool(verb) :]:
         if word.startswith("-"):
             name = word.split("=")[0]
-            if name not in flags[verb]:
+            if name not in flags:
                 yield f"{verb} {name}"
-            help_of = _help(verb, name)
+            help_of = flags.get(name, "")
         elif not (_VALUE.fullmatch(word) or word in help_of):
             yield from (part for part in re.findall(_WORD, word) if not _known(part))
 
@@ -115,17 +101,6 @@ def _unknown(code: str) -> Iterator[str]:
 def _known(word: str) -> bool:
     names = _names()
     return word[0].isdigit() or word in names or all(part in names for part in word.split("."))
-
-
-@cache
-def _help(verb: str, flag: str) -> str:
-    """What the help says of a flag: the words that its value may be."""
-    for one in [verb] if verb else VERBS:
-        group: Any = typer.main.get_command(_app(one))
-        for option in group.commands[one].params:
-            if flag in option.opts:
-                return f"{option.metavar} {option.help}"
-    return ""
 
 
 def test_every_page_has_tables_of_features():
