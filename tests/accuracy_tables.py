@@ -13,6 +13,7 @@ from shardwise import catalog
 from shardwise.analysis.prediction_interval import (
     distinguishable_ratio,
     error_levels,
+    left_out_sizes,
 )
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.config.stack import Stack
@@ -36,7 +37,6 @@ MAKERS = {
 NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD",
          "simumax": "SimuMax, B200", "simumax-a100": "SimuMax, A100"}  # fmt: skip
 FAR = 0.15
-MOST_FAR = 15
 DRAWS = 20
 LEAST_OTHERS = 3
 
@@ -88,15 +88,12 @@ CAUSES = (
           "those of the submissions to MLPerf that the figures were fitted to", known=False),
     Cause("torchtitan-asynctp-8b-float8-tensorwise", "torchtitan, asynchronous tensor parallelism "
           "in fp8", "casts and scales of small products", known=False),
-    Cause("torchtitan-8b-cp2-s65536", "torchtitan, 65,536 tokens with cp 2", "not known",
-          known=False),
     Cause("mcore-func-gpt3_7b.*gb200", "Megatron-LM's functional tests on GB200",
           "deterministic kernels without fused accumulation of gradients", known=True),
     Cause("mosaic-a100_40gb-70b-s2048-64g-mb2|mosaic-.*30b-s8192-8g-mb1", "MosaicML at the limit "
           "of memory", "the allocator tries again and gathers wait", known=False),
     Cause("mosaic-.*760m", "MosaicML, 760M with short sequences", "time of the host and of the "
           "data loader", known=False),
-    Cause("mosaic-", "other runs of MosaicML", "not known", known=False),
     Cause("aurora-42b", "AuroraGPT 42B", "widths of 8,160 and 4,778 do not fill tiles, which the "
           "formula of products does not charge", known=False),
     Cause("aurora-70b-z3hpz", "AuroraGPT 70B with ZeRO 3", "secondary shards of weights (ZeRO++) "
@@ -104,24 +101,19 @@ CAUSES = (
     Cause("aurora-small", "AuroraGPT, small models", "time of the host on tiles", known=False),
     Cause(r"dlperf-oneflow-2D_\dx8x1", "OneFlow, tensor parallelism with replicas over nodes",
           "its collectives do not overlap", known=False),
-    Cause("dlperf-oneflow", "OneFlow, pipelines", "not known", known=False),
     Cause("fmsacc-base-santacoder", "SantaCoder on two GPUs", "hooks of FSDP take about 10 ms of "
           "the host per layer", known=False),
     Cause("fmsacc-base-mixtral", "Mixtral with adapters in transformers", "experts run one by one "
           "in Python", known=False),
-    Cause("fmsacc-", "other runs of fms-acceleration", "not known", known=False),
-    Cause("qwen-", "fine-tuning of Qwen", "not known", known=False),
     Cause("bloom-tune-0(0|1)", "BLOOM with hidden size 14,400", "the number of layers was "
           "inferred; nothing overlaps in some of these runs", known=False),
     Cause("bloom-tune", "other topologies of BLOOM", "settings of the cluster changed between "
           "tables (PCIe and NUMA), and communication of the early ones is slower", known=False),
     Cause("vtrain", "vTrain", "network and recompute are its defaults, not "
           "published", known=False),
-    Cause("dgxc.*maxtext", "MaxText on H100", "not known", known=False),
     Cause("dgxc.*grok", "Grok-1", "capacity of experts is not published", known=False),
     Cause("(dgxc|nemo).*lora|(dgxc|nemo).*sft|mlperf.*lora", "LoRA and SFT of NeMo and MLPerf",
           "packed documents are shorter than assumed; adapters are in qkv alone", known=False),
-    Cause("dgxc-v24.11.1-gpt", "GPT-3 recipes of 2024", "not known", known=False),
     Cause("(dgxc|nemo).*llama-?4|nemo-.*mixtral", "Llama 4 and Mixtral of NeMo", "dispatcher and "
           "balance of experts are not published", known=False),
     Cause("nemo-24.03.01-llama2-7b", "NeMo, 32,768 to a million tokens", "recompute is not stated "
@@ -144,16 +136,13 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "order": _order(predictions),
         "weak": _weak(board.rows),
         "causes": _causes(board.rows),
-        "farthest": _farthest(board.rows, unseen),
         "predecessors": _predecessors(board),
         "memory": _memory(board, predictions),
         "memory_short": _memory_short(board),
         "memory_interval": interval_tables.memory_interval(),
         "intervals": interval_tables.intervals(board),
         "levels": interval_tables.levels(),
-        "coverage_known": interval_tables.coverage_known(),
-        "coverage_sources": interval_tables.coverage_sources(),
-        "coverage_unknown": interval_tables.coverage_unknown(predictions),
+        "coverage": interval_tables.coverage(predictions),
         "calibration": _calibration(predictions, unseen),
         "parameters": _parameters(),
         "simumax": _simumax(),
@@ -192,7 +181,9 @@ def _maker(one: Prediction) -> str:
 def _groups(rows: Sequence[ScoredRun], by: str) -> str:
     """Grades A and B apart, those of most runs first."""
     known = validated_runs()
-    unseen = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
+    unseen = _unseen()
+    inside_left_out = np.abs(known.errors) <= left_out_sizes(known)
+    covered = dict(zip(known.ids, inside_left_out.tolist(), strict=True))
     groups: dict[tuple[str, str], list[ScoredRun]] = {}
     for row in _good(rows):
         groups.setdefault((getattr(row, by), row.grade), []).append(row)
@@ -202,11 +193,19 @@ def _groups(rows: Sequence[ScoredRun], by: str) -> str:
         score = summary(np.array([row.error for row in some]))
         left = summary(np.array([unseen[row.id] for row in some if row.id in unseen]))
         inside = [_inside(row) for row in some if row.interval is not None]
-        cells = (share(left.mape), share(score.mape), share(score.median_ape))
-        more = (share(score.p90), signed(score.bias), share(float(np.mean(inside))))
-        lines.append((name, grade, str(score.n), *cells, *more))
-    heads = (by, "grade", "n", "left out", *HEADS[1:5], HEADS[-1])
+        held = [covered[row.id] for row in some if row.id in covered]
+        cells = (share(left.mape), share(float(np.mean(held)) if held else np.nan))
+        more = (share(score.mape), share(score.median_ape), share(score.p90), signed(score.bias))
+        lines.append((name, grade, str(score.n), *cells, *more, share(float(np.mean(inside)))))
+    heads = (by, "grade", "n", "left out: mean size", "in interval", "bundled: mean size",
+             *HEADS[2:5], HEADS[-1])  # fmt: skip
     return table(heads, lines, left=2)
+
+
+def _unseen() -> dict[str, float]:
+    """Errors of validated runs with their source left out of the fit."""
+    known = validated_runs()
+    return dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
 
 
 def _inside(row: ScoredRun) -> bool:
@@ -242,8 +241,7 @@ def _good(rows: Sequence[ScoredRun]) -> list[ScoredRun]:
 
 def _weak(rows: Sequence[ScoredRun]) -> str:
     """Sources that are far off in the mean, with their own runs left out of the fit."""
-    known = validated_runs()
-    unseen = dict(zip(known.ids, np.expm1(known.errors).tolist(), strict=True))
+    unseen = _unseen()
     groups: dict[tuple[str, str], list[float]] = {}
     for row in _good(rows):
         groups.setdefault((row.source, row.grade), []).append(unseen.get(row.id, row.error))
@@ -280,19 +278,8 @@ def _far(rows: Sequence[ScoredRun]) -> list[ScoredRun]:
 def _cause(row: ScoredRun) -> tuple[str, str, str]:
     for cause in CAUSES:
         if re.search(cause.rows, row.id):
-            none = cause.why == "not known"
-            return cause.what, cause.why, "-" if none else "known" if cause.known else "supposed"
-    return row.source, "not known", "-"
-
-
-def _farthest(rows: Sequence[ScoredRun], unseen: dict[str, float]) -> str:
-    some = [row for row in rows if row.error is not None and row.grade == "A"]
-    worst = sorted(some, key=lambda row: -abs(row.error))[:MOST_FAR]
-    lines = []
-    for row in worst:
-        left = unseen.get(row.id)
-        lines.append((f"`{row.id}`", _cause(row)[0], signed(row.error), signed(left)))
-    return table(("run of grade A", "cause", "error", "left out"), lines, left=2)
+            return cause.what, cause.why, "known" if cause.known else "supposed"
+    return "others", "not known", "-"
 
 
 def _predecessors(board) -> str:
@@ -372,11 +359,8 @@ def _parameters() -> str:
         sd = parameter.moved / parameter.spread
         cells = (_range(before), f"{_scale(parameter, parameter.spread)}", _range(values),
                  _scale(parameter, parameter.moved, signed=True), f"{sd:+.1f}")  # fmt: skip
-        lines.append((parameter.name, *cells, parameter.source.replace("|", "/")))
-    heads = ("parameter", "without it", "known to", "now", "moved", "in deviations", "source")
-    text = table(heads, lines)
-    return text.replace("| --- | --: | --: | --: | --: | --: | --: |",
-                        "| --- | --: | --: | --: | --: | --: | --- |")  # fmt: skip
+        lines.append((parameter.name, *cells))
+    return table(("parameter", "without it", "known to", "now", "moved", "in deviations"), lines)
 
 
 def _scale(parameter, offset: float, *, signed: bool = False) -> str:

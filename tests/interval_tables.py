@@ -59,7 +59,8 @@ def levels() -> str:
     return table(("level", "deviation", "more with experts", "more if assumed"), lines)
 
 
-def coverage_known() -> str:
+def coverage(predictions: Sequence[Prediction]) -> str:
+    """By what other sources have measured; the last line as if software were unknown."""
     known = validated_runs()
     evidence, _ = evidence_of_runs(known)
     measured, stacks = evidence.framework_measured, evidence.stack_sources
@@ -77,33 +78,20 @@ def coverage_known() -> str:
     }
     sizes = left_out_sizes(known)
     some = {name: rows for name, rows in kinds.items() if rows.any()}
-    return _coverage(some, known.errors, sizes, known.sources, "what is known")
-
-
-def coverage_sources() -> str:
-    known = validated_runs()
-    names, count = np.unique(known.sources, return_counts=True)
-    groups = {str(n): known.sources == n for n in names[np.argsort(-count, kind="stable")]}
-    return _coverage(groups, known.errors, left_out_sizes(known), known.sources, "source")
-
-
-def coverage_unknown(predictions: Sequence[Prediction]) -> str:
-    """Sources that alone have their stack, predicted as if their software were unknown."""
-    known = validated_runs()
-    evidence, _ = evidence_of_runs(known)
-    alone = frozenset(np.array(known.ids)[evidence.stack_sources == 0].tolist())
+    lines = _coverage(some, known.errors, sizes, known.sources)
+    alone = frozenset(np.array(known.ids)[stacks == 0].tolist())
     runs = [one.run for one in predictions if one.run.id in alone]
     found = [p for p in predict_runs(runs, unknown_software=True) if p.step_time_s is not None]
     errors = np.log([p.step_time_s / p.run.measured_step_time_s for p in found])
     sizes = np.log([p.interval[1] / p.step_time_s for p in found])
     sources = np.array([p.run.study for p in found])
-    names, count = np.unique(sources, return_counts=True)
-    groups = {"all": sources != ""}
-    groups |= {str(n): sources == n for n in names[np.argsort(-count, kind="stable")]}
-    return _coverage(groups, errors, sizes, sources, "source")
+    name = "stack measured by no other source, predicted with `unknown`"
+    lines += _coverage({name: sources != ""}, errors, sizes, sources)
+    heads = ("what is known", "n", "sources", "in interval", "half-width", "median error")
+    return table(heads, lines)
 
 
-def _coverage(groups, errors, sizes, sources, head: str) -> str:
+def _coverage(groups, errors, sizes, sources) -> list[tuple[str, ...]]:
     """Share inside of some groups of runs, and the median half-width of their intervals."""
     lines = []
     for name, rows in groups.items():
@@ -111,5 +99,4 @@ def _coverage(groups, errors, sizes, sources, head: str) -> str:
         counts = (f"{rows.sum():,}", str(len(np.unique(sources[rows]))))
         level, width = (float(np.expm1(np.median(one[rows]))) for one in (errors, sizes))
         lines.append((name, *counts, share(float(inside.mean())), share(width), signed(level)))
-    heads = (head, "n", "sources", "in interval", "half-width", "median error")
-    return table(heads, lines)
+    return lines
