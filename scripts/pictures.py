@@ -21,7 +21,7 @@ from shardwise.web.serve import Server
 
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 SEARCH = "search llama3-70b h100-sxm --gpus 64 --gbs 128 --top 5"
-CHARTS = 2  # of the page: time and memory of the best strategies
+CHARTS = 1  # of the page: time of the best strategies
 PLAN = "model=llama3-70b&system=h100-sxm&gpus=64&gbs=128&tp=8&pp=2"
 
 
@@ -37,7 +37,7 @@ def charts_of_a_search(browser: Browser, path: Path) -> None:
         page.wait_for_selector(".js-plotly-plot .main-svg")
         boxes = [one.bounding_box() for one in page.locator(".js-plotly-plot").all()[:CHARTS]]
         end = max(box["y"] + box["height"] for box in boxes if box)
-        page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 860, "height": end})
+        page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 860, "height": end + 16})
 
 
 @contextmanager
