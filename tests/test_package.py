@@ -88,6 +88,16 @@ def test_type_checkers_see_the_names_that_are_imported_when_used():
     assert (Path(shardwise.__file__).parent / "py.typed").exists()
 
 
+def test_every_public_name_has_an_example():
+    """Functions, classes and what results can do; tests/test_docs.py runs them."""
+    missing = {
+        name
+        for name in shardwise.__all__
+        if name != "__version__" and ">>>" not in (getattr(shardwise, name).__doc__ or "")
+    }
+    assert missing == set()
+
+
 def test_errors_form_one_tree():
     """One base catches all that is raised on purpose."""
     assert issubclass(shardwise.UnknownNameError, shardwise.InputError)

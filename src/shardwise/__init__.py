@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from shardwise.fsdp.result import FsdpPlan
     from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
     from shardwise.interop.launchers import read_launch
-    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+    from shardwise.planning.cluster_choice import choose_cluster
+    from shardwise.planning.cluster_options import ClusterChoice
     from shardwise.planning.compare.run import compare
     from shardwise.planning.diagnose.results import Diagnosis
     from shardwise.planning.diagnose.run import diagnose
@@ -96,7 +97,7 @@ __all__ = [
 
 _HOME = {
     "CannotExportError": "planning.export",
-    "ClusterChoice": "planning.cluster_choice",
+    "ClusterChoice": "planning.cluster_options",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
     "Diagnosis": "planning.diagnose.results",

@@ -53,11 +53,31 @@ class Fault:
 
 
 class ShardwiseError(Exception):
-    """Base of every error that shardwise raises on purpose."""
+    """Base of every error that shardwise raises on purpose.
+
+    Examples
+    --------
+    >>> from shardwise import ShardwiseError, estimate
+    >>> try:
+    ...     estimate("llama3-8b", "h100-sxm", gpus=8, tp=3, gbs=8)
+    ... except ShardwiseError as error:
+    ...     print(type(error).__name__)
+    InputError
+    """
 
 
 class InputError(ShardwiseError):
-    """The input is wrong; `faults` has one entry for each problem."""
+    """The input is wrong; `faults` has one entry for each problem.
+
+    Examples
+    --------
+    >>> from shardwise import InputError, estimate
+    >>> try:
+    ...     estimate("llama3-8b", "h100-sxm", gpus=8, tp=0, gbs=8)
+    ... except InputError as error:
+    ...     print([fault.field for fault in error.faults])
+    ['tp']
+    """
 
     def __init__(self, faults: Fault | Sequence[Fault]) -> None:
         self.faults: tuple[Fault, ...] = (faults,) if isinstance(faults, Fault) else tuple(faults)
@@ -71,7 +91,17 @@ class InputError(ShardwiseError):
 
 
 class UnknownNameError(InputError):
-    """A name that is neither in the catalog nor a file."""
+    """A name that is neither in the catalog nor a file.
+
+    Examples
+    --------
+    >>> from shardwise import System, UnknownNameError
+    >>> try:
+    ...     System.load("h101-sxm")
+    ... except UnknownNameError as error:
+    ...     print("did you mean" in str(error))
+    True
+    """
 
 
 def refuse(faults: Iterable[Fault]) -> None:

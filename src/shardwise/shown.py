@@ -77,7 +77,15 @@ class Shown(Brief):
     __slots__ = ()
 
     def explain(self) -> Printout:
-        """Return the text that the command prints: tables, assumptions and sources."""
+        """Return the text that the command prints: tables, assumptions and sources.
+
+        Examples
+        --------
+        >>> from shardwise import estimate
+        >>> text = estimate("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8).explain()
+        >>> text.splitlines()[0]
+        'llama3-8b on h100-sxm with megatron-bridge-2026 (Megatron-Bridge 0.6, Megatron-Core 0.19)'
+        """
         return Printout(reports().text(self))
 
     def _repr_html_(self) -> str:
@@ -103,6 +111,12 @@ class Charted(Shown):
         InputError
             If there is no such chart, or plotly is not installed: ``pip install
             'shardwise[plots]'``.
+
+        Examples
+        --------
+        >>> from shardwise import estimate
+        >>> result = estimate("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+        >>> result.plot("memory").write_html("memory.html")  # doctest: +SKIP
         """
         drawn = reports().charts(self)
         if not drawn:
@@ -144,6 +158,12 @@ class Framed:
         ------
         InputError
             If pandas or pyarrow is not installed: ``pip install 'shardwise[pandas]'``.
+
+        Examples
+        --------
+        >>> from shardwise import estimate_many
+        >>> table = estimate_many("llama3-8b", "h100-sxm", gpus=8, tp=[4, 8], gbs=8)
+        >>> table.to_pandas().groupby("tp")["step_time_s"].min()  # doctest: +SKIP
         """
         if any(find_spec(name) is None for name in ("pandas", "pyarrow")):
             problem = "pandas and pyarrow are not installed: pip install 'shardwise[pandas]'"

@@ -94,7 +94,17 @@ class Change(Result):
 
 
 class Comparison(Charted, Framed, Result):
-    """Scenarios side by side; the first is the reference of the others."""
+    """Scenarios side by side; the first is the reference of the others.
+
+    Examples
+    --------
+    >>> from shardwise import estimate
+    >>> one = estimate("llama3-8b", "h100-sxm", gpus=8, tp=2, gbs=64)
+    >>> two = estimate("llama3-8b", "h100-sxm", gpus=8, tp=4, gbs=64)
+    >>> found = one.compare(two, names=["tp 2", "tp 4"])
+    >>> found.best["step_time_s"], found.changes[0].delta_s > 0
+    ('tp 2', True)
+    """
 
     per: Literal["step", "million tokens"]
     """Unit of work of the times: a step if all scenarios have equally many tokens in one."""

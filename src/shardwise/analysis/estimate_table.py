@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EstimateTable(Charted, Framed):
-    """Estimates of a table of strategies; rows that break a rule hold NaN and the rule."""
+    """Estimates of a table of strategies; rows that break a rule hold NaN and the rule.
+
+    Examples
+    --------
+    >>> from shardwise import estimate_many
+    >>> table = estimate_many("llama3-70b", "h100-sxm", gpus=64, tp=[3, 8], pp=2, gbs=128)
+    >>> table.reason(0), table.reason(1), table.fits.tolist()
+    ('degrees', None, [False, True])
+    """
 
     table: Table
     refused: Ints

@@ -347,7 +347,15 @@ class Software(Result):
 
 
 class Estimate(Charted, Deferred):
-    """Times, memory and detail of one strategy."""
+    """Times, memory and detail of one strategy.
+
+    Examples
+    --------
+    >>> from shardwise import estimate
+    >>> result = estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128)
+    >>> max(result.time_s, key=result.time_s.get), result.memory_bytes.reserved < 60 * 2**30
+    ('backward', True)
+    """
 
     ADDED: ClassVar[tuple[str, ...]] = ("also", "imported", "recipe", "launch")
 
@@ -431,9 +439,8 @@ class Estimate(Charted, Deferred):
         Examples
         --------
         >>> from shardwise import estimate
-        >>> run = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
-        >>> saved = estimate("llama3-70b", "h100-sxm", run)
-        >>> again = estimate("llama3-70b", "h100-sxm", run | {"recompute": "full"})
+        >>> saved = estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128)
+        >>> again = estimate("llama3-70b", "h100-sxm", saved.strategy, recompute="full")
         >>> saved.compare(again, names=["saved", "again"]).best["step_time_s"]
         'saved'
         """

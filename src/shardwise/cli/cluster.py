@@ -15,7 +15,8 @@ from shardwise.cli.options import (
     whole_number,
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
-from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+from shardwise.planning.cluster_choice import choose_cluster
+from shardwise.planning.cluster_options import ClusterChoice
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 

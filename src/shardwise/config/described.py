@@ -29,9 +29,12 @@ class Described(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
     ) -> dict[str, Any]:
-        """Add the docstrings to the JSON Schema."""
+        """Add the docstrings to the JSON Schema, without the examples in Python."""
         schema = handler(core_schema)
-        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        resolved = handler.resolve_ref_schema(schema)
+        if "description" in resolved:
+            resolved["description"] = resolved["description"].split("\n\nExamples\n")[0]
+        properties = resolved.get("properties", {})
         for name, text in _descriptions(cls).items():
             field = cls.model_fields[name]
             aliases = getattr(field.validation_alias, "choices", [field.validation_alias])

@@ -223,7 +223,14 @@ class Layer(ConfigBase):
 
 
 class Model(Sourced):
-    """A transformer: layers, embeddings and head."""
+    """A transformer: layers, embeddings and head.
+
+    Examples
+    --------
+    >>> from shardwise import Model
+    >>> Model.load("llama3-8b").hidden
+    4096
+    """
 
     CATALOG: ClassVar[str | None] = "models"
     KIND: ClassVar[readers.Kind | None] = "model"

@@ -39,7 +39,15 @@ class RecipeMeasured(ConfigBase):
 
 
 class Recipe(ConfigBase):
-    """A published configuration with its source: model, system, strategy, measured speed."""
+    """A published configuration with its source: model, system, strategy, measured speed.
+
+    Examples
+    --------
+    >>> from shardwise import Recipe
+    >>> recipe = Recipe.load("llama3-405b-h100-1024-bf16")
+    >>> recipe.model, recipe.system, recipe.gpus
+    ('llama3-405b', 'h100-sxm', 1024)
+    """
 
     CATALOG: ClassVar[str | None] = "recipes"
 

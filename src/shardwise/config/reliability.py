@@ -13,7 +13,20 @@ _MOST_SPARES = 100_000
 
 
 class Reliability(ConfigBase):
-    """Failures and repairs of a cluster, which decide how much of a run's time is useful."""
+    """Failures and repairs of a cluster, which decide how much of a run's time is useful.
+
+    Examples
+    --------
+    >>> from shardwise import Reliability, estimate_training_time
+    >>> failures = Reliability(
+    ...     accelerator_mtbf="50000 h", checkpoint_time="2 min", restart_time="10 min"
+    ... )
+    >>> run = estimate_training_time(
+    ...     "llama3-8b", "h100-sxm", gpus=64, gbs=512, tokens="1T", reliability=failures
+    ... )
+    >>> 0.9 < run.goodput.goodput < 1
+    True
+    """
 
     accelerator_mtbf: Duration | None = None
     """Mean time between failures of one accelerator, whatever stops the job: hours of all

@@ -47,6 +47,12 @@ class Stack(Sourced):
     """How a framework and its release run a layer, communicate and use memory.
 
     A stack file may name another stack as its `base` and list only what differs.
+
+    Examples
+    --------
+    >>> from shardwise import Stack
+    >>> Stack.load({"base": "torchtitan-2025", "name": "mine", "tp_hidden": 0.5}).tp_hidden
+    0.5
     """
 
     model_config = ConfigDict(json_schema_extra=_accept_base)

@@ -85,6 +85,12 @@ class Strategy(ConfigBase):
     from the model, `sequence_parallel` on with tensor parallelism, `schedule` from `vpp`, `stack`
     from the system, `dispatcher` from the stack. A tier that stays None is the one that
     `placement` gives.
+
+    Examples
+    --------
+    >>> from shardwise import Strategy
+    >>> Strategy(gpus=64, tp=8, gbs=128)
+    Strategy(gpus=64, tp=8, global_batch_size=128)
     """
 
     model_config = ConfigDict(

@@ -304,7 +304,15 @@ class Site(ConfigBase):
 
 
 class System(Sourced):
-    """A cluster of equal nodes."""
+    """A cluster of equal nodes.
+
+    Examples
+    --------
+    >>> from shardwise import System
+    >>> system = System.load("h100-sxm")
+    >>> system.node.accelerators, [tier.name for tier in system.network]
+    (8, ['nvlink', 'fabric'])
+    """
 
     CATALOG: ClassVar[str | None] = "systems"
     KIND: ClassVar[readers.Kind | None] = "system"

@@ -120,6 +120,13 @@ def plan_fsdp(
     ------
     InputError
         With one fault for each thing that is wrong.
+
+    Examples
+    --------
+    >>> from shardwise import plan_fsdp
+    >>> plan = plan_fsdp("llama3-8b", "h100-sxm", gpus=8, memory_budget="60 GiB")
+    >>> plan.feasible, plan.best().optimal
+    (True, True)
     """
     check_flags(traced=traced, pareto=pareto, what_if=what_if, verify=verify)
     check_function("progress", progress)

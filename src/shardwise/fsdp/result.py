@@ -73,7 +73,15 @@ class Checked:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class FsdpPlan(Charted):
-    """The best wrapping of a model within a budget."""
+    """The best wrapping of a model within a budget.
+
+    Examples
+    --------
+    >>> from shardwise import plan_fsdp
+    >>> plan = plan_fsdp("llama3-8b", "h100-sxm", gpus=8)
+    >>> plan.feasible, plan.fits(plan.best().plan)
+    (True, True)
+    """
 
     kind: Kind
     """Kind of source: module statistics, a torch module or shardwise's own operations."""

@@ -12,7 +12,19 @@ from shardwise.shown import Brief
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotUnderstood:
-    """An option of a launch file that the prediction does not use."""
+    """An option of a launch file that the prediction does not use.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text.replace("--bf16", "--bf16 --mine 3"))
+    >>> [one.option for one in read_launch(script).not_understood]
+    ['--mine']
+    """
 
     option: str
     """As the launcher writes it, with its section."""
@@ -26,7 +38,20 @@ class NotUnderstood:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Launch(Brief):
-    """A launch file in the words of shardwise."""
+    """A launch file in the words of shardwise.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text)
+    >>> launch = read_launch(script)
+    >>> launch.launcher, launch.model.name, launch.strategy["tp"]
+    ('megatron', 'llama3-8b', 8)
+    """
 
     launcher: str
     """Name of the launcher, as in `export`."""
@@ -71,7 +96,15 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LaunchFile(Brief):
-    """One file of an exported plan."""
+    """One file of an exported plan.
+
+    Examples
+    --------
+    >>> from shardwise import export
+    >>> file = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8).files[0]
+    >>> file.ending, "--tensor-model-parallel-size 8" in file.text
+    ('.sh', True)
+    """
 
     ending: str
     """Ending of its name; the first file of a plan has that of `-o`."""

@@ -83,6 +83,17 @@ def read_launch(
     ------
     InputError
         If it is no launch file, a value is wrong, or a variable has no value.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text)
+    >>> read_launch(script).strategy["gpus"]
+    8
     """
     _check(path, gpus, variables)
     source, text = str(path), files.read_text(path)

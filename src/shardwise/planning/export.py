@@ -38,7 +38,15 @@ from shardwise.units import readable
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Export(Brief):
-    """A plan as files of a launcher."""
+    """A plan as files of a launcher.
+
+    Examples
+    --------
+    >>> from shardwise import export
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> made.estimate.fits, [file.ending for file in made.files]
+    (True, ['.sh'])
+    """
 
     launcher: str
     release: str
@@ -51,7 +59,17 @@ class Export(Brief):
 
 
 class CannotExportError(InputError):
-    """A launcher cannot run a plan: the reasons, and the nearest plan that it can run."""
+    """A launcher cannot run a plan: the reasons, and the nearest plan that it can run.
+
+    Examples
+    --------
+    >>> from shardwise import CannotExportError, export
+    >>> try:
+    ...     export("torchtitan", "llama3-8b", "h100-sxm", gpus=8, tp=2, zero=1, gbs=8)
+    ... except CannotExportError as error:
+    ...     print(error.nearest.strategy["zero"])
+    2
+    """
 
     def __init__(
         self,

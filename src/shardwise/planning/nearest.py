@@ -49,7 +49,17 @@ _MOST_CHECKED = 2000
 
 
 class NearestPlan(Brief, Result):
-    """A legal plan that fits, and how it differs from the strategy of the user."""
+    """A legal plan that fits, and how it differs from the strategy of the user.
+
+    Examples
+    --------
+    >>> from shardwise import CannotExportError, export
+    >>> try:
+    ...     export("torchtitan", "llama3-8b", "h100-sxm", gpus=8, tp=2, zero=1, gbs=8)
+    ... except CannotExportError as error:
+    ...     print([(one.field, one.given, one.value) for one in error.nearest.changes])
+    [('zero', 1, 2)]
+    """
 
     strategy: dict[str, Any]
     """All fields, defaults filled in."""

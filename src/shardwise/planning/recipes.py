@@ -17,7 +17,15 @@ _TERA = 1e12
 
 
 class RecipeEstimate(Shown, Result):
-    """A recipe, what was measured with it, and our estimate of the same run."""
+    """A recipe, what was measured with it, and our estimate of the same run.
+
+    Examples
+    --------
+    >>> from shardwise import estimate_recipe
+    >>> found = estimate_recipe("llama3-405b-h100-1024-bf16")
+    >>> found.estimate.strategy["gpus"], found.measured_step_time_s > 0
+    (1024, True)
+    """
 
     recipe: dict[str, Any]
     """The recipe; of its strategy the fields that it sets."""

@@ -35,7 +35,15 @@ _SNAPSHOT = ".pickle"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Trace(Charted):
-    """The timeline of one step of one strategy."""
+    """The timeline of one step of one strategy.
+
+    Examples
+    --------
+    >>> from shardwise import trace
+    >>> step = trace("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128)
+    >>> step.timeline.fits, len(step.to_dict()["ranks"])
+    (True, 2)
+    """
 
     model: str
     system: str

@@ -120,7 +120,15 @@ class StepTotals(Result):
 
 
 class ComputeGraph(Brief, Result):
-    """The components of a model as graphs of operations, and the model as a graph of components."""
+    """The components of a model as graphs of operations, and the model as a graph of components.
+
+    Examples
+    --------
+    >>> from shardwise import graph_of
+    >>> graph = graph_of("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> [(part.name, part.count) for part in graph.parts]
+    [('embedding', 1), ('layer 0', 32), ('head', 1)]
+    """
 
     model: str
     system: str

@@ -60,7 +60,15 @@ class Goodput(Result):
 
 
 class TrainingTime(Shown, Result):
-    """Duration and cost of a training run on a number of tokens."""
+    """Duration and cost of a training run on a number of tokens.
+
+    Examples
+    --------
+    >>> from shardwise import estimate_training_time
+    >>> run = estimate_training_time("llama3-8b", "h100-sxm", gpus=64, gbs=512, tokens="100B")
+    >>> run.steps, run.effective_days == run.days.expected
+    (23842, True)
+    """
 
     model: str
     system: str

@@ -59,10 +59,9 @@ def compare(
     Examples
     --------
     >>> from shardwise import compare, estimate
-    >>> run = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
     >>> found = compare(
-    ...     estimate("llama3-70b", "h100-sxm", run),
-    ...     estimate("llama3-70b", "h100-sxm", run | {"tp": 4}),
+    ...     estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128),
+    ...     estimate("llama3-70b", "h100-sxm", gpus=64, tp=4, pp=2, gbs=128),
     ... )
     >>> [one.field for one in found.asked], found.best["step_time_s"]
     (['tp', 'dp', 'micro_batches'], 'A')

@@ -156,7 +156,22 @@ class ProposedChange(Result):
 
 
 class Diagnosis(Shown, Result):
-    """A measured run against its prediction."""
+    r"""A measured run against its prediction.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import diagnose, export
+    >>> folder = Path(mkdtemp())
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=2, gbs=64)
+    >>> _ = (folder / "train.sh").write_text(made.files[0].text)
+    >>> line = "iteration {}/ 20 | elapsed time per iteration (ms): 9000.0 |"
+    >>> _ = (folder / "train.log").write_text("\n".join(line.format(n) for n in range(1, 21)))
+    >>> found = diagnose(folder / "train.sh", "h100-sxm", log=folder / "train.log")
+    >>> [finding.cause.value for finding in found.findings]
+    ['unknown']
+    """
 
     launch: str
     """Launch file."""

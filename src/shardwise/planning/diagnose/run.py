@@ -55,7 +55,7 @@ def diagnose(
     strategy: Mapping[str, object] | None = None,
     changes: int = CHANGES,
 ) -> Diagnosis:
-    """Compare the log of a run with its prediction; find what is slow and what to change.
+    r"""Compare the log of a run with its prediction; find what is slow and what to change.
 
     Parameters
     ----------
@@ -81,6 +81,20 @@ def diagnose(
     ------
     InputError
         If an input is wrong, or the log is that of another run.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import diagnose, export
+    >>> folder = Path(mkdtemp())
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=2, gbs=64)
+    >>> _ = (folder / "train.sh").write_text(made.files[0].text)
+    >>> line = "iteration {}/ 20 | elapsed time per iteration (ms): 9000.0 |"
+    >>> _ = (folder / "train.log").write_text("\n".join(line.format(n) for n in range(1, 21)))
+    >>> found = diagnose(folder / "train.sh", "h100-sxm", log=folder / "train.log")
+    >>> found.measured.step_time_s, found.predicted.step_time_s < 9
+    (9.0, True)
     """
     if isinstance(changes, bool) or not isinstance(changes, int) or changes < 0:
         raise InputError(Fault.of("changes", changes, "must be a whole number of at least 0"))

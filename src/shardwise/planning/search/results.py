@@ -167,7 +167,15 @@ _TITLED = ("gpus", "global_batch_size", "seq_len")
 
 
 class SearchResult(Charted, Result):
-    """What a search found, and why it did not find more."""
+    """What a search found, and why it did not find more.
+
+    Examples
+    --------
+    >>> from shardwise import search
+    >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, cp=1, zero=1)
+    >>> found.best[0].strategy["tp"], found.complete
+    (2, True)
+    """
 
     ADDED: ClassVar[tuple[str, ...]] = ("launch",)
 
@@ -316,7 +324,15 @@ class Loss(Result):
 
 
 class Explanation(Shown, Result):
-    """One strategy compared with the rules, the memory and every candidate of a space."""
+    """One strategy compared with the rules, the memory and every candidate of a space.
+
+    Examples
+    --------
+    >>> from shardwise import explain
+    >>> mine = explain("llama3-8b", "h100-sxm", {"pp": 1}, {"tp": 3}, gpus=8, gbs=64)
+    >>> mine.legal, mine.broken[0].field
+    (False, 'gpus')
+    """
 
     model: str
     system: str
@@ -397,7 +413,15 @@ class LargestFit(Result):
 
 
 class LargestModel(Shown, LargestFit):
-    """The largest model that fits: the limit, and the practical answer."""
+    """The largest model that fits: the limit, and the practical answer.
+
+    Examples
+    --------
+    >>> from shardwise import largest_model
+    >>> found = largest_model("h100-sxm", gpus=1, recompute="full")
+    >>> found.largest.parameters > found.practical.largest.parameters
+    True
+    """
 
     system: str
     gpus: int

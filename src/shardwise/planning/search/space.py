@@ -148,6 +148,12 @@ class Space(_Values):
 
     Some fields can select one value for each combination of the others:
     ``recompute_layers: fit``, ``micro_batch_size: largest`` and ``stage_layers: balanced``.
+
+    Examples
+    --------
+    >>> from shardwise import Space
+    >>> Space(gpus="8..32", tp=[1, 2], zero=1)
+    Space(gpus=(8, 16, 32), tp=(1, 2), zero=(1,))
     """
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)

@@ -88,7 +88,17 @@ class Influence(Result):
 
 
 class SweepPoint(Brief, Result):
-    """One combination of values of the axes on one system."""
+    """One combination of values of the axes on one system.
+
+    Examples
+    --------
+    >>> from shardwise import sweep
+    >>> run = {"gpus": 16, "tp": 4, "gbs": 64}
+    >>> found = sweep("llama3-8b", "h100-sxm", strategy=run, vary={"fabric.bandwidth": "0.5x,1x"})
+    >>> point = found.point(1)
+    >>> point.values, len(point.best)
+    ({'fabric.bandwidth': 50000000000.0}, 1)
+    """
 
     system: str
     at: tuple[int, ...]
@@ -107,7 +117,16 @@ class SweepPoint(Brief, Result):
 
 
 class SweepResult(Charted, Framed, Result):
-    """The best strategies at every point of a sweep."""
+    """The best strategies at every point of a sweep.
+
+    Examples
+    --------
+    >>> from shardwise import sweep
+    >>> run = {"gpus": 16, "tp": 4, "gbs": 64}
+    >>> found = sweep("llama3-8b", "h100-sxm", strategy=run, vary={"fabric.bandwidth": "0.5x,1x"})
+    >>> found.to_frame().select("rank", "fits").rows()
+    [(1, True), (1, True)]
+    """
 
     ADDED: ClassVar[tuple[str, ...]] = ("launch",)
 
