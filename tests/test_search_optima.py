@@ -14,7 +14,7 @@ import pytest
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
 from rows import each_row
 from shardwise import Estimate, Model, System, estimate, estimate_many
-from shardwise.analysis.results import EstimateTable
+from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.arrays import gather
 from shardwise.interop.calculon.reader import strategy_fields
 from shardwise.interop.calculon.reference import Columns, Infeasible, rows
