@@ -96,8 +96,9 @@ def test_the_table_shows_time_memory_and_verdict(shardwise):
     assert "…" not in out
 
 
-def test_operations_are_listed_forward_and_backward(shardwise):
+def test_operations_are_listed_forward_and_backward(shardwise, monkeypatch):
     """`--ops` lists FLOPs, bytes, exchange, group, weights, activations, times and bound."""
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, _ = shardwise(*MAIN_JOB, "--ops")
     assert code == 0
     assert "…" not in out

@@ -1,4 +1,4 @@
-"""Tables on terminals of 80 columns, and on wide ones."""
+"""Tables fit terminals of 80 columns and wider ones."""
 
 import fcntl
 import os
@@ -7,19 +7,22 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
-from shardwise import System
+from shardwise import System, catalog
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
 
 pytestmark = pytest.mark.any_software
 
 WIDTH = 80
+ROOT = Path(__file__).parents[1]
+RUN = "docs/examples"
 LARGE = ("llama3-70b", "h100-sxm", "--gpus", 64, "--tp", 8, "--pp", 4, "--gbs", 64)
 SMALL = ("search", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=2")
 SWEEP = ("sweep", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--tp", 2, "--pp", 2)
@@ -50,6 +53,13 @@ COMMANDS = {
     "figures": ("sweep", "llama3-8b", "h100-sxm,simumax-b200", "--figures"),
     "validate": ("validate", "simumax"),
     "suites": ("validate",),
+    "stack": ("stacks", "megatron-bridge-2026"),
+    "gemms": ("estimate", *LARGE, "--gemms"),
+    "explain": (*SMALL, "--explain", "tp=2,pp=4"),
+    "recipes": ("recipes",),
+    "recipe": ("recipes", "llama3-70b-h100-64-bf16"),
+    "fsdp": ("fsdp", "llama3-8b", "--gpus", 64, "--memory-budget", "30GiB"),
+    "diagnose": ("diagnose", f"{RUN}/train.sh", "h100-sxm", "--log", f"{RUN}/run.log"),
 }
 
 
@@ -58,14 +68,19 @@ def _widest(text):
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_no_line_is_wider_than_a_narrow_terminal(shardwise, monkeypatch, words):
+def test_no_line_is_wider_than_the_terminal(shardwise, monkeypatch, capsys, words):
     """Nothing is cut short either: columns go, and are named."""
+    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    _, out, err = shardwise(*words)
-
+    with console.collecting() as things:
+        _, printed, err = shardwise(*words)
     assert "error" not in err
-    assert _widest(out) <= WIDTH, out
-    assert "…" not in out
+    for width in (WIDTH, 100, 120, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        show(*things)
+        out = printed + capsys.readouterr().out
+        assert _widest(out) <= width, out
+        assert "…" not in out
 
 
 def test_what_is_left_out_is_named(shardwise, monkeypatch):
@@ -82,14 +97,22 @@ def test_what_is_left_out_is_named(shardwise, monkeypatch):
     assert "left out" not in shardwise("estimate", *LARGE)[1]
 
 
-@pytest.mark.parametrize("columns", ["120", "200", "0", "", "x", "-5"])
-@pytest.mark.parametrize("words", [("systems",), ("stacks",), ("estimate", *LARGE)])
-def test_output_that_is_not_narrow_is_whole(shardwise, monkeypatch, words, columns):
-    """As in a file."""
-    _, usual, _ = shardwise(*words)
+@pytest.mark.parametrize("columns", ["120", "0", "", "x", "-5"])
+def test_files_have_lines_of_120_characters(shardwise, monkeypatch, columns):
+    """Unless COLUMNS is a number of them."""
+    _, usual, _ = shardwise("stacks")
     monkeypatch.setenv("COLUMNS", columns)
-    assert shardwise(*words)[1] == usual
-    assert "left out" not in usual
+    assert shardwise("stacks")[1] == usual
+    assert 110 < _widest(usual) <= 120
+    assert "left out to fit: gradients · attention · release; " in usual
+
+
+def test_wide_terminals_show_all_columns(shardwise, monkeypatch):
+    """And wrap no text."""
+    monkeypatch.setenv("COLUMNS", "400")
+    _, out, _ = shardwise("stacks")
+    assert "left out" not in out
+    assert len(out.splitlines()) < len(catalog.names("stacks")) + 8
 
 
 def test_a_terminal_is_asked_for_its_width():
@@ -165,6 +188,7 @@ def test_a_table_leaves_out_no_more_than_it_must(rows, optional, width):
 def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, capsys):
     """Red rows stay red, sections stay apart."""
     table = plain_table("a", "b", title="t", optional=("b",))
+    table.caption = "c"
     table.add_row("x" * 70, "y" * 20, style="red")
     table.add_section()
     table.add_row("1", "2")
@@ -172,7 +196,7 @@ def test_rows_keep_their_style_and_their_lines_where_columns_go(monkeypatch, cap
 
     assert left_out == ["b"]
     assert [(row.style, row.end_section) for row in fitted.rows] == [("red", True), (None, False)]
-    assert fitted.title == "t"
+    assert (fitted.title, fitted.caption) == ("t", "c")
     monkeypatch.setattr(console, "_width", lambda: 80)
     show(table)
     assert capsys.readouterr().out.splitlines()[-1].startswith("left out to fit: b; ")

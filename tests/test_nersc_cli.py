@@ -65,8 +65,9 @@ def test_what_does_not_fit_is_told_with_exit_code_1(shardwise, b200):
     assert f"It does not fit by NERSC's model: {answer['message']}" in " ".join(out.split())
 
 
-def test_also_prints_both(shardwise, b200):
+def test_also_prints_both(shardwise, b200, monkeypatch):
     """Our estimate whole, its figures beside ours in our units."""
+    monkeypatch.setenv("COLUMNS", "160")
     words = ["estimate", "gpt3-1t", b200, *LINE, "--also", "nersc"]
     code, out, _ = shardwise(*words, "--json")
     result = json.loads(out)

@@ -16,11 +16,9 @@ from rich.text import Text, TextType
 from shardwise.units import readable
 
 GIB = 2.0**30
-# Wide enough for every table when the output is a file or a pipe.
-_WIDTH_WITHOUT_TERMINAL = 150
+# Files and pipes: two windows fit on a screen, and pages of a site show such lines.
+_WIDTH_WITHOUT_TERMINAL = 120
 _WIDEST = 1000
-# Narrower terminals omit columns; wider ones show all of them, even if they do not fit.
-_NARROW = 120
 LEAST_TEXT = 16
 """Shorter lines of text are hard to read."""
 _COLLECTED: ContextVar[list[RenderableType] | None] = ContextVar("collected", default=None)
@@ -35,7 +33,7 @@ class _Terminal(Console):
 
 
 class _Fitting(Table):
-    """A table without frames that adapts to narrow terminals."""
+    """A table without frames that adapts to the width of the terminal."""
 
     def __init__(
         self, title: TextType | None, *, optional: Sequence[str] = (), wraps: Sequence[str] = ()
@@ -74,6 +72,7 @@ class _Fitting(Table):
         """The same table without some columns."""
         shown = [column for column in self.columns if column.header not in left_out]
         smaller = _Fitting(self.title, wraps=self.wraps)
+        smaller.caption, smaller.caption_justify = self.caption, self.caption_justify
         for column in shown:
             smaller.add_column(
                 column.header,
@@ -102,8 +101,8 @@ def collecting() -> Iterator[list[RenderableType]]:
 def show(*things: RenderableType, style: str | None = None) -> None:
     """Print on standard output without cutting tables.
 
-    On a narrow terminal a table omits optional columns, and a line says so; if that is not enough,
-    it is wider than the terminal.
+    A table that does not fit omits optional columns, and a line says so; if that is not enough, it
+    is wider than the terminal.
     """
     collected = _COLLECTED.get()
     if collected is not None:
@@ -111,11 +110,12 @@ def show(*things: RenderableType, style: str | None = None) -> None:
         return
     wide = _width()
     for thing in things:
-        if isinstance(thing, _Fitting) and is_narrow(_NARROW):
+        if isinstance(thing, _Fitting):
             table, left_out = thing.fitted(wide)
             _print(table, wide, style)
             if left_out:
-                note = f"left out to fit: {' · '.join(left_out)}; see a wider terminal or --json"
+                names = " · ".join(map(_one_line, left_out))
+                note = f"left out to fit: {names}; see a wider terminal or --json"
                 _print(Text(note), wide, "dim")
         else:
             _print(thing, wide, style)
@@ -125,6 +125,11 @@ def _print(thing: RenderableType, width: int, style: str | None) -> None:
     flexible = isinstance(thing, (str, Text))
     width = width if flexible else max(width, _measured(thing).maximum)
     _Terminal(width=width, highlight=False).print(thing, style=style)
+
+
+def _one_line(head: str) -> str:
+    """The head of a column, whose unit may have its own line."""
+    return " ".join(head.split())
 
 
 def shares_of(needed: Sequence[int], room: int) -> list[int]:
@@ -155,12 +160,12 @@ def _measured(thing: RenderableType) -> Measurement:
 
 
 def _width() -> int:
-    """Characters in a line of the terminal; for a file or pipe, COLUMNS may set fewer."""
-    if sys.stdout.isatty():
-        return Console().width
+    """Characters in a line: COLUMNS if it is set, or those of the terminal, or 120."""
     value = os.environ.get("COLUMNS", "")
     columns = int(value) if value.isascii() and value.isdigit() else 0
-    return columns if 0 < columns < _NARROW else _WIDTH_WITHOUT_TERMINAL
+    if columns:
+        return min(columns, _WIDEST)
+    return Console().width if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
 
 
 def plain_table(
@@ -175,7 +180,7 @@ def plain_table(
     Parameters
     ----------
     optional
-        Columns that narrow terminals omit, the first one first.
+        Columns that a table omits where it does not fit, the first one first.
     wraps
         Columns of text that wrap there.
     """

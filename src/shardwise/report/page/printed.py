@@ -39,7 +39,7 @@ def joined(lines: Sequence[str]) -> list[str]:
 
 def _table(table: Table) -> Block | None:
     """A table; one without heads is pairs of names and values."""
-    heads = [_plain(column.header) for column in table.columns]
+    heads = [" ".join(_plain(column.header).split()) for column in table.columns]
     columns = [[_plain(cell) for cell in column.cells] for column in table.columns]
     rows = list(zip(*columns, strict=True))
     if not rows:

@@ -1,5 +1,6 @@
 """The catalog as tables: models, systems, stacks, and every figure of one with its source."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,13 +14,14 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
-from shardwise.report.console import count, percent, plain_table, show, written
+from shardwise.report.console import GIB, count, percent, plain_table, show, written
 from shardwise.report.tables.figures import host_memory_lines
-from shardwise.units import format_quantity, readable
+from shardwise.units import format_quantity
 
 _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50
+_THOUSAND, _GIGA, _TERA = 1e3, 1e9, 1e12
 MODEL_HEADS = (
     "model",
     "parameters",
@@ -32,14 +34,21 @@ MODEL_HEADS = (
     "sequence",
 )
 SYSTEM_HEADS = (
-    *("system", "bf16", "fp16", "fp8", "memory", "bandwidth", "domain", "in it, per GPU"),
-    *("beyond, per GPU", "power", "$/GPU h"),
+    *("system", "bf16 TFLOP/s", "fp16 TFLOP/s", "fp8 TFLOP/s", "memory GiB", "memory GB/s"),
+    *("domain", "inside GB/s", "beyond GB/s", "power W", "$/GPU h"),
 )
 STACK_HEADS = ("stack", "what it is", "release", "runs", "default of", "attention", "gradients")
+SYSTEM_NOTES = (
+    "domain: accelerators of the innermost network;",
+    "inside, beyond: bandwidth per accelerator inside its domain, and to other domains",
+)
+_NOT_NEEDED = ("fp16 TFLOP/s", "power W", "domain", "fp8 TFLOP/s", "$/GPU h", "beyond GB/s")
 STACK_NOTES = (
     "runs: measured runs of grades A and B that are predicted with the stack;",
     "framework: runs of other stacks of its framework; prior: no run at all",
 )
+_DETAILS = re.compile(r" - |; ")
+"""What follows it in the description of a stack is more than a line of a list."""
 _NOT_FIGURES = {"sources", "name", "description", "release", "capabilities"}
 
 
@@ -107,13 +116,21 @@ def print_model(model: Model) -> None:
 
 def print_systems(systems: Sequence[System]) -> None:
     """Print one line per system."""
-    table = plain_table(
-        *SYSTEM_HEADS,
-        optional=("fp16", "power", "$/GPU h", "domain", "fp8", "beyond, per GPU", "bandwidth"),
-    )
+    optional = [_on_two_lines(head) for head in _NOT_NEEDED]
+    table = plain_table(*map(_on_two_lines, SYSTEM_HEADS), optional=optional)
     for system in systems:
         table.add_row(*system_row(system))
-    show(table)
+    show(table, *map(Text, SYSTEM_NOTES))
+
+
+def _on_two_lines(head: str) -> str:
+    """The head of a column with its unit below it."""
+    return head if head.startswith("$") else head.replace(" ", "\n")
+
+
+def _digits(value: float, digits: int = 4) -> str:
+    """So many digits, and thousands in full."""
+    return f"{value:,.0f}" if value >= _THOUSAND else f"{value:.{digits}g}"
 
 
 def system_row(system: System) -> Iterator[str]:
@@ -125,13 +142,13 @@ def system_row(system: System) -> Iterator[str]:
     yield system.name
     for dtype in ("bf16", "fp16", "fp8"):
         rate = chip.matrix.get(dtype)
-        yield readable(rate, "FLOP/s", 4) if rate else "-"
-    yield "unlimited" if memory.capacity >= _NO_LIMIT else readable(memory.capacity, "bytes")
-    yield readable(memory.bandwidth, "byte/s")
+        yield _digits(rate / _TERA) if rate else "-"
+    yield "unlimited" if memory.capacity >= _NO_LIMIT else f"{memory.capacity / GIB:.3g}"
+    yield _digits(memory.bandwidth / _GIGA)
     yield str(inner.domain or "all")
-    yield readable(system.tier_bandwidth(0), "byte/s")
-    yield readable(system.tier_bandwidth(beyond), "byte/s") if beyond else "-"
-    yield readable(power, "watts") if power else "-"
+    yield _digits(system.tier_bandwidth(0) / _GIGA, 3)
+    yield _digits(system.tier_bandwidth(beyond) / _GIGA, 3) if beyond else "-"
+    yield f"{power:,.0f}" if power else "-"
     yield f"{price.usd_per_accelerator_hour:.2f}" if price else "-"
 
 
@@ -140,7 +157,7 @@ def print_stacks(stacks: Sequence[Stack]) -> None:
     table = plain_table(
         *STACK_HEADS,
         left=7,
-        wraps=("what it is", "release", "default of"),
+        wraps=("what it is", "default of"),
         optional=("gradients", "attention", "release", "runs"),
     )
     for stack in stacks:
@@ -153,7 +170,7 @@ def stack_row(stack: Stack) -> Iterator[str]:
     basis = data_basis(stack)
     families = dict.fromkeys(name.split("-", maxsplit=1)[0] for name in basis.default_of)
     yield stack.name
-    yield stack.description
+    yield re.split(_DETAILS, stack.description)[0]
     yield stack.release or "-"
     yield str(basis.measured_runs or ("framework" if basis.framework_measured else "prior"))
     yield " ".join(families) or "-"

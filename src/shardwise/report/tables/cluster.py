@@ -7,7 +7,7 @@ from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
 from shardwise.report.console import count, gpu_count, percent, plain_table, show
-from shardwise.report.tables.strategy_line import in_brief
+from shardwise.report.tables.strategy_line import briefly
 
 _FULL_DIGITS = 99.5
 _MILLION = 1e6
@@ -17,7 +17,9 @@ _CHEAPEST, _FASTEST, _FRONT = "$", ">", "*"
 
 def print_cluster(found: ClusterChoice) -> None:
     """Print the two answers, every option by its days, and what is not known."""
-    show(_headline(found), _table(found), Text("\n".join(_notes(found)), style="dim"))
+    table, common = _table(found)
+    notes = [*([common] if common else []), *_notes(found)]
+    show(_headline(found), table, Text("\n".join(notes), style="dim"))
 
 
 def closing(found: ClusterChoice) -> list[str]:
@@ -94,8 +96,8 @@ def _named(found: ClusterChoice, position: int) -> str:
     return f"{size}, {days(one.days or 0.0)} days{price}"
 
 
-def _table(found: ClusterChoice) -> Table:
-    """Every option, fastest first; those without a run last."""
+def _table(found: ClusterChoice) -> tuple[Table, str]:
+    """Every option, fastest first; those without a run last; and what all plans have in common."""
     batches = len({one.global_batch_size for one in found.options}) > 1
     failing = any(one.run is not None and one.run.goodput is not None for one in found.options)
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
@@ -105,6 +107,9 @@ def _table(found: ClusterChoice) -> Table:
     )
     for column in table.columns[-2:]:
         column.justify = "left"
+    planned = [n for n, one in enumerate(found.options) if one.plan is not None]
+    lines, common = briefly([one.plan.strategy for one in found.options if one.plan is not None])
+    plans = dict(zip(planned, lines, strict=True))
     for position in sorted(range(len(found.options)), key=lambda n: _order(found, n)):
         one = found.options[position]
         row = [one.system, f"{one.gpus:,}"]
@@ -112,11 +117,10 @@ def _table(found: ClusterChoice) -> Table:
         row += ["-" if one.days is None else days(one.days), _interval(one), dollars(one.usd)]
         row += [_goodput(one)] if failing else []
         row.append("-" if one.plan is None else percent(one.plan.mfu))
-        plan = "" if one.plan is None else in_brief(one.plan.strategy)
-        why = ": ".join(part for part in (plan, one.problem) if part)
+        why = ": ".join(part for part in (plans.get(position), one.problem) if part)
         bold = position in (found.cheapest, found.fastest)
         table.add_row(*row, _marks(found, position), why, style="bold" if bold else "")
-    return table
+    return table, common
 
 
 def _order(found: ClusterChoice, position: int) -> tuple[bool, float, int]:

@@ -105,7 +105,10 @@ def _finding_lines(finding: Finding) -> Iterator[Text | str]:
 
 def _changes(found: Diagnosis) -> Table:
     table = plain_table(
-        "", "change", "step time", "gain", "", title="changes of the strategy", left=2
+        *("", "change", "step time", "gain", " "),
+        title="changes of the strategy",
+        left=2,
+        wraps=("change", " "),
     )
     table.columns[-1].justify = "left"
     for number, change in enumerate(found.changes, 1):

@@ -255,7 +255,7 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
     table = plain_table(
         "operation",
         "pass",
-        "kernel or collective",
+        "kernel or\ncollective",
         "FLOPs",
         "bytes",
         "volume",
@@ -270,8 +270,8 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         title="One micro-batch on one rank; group: members within each network tier, inside out",
         left=3,
         optional=(
-            *("pass", "weights", "saved", "bound by", "group", "memory", "compute", "bytes"),
-            *("FLOPs", "volume", "kernel or collective"),
+            *("weights", "saved", "memory", "compute", "group", "bound by", "bytes", "volume"),
+            *("FLOPs", "kernel or\ncollective", "pass"),
         ),
     )
     part = ""

@@ -41,7 +41,7 @@ def gemm_table(result: Estimate) -> Table:
         title="Matrix products of a step, on one rank of every stage: batch x (M, K) x (K, N)",
         left=3,
         # Without the product neither the pass nor the part of it that is computed is known.
-        optional=("bound by", "type", "one run", "of peak", "all runs"),
+        optional=("bound by", "type", "one run", "of peak", "all runs", "FLOPs", "runs"),
     )
     gemms = result.gemms or ()
     part = ""

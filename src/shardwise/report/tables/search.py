@@ -26,6 +26,7 @@ from shardwise.report.tables.strategy_line import (
     FOLLOWS,
     MORE_DEGREES,
     SWITCHES,
+    briefly,
     in_brief,
     interval_words,
     word,
@@ -95,16 +96,21 @@ def print_search(result: SearchResult) -> None:
         if result.alike is not None:
             show(Text(_ties_note(result, result.alike) + "\n"))
     if len(result.scales) > 1:
-        show(_scales(result.scales))
+        _print_with_common(*_scales(result.scales))
     if result.runs is not None and result.runs.runs:
         show(_runs_table(result.runs), Text(_runs_note(result.runs) + "\n"))
     if result.pareto is not None:
-        show(_pareto(result.pareto, result.pareto_against or "memory"))
+        _print_with_common(*_pareto(result.pareto, result.pareto_against or "memory"))
     if result.cells:
         show(_cells(result.cells))
     if note := _scope_note(result):
         show(Text(note + "\n"))
     show(Text("\n".join(closing(result)), style="dim" if result.best else ""))
+
+
+def _print_with_common(table: Table, common: str) -> None:
+    """Print a table of plans, and what all of them have in common."""
+    show(table, *([Text(common + "\n")] if common else []))
 
 
 def print_count(candidates: int, rejected: Mapping[str, int]) -> None:
@@ -267,11 +273,14 @@ def _agreed(result: SearchResult) -> str:
     return "all of them: " + ", ".join(shared)
 
 
-def _scales(scales: Sequence[ScaleResult]) -> Table:
+def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
+    """The best of each number of GPUs, and what all of them have in common."""
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
     more: dict[str, Any] = {"optional": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
     table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
     table.columns[-1].justify = "left"
+    lines, common = briefly([one.best.strategy for one in scales if one.best is not None])
+    words = iter(lines)
     for scale in scales:
         plan = scale.best
         if plan is None:
@@ -287,30 +296,30 @@ def _scales(scales: Sequence[ScaleResult]) -> Table:
             f"{scale.speedup:.2f}x",
             percent(scale.efficiency or 0.0),
             percent(plan.mfu),
-            in_brief(plan.strategy),
+            next(words),
         )
-    return table
+    return table, common
 
 
-def _pareto(plans: Sequence[Plan], against: str) -> Table:
+def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
     title = f"Pareto front: time and {against}, {len(plans)} strategies"
     heads = ("memory GiB", "GPUs", "step time", "$/B tokens", "strategy")
     table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
     table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
     unnamed = _unnamed([plan.strategy for plan in plans])
-    for i, plan in enumerate(plans):
-        if i % step and i != len(plans) - 1:
-            continue
+    plans = [plan for i, plan in enumerate(plans) if i % step == 0 or i == len(plans) - 1]
+    lines, common = briefly([plan.strategy for plan in plans])
+    for line, plan in zip(lines, plans, strict=True):
         usd = plan.usd_per_billion_tokens
         table.add_row(
             gib(plan.memory_reserved_bytes),
             str(plan.strategy["gpus"]),
             seconds(plan.step_time_s),
             "-" if usd is None else f"{usd:,.0f}",
-            ", ".join([in_brief(plan.strategy), *(_option(plan.strategy, f) for f in unnamed)]),
+            ", ".join([line, *(_option(plan.strategy, field) for field in unnamed)]),
         )
-    return table
+    return table, common
 
 
 def _unnamed(strategies: Sequence[Mapping[str, object]]) -> list[str]:

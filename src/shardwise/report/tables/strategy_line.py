@@ -1,6 +1,6 @@
 """A strategy in a line of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Interval
@@ -34,9 +34,25 @@ def word(value: object) -> str:
 
 def in_brief(strategy: Mapping[str, Any]) -> str:
     """A strategy in a line."""
+    return ", ".join([_degrees(strategy), *options_in_brief(strategy)])
+
+
+def _degrees(strategy: Mapping[str, Any]) -> str:
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
     degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
-    return f"{degrees}{_stages(strategy)}, {', '.join(options_in_brief(strategy))}"
+    return f"{degrees}{_stages(strategy)}"
+
+
+def briefly(strategies: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
+    """Return strategies in a line each, and a note on the options that all of several have."""
+    options = [options_in_brief(strategy) for strategy in strategies]
+    first = options[0] if len(options) > 1 else []
+    common = [one for one in first if all(one in other for other in options)]
+    lines = [
+        ", ".join([_degrees(strategy), *(one for one in own if one not in common)])
+        for strategy, own in zip(strategies, options, strict=True)
+    ]
+    return lines, f"all plans: {', '.join(common)}" if common else ""
 
 
 def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:

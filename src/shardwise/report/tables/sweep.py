@@ -9,7 +9,7 @@ from rich.text import Text
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint, SweepResult
 from shardwise.report.console import gib, percent, plain_table, seconds, show
-from shardwise.report.tables.strategy_line import in_brief
+from shardwise.report.tables.strategy_line import briefly
 from shardwise.units import UNITS, readable
 
 _MOST_ROWS = 64
@@ -24,8 +24,9 @@ def print_sweep(result: SweepResult) -> None:
     show(_headline(result))
     alone = len(result.points) == 1 and bool(result.points[0].sensitivity)
     if not alone:
-        show(_points(result) if result.searched else _breakdown(result))
-        show(Text("\n".join(_below(result)), style="dim"))
+        table, common = _points(result) if result.searched else (_breakdown(result), "")
+        notes = [*([common] if common else []), *_below(result)]
+        show(table, Text("\n".join(notes), style="dim"))
     sensitive = [point for point in result.points if point.sensitivity]
     for point in sensitive[:_MOST_SENSITIVITIES]:
         show(_hardware(result, point), Text("\n".join(_in_words(result, point))))
@@ -78,8 +79,8 @@ def _heads(result: SweepResult) -> list[str]:
     return [*(["system"] if len(result.systems) > 1 else []), *(a.name for a in result.axes)]
 
 
-def _points(result: SweepResult) -> Table:
-    """The best strategies of every point."""
+def _points(result: SweepResult) -> tuple[Table, str]:
+    """The best strategies of every point, and what all of them have in common."""
     heads = _heads(result)
     figures = ("step time", "speed-up", "MFU", "memory GiB", "strategy")
     table = plain_table(
@@ -87,7 +88,10 @@ def _points(result: SweepResult) -> Table:
     )
     table.columns[-1].justify = "left"
     first = next((point.best[0].step_time_s for point in result.points if point.best), 0.0)
-    for point in _shown_points(result):
+    shown = _shown_points(result)
+    lines, common = briefly([plan.strategy for point in shown for plan in point.best])
+    words = iter(lines)
+    for point in shown:
         place = _place(result, point)
         if not point.best:
             table.add_row(*place, "-", "-", "-", "-", point.problem or "")
@@ -98,9 +102,9 @@ def _points(result: SweepResult) -> Table:
                 f"{first / plan.step_time_s:.3f}",
                 percent(plan.mfu),
                 gib(plan.memory_reserved_bytes),
-                in_brief(plan.strategy),
+                next(words),
             )
-    return table
+    return table, common
 
 
 def _breakdown(result: SweepResult) -> Table:
