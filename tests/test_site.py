@@ -24,6 +24,8 @@ CHROMIUM = shutil.which("chromium")
 TAG = re.compile(r"<([a-z][a-z0-9]*)\s([^>]*)>")
 ATTRIBUTE = re.compile(r'\b(id|name|href|src|srcset|data|poster|class)="([^"]*)"')
 NARROW, WIDE = 400, 1600
+# Guides that answer the questions of the first page.
+QUESTIONS = ("fit", "layout", "time-and-cost", "cluster", "slow-run", "fsdp-units")
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +180,23 @@ def test_search_finds_a_page_without_a_server(opened, site, width, theme, scheme
     first.wait_for(timeout=30_000)
     first.click()
     page.wait_for_url("**/catalog/systems/max1550-tile.html?*")
+
+
+@pytest.mark.parametrize("guide", QUESTIONS)
+def test_a_question_is_answered_after_three_clicks(opened, site, guide):
+    """Links with the text of the question lead from the first page to a command and its answer."""
+    title = (ROOT / f"docs/guides/{guide}.md").read_text(encoding="utf-8").splitlines()[0][2:]
+    assert title.endswith("?")
+    page = opened()
+    page.goto((site / "index.html").as_uri())
+    for _ in range(3):
+        asked = page.get_by_role("link", name=title, exact=True)
+        if asked.count():
+            asked.first.click()
+            break
+        page.get_by_role("link", name="Guides", exact=True).first.click()
+    page.get_by_role("heading", name=title, level=1).wait_for()
+    first = page.locator("article .language-console").first.inner_text()
+    command, _, answer = first.partition("\n")
+    assert command.startswith("$ shardwise ")
+    assert len(answer.splitlines()) > 3

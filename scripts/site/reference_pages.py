@@ -5,15 +5,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import typer.main
-
 import shardwise
-from shardwise.cli import VERBS, _app
+from shardwise.cli import VERB_GROUPS, VERBS
+from shardwise.cli.help import verb_help
 from shardwise.cli.schema import SCHEMAS, record_schema, schema_of
 from shardwise.config.base import ConfigBase
-from shardwise.config.roles import Tries
+from shardwise.config.roles import Section, Tries
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind
+from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES, Kind, StrategyField
 from shardwise.report.console import written
 from shardwise.units import EXAMPLES
 from tables import anchor, cell, page, table
@@ -39,39 +38,37 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"reference/schema/{name}.md", _schema(name)
         yield f"reference/schema/{name}.json", json.dumps(schema_of(name), indent=2) + "\n"
     for group, names in _api_groups().items():
-        members = "\n".join(_documented(name) for name in names)
-        yield f"reference/api/{anchor(group)}.md", f"# {group}\n\n{members}"
+        members = "\n".join(f"::: shardwise.{name}\n" for name in names)
+        yield f"reference/api/{anchor(group)}.md", page(group, f"# {group}\n\n{members}")
 
 
 def commands() -> str:
-    """Return the table of all commands."""
-    rows = [[f"[`{verb}`](commands/{verb}.md)", cell(about)] for verb, about in VERBS.items()]
-    return table(("command", "what it answers"), rows)
+    """Return the table of all commands, by what they are for."""
+    parts = []
+    for purpose, verbs in VERB_GROUPS.items():
+        rows = [[f"[`{verb}`](commands/{verb}.md)", cell(about)] for verb, about in verbs.items()]
+        parts.append(f"## {purpose}\n\n{table(('command', 'what it does'), rows)}")
+    return "\n".join(parts)
 
 
 def _command(verb: str) -> str:
-    """Return the page of a command: usage, what it does, arguments and options by section."""
-    command: Any = typer.main.get_command(_app(verb))
-    command = command.commands[verb]
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    sections: dict[str, list[list[str]]] = {}
-    for one in command.params:
-        if one.param_type_name == "argument":
-            rows = sections.setdefault("Arguments", [])
-            rows.append([f"`{one.metavar or one.name.upper()}`", cell(one.help or "")])
-        elif not one.hidden:
-            rows = sections.setdefault(one.rich_help_panel or "Options", [])
-            rows.append([_flags(one), cell(one.help or "")])
-    usage = " ".join(["shardwise", verb, *(a.metavar or a.name.upper() for a in arguments)])
-    parts = [f"# shardwise {verb}\n\n```text\n{usage} [OPTIONS]\n```\n", _paragraphs(command.help)]
-    parts += [f"## {name}\n\n{table(('', 'what it is'), rows)}" for name, rows in sections.items()]
+    """Return the page of a command: usage, examples, arguments, options by section."""
+    found = verb_help(verb)
+    examples = "".join(f"{example}\n" for example in found.examples)
+    parts = [
+        f"# shardwise {verb}\n\n```text\n{found.usage}\n```\n",
+        _paragraphs(found.description),
+        f"```sh\n{examples}```\n" if examples else "",
+    ]
+    for heading, entries in {"Arguments": found.arguments, **found.sections}.items():
+        rows = [[_code(entry.names), cell(entry.help)] for entry in entries]
+        if rows:
+            parts.append(f"## {heading}\n\n{table(('', 'what it is'), rows)}")
     return page(verb, "\n".join(parts))
 
 
-def _flags(option: Any) -> str:
-    value = f" {option.metavar}" if option.metavar else ""
-    names = [*option.opts, *option.secondary_opts]
-    return ", ".join(f"`{name}{value}`".replace("|", "\\|") for name in names)
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
 
 
 def _paragraphs(text: str) -> str:
@@ -79,24 +76,31 @@ def _paragraphs(text: str) -> str:
 
 
 def strategy() -> str:
-    """Return the table of the fields of `Strategy`."""
-    short = {name: alias for alias, name in SHORT_NAMES.items()}
-    rows = []
-    for name, field in COLUMNS.items():
-        flags = [f"--{one.replace('_', '-')}" for one in (short.get(name), name) if one]
-        values = field.words or ("on", "off") if field.kind is Kind.FLAG else field.words
-        tries = field.role.tries if field.role.practical is None else field.role.practical
-        rows.append(
-            [
-                f"`{name}`",
-                ", ".join(f"`{flag}`" for flag in flags),
-                ", ".join(f"`{value}`" for value in values) or field.kind.value,
-                cell(written(field.default)),
-                _TRIED[tries] if isinstance(tries, Tries) else cell(written(tries)),
-                cell(Strategy.descriptions().get(name, "")),
-            ]
-        )
-    return table(("field", "option", "values", "default", "search tries", "what it is"), rows)
+    """Return the tables of the fields of `Strategy`, by section."""
+    sections: dict[str, list[list[str]]] = {}
+    for name, field in FIELDS.items():
+        sections.setdefault(field.role.section, []).append(_strategy_field(name, field))
+    heads = ("field", "option", "values", "default", "search tries", "what it is")
+    return "\n".join(
+        f"## {section}\n\n{table(heads, sections[section])}"
+        for section in Section
+        if section in sections
+    )
+
+
+def _strategy_field(name: str, field: StrategyField) -> list[str]:
+    short = {own: alias for alias, own in SHORT_NAMES.items()}.get(name)
+    options = [f"`--{one.replace('_', '-')}`" for one in (short, name) if one]
+    values = ("on", "off") if field.kind is Kind.FLAG else field.words
+    tries = field.role.tries if field.role.practical is None else field.role.practical
+    return [
+        f"`{name}`",
+        ", ".join(options),
+        ", ".join(f"`{value}`" for value in values) or field.kind.value,
+        cell(written(field.default)),
+        _TRIED[tries] if isinstance(tries, Tries) else cell(written(tries)),
+        cell(Strategy.descriptions().get(name, "")),
+    ]
 
 
 def schema() -> str:
@@ -237,12 +241,3 @@ def _api_groups() -> dict[str, list[str]]:
 
 def _object(name: str) -> Any:
     return getattr(shardwise, name)
-
-
-def _documented(name: str) -> str:
-    """Return the directive that documents a name, with the anchor of its public path."""
-    home = _object(name).__module__
-    return (
-        f"[](){{#shardwise.{name}}}\n\n::: {home}.{name}\n    options:\n      heading: {name}\n"
-        f"      toc_label: {name}\n"
-    )
