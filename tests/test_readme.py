@@ -6,6 +6,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import pytest
+
 from rows import each_row
 from shardwise.cli import run
 
@@ -50,3 +52,14 @@ def test_the_errors_are_those_of_the_accuracy_page():
     said = " ".join(TEXT.split())
     assert f"On {runs} published runs" in said
     assert f"half of the step times are within {median}, and 9 of 10 within {most}" in said
+
+
+@pytest.mark.nightly
+def test_commands_of_the_first_page_run():
+    """Each question of the site's first page has a command to copy."""
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\| \[.+\?\].+ \| `shardwise (.+)` \|$", page, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            assert run(command.split()) in {0, 1}, command  # 1: it does not fit
