@@ -11,7 +11,7 @@ from cli_options import options
 from rows import each_row
 from shardwise import catalog
 from shardwise.cli import VERBS
-from shardwise.cli.export import _THINGS
+from shardwise.cli.export import THINGS
 from shardwise.cli.schema import SCHEMAS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.interop.amped.parameters import KNOWN
@@ -70,7 +70,7 @@ def _names_of(schema: Any) -> Iterator[str]:
 def _names() -> frozenset[str]:
     """Fields and their values, results, entries of the catalog, suites, verbs and Python names."""
     found = {*VERBS, *shardwise.__all__, *OBJECTIVES, *SUITES, *COLLECTIONS}
-    found.update(TIME_PARTS, _THINGS, (one.name for one in LAUNCHERS))
+    found.update(TIME_PARTS, THINGS, (one.name for one in LAUNCHERS))
     for kind, config in SCHEMAS.items():
         modes = ("validation", "serialization") if kind == "estimate" else ("validation",)
         for mode in modes:

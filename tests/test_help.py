@@ -132,10 +132,10 @@ def test_the_structure_of_a_help_is_that_of_its_verb():
     assert found == VerbHelp(
         verb="schema",
         summary=VERBS["schema"],
-        usage="shardwise schema NAME [OPTIONS]",
+        usage="shardwise schema SCHEMA [OPTIONS]",
         description=found.description,
         examples=("shardwise schema strategy",),
-        arguments=(Entry("NAME", found.arguments[0].help),),
+        arguments=(Entry("SCHEMA", found.arguments[0].help),),
         sections={},
     )
 
@@ -186,7 +186,7 @@ FLAGS = {
     "--recompute-parts PART,...": "Default: core_attention.",
     "--frozen PART,...": "norms, head. Default: none.",
     "--lora-parts PART,...": "experts, embedding, head. Default: attention,mlp.",
-    "--stack NAME": "if not set: that of the system.",
+    "--stack STACK": "if not set: that of the system.",
     "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
     "--zero N": "Default: 1.",
 }
@@ -208,6 +208,6 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
 def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
     """None is forgotten."""
     text = shardwise("estimate", "--help-all")[1]
-    told = len(re.findall(r"Default:", text)) - 1  # of --tables
+    told = len(re.findall(r"Default:", text)) - 2  # of --tables and --flops-convention
     fields = Strategy.model_fields.values()
     assert told == sum(field.default is not None for field in fields)

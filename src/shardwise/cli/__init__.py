@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -72,6 +72,8 @@ _READ_LOGS = {"diagnose"}
 _INTERRUPTED = 130
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300
+_COMPLETION = "_SHARDWISE_COMPLETE"
+"""Variable by which a shell requests completion; typer names it."""
 
 # Without a handler of its own, logging would print errors on stderr a second time.
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
@@ -80,6 +82,10 @@ logging.getLogger("shardwise").addHandler(logging.NullHandler())
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_closed_streams()
+    if _COMPLETION in os.environ:
+        from shardwise.cli.completion import complete  # noqa: PLC0415 - it imports this module
+
+        sys.exit(complete(os.environ[_COMPLETION]))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = run(sys.argv[1:] if arguments is None else arguments)
@@ -197,8 +203,18 @@ def _global_options_first(words: list[str]) -> list[str]:
     return moved + rest
 
 
-def _app(chosen: str | None) -> typer.Typer:
-    """Build the command with the chosen verb imported; the others have only name and summary."""
+def _app(
+    chosen: str | None, add: Callable[[typer.Typer, str, str], None] | None = None
+) -> typer.Typer:
+    """Build the command with the chosen verb; the others have only name and summary.
+
+    Parameters
+    ----------
+    chosen
+        The verb.
+    add
+        What adds it, with the heading of its group; None: import it.
+    """
     app = typer.Typer(
         cls=RootGroup,
         pretty_exceptions_enable=False,
@@ -212,7 +228,7 @@ def _app(chosen: str | None) -> typer.Typer:
     for group, verbs in VERB_GROUPS.items():
         for name, summary in verbs.items():
             if name == chosen:
-                _add_verb(app, name, group)
+                (add or _add_verb)(app, name, group)
             else:
                 app.command(
                     name=name,

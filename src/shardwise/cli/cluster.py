@@ -39,7 +39,7 @@ class ClusterOptions:
         str | None,
         _option(
             "--systems",
-            "NAME,...",
+            "SYSTEM,...",
             "In place of SYSTEM: find the cheapest system and number of GPUs that meet --deadline, "
             "and the fastest within --budget. Needs --tokens.",
         ),
@@ -52,7 +52,7 @@ class ClusterOptions:
     ] = None
     price: Annotated[
         list[str] | None,
-        _option("--price", "NAME=USD", "Price of a GPU-hour of a system, in place of its own."),
+        _option("--price", "SYSTEM=USD", "Price of a GPU-hour of a system, in place of its own."),
     ] = None
 
     def check_alone(self) -> None:

@@ -36,7 +36,7 @@ def command(
     ],
     system: Annotated[
         str | None,
-        typer.Option("--system", metavar="NAME|FILE", help="System of launch files."),
+        typer.Option("--system", metavar="SYSTEM", help="System of launch files."),
     ] = None,
     plot: PlotOption = None,
     report: ReportOption = None,

@@ -88,7 +88,7 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", help="Format of another tool: calculon, nersc."),
+        typer.Option("--to", metavar="|".join(_TARGETS), help="Format of another tool."),
     ] = None,
     kind: Annotated[
         str | None,

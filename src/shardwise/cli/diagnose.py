@@ -65,7 +65,7 @@ def command(
         str | None,
         typer.Option(
             "--model",
-            metavar="NAME|FILE",
+            metavar="MODEL",
             help="Model, for launch files that do not hold it (DeepSpeed, accelerate).",
             rich_help_panel=INPUT,
         ),

@@ -263,8 +263,8 @@ def command(
         str | None,
         typer.Option(
             "--flops-convention",
-            metavar="NAME",
-            help="Model FLOPs that MFU counts: causal (default), full-attention or parameters.",
+            metavar="causal|full-attention|parameters",
+            help="Model FLOPs that MFU counts. Default: causal.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -272,8 +272,8 @@ def command(
         str | None,
         typer.Option(
             "--also",
-            metavar="NAME",
-            help="Also print the answer of another model: calculon, nersc, amped.",
+            metavar="calculon|nersc|amped",
+            help="Also print the answer of another model.",
             rich_help_panel=OTHER_MODELS,
         ),
     ] = None,
@@ -281,8 +281,8 @@ def command(
         str | None,
         typer.Option(
             "--reference",
-            metavar="NAME",
-            help="Print only the answer of another model: calculon, nersc, amped.",
+            metavar="calculon|nersc|amped",
+            help="Print only the answer of another model.",
             rich_help_panel=OTHER_MODELS,
         ),
     ] = None,

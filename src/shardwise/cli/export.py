@@ -39,7 +39,7 @@ from shardwise.report.deepflow import deepflow_text, shapes_text
 from shardwise.report.graph import check_graph_file, graph_json, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
-_THINGS = ("gemms", "graph", "deepflow")
+THINGS = ("gemms", "graph", "deepflow")
 _FOR_LAUNCHERS = "is for `export LAUNCHER`"
 _NOT_FOR_LAUNCHERS = "has no effect on a launcher's configuration"
 _CSV = (".csv", ".csv.gz")
@@ -65,7 +65,7 @@ def command(
         str,
         typer.Argument(
             metavar="WHAT",
-            help=f"{', '.join(_THINGS)}, or a launcher: {', '.join(launcher_names())}.",
+            help=f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}.",
         ),
     ],
     model: Annotated[
@@ -121,9 +121,9 @@ def command(
     and collectives with the tensors between them. deepflow: one layer as six lines of rows, inner,
     columns; tokens are divided by dp and pp, tensor parallelism is left to DeepFlow.
     """
-    what = one_of("what", what, (*_THINGS, *launcher_names()))
+    what = one_of("what", what, (*THINGS, *launcher_names()))
     output = None if output == "-" else output
-    if what not in _THINGS:
+    if what not in THINGS:
         others = {"csv": csv, "reference": reference, "tables": tables}
         refuse_options(_NOT_FOR_LAUNCHERS, **others)
         return export_launch(

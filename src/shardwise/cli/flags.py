@@ -115,7 +115,11 @@ def _strategy_flag(name: str) -> object:
         FIELDS[name].role.section,
         description,
         *([f"--{_SHORT[name]}"] if name in _SHORT else []),
-        metavar="N|NxN" if name in LEVELLED_AXES else _metavar(kinds),
+        metavar="N|NxN"
+        if name in LEVELLED_AXES
+        else "STACK"
+        if name == "stack"
+        else _metavar(kinds),
     )
 
 

@@ -44,7 +44,7 @@ def command(
         str | None,
         typer.Option(
             "--model",
-            metavar="NAME|FILE",
+            metavar="MODEL",
             help="Model, for files that do not hold it (DeepSpeed, accelerate).",
         ),
     ] = None,

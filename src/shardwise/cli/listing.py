@@ -7,7 +7,7 @@ import typer
 
 from shardwise import catalog
 from shardwise.cli.help import with_help
-from shardwise.cli.options import JsonFlag, NameArgument, OutputOption, refuse_options
+from shardwise.cli.options import JsonFlag, OutputOption, name_argument, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
@@ -39,7 +39,7 @@ ExplainFlag = Annotated[
     ],
 )
 def systems(
-    name: NameArgument = None,
+    name: Annotated[str | None, name_argument("[SYSTEM]")] = None,
     explain: ExplainFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,
@@ -66,7 +66,7 @@ def systems(
     ],
 )
 def stacks(
-    name: NameArgument = None,
+    name: Annotated[str | None, name_argument("[STACK]")] = None,
     explain: ExplainFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,

@@ -79,7 +79,7 @@ def command(
     *,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Catalog name, file or folder; all if omitted."),
+        typer.Argument(metavar="[MODEL]", help="Catalog name, file or folder; all if omitted."),
     ] = None,
     largest_for: Annotated[
         str | None,

@@ -42,9 +42,13 @@ SystemOrNone = Annotated[
         help=f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration.",
     ),
 ]
-NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Catalog name or file; all if omitted.")
-]
+
+
+def name_argument(metavar: str) -> object:
+    """Return an argument for the name of an entry of the catalog."""
+    return typer.Argument(metavar=metavar, help="Catalog name or file; all if omitted.")
+
+
 TablesOption = Annotated[
     str | None,
     typer.Option(

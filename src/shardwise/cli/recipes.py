@@ -18,8 +18,8 @@ from shardwise.cli.launch import (
 from shardwise.cli.options import (
     COMMAND_LINE,
     JsonFlag,
-    NameArgument,
     OutputOption,
+    name_argument,
     refuse_options,
 )
 from shardwise.cli.output import emit_json
@@ -58,7 +58,11 @@ SearchRecipeOption = Annotated[
         "shardwise recipes",
     ],
 )
-def command(name: NameArgument = None, json: JsonFlag = False, output: OutputOption = None) -> int:
+def command(
+    name: Annotated[str | None, name_argument("[RECIPE]")] = None,
+    json: JsonFlag = False,
+    output: OutputOption = None,
+) -> int:
     """List published recipes next to our estimates of them, or show one in full.
 
     A recipe is a configuration that its authors measured, with model, system, strategy and source.

@@ -39,7 +39,7 @@ SCHEMAS: dict[str, Any] = {
     ],
 )
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=", ".join(SCHEMAS))],
+    name: Annotated[str, typer.Argument(metavar="SCHEMA", help=", ".join(SCHEMAS))],
 ) -> int:
     """Print the JSON Schema of a config file or result: model, strategy, scenario, estimate ..."""
     if name not in SCHEMAS:

@@ -272,8 +272,8 @@ def command(
         str | None,
         typer.Option(
             "--reference",
-            metavar="NAME",
-            help="Search the space of another model: calculon, nersc, amped.",
+            metavar="calculon|nersc|amped",
+            help="Search the space of another model.",
             rich_help_panel=OTHER_MODELS,
         ),
     ] = None,

@@ -63,8 +63,8 @@ ObjectiveOption = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        metavar="NAME",
-        help=f"{', '.join(OBJECTIVES)}. Default: step_time.",
+        metavar="|".join(OBJECTIVES),
+        help="What the best plan has most of, or least. Default: step_time.",
         rich_help_panel=SPACE,
     ),
 ]
@@ -164,7 +164,7 @@ class SpaceOptions:
         str | None,
         typer.Option(
             "--stack",
-            metavar="NAME",
+            metavar="STACK",
             help="Software. Default: that of the system.",
             rich_help_panel=SPACE,
         ),

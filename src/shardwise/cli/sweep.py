@@ -94,8 +94,8 @@ class ReferenceOptions:
         str | None,
         typer.Option(
             "--reference",
-            metavar="NAME",
-            help="Search by another model: nersc. Its figures are varied under its own names "
+            metavar="nersc",
+            help="Search by another model. Its figures are varied under its own names "
             "(hbm_capacity=0.5x,1x,2x).",
             rich_help_panel=OTHER_MODELS,
         ),
@@ -139,7 +139,7 @@ def command(
         str | None,
         typer.Option(
             "--system",
-            metavar="NAME,...",
+            metavar="SYSTEM,...",
             help="More systems, in addition to SYSTEM.",
             rich_help_panel=_SWEEP,
         ),
