@@ -39,6 +39,9 @@ class Reports(Protocol):
     def html(self, result: object, /) -> str:
         """Return a result as a piece of HTML."""
 
+    def frame(self, result: object, /) -> Any:
+        """Return a result as a data frame of polars."""
+
     def charts(self, result: object, /) -> "Mapping[str, Figure]":
         """Return the charts of a result, by name; the most important one first."""
 

@@ -86,6 +86,7 @@ found = search("llama3-8b", "h100-sxm", gpus="8..64", gbs=[64, 128], tp=[1, 2], 
 assert_type(found, SearchResult)
 assert_type(found.best[0].step_time_s, float)
 found.plot()
+assert_type(found.to_frame(), pl.DataFrame)
 search("llama3-8b", "h100-sxm", gpus=8, top="many")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 search("llama3-8b", "h100-sxm", gpu=8)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 search("llama3-8b", "h100-sxm", Space(gpus="8..64", batch="largest"), levels=True)

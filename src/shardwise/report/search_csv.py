@@ -82,7 +82,7 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
         problem = f"allowed: {', '.join(PARTS)}{nearest(part, PARTS)}"
         raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
     found = read_result(data, source)
-    rows = list(_rows(data if found is None else found.to_dict(), part))
+    rows = list(rows_of(data if found is None else found.to_dict(), part))
     if not rows:
         problem = "is empty: it was not requested, or the search found nothing feasible"
         raise InputError(Fault(source=source, field=part, problem=problem))
@@ -153,7 +153,7 @@ def _is_numbered(data: Mapping[str, object]) -> bool:
     )
 
 
-def _rows(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
+def rows_of(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
     """Rows of a part, numbered from 1."""
     entries: Sequence[Any]
     if _is_numbered(data):

@@ -1,7 +1,7 @@
 """Result records of searches, explanations, and the search for the smallest or largest."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,10 @@ from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
-from shardwise.shown import Charted, Shown
+from shardwise.shown import Charted, Framed, Shown, reports
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Plan(Result):
@@ -166,7 +169,7 @@ _TITLED = ("gpus", "global_batch_size", "seq_len")
 """Fields of a space that the titles of tables and charts show."""
 
 
-class SearchResult(Charted, Result):
+class SearchResult(Charted, Framed, Result):
     """What a search found, and why it did not find more.
 
     Examples
@@ -238,6 +241,19 @@ class SearchResult(Charted, Result):
     """Fields that were tried in full because nothing fits otherwise."""
     smallest: SmallestGpus | None = None
     """Where nothing is feasible: the smallest number of GPUs on which something is."""
+
+    def to_frame(self) -> "pl.DataFrame":
+        """Return a data frame with a row for each of `best`: strategy, rates, times, memory.
+
+        Examples
+        --------
+        >>> from shardwise import search
+        >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, cp=1, zero=1, top=2)
+        >>> found.to_frame().select("rank", "tp", "fits").rows()
+        [(1, 2, True), (2, 2, True)]
+        """
+        frame: pl.DataFrame = reports().frame(self)
+        return frame
 
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved search that does not fit the others."""

@@ -59,6 +59,13 @@ def html(result: object) -> str:
     return piece(_view_of(result), result)
 
 
+def frame(result: Any) -> Any:
+    """Return the best plans of a search as a data frame of polars."""
+    from shardwise.report import search_csv  # noqa: PLC0415 - likewise
+
+    return search_csv.frame(list(search_csv.rows_of(result.to_dict(), "best")), source="search")
+
+
 def charts(result: object) -> Mapping[str, Figure]:
     """Return the charts of a result, by name; the most important one first."""
     return _view_of(result).charts(result)
