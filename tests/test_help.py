@@ -126,6 +126,19 @@ def test_the_help_of_the_command_fits_a_screen(shardwise, monkeypatch):
     assert re.findall(r"^  ([a-z]+)  ", out, re.MULTILINE) == list(VERBS)
 
 
+@each_row(
+    ("verb", "usage"),
+    [
+        ("sweep", "[MODEL] [SYSTEM[,SYSTEM...]] [OPTIONS]"),
+        ("trace", "MODEL SYSTEM [OPTIONS]"),
+        ("systems", "[SYSTEM] [OPTIONS]"),
+    ],
+)
+def test_the_usage_brackets_what_may_be_omitted(verb, usage):
+    """Once."""
+    assert structure(verb).usage == f"shardwise {verb} {usage}"
+
+
 def test_the_structure_of_a_help_is_that_of_its_verb():
     """What the reference of commands is made of."""
     found = verb_help("schema")

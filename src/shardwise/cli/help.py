@@ -124,7 +124,7 @@ class VerbCommand(TyperCommand):
         """Return the arguments, then a word for the options."""
         arguments = [one for one in self.params if one.param_type_name == "argument"]
         texts = [
-            str(one.metavar) if one.required else f"[{str(one.metavar).strip('[]')}]"
+            one.metavar if one.required or one.metavar.startswith("[") else f"[{one.metavar}]"
             for one in arguments
         ]
         return [*texts, "[OPTIONS]"]

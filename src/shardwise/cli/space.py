@@ -64,7 +64,7 @@ ObjectiveOption = Annotated[
     typer.Option(
         "--objective",
         metavar="|".join(OBJECTIVES),
-        help="What the best plan has most of, or least. Default: step_time.",
+        help="What to optimize. Default: step_time.",
         rich_help_panel=SPACE,
     ),
 ]
@@ -114,7 +114,7 @@ class SpaceOptions:
         typer.Option(
             "--gpus",
             metavar="N",
-            help="A number, a list (64,96) or a range (64..512).",
+            help="Number of GPUs: one, a list (64,96) or a range (64..512).",
             rich_help_panel=SPACE,
         ),
     ] = None
@@ -148,7 +148,10 @@ class SpaceOptions:
     seq_len: Annotated[
         str | None,
         typer.Option(
-            "--seq-len", metavar="N", help="Short for --allow seq_len=...", rich_help_panel=SPACE
+            "--seq-len",
+            metavar="N",
+            help="Tokens per sequence; short for --allow seq_len=...",
+            rich_help_panel=SPACE,
         ),
     ] = None
     quantization: Annotated[
