@@ -122,11 +122,11 @@ class VerbCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
         """Return the arguments, then a word for the options."""
-        arguments = [one for one in self.params if one.param_type_name == "argument"]
-        texts = [
-            one.metavar if one.required or one.metavar.startswith("[") else f"[{one.metavar}]"
-            for one in arguments
-        ]
+        texts = []
+        for one in self.params:
+            if one.param_type_name == "argument":
+                text = str(one.metavar)
+                texts.append(text if one.required or text.startswith("[") else f"[{text}]")
         return [*texts, "[OPTIONS]"]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
