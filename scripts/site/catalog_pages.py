@@ -24,8 +24,6 @@ from shardwise.report.tables.figures import host_memory_lines
 from shardwise.report.tables.recipes import signed
 from tables import anchor, cell, page, table
 
-_UNGROUPED = ""
-
 
 @cache
 def _models() -> dict[str, Model]:
@@ -202,7 +200,8 @@ def _settings(fields: Mapping[str, Values]) -> str:
 def _figures(config: Sourced) -> str:
     """Every figure with value and origin, then the sources, in HTML: both link to each other."""
     notes: list[Source] = []
-    group, rows = _UNGROUPED, []
+    group = ""
+    rows = []
     for parent, leaf, value, source in figures_of(config):
         if parent != group:
             group = parent
