@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rows import each_row
-from shardwise import Model, Strategy, UnknownNameError, catalog, estimate
+from shardwise import Model, Strategy, catalog, estimate
 from shardwise.config.system import System
 from shardwise.cost.links import slowed_by_compute
 
@@ -125,21 +125,6 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
 def test_systems_are_found_by_what_people_call_them(called: str, name: str) -> None:
     """A short name stands for the only system it can mean."""
     assert System.load(called) is System.load(name)
-
-
-def test_other_names_are_none_of_an_entry_and_lead_to_one() -> None:
-    """No entry is out of reach behind another name, and no name leads nowhere."""
-    for folder, others in catalog.OTHER_NAMES.items():
-        assert not set(others) & set(catalog.names(folder))
-        assert set(others.values()) <= set(catalog.names(folder))
-        assert all(catalog.canonical(called) == called for called in others)
-
-
-@each_row("name", ["h100", "a100", "v100"])
-def test_a_name_of_several_forms_is_asked_for(name: str) -> None:
-    """Which form it is changes the answer."""
-    with pytest.raises(UnknownNameError, match="no such system in the catalog"):
-        System.load(name)
 
 
 def test_every_number_has_a_source(system: System) -> None:

@@ -145,7 +145,7 @@ def test_output_is_written_to_a_file(shardwise, tmp_path):
 
 BAD = [
     (("estimate", "llama3-7b", "h100-sxm", "--gpus", 8, "--gbs", 8), "did you mean 'llama3-70b'"),
-    (("estimate", "llama3-70b", "h100", "--gpus", 8, "--gbs", 8), "did you mean 'h100-"),
+    (("estimate", "llama3-70b", "h300", "--gpus", 8, "--gbs", 8), "did you mean 'h100-sxm' or "),
     ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
     ((*MAIN_JOB, "--gbs", 127), "global_batch_size: 127: must be a multiple of dp x micro_batch"),

@@ -112,7 +112,7 @@ def test_messages_are_those_of_the_command_line(server, change, words, capsys):
         (QUESTION | {"model": "../../x.yaml"}, 422, "../../x.yaml: files cannot be named here"),
         (QUESTION | {"strategy": RUN | {"stack": "/etc/hosts"}}, 422, "files cannot be named here"),
         (QUESTION | {"model": {"base": "/etc/passwd"}}, 422, "files cannot be named here"),
-        (QUESTION | {"model": "meta-llama/Llama-3.1-8B"}, 422, "files cannot be named here"),
+        (QUESTION | {"model": "example/Llama-3.1-8B"}, 422, "files cannot be named here"),
         (QUESTION | {"model": "<script>alert(1)"}, 422, "model: '<script>alert(1)': no such model"),
         (b"[" * 100_000, 422, "request: is nested too deeply; at most 100 levels"),
         (b'{"a": 1' + b"0" * 400 + b"}", 422, "request: a number has more than 308 digits"),

@@ -116,7 +116,7 @@ def test_questions_of_a_network_name_no_files(tmp_path):
     Model.load("llama3-8b").to_file(path)
     with files.catalog_only():
         assert Model.load("llama3-8b").depth == 32
-        for name in (str(path), "../model.yaml", "meta-llama/Llama-3.1-8B"):
+        for name in (str(path), "../model.yaml", "example/Llama-3.1-8B"):
             with pytest.raises(InputError, match="files cannot be named here"):
                 Model.load(name)
         with pytest.raises(InputError, match="files cannot be named here"):

@@ -13,7 +13,7 @@ from shardwise.interop.huggingface import hub
 
 CONFIG = json.loads((Path(__file__).parent / "data/huggingface/qwen2.5-7b.json").read_text())
 ANSWERS = {
-    "/Qwen/Qwen2.5-7B": (200, json.dumps(CONFIG).encode()),
+    "/example/Qwen2.5-7B": (200, json.dumps(CONFIG).encode()),
     "/some/mamba": (200, b'{"architectures": ["MambaForCausalLM"]}'),
     "/some/page": (200, b"<html></html>"),
     "/some/list": (200, b"[]"),
@@ -68,10 +68,10 @@ def _fault(name):
 
 def test_a_model_is_fetched_once(asked, tmp_path):
     """The second time it is in the cache."""
-    first = Model.load("Qwen/Qwen2.5-7B")
-    second = Model.load("Qwen/Qwen2.5-7B")
+    first = Model.load("example/Qwen2.5-7B")
+    second = Model.load("example/Qwen2.5-7B")
 
-    assert asked == ["/Qwen/Qwen2.5-7B/resolve/main/config.json"]
+    assert asked == ["/example/Qwen2.5-7B/resolve/main/config.json"]
     assert first == second
     assert first.name == "qwen2.5-7b"
     assert first.hidden == 3584
@@ -85,7 +85,7 @@ def test_without_a_cache_it_is_fetched_again(asked, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
 
-    assert Model.load("Qwen/Qwen2.5-7B") == Model.load("Qwen/Qwen2.5-7B")
+    assert Model.load("example/Qwen2.5-7B") == Model.load("example/Qwen2.5-7B")
     assert len(asked) == 2
 
 
@@ -155,7 +155,7 @@ def test_the_address_of_an_installed_library_is_used(asked, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", object())
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub.constants", library)
 
-    assert Model.load("Qwen/Qwen2.5-7B").hidden == 3584
+    assert Model.load("example/Qwen2.5-7B").hidden == 3584
     assert len(asked) == 1
 
 
@@ -169,7 +169,7 @@ def test_an_address_of_another_kind_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "is_id"),
     [
-        ("Qwen/Qwen2.5-7B", True),
+        ("example/Qwen2.5-7B", True),
         ("a/b", True),
         ("folder/model.yaml", False),
         ("folder/model.json.gz", False),

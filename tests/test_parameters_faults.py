@@ -146,9 +146,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         ),
     ),
     (
-        {"base": "h100"},
+        {"base": "h100-sxn"},
         (
-            "mine.yaml: base: 'h100': no such system in the catalog, and no such file; "
+            "mine.yaml: base: 'h100-sxn': no such system in the catalog, and no such file; "
             "did you mean 'h100-sxm'?"
         ),
     ),

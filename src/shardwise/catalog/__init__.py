@@ -1,46 +1,16 @@
 """Names and files of the catalog: models, systems and stacks, each figure with its source."""
 
+import logging
 from functools import cache
 from pathlib import Path
 
-__all__ = ["OTHER_NAMES", "canonical", "find", "holds", "names"]
+from shardwise.catalog.aliases import Alias, meant, relatives
+
+__all__ = ["canonical", "find", "forget_notes", "holds", "names", "note_alias", "suggested"]
 
 _ROOT = Path(__file__).parent
-OTHER_NAMES = {
-    "systems": {
-        "4090": "rtx-4090",
-        "910b": "ascend-910b",
-        "a5000": "rtx-a5000",
-        "a6000": "rtx-a6000",
-        "a800": "a800-sxm",
-        "ascend910b": "ascend-910b",
-        "b200": "b200-sxm",
-        "b300": "b300-sxm",
-        "dgx-b200": "b200-sxm",
-        "dgx-b300": "b300-sxm",
-        "dgx-h100": "h100-sxm",
-        "dgx-h200": "h200-sxm",
-        "gaudi-2": "gaudi2",
-        "gb200": "gb200-nvl72",
-        "gb300": "gb300-nvl72",
-        "h200": "h200-sxm",
-        "h800": "h800-sxm",
-        "ironwood": "tpu-v7x",
-        "tpu-v7": "tpu-v7x",
-        "tpu7x": "tpu-v7x",
-        "rtx4090": "rtx-4090",
-        "trainium": "trainium1",
-        "trillium": "tpu-v6e",
-        "trn1": "trainium1",
-        "trn1.32xlarge": "trainium1",
-        "v4": "tpu-v4",
-        "v5e": "tpu-v5e",
-        "v5p": "tpu-v5p",
-        "v6e": "tpu-v6e",
-    }
-}
-"""What people call an entry whose name says more, by folder. A100, H100 and V100 come in several
-forms, so one of these has to be named."""
+_log = logging.getLogger("shardwise.names")
+_noted: set[str] = set()
 
 
 @cache
@@ -59,9 +29,45 @@ def canonical(name: str) -> str:
 
 
 def find(folder: str, name: str) -> Path | None:
-    """Return the file of a catalog entry, or None if nothing there is called so."""
-    called = canonical(name)
-    return _entries(folder).get(OTHER_NAMES.get(folder, {}).get(called, called))
+    """Return the file of the entry that a name means, or None if nothing there is called so."""
+    exact = _entries(folder).get(canonical(name))
+    if exact is not None:
+        return exact
+    alias = _alias(folder, name)
+    return None if alias is None else _entries(folder)[alias.name]
+
+
+def note_alias(folder: str, name: str) -> None:
+    """Log once what a name means, and what else it may mean, unless it is that of an entry."""
+    alias = None if canonical(name) in _entries(folder) else _alias(folder, name)
+    if alias is None or name in _noted:
+        return
+    _noted.add(name)
+    others = f" (also: {', '.join(alias.others)})" if alias.others else ""
+    _log.warning("%s means %s%s", name, alias.name, others)
+
+
+def forget_notes() -> None:
+    """Log again what names mean, in another command."""
+    _noted.clear()
+
+
+def suggested(folder: str, name: str) -> list[str]:
+    """Return entries of the family of an unknown name, or all entries."""
+    return relatives(folder, canonical(name), names(folder))
+
+
+def _alias(folder: str, name: str) -> Alias | None:
+    """What a name means that is none of an entry, nor of a file."""
+    alias = _meant(folder, canonical(name))
+    if alias is None or (Path(name).exists() if "/" in name else Path(name).is_file()):
+        return None
+    return alias
+
+
+@cache
+def _meant(folder: str, called: str) -> Alias | None:
+    return meant(folder, called, names(folder))
 
 
 def holds(path: str | Path) -> bool:

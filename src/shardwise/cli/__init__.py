@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise import catalog
 from shardwise._version import __version__
 from shardwise.cli.command_line import note_command
 from shardwise.cli.help import CONTEXT, RootGroup, VerbCommand, description_of, unknown_option
@@ -79,6 +80,18 @@ _COMPLETION = "_SHARDWISE_COMPLETE"
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
 
 
+class _NamesHandler(logging.Handler):
+    """Prints which entries names mean."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line on stderr; nothing is lost if that is full."""
+        with suppress(OSError):
+            print(f"note: {record.getMessage()}", file=sys.stderr)  # noqa: T201 - as above
+
+
+logging.getLogger("shardwise.names").addHandler(_NamesHandler())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_closed_streams()
@@ -102,6 +115,7 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     words = _global_options_first(list(arguments)) or ["--help"]
     note_command(arguments)
+    catalog.forget_notes()
     try:
         app = _app(next((word for word in words if word in VERBS), None))
         code = app(args=words, standalone_mode=False, prog_name="shardwise")
@@ -310,6 +324,7 @@ def _root(
     if verbose:
         stream = logging.StreamHandler(sys.stderr)
         stream.setFormatter(logging.Formatter("%(message)s"))
+        stream.addFilter(lambda record: record.name != "shardwise.names")  # which is printed
         logger.addHandler(stream)
     if log is not None:
         logger.addHandler(_log_file(log))

@@ -3,7 +3,7 @@
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,6 +118,7 @@ class ConfigBase(Described):
         if cls.CATALOG is not None:
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
+                catalog.note_alias(cls.CATALOG, text)
                 return cls._of_catalog(path)
         may_fetch = isinstance(name, str) and not files.is_catalog_only()
         fetched = cls.fetched(text) if may_fetch else None
@@ -133,7 +134,8 @@ class ConfigBase(Described):
             data = files.read_mapping(text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
-        hint = nearest(text, known) or (f"; allowed: {', '.join(known)}" if known else "")
+        family = catalog.suggested(cls.CATALOG, text) if cls.CATALOG is not None else []
+        hint = _did_you_mean(text, family, known)
         and_file = "" if files.is_catalog_only() else ", and no such file"
         problem = f"no such {kind} in the catalog{and_file}{hint}"
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
@@ -272,6 +274,15 @@ class Source(ConfigBase):
     """Who printed or measured it, where and when; for `fitted`, on what and how well."""
 
 
+def _did_you_mean(name: str, family: Sequence[str], known: Sequence[str]) -> str:
+    """What an unknown name may mean: the closest of its family, or all that is known."""
+    if hint := nearest(name, family):
+        return hint
+    if len(family) < len(known):
+        return f"; did you mean {' or '.join(map(repr, family[:_MOST_SUGGESTIONS]))}?"
+    return f"; allowed: {', '.join(known)}" if known else ""
+
+
 def printable(name: str) -> str:
     """Names stand in tables: terminals act on characters that do not print."""
     if not name.isprintable():
@@ -322,6 +333,7 @@ def _value_at(node: Any, part: str) -> Any:
     return node[int(part)] if inside else None
 
 
+_MOST_SUGGESTIONS = 3
 _PLAIN_WORDS = {
     "a valid tuple": "a list",
     "a valid array": "a list",
