@@ -24,6 +24,7 @@ from shardwise.cli import run
 
 DATA = Path(__file__).parent / "data"
 DOCS = DATA.parent.parent / "docs"
+EXAMPLES = DOCS / "examples"
 CATALOG = Path(shardwise.__file__).parent / "catalog"
 
 # Safe ones; in C where they are.
@@ -82,7 +83,7 @@ def names() -> tuple[str, ...]:
         for path in sorted((DATA / "simumax").glob("*.json"))
         if path.stem != "runs"
     ]
-    docs = [f"docs/{path.stem}" for path in sorted(DOCS.glob("*.yaml"))]
+    docs = [f"docs/{path.stem}" for path in sorted(EXAMPLES.glob("*.yaml"))]
     modules = [f"{kind}/{name}" for kind in ("flat", "nested") for name in GOLDEN["module_infos"]]
     runs = [
         f"{tool}-{kind}/{name}"
@@ -114,15 +115,17 @@ def _content(name: str) -> Any:
     folder, _, entry = name.partition("/")
     tool, _, kind = folder.partition("-")
     readers: dict[str, Callable[[], Any]] = {
-        "docs": lambda: _plain(DOCS / f"{entry}.yaml"),
+        "docs": lambda: _plain(EXAMPLES / f"{entry}.yaml"),
         "flat": lambda: flat(entry),
         "nested": lambda: nested(entry),
         "calculon-execution": lambda: next(
             case for case in _runs("calculon")["cases"] if case["id"] == "readme_example"
         )["execution"],
         "rows": lambda: {"rows": _plain(DATA / "measured_rows.json")[:3]},
-        "amped": lambda: AMPED if entry == "small" else _plain(DOCS / "amped" / "config.json"),
-        "tables": lambda: _plain(DOCS / "amped" / "lookup_tables.json"),
+        "amped": lambda: (
+            AMPED if entry == "small" else _plain(DOCS / "from" / "amped" / "config.json")
+        ),
+        "tables": lambda: _plain(DOCS / "from" / "amped" / "lookup_tables.json"),
         "results": lambda: _result(_RESULTS[entry]),
     }
     if name in _DESCRIBED:
