@@ -3,6 +3,7 @@
 It needs the extra `docs`; what a browser shows, playwright and Debian's Chromium, too.
 """
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import shardwise
+from rows import each_row
 
 pytest.importorskip("material", reason="needs the extra docs")
 
@@ -151,6 +153,7 @@ def test_no_page_scrolls_sideways(opened, site):
     """Wide tables, formulas and console output scroll inside their own blocks."""
     sources = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     written = {site / path.with_suffix(".html") for path in sources} & set(pages(site))
+    written |= set((site / "notebooks").glob("*.html"))
     one_of_each_folder = set({path.parent: path for path in pages(site)}.values())
     narrow, wide = opened(NARROW, "light"), opened(WIDE, "dark")
     for path in sorted(written | one_of_each_folder):
@@ -200,3 +203,24 @@ def test_a_question_is_answered_after_three_clicks(opened, site, guide):
     command, _, answer = first.partition("\n")
     assert command.startswith("$ shardwise ")
     assert len(answer.splitlines()) > 3
+
+
+@each_row("path", sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")))
+def test_notebooks_are_stored_as_they_are_written(path):
+    """Without outputs: the site has those of the last build."""
+    cells = [c for c in json.loads(path.read_text("utf-8"))["cells"] if c["cell_type"] == "code"]
+    assert cells
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+
+
+def test_pages_of_notebooks_show_what_their_cells_do(opened, site):
+    """Each has tables and drawn charts; the build fails if a cell does."""
+    page = opened()
+    notebooks = sorted((site / "notebooks").glob("*.html"))
+    assert len(notebooks) == 3
+    for path in notebooks:
+        page.goto(path.as_uri())
+        charts = page.locator(".notebook-chart")
+        assert charts.count() >= 2
+        charts.last.locator("svg.main-svg").first.wait_for()
+        assert page.locator(".notebook-output table").count() >= 1

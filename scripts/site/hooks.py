@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import catalog_pages
+import notebooks
 import reference_pages
 
 ROOT = Path(__file__).parents[2]
@@ -37,11 +38,12 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are generated or stand outside docs/, and list them in the navigation."""
-    generated = dict([*catalog_pages.pages(), *reference_pages.pages()])
+    generated = dict([*catalog_pages.pages(), *reference_pages.pages(), *notebooks.pages()])
     for source, path in INCLUDED.items():
         generated[path] = (ROOT / source).read_text(encoding="utf-8")
     for path, text in generated.items():
         files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, notebooks.LIBRARY, content=notebooks.library()))
     _list_children(config.nav, list(generated))
     return files
 
