@@ -1,11 +1,18 @@
-"""Help and messages use the words of the field, as the glossary has them."""
+"""README, pages, help and messages use the words of the field, as the glossary has them."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "src" / "shardwise"
+from rows import each_row
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "shardwise"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 # What is not written, and the word that is meant.
 WRITE = {
@@ -82,6 +89,13 @@ def strings_of(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
+
+
+@each_row("page", PAGES)
+def test_pages_use_the_words_of_the_field(page):
+    """Prose, without code."""
+    found = [f"{line}: {why}" for line, why in wrong_words(page.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_messages_and_docstrings_use_the_words_of_the_field():

@@ -75,6 +75,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             here = SAME[target]
         elif target.startswith("docs/"):
             here = target.removeprefix("docs/")
+            if not path.startswith("notebooks/"):  # those link to the file, to download it
+                here = re.sub(r"\.ipynb$", ".md", here)
         elif (ROOT / target).is_file() and target.partition("/")[0] not in ("..", "docs"):
             here = f"source/{target}"
             if files.get_file_from_path(here) is None:
