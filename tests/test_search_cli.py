@@ -298,9 +298,25 @@ def test_every_feasible_strategy_is_saved(shardwise, tmp_path):
         assert len(path.read_text().splitlines()) == json.loads(out)[counted] + 1
 
 
-def test_explaining_takes_no_flags_of_a_search(shardwise):
+def test_explaining_lists_plans_too_if_requested(shardwise):
+    """The explanation comes first; both are what they are alone."""
+    words, explain = (*SMALL, *FEW), ("--explain", "tp=8,recompute=full,zero=0")
+    explained = shardwise(*words, *explain)[1]
+    listed = shardwise(*words, "--top", 3, "--pareto")[1]
+    code, out, _ = shardwise(*words, *explain, "--top", 3, "--pareto")
+    assert code == 0
+    assert out == explained + listed
+
+    _, out, _ = shardwise(*words, *explain, "--top", 3, "--json")
+    record = json.loads(out)
+    alone = json.loads(shardwise(*words, *explain, "--json")[1])
+    assert len(record["best"]) == 3
+    assert {**record["explanation"], "elapsed_s": 0} == {**alone, "elapsed_s": 0}
+
+
+def test_explaining_alone_takes_no_flags_of_a_search(shardwise):
     """One line that says so."""
-    code, _, err = shardwise(*SMALL, "--explain", "tp=2", "--pareto")
+    code, _, err = shardwise(*SMALL, "--explain", "tp=2", "--axes", "tp")
 
     assert code == 2
-    assert "pareto: has no effect with --explain" in err
+    assert "axes: 'tp': has no effect with --explain alone; add --top or --pareto" in err

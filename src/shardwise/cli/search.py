@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -26,8 +27,9 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import INTERRUPTED, Bar, check_different_files, note, progress_bar, show
+from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
+from shardwise.cli.search_progress import progress_of
 from shardwise.cli.space import (
     ForOption,
     MaxMemoryOption,
@@ -43,13 +45,11 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.explain import explain
-from shardwise.planning.search.progress import BestSoFar, Progress
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
-from shardwise.units import readable
 
 _ONLY_OURS = (
     *("batch", "space", "fix", "allow", "seq_len"),
@@ -58,12 +58,12 @@ _ONLY_OURS = (
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
-_NOT_EXPLAINED = "has no effect with --explain, which is about one strategy"
+_NOT_EXPLAINED = "has no effect with --explain alone; add --top or --pareto to list plans, too"
+_NOT_FOR_A_LAUNCHER = "has no effect with --explain, which is about one strategy"
 _PLANS = "Plans to list"
 _WORK = "How to search"
 _NOTHING_FEASIBLE = "nothing of the space is feasible"
 _ALSO_THEIRS = ("top", "save", "axes", "plot")
-_DEGREES = ("tp", "pp", "cp", "ep", "dp")
 _ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "explain")
 
 
@@ -139,7 +139,8 @@ class SearchOptions:
         typer.Option(
             "--explain",
             metavar="FIELD=VALUE,...",
-            help="Explain why this strategy is not legal, does not fit, or is not the best.",
+            help="Explain why this strategy is not legal, does not fit, or is not the best; with "
+            "--top or --pareto list plans, too.",
             rich_help_panel=_PLANS,
         ),
     ] = None
@@ -332,10 +333,11 @@ def command(
         refuse_options(_NEEDS_SEARCH, **{"for": launcher})
         return query.count()
     if wanted.explain is not None:
-        others = wanted.without(_ALSO_EXPLAINED)
-        refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
-        refuse_options(_NOT_EXPLAINED, **{"for": launcher})
-        return query.explain(wanted)
+        refuse_options(_NOT_FOR_A_LAUNCHER, **{"for": launcher})
+        if wanted.top is None and not wanted.pareto:
+            others = wanted.without(_ALSO_EXPLAINED)
+            refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
+            return query.explain(wanted)
     return query.search(wanted, training_run(run), ok_if_none=ok_if_none)
 
 
@@ -418,9 +420,10 @@ class _Query:
     ) -> int:
         """Search the space; print, write and draw the result."""
         options.check(self.output)
+        explained = self._explanation(options) if options.explain is not None else None
         arguments = options.arguments() | {"run": training, "launcher": self.launcher}
         with progress_bar("strategies") as bar:
-            progress = _progress(bar)
+            progress = progress_of(bar)
             found = search(self.model, self.system, self.space, progress=progress, **arguments)
         note(f"{found.looked_at:,} strategies in {found.elapsed_s:.2f} s")
         note_left_out(found)
@@ -430,14 +433,17 @@ class _Query:
         def tables() -> None:
             from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
 
+            if explained is not None:
+                _print_explanation(explained)
             print_search(found)
 
+        more = dict(self.also) | ({"explanation": explained.to_dict()} if explained else {})
         lacks = ""
         if not found.best:
             from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
 
             lacks = "; ".join(closing(found))
-        self._show(lambda: found.to_dict() | dict(self.also), tables, lacks)
+        self._show(lambda: found.to_dict() | more, tables, lacks)
         if options.plot is not None:
             from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
 
@@ -451,45 +457,29 @@ class _Query:
 
     def explain(self, options: SearchOptions) -> int:
         """Explain why a strategy is not legal, does not fit, or is not the best."""
+        found = self._explanation(options)
+        has_answer = found.better is not None
+        tables = partial(_print_explanation, found)
+        self._show(found.to_dict, tables, "" if has_answer else _NOTHING_FEASIBLE)
+        return _exit_code(found, has_answer=has_answer)
+
+    def _explanation(self, options: SearchOptions) -> Explanation:
         assert options.explain is not None  # noqa: S101 - checked by the caller
         fields = tuple(Strategy.model_fields)
         strategy = field_pairs("explain", [options.explain], values="one", known=fields)
         arguments = used(options, "objective", "max_memory", "reserve")
         with progress_bar("strategies") as bar:
             case = self.model, self.system, self.space, strategy
-            found = explain(*case, progress=_progress(bar), **arguments)
+            return explain(*case, progress=progress_of(bar), **arguments)
 
-        def tables() -> None:
-            from shardwise.report.tables.explain import (  # noqa: PLC0415 - slow to import
-                print_explanation,
-            )
 
-            print_explanation(found)
+def _print_explanation(found: Explanation) -> None:
+    from shardwise.report.tables.explain import print_explanation  # noqa: PLC0415 - slow to import
 
-        has_answer = found.better is not None
-        self._show(found.to_dict, tables, "" if has_answer else _NOTHING_FEASIBLE)
-        return _exit_code(found, has_answer=has_answer)
+    print_explanation(found)
 
 
 def _exit_code(found: SearchResult | Explanation, *, has_answer: bool) -> int:
     if not found.complete:
         return INTERRUPTED
     return 0 if has_answer else 1
-
-
-def _progress(bar: Bar | None) -> Progress | None:
-    """Update the bar with the best plan so far."""
-    if bar is None:
-        return None
-
-    def update(done: int, total: int, best: BestSoFar | None) -> None:
-        bar(done, total, "nothing fits yet" if best is None else _in_a_line(best))
-
-    return update
-
-
-def _in_a_line(best: BestSoFar) -> str:
-    """The degrees, the step time and the rate of a plan."""
-    degrees = " ".join(f"{axis} {getattr(best.strategy, axis)}" for axis in _DEGREES)
-    time = readable(best.step_time_s, "seconds")
-    return f"best so far: {degrees}, {time}, {best.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
