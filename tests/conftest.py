@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import shutil
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -142,3 +143,17 @@ def plan(shardwise):
         return code, json.loads(out)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium of this machine; without it or playwright the test is skipped."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("needs Debian's chromium")
+    with playwright.sync_playwright() as started:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        one = started.chromium.launch(executable_path=path, args=flags)
+        yield one
+        one.close()

@@ -4,7 +4,6 @@ It needs the extra `web`, playwright, and Debian's Chromium.
 """
 
 import json
-import shutil
 import socket
 import threading
 
@@ -19,9 +18,6 @@ uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("nicegui")
 
 from shardwise.web.serve import Server  # noqa: E402 - an extra
-
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
 
 QUERY = "model=llama3-8b&system=h100-sxm&gpus=64&gbs=256&tp=2"
 RUN = {"gpus": 64, "gbs": 256}
@@ -44,16 +40,6 @@ def address():
     yield f"http://127.0.0.1:{port}/"
     server.should_exit = True
     thread.join(30)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium."""
-    with playwright.sync_playwright() as started:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        one = started.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield one
-        one.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Pages in a browser: charts are drawn in both themes and widths, and nothing is requested."""
 
-import shutil
-
 import pytest
 
 from shardwise import compare, estimate, search, sweep
@@ -17,22 +15,10 @@ pytestmark = pytest.mark.any_software
 pytest.importorskip("plotly")
 playwright = pytest.importorskip("playwright.sync_api")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STRATEGY = {"gpus": 16, "tp": 4, "gbs": 32}
 READY = "document.documentElement.dataset.ready === 'true'"
 # What the driver of a machine without a graphics card says of the canvas.
 HARMLESS = ("GPU stall", "willReadFrequently", "WebGL")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium of this machine."""
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

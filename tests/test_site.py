@@ -6,7 +6,6 @@ It needs the extra `docs`; what a browser shows, playwright and Debian's Chromiu
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import cache
@@ -22,7 +21,6 @@ from rows import each_row
 pytest.importorskip("material", reason="needs the extra docs")
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = shutil.which("chromium")
 TAG = re.compile(r"<([a-z][a-z0-9]*)\s([^>]*)>")
 ATTRIBUTE = re.compile(r'\b(id|name|href|src|srcset|data|poster|class)="([^"]*)"')
 NARROW, WIDE = 400, 1600
@@ -106,19 +104,6 @@ def test_every_public_name_is_documented(site):
     found = set().union(*(anchors(page) for page in (site / "reference/api").glob("*.html")))
     names = {f"shardwise.{name}" for name in shardwise.__all__ if not name.startswith("_")}
     assert names - found == set()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("needs Debian's chromium")
-    with playwright.sync_playwright() as started:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        one = started.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield one
-        one.close()
 
 
 @pytest.fixture
