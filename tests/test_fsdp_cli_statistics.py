@@ -94,7 +94,7 @@ class TestStatistics:
         _, ruled = plan(tiny, "--gpus", 4)
         _, given = plan(tiny, "--gpus", 4, "--comm", file)
         assert given["exposed_s"] > ruled["exposed_s"]
-        assert any(line.startswith("collectives as given: 10 us") for line in given["assumed"])
+        assert any(line.startswith("collectives as set: 10 us") for line in given["assumed"])
 
 
 class TestReference:
