@@ -53,10 +53,16 @@ def pytest_xdist_make_scheduler(config, log):
     return GroupScheduling(config, log)
 
 
+# Collecting makes many objects, and all of them stay: there is no garbage to look for.
+gc.disable()
+
+
 def pytest_collection_finish():
     """Spare what lives as long as the tests from being looked through for garbage again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

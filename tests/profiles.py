@@ -6,11 +6,11 @@ examples in every run. Neither looks at a clock.
 
 from hypothesis import HealthCheck, settings
 
-__all__ = ["drawn", "examples"]
+__all__ = ["drawn", "examples", "sampled"]
 
 _USUAL = 100
 """Examples of a property that names no number, where `examples` counts neither up nor down."""
-_FEW, _MANY = 40, 1000
+_FEW, _MANY = 20, 1000
 _UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 settings.register_profile("dev", max_examples=_FEW, derandomize=True, **_UNTIMED)
@@ -25,6 +25,14 @@ def examples(count, **changes):
 
 
 def drawn(count):
-    """How many of `count` cases that a test draws by itself: all in `nightly`, else half."""
-    is_nightly = settings.default.max_examples >= _MANY
-    return count if is_nightly else (count + 1) // 2
+    """How many of `count` cases that a test draws by itself: all in `nightly`, else a third."""
+    return count if _is_nightly() else -(-count // 3)
+
+
+def sampled(cases):
+    """Those of some cases that a test looks at: all in `nightly`, else every third."""
+    return list(cases)[:: 1 if _is_nightly() else 3]
+
+
+def _is_nightly():
+    return settings.default.max_examples >= _MANY

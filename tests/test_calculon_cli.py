@@ -282,7 +282,7 @@ def test_search_finds_calculons_optimum(shardwise):
 def test_searchs_switches(shardwise):
     """Each narrows or widens the space as it says; top and layers show more."""
     words = ["search", "calculon-megatron-22b", "calculon-a100-80g", "--reference", "calculon"]
-    words += ["--gpus", 8, "--gbs", 16]
+    words += ["--gpus", 4, "--gbs", 4]
 
     def found(*more):
         return json.loads(shardwise(*words, *more, "--json")[1])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from megatron_plans import architecture, effective, legal_plans
+from profiles import drawn
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.strategy_table import Table
 from shardwise.interop.launch import Launch, LaunchPlan, LaunchText
@@ -40,7 +41,7 @@ def read(text: str, source: str = "job.yaml", **known: Any) -> Launch:
 @pytest.mark.parametrize("ending", LAUNCHER.endings)
 def test_what_is_written_reads_back(ending: str) -> None:
     """Model and strategy of random plans, from files without their comments."""
-    for one in legal_plans(LAUNCHER.stack, 200, 24, LAUNCHER.faults):
+    for one in legal_plans(LAUNCHER.stack, drawn(200), 24, LAUNCHER.faults):
         try:
             text = text_of(one, ending)
         except InputError as error:

@@ -3,6 +3,7 @@
 import pytest
 
 from megatron_plans import architecture, effective, legal_plans
+from profiles import drawn
 from shardwise import Strategy
 from shardwise.interop.megatron.core_layout import expanded, layout_of
 from shardwise.interop.megatron.core_options import core_faults, core_fields, read_core_fields
@@ -14,9 +15,9 @@ def read(fields, gpus=64, **others):
     return read_core_fields(fields, stack=STACK, source="run.sh", name="run", gpus=gpus, **others)
 
 
-def test_200_plans_come_back():
+def test_drawn_plans_come_back():
     """What fields say of a plan is the plan, field by field."""
-    for plan in legal_plans(STACK, 200, 7, core_faults):
+    for plan in legal_plans(STACK, drawn(200), 7, core_faults):
         back = read(core_fields(plan), plan.strategy.gpus)
         model = plan.model.with_attention(plan.strategy.attention)
         assert architecture(back.model) == architecture(model)

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from megatron_plans import legal_plans
+from profiles import drawn
 from shardwise.config.strategy_table import Table
 from shardwise.interop import megatron
 from shardwise.interop.megatron.arguments import read_arguments, written_options
@@ -72,7 +73,7 @@ def test_exported_options_make_configurations_of_megatron_core():
     stands_in = patch.object(core, "is_te_min_version", launched_configs.any_te_version)
     newest = patch.object(optimizer_config, "is_te_min_version", launched_configs.any_te_version)
     modules = patch.dict(sys.modules, launched_configs.te_modules())
-    for plan in legal_plans(LAUNCHER.stack, 120, 5, LAUNCHER.faults):
+    for plan in legal_plans(LAUNCHER.stack, drawn(120), 5, LAUNCHER.faults):
         fields = exported_fields(plan)
         latent = fields.get("multi_latent_attention", False)
         # OptimizerConfig knows Transformer Engine by a stand-in, which models must not see.

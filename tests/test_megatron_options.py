@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from megatron_plans import legal_plans
+from profiles import drawn
 from shardwise.interop import megatron
 from shardwise.interop.megatron.arguments import written_options
 from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, OPTIONS, Kind
@@ -51,7 +52,7 @@ def test_the_list_is_that_of_the_release_that_is_written():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_exported_options_are_in_the_list_once_with_legal_values(seed):
-    for plan in legal_plans(LAUNCHER.stack, 150, seed, LAUNCHER.faults):
+    for plan in legal_plans(LAUNCHER.stack, drawn(150), seed, LAUNCHER.faults):
         options = exported(plan)
         assert [flag for flag, _ in options if flag not in KNOWN] == []
         assert [one for one in options if not is_legal(*one)] == []

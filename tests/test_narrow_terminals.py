@@ -67,7 +67,17 @@ def _widest(text):
     return max(len(line.rstrip()) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+# What takes a second or more; the others have the same kinds of tables.
+SLOW = ("cluster", "largest", "recipes", "validate")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=pytest.mark.nightly if name in SLOW else ())
+        for name, words in COMMANDS.items()
+    ],
+)
 def test_no_line_is_wider_than_the_terminal(shardwise, monkeypatch, capsys, words):
     """Nothing is cut short either: columns go, and are named."""
     monkeypatch.chdir(ROOT)

@@ -90,9 +90,12 @@ def test_a_fault_comes_back_from_a_process():
 
 
 def test_a_process_that_dies_is_a_fault():
-    """A worker killed for lack of memory is no traceback."""
+    """A worker killed for lack of memory is no traceback.
+
+    Of several items: loky notices at once where another item follows the one that kills.
+    """
     with pytest.raises(InputError, match="jobs: 2: a worker died, perhaps for lack of memory"):
-        list(Workers(jobs=2).each(_die, [1]))
+        list(Workers(jobs=2).each(_die, range(8)))
 
 
 @each_row("jobs", [0, -1, 1.5, True, "two"])

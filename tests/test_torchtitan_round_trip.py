@@ -2,6 +2,7 @@
 
 import pytest
 
+from profiles import drawn
 from shardwise import Model, estimate
 from shardwise.interop.launch import LaunchText
 from shardwise.interop.torchtitan import LAUNCHER
@@ -10,10 +11,10 @@ from torchtitan_plans import canonical, drawn_plans, imported, made
 
 
 @pytest.mark.parametrize(("release", "ending"), [("0.2.2", ".toml"), ("0.3.0", ".py")])
-def test_200_plans_return_as_they_were(release: str, ending: str) -> None:
+def test_drawn_plans_return_as_they_were(release: str, ending: str) -> None:
     """In all fields that have an effect; comments stripped, and nothing left over."""
     differing = set()
-    for plan in drawn_plans(22, 200, release):
+    for plan in drawn_plans(22, drawn(200), release):
         (file,) = LAUNCHER.write(plan, release, ending)
         lines = [line for line in file.text.splitlines() if not line.startswith("#")]
         source = f"plan{file.ending}"

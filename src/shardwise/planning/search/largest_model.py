@@ -93,7 +93,7 @@ def largest_model(
     Examples
     --------
     >>> from shardwise import largest_model
-    >>> found = largest_model("h100-sxm", gpus=8)
+    >>> found = largest_model("h100-sxm", gpus=2, recompute="full")
     >>> found.largest.fits, found.best.fits
     (True, True)
     >>> found.practical.largest.parameters < found.largest.parameters
