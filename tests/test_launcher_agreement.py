@@ -33,7 +33,7 @@ LISTED = re.compile(r"v?pp \d+: must divide \d+ layers|first_stage_layers\b")
 def strategies(stack: str) -> dict[tuple[str, str], list[Strategy]]:
     """Strategies by model and system, all fields filled in."""
     source, found = random.Random(stack), defaultdict(list)  # noqa: S311 - of tests
-    for _ in range(drawn(300)):
+    for _ in range(drawn(450)):
         model, system = source.choice(MODELS), source.choice(SYSTEMS.get(stack, NVIDIA))
         try:
             one = Strategy(**draw(source, stack)).resolved(Model.load(model))
