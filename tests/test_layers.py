@@ -1,6 +1,7 @@
 """Imports go one way: config, operations, costs, one step, analysis, other tools, verbs."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import shardwise
@@ -36,8 +37,15 @@ def _room(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def _imports(path):
+    """Statements that import, which several tests look at."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
+
+
 def _imported(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _imports(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise"):
             if node.module == "shardwise":
                 yield from (alias.name for alias in node.names if alias.name in RANK)
@@ -66,12 +74,7 @@ def test_the_maths_does_not_print_read_or_log():
     """Operations, layouts, costs and the step are pure: no files, no output, no clock."""
     impure = {}
     for path in MODULES:
-        names = {
-            alias.name.split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for alias in node.names
-        }
+        names = {alias.name.split(".")[0] for node in _imports(path) for alias in node.names}
         if _room(path) in MATHS and names & IMPURE:
             impure[str(path.relative_to(PACKAGE))] = names & IMPURE
     assert impure == {}

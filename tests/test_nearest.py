@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from rows import first_of
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.planning import nearest
 from shardwise.planning.nearest import (
@@ -78,7 +79,7 @@ PREDICATES = {
 
 
 @pytest.mark.parametrize("predicate", PREDICATES)
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", first_of(3, reversed(STARTS)))
 def test_no_strategy_is_nearer(monkeypatch, every, start, predicate):
     """Every strategy of the space is estimated alone; none has fewer changes or is faster."""
     own, accepts = STARTS[start], PREDICATES[predicate]
