@@ -40,13 +40,15 @@ def test_a_frame_tells_which_row_is_which():
     assert isinstance(frame, pl.DataFrame)
 
 
-@each_row("given", [None, 3, "tp=8", [3], ["llama3-8b"], pl.LazyFrame({"tp": [1]})])
+@each_row("given", [3, "tp=8", [3], ["llama3-8b"], pl.LazyFrame({"tp": [1]})])
 def test_what_is_no_table_is_refused(given):
     """One message says what a table may be."""
     with pytest.raises(
         InputError, match="a table is a mapping of columns, a data frame, or a list"
     ):
         estimate_many("llama3-8b", "h100-sxm", given)
+    with pytest.raises(InputError, match="strategy: is missing: set its fields"):
+        estimate_many("llama3-8b", "h100-sxm", None)
 
 
 def test_strategies_may_be_mappings_and_none_means_not_given():

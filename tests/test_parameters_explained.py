@@ -65,7 +65,7 @@ def test_explain_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> No
     assert bandwidth.split()[:4] == ["bandwidth", "450", "GB/s", "given"]
     assert any("NVIDIA H100 data sheet (2023)" in line for line in lines)
     assert run(["stacks", "torchtitan-eager", "--explain"]) == 0
-    assert "base torchtitan-2024" in capsys.readouterr().out
+    assert "torchtitan-2024" in capsys.readouterr().out
     for words in (["systems"], ["models", "."], ["models", "--largest-for", "h100-sxm"]):
         assert run([*words, "--explain"]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
