@@ -57,13 +57,16 @@ def _leaves(value: Any, *path: str) -> set[str]:
     return set() if path[0] in ("name", "description", "sources") else {".".join(path)}
 
 
-def test_explain_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_is_a_table_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of an entry of the catalog too, whose figures are given; and of one alone."""
     assert run(["systems", "h100-sxm", "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     bandwidth = next(line for line in lines if "450 GB/s" in line)
     assert bandwidth.split()[:4] == ["bandwidth", "450", "GB/s", "given"]
     assert any("NVIDIA H100 data sheet (2023)" in line for line in lines)
+    monkeypatch.setenv("COLUMNS", "160")
     assert run(["stacks", "torchtitan-eager", "--explain"]) == 0
     assert "torchtitan-2024" in capsys.readouterr().out
     for words in (["systems"], ["models", "."], ["models", "--largest-for", "h100-sxm"]):
