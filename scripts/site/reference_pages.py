@@ -68,7 +68,7 @@ def _command(verb: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
+    return f"`{text}`"
 
 
 def _paragraphs(text: str) -> str:

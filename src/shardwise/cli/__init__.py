@@ -38,7 +38,7 @@ VERB_GROUPS = {
         "explore": "A page with sliders in the browser, and the REST API.",
     },
     "Search": {
-        "search": "The best way to run a model on N GPUs.",
+        "search": "The best strategies of a model on N GPUs.",
         "sweep": "What more bandwidth, more memory or larger domains would gain.",
         "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
     },

@@ -66,7 +66,7 @@ def command(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="Model, for launch files that do not hold it (DeepSpeed, accelerate).",
+            help="Model, for launch files without one (DeepSpeed, accelerate).",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -84,12 +84,12 @@ def command(
     output: OutputOption = None,
     flags: Mapping[str, object],
 ) -> int:
-    """Set a measured run against its prediction: what is slow, why, and what to change.
+    """Compare a measured run with its prediction: what is slow, why, and what to change.
 
-    The log gives the time of a step, a trace its components. A finding is slower than the interval
-    of the prediction allows. Changes of one or two fields of the strategy are listed with the gain
-    that they have on the machine as it was measured, as diffs of the launch file. Flags of the
-    strategy set what the launch file does not hold.
+    The log gives the time of a step, a trace its components. A finding is a component slower than
+    the interval of its prediction. Changes of one or two fields of the strategy are listed with the
+    gain that they have on the machine as it was measured, as diffs of the launch file. Flags of the
+    strategy set what the launch file does not contain.
     """
     if log is None:
         raise missing_flag("log")

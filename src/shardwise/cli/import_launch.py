@@ -45,7 +45,7 @@ def command(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="Model, for files that do not hold it (DeepSpeed, accelerate).",
+            help="Model, for files without one (DeepSpeed, accelerate).",
         ),
     ] = None,
     gpus: Annotated[

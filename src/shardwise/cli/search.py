@@ -283,7 +283,7 @@ def command(
     output: OutputOption = None,
     run: Mapping[str, object],
 ) -> int:
-    """Find the best way to run a model on a number of GPUs, with certainty.
+    """Find the best strategies of a model on a number of GPUs.
 
     Every strategy of the space that the stack can run is a candidate. Exit code 1 if nothing is
     feasible.

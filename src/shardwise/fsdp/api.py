@@ -268,7 +268,7 @@ def _request(
     if budget is not None:
         budget_bytes, budget_from = budget, "given"
     elif the_system is None:
-        budget_bytes, budget_from = np.inf, "none: give --memory-budget or --system"
+        budget_bytes, budget_from = np.inf, "none: set --memory-budget or --system"
     else:
         budget_bytes = the_system.accelerator.memory[0].capacity
         budget_from = f"all memory of {the_system.accelerator.name}"

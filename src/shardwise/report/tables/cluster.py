@@ -193,7 +193,7 @@ def _notes(found: ClusterChoice) -> list[str]:
     runs = [one.run for one in found.options if one.run is not None]
     notes += _from(found) if runs else []
     if runs and runs[0].goodput is None:
-        notes.append("failures and checkpoints are unknown and left out: give --reliability")
+        notes.append("failures and checkpoints are unknown and left out: set --reliability")
     unknown = {run.unknown["waiting"] for run in runs if "waiting" in run.unknown}
     if unknown:
         notes.append(f"waiting for repairs is unknown and left out: {', '.join(sorted(unknown))}")

@@ -92,7 +92,7 @@ def _differs(found: Explanation) -> Table:
         "field",
         "here",
         "the best",
-        title="What the best does otherwise",
+        title="Differences",
         wraps=("here", "the best"),
     )
     for change in found.differs:

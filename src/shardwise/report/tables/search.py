@@ -443,7 +443,7 @@ def _runs_note(found: TrainingRuns) -> str:
     }
     notes = [of[found.of] + ("; $ is the cheapest" if found.cheapest is not None else "")]
     if found.runs[0].run.goodput is None:
-        notes.append("failures and checkpoints are unknown: give --reliability")
+        notes.append("failures and checkpoints are unknown: set --reliability")
     elif found.order_is_of_steps:
         notes.append("failures lengthen all of them by one factor, and do not change the order")
     unknown = found.runs[0].run.unknown.get("waiting")
