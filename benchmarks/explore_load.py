@@ -37,7 +37,7 @@ def _memory_mib(process: int) -> float:
 
 
 def _question(number: int, draw: random.Random) -> dict[str, object]:
-    """A question that no other client asks."""
+    """A question that no other client sends."""
     tp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 4))
     strategy = {"gpus": 256, "tp": tp, "pp": pp, "gbs": 256 * (1 + number), "zero": 1}
     return {"model": draw.choice(_MODELS), "system": "h100-sxm", "strategy": strategy}

@@ -55,7 +55,7 @@ _UNKNOWN_POWER = "full power"
 
 
 def main() -> None:
-    """Fit, print, and write if asked to."""
+    """Fit, print, and write if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""Ask our own search what NERSC asked of its own: the best of each kind of tensor parallelism.
+"""Answer NERSC's questions with our search: the best of each kind of tensor parallelism.
 
 Same machines and models, layers alone; no recompute, no interleaving, no offload, no fused
-activations, exchanges of tensor parallelism exposed but for SUMMA's panels, optimizer sharded.
+activations, tensor-parallel communication exposed except for SUMMA's panels, optimizer sharded.
 Prints sequences per second of the best of either, and how 2D products compare with 1D.
 """
 

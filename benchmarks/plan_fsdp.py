@@ -2,9 +2,9 @@
 
 Rules of FSDP2 on a Llama of 96 layers by our own operations. Compute-bound: 8192 tokens on each of
 64 GPUs; communication-bound: 512 tokens, so that nearly all communication is exposed. What matters
-is the ratio of planning to one look at a wrapping, as every other planner would need many of them,
-and the gap to the bound where the proof is cut short. Then the same algorithm with the rules of
-fsdp_ilp, on the statistics of docs/examples/llama4-modules.json with their second layer repeated.
+is the ratio of planning to one evaluation of a wrapping, as every other planner would need many of
+them, and the gap to the bound where the proof is cut short. Then the same algorithm with the rules
+of fsdp_ilp, on the statistics of docs/examples/llama4-modules.json whose second layer is repeated.
 """
 
 from dataclasses import fields, replace
@@ -45,7 +45,7 @@ def main() -> None:
             raise SystemExit("nothing fits without a budget")
         began = perf_counter()
         planner.evaluate(fastest.plan.wrapping)
-        look_s = perf_counter() - began
+        evaluation_s = perf_counter() - began
         for share in (1.0, 0.5, 0.1):
             least, most = planner.least_peak_bytes, fastest.plan.peak.total_bytes
             budget = least + share * (most - least)
@@ -55,8 +55,9 @@ def main() -> None:
             gap = 1 - found.bound_s / found.cost_s
             print(
                 f"{regime}: {len(profile.modules)} modules, {budget / 2**30:.1f} GiB: "
-                f"{found.elapsed_s:.2f} s ({found.elapsed_s / look_s:.0f} looks at a wrapping), "
-                f"{1e3 * found.plan.exposed_s:.1f} ms exposed beside "
+                f"{found.elapsed_s:.2f} s ({found.elapsed_s / evaluation_s:.0f} evaluations of a "
+                f"wrapping), "
+                f"{1e3 * found.plan.exposed_s:.1f} ms exposed, versus "
                 f"{1e3 * found.plan.compute_s:.0f} ms of compute, gap {100 * gap:.2g} %"
             )
 
@@ -78,7 +79,7 @@ def by_rules_of_fsdp_ilp() -> None:
             print(
                 f"fsdp_ilp's rules, {gpus} GPUs: {len(info.end)} modules, "
                 f"{budget / 2**30:.1f} GiB: {perf_counter() - began:.2f} s, {path.cost:.2f} ms "
-                f"exposed beside {info.forward_ms[0] + info.backward_ms[0]:.0f} ms of compute, "
+                f"exposed, versus {info.forward_ms[0] + info.backward_ms[0]:.0f} ms of compute, "
                 f"gap {100 * (1 - path.bound / path.cost):.2g} %"
             )
 

@@ -1,4 +1,4 @@
-"""Time of NERSC's whole study on one core: 54 questions of 13 numbers of GPUs, all candidates.
+"""Time of NERSC's full study on one core: 54 questions of 13 numbers of GPUs, all candidates.
 
 Run it as `python benchmarks/search_nersc.py`: two models, three methods, three systems with domains
 of 4, 8 and 64, a global batch of 4,096. Counting, memory, time and the ten best of each are in it.

@@ -27,7 +27,7 @@ _LEAST_RUNS = 3
 
 
 def main() -> None:
-    """Print the table, and write it if asked to."""
+    """Print the table, and write it if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

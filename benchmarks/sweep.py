@@ -1,4 +1,4 @@
-"""Points per second of a sweep, beside a search of its own at every point.
+"""Points per second of a sweep, next to a search of its own at every point.
 
 28 bandwidths of the fast links x 32 capacities of the memory of a B200 system, GPT-3 of a trillion
 parameters on 8,192 of them. Run it as `python benchmarks/sweep.py [BANDWIDTHS] [CAPACITIES]`.
@@ -18,7 +18,7 @@ _FIXED = {"gpus": 8192, "gbs": 4096, "tp": 8, "pp": 32, "zero": 1}
 
 
 def main(bandwidths: int, capacities: int) -> None:
-    """Print points per second of both, and of a sweep with the strategy held fixed."""
+    """Print points per second of both, and of a sweep with a fixed strategy."""
     vary = {
         "nvlink.bandwidth": np.geomspace(225e9, 3600e9, bandwidths).tolist(),
         "hbm.capacity": (np.linspace(40, 320, capacities) * 2**30).tolist(),

@@ -1,4 +1,4 @@
-"""README, pages, help and messages use the words of the field, as the glossary has them."""
+"""README, pages, help, messages and catalog use the words of the field, as the glossary does."""
 
 import ast
 import re
@@ -12,6 +12,17 @@ PACKAGE = ROOT / "src" / "shardwise"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
+]
+# Descriptions and sources of the catalog, which its pages show; examples, notebooks, scripts.
+DATA = [
+    *sorted((PACKAGE / "catalog").rglob("*.yaml")),
+    *sorted((ROOT / "docs").rglob("*.yaml")),
+    *sorted((ROOT / "docs").rglob("*.ipynb")),
+]
+CODE = [
+    *sorted(PACKAGE.rglob("*.py")),
+    *sorted((ROOT / "scripts").rglob("*.py")),
+    *sorted((ROOT / "benchmarks").rglob("*.py")),
 ]
 
 # What is not written, and the word that is meant.
@@ -60,7 +71,8 @@ RIGHT = {
     "given, looked up": "AMPeD's words for the origin of a figure",
 }
 
-_WORD = re.compile("|".join(rf"(?P<w{i}>\b(?:{p})\b)" for i, p in enumerate(WRITE)), re.IGNORECASE)
+_WORDS = "|".join(rf"(?P<w{i}>{words})" for i, words in enumerate(WRITE))
+_WORD = re.compile(rf"\b(?:{_WORDS})\b", re.IGNORECASE)
 _RIGHT = re.compile("|".join(rf"\b(?:{words})\b" for words in RIGHT), re.IGNORECASE)
 _CODE = re.compile(
     r"```.*?```|``[^`]*``|`[^`]*`|<!--.*?-->|\]\([^)]*\)|^ {4,}.*?$", re.DOTALL | re.MULTILINE
@@ -98,11 +110,22 @@ def test_pages_use_the_words_of_the_field(page):
     assert found == []
 
 
+def test_the_catalog_uses_the_words_of_the_field():
+    """Data files, examples and notebooks, with their comments."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {why}"
+        for path in DATA
+        for line, why in wrong_words(path.read_text(encoding="utf-8"))
+    ]
+    assert len(DATA) > 100
+    assert found == []
+
+
 def test_messages_and_docstrings_use_the_words_of_the_field():
     """Help, messages, labels of tables and charts, and the reference pages made of docstrings."""
     found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {why}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        f"{path.relative_to(ROOT)}:{line}: {why}"
+        for path in CODE
         for line, text in strings_of(path)
         for _, why in wrong_words(text)
     ]
