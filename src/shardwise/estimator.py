@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Unpack
 
@@ -27,13 +26,13 @@ from shardwise.arrays import Floats, Ints, gather
 from shardwise.config.base import Source, Sourced
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
 from shardwise.config.keywords import StrategyColumns, StrategyKeywords
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_input import StrategyLike, columns_of, strategy_of
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
 from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.kernels import product_peak
@@ -63,8 +62,8 @@ _CHUNK = 1 << 16
 
 
 def estimate(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: StrategyLike | None = None,
     *,
     operations: bool = False,
@@ -215,8 +214,8 @@ def _gemms() -> ModuleType:
 
 
 def estimate_many(
-    model: Model | str | Path,
-    system: System | str | Path | Sequence[System | str | Path],
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike],
     strategies: Mapping[str, object] | Sequence[Strategy] | object | None = None,
     *,
     flops_convention: FlopsConvention = "causal",

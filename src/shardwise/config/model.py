@@ -1,7 +1,8 @@
 """`Model`: the architecture that is trained. No batch, no hardware."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -384,3 +385,7 @@ class Model(Sourced):
             return 0
         has_bias = self.norm == Norm.LAYERNORM and self.norm_bias is not False
         return self.hidden * (2 if has_bias else 1)
+
+
+ModelLike = Model | str | Path | Mapping[str, Any]
+"""A model, its catalog name, its owner/name on the Hugging Face hub, a file, or its fields."""

@@ -1,7 +1,9 @@
 """`System`: the cluster that trains. Accelerator, memory tiers, network, price and power."""
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -386,3 +388,7 @@ class System(Sourced):
         if tier.links_per_node is None:
             return tier.bandwidth
         return tier.bandwidth * tier.links_per_node / self.node.accelerators
+
+
+SystemLike = System | str | Path | Mapping[str, Any]
+"""A system, its catalog name, a file, or its fields."""

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from shardwise.config.base import MOST
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function, nearest
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
 from shardwise.fsdp.planner.alternatives import (
@@ -50,7 +50,7 @@ _NODE, _NODES_ONE_BY_ONE, _DOUBLED = 8, 128, 8
 
 def plan_fsdp(
     source: object,
-    system: System | str | Path | None = None,
+    system: SystemLike | None = None,
     *,
     gpus: int,
     gpus_per_node: int | None = None,
@@ -230,7 +230,7 @@ class _Request:
 
 def _request(
     kind: Kind,
-    system: System | str | Path | None,
+    system: SystemLike | None,
     numbers: Mapping[str, int | None],
     words: Mapping[str, str | None],
     *,

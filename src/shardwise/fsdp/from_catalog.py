@@ -11,16 +11,15 @@ share one component, so that the work is done once for each kind of layer.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.cost.activation_walk import step_of
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.layer_cost import layer_work
@@ -297,8 +296,8 @@ class _Assembly:
 
 
 def profile_of(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     *,
     batch: int,
     seq_len: int | None = None,

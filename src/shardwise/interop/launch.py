@@ -49,8 +49,8 @@ class Launch(Brief):
     >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
     >>> _ = script.write_text(made.files[0].text)
     >>> launch = read_launch(script)
-    >>> launch.launcher, launch.model.name, launch.strategy["tp"]
-    ('megatron', 'llama3-8b', 8)
+    >>> launch.launcher, launch.strategy["tp"], launch.not_understood
+    ('megatron', 8, ())
     """
 
     launcher: str

@@ -16,9 +16,9 @@ from typing import Any, Unpack
 
 from shardwise.analysis.results import Estimate
 from shardwise.config.base import Source
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
-from shardwise.config.system import Price, Site, System
+from shardwise.config.system import Price, Site, System, SystemLike
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
 from shardwise.planning.cluster_options import (
@@ -50,8 +50,8 @@ _MOST_DAYS = 1e6
 
 
 def choose_cluster(
-    model: Model | str | Path,
-    systems: Sequence[System | str | Path],
+    model: ModelLike,
+    systems: Sequence[SystemLike],
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     tokens: float | str,
@@ -104,6 +104,7 @@ def choose_cluster(
     ...     "llama3-8b", ["h100-sxm", "a100-80gb-sxm"], gpus="64,128", gbs=512, tokens="100B",
     ...     deadline="10d", tp=[1, 2], pp=1, zero=1, recompute="none",
     ... )
+    >>> assert found.cheapest is not None
     >>> best = found.options[found.cheapest]
     >>> best.system, best.gpus, best.meets_deadline
     ('h100-sxm', 64, True)
@@ -169,9 +170,7 @@ def _with_batch(space: Space, model: Model) -> tuple[Space, tuple[str, ...]]:
     return space.fixed({"global_batch_size": batch}, source="cluster"), (note,)
 
 
-def _systems(
-    systems: Sequence[System | str | Path], prices: Mapping[str, float]
-) -> tuple[System, ...]:
+def _systems(systems: Sequence[SystemLike], prices: Mapping[str, float]) -> tuple[System, ...]:
     """Load the systems, each once, with the prices that replace theirs."""
     if not isinstance(systems, (list, tuple)) or not systems:
         raise InputError(Fault(source="systems", problem="is missing: name one or more"))

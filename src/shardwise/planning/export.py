@@ -9,11 +9,11 @@ from typing import Unpack
 from shardwise._version import __version__
 from shardwise.analysis.results import Estimate
 from shardwise.config.keywords import StrategyKeywords
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags
 from shardwise.estimator import estimate
 from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan
@@ -67,7 +67,8 @@ class CannotExportError(InputError):
     >>> try:
     ...     export("torchtitan", "llama3-8b", "h100-sxm", gpus=8, tp=2, zero=1, gbs=8)
     ... except CannotExportError as error:
-    ...     print(error.nearest.strategy["zero"])
+    ...     if error.nearest is not None:
+    ...         print(error.nearest.strategy["zero"])
     2
     """
 
@@ -97,8 +98,8 @@ def _error(
 
 def export(
     launcher: str | Launcher,
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: StrategyLike | None = None,
     *,
     release: str | None = None,

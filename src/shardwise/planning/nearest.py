@@ -57,7 +57,8 @@ class NearestPlan(Brief, Result):
     >>> try:
     ...     export("torchtitan", "llama3-8b", "h100-sxm", gpus=8, tp=2, zero=1, gbs=8)
     ... except CannotExportError as error:
-    ...     print([(one.field, one.given, one.value) for one in error.nearest.changes])
+    ...     if error.nearest is not None:
+    ...         print([(one.field, one.given, one.value) for one in error.nearest.changes])
     [('zero', 1, 2)]
     """
 

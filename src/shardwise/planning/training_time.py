@@ -14,12 +14,12 @@ from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import Optimizer
 from shardwise.config.keywords import StrategyKeywords
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike
-from shardwise.config.system import Price, Site, System
+from shardwise.config.system import Price, Site, System, SystemLike
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
@@ -44,8 +44,8 @@ class TrainingRun(ConfigBase):
 
 
 def estimate_training_time(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: StrategyLike | None = None,
     *,
     tokens: float | str,

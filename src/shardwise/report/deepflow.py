@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardwise.config.enums import Position
-from shardwise.config.model import OWN_KIND, Model
+from shardwise.config.model import OWN_KIND, Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 
 _SOURCE = "DeepFlow"
 
 
-def deepflow_text(
-    model: Model | str | Path, strategy: Strategy | Mapping[str, object] | str | Path
-) -> str:
+def deepflow_text(model: ModelLike, strategy: Strategy | Mapping[str, object] | str | Path) -> str:
     """Return one layer's matrix products in DeepFlow's format: six lines of rows, inner, columns.
 
     Raises
@@ -35,7 +33,7 @@ def shapes_text(shapes: Sequence[tuple[int, int, int]]) -> str:
 
 
 def deepflow_rows(
-    model: Model | str | Path, strategy: Strategy | Mapping[str, object] | str | Path
+    model: ModelLike, strategy: Strategy | Mapping[str, object] | str | Path
 ) -> tuple[tuple[int, int, int], ...]:
     """Rows, inner, columns of the six products of a layer, for one replica and stage.
 

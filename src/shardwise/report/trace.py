@@ -16,10 +16,10 @@ from shardwise.analysis.timeline.step import (
 )
 from shardwise.config import files
 from shardwise.config.keywords import StrategyKeywords
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.memory_snapshot import as_pickle, memory_snapshot
@@ -94,7 +94,7 @@ class Trace(Charted):
             for rank in range(line.pipeline.ranks)
         ]
 
-    def to_chrome(self) -> dict[str, object]:
+    def to_chrome(self) -> dict[str, Any]:
         """Return the step in the Trace Event Format.
 
         Raises
@@ -158,8 +158,8 @@ class Trace(Charted):
 
 
 def trace(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: StrategyLike | None = None,
     *,
     micro_batches: int | None = None,

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Unpack
 
 from shardwise.analysis.components import (
@@ -32,10 +31,10 @@ from shardwise.analysis.graph.tensors import Tensors, base_name
 from shardwise.analysis.layer_totals import update_flops
 from shardwise.config.enums import Schedule
 from shardwise.config.keywords import StrategyKeywords
-from shardwise.config.model import Layer, Model
+from shardwise.config.model import Layer, Model, ModelLike
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate
@@ -54,8 +53,8 @@ _BOTH_WAYS = ("zb-v", "dualpipe")
 
 
 def graph_of(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: StrategyLike | None = None,
     **fields: Unpack[StrategyKeywords],
 ) -> ComputeGraph:

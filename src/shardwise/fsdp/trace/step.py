@@ -9,12 +9,11 @@ last tensor is freed. What existed before the step (weights, buffers, inputs) do
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
@@ -90,7 +89,7 @@ class Ledger:
 def trace(
     source: object,
     *,
-    system: System | str | Path | None,
+    system: SystemLike | None,
     batch: int,
     seq_len: int,
     dtype: Dtype = "bf16",

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config.enums import Optimizer, Quantization
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.interop.amped import reference as amped
 from shardwise.interop.amped.parameters import BY_DEFINITION
 from shardwise.interop.amped.reference import EFFICIENCY, LABELS, MEMORY, MicrobatchEfficiency
@@ -186,8 +186,8 @@ def amped_case_with(
 
 
 def amped_case(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: Strategy | Mapping[str, object] | str | Path,
     *,
     efficiency: float | MicrobatchEfficiency = EFFICIENCY,

@@ -20,13 +20,12 @@ Whatever else it has no word for is refused by name.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.network import Tier
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import Accelerator, System
+from shardwise.config.system import Accelerator, System, SystemLike
 from shardwise.errors import Fault, refuse
 from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
 from shardwise.parallel.placement import place
@@ -42,7 +41,7 @@ _MOST_KINDS = 2
 
 
 def model_for_amped(
-    model: Model | str | Path, *, seq_len: int | None = None, dtype: str = "bf16"
+    model: ModelLike, *, seq_len: int | None = None, dtype: str = "bf16"
 ) -> dict[str, float]:
     """Return a model of the catalog or of a file in AMPeD's parameters, but for batch and tokens.
 
@@ -114,7 +113,7 @@ def _kinds_faults(model: Model) -> Iterator[Fault]:
             yield _fault(model.name, "layers[1]", "another", problem)
 
 
-def system_for_amped(system: System | str | Path, *, dtype: str = "bf16") -> dict[str, float]:
+def system_for_amped(system: SystemLike, *, dtype: str = "bf16") -> dict[str, float]:
     """Return a system of the catalog or of a file in AMPeD's parameters, with full nodes."""
     loaded = System.load(system)
     refuse(_system_faults(loaded, dtype))

@@ -11,10 +11,10 @@ from shardwise import catalog
 from shardwise.arrays import Ints
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.interop.calculon import reference as calculon
 from shardwise.interop.calculon.files import (
     CalculonExecution,
@@ -61,8 +61,8 @@ class CalculonCase:
 
 
 def calculon_case(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: Strategy | Mapping[str, Any] | str | Path,
     *,
     source: str = "",
@@ -97,7 +97,7 @@ def calculon_case(
     return CalculonCase(model=the_model, system=the_system, execution=execution)
 
 
-def model_for_calculon(model: Model | str | Path, *, seq_len: int | None = None) -> CalculonModel:
+def model_for_calculon(model: ModelLike, *, seq_len: int | None = None) -> CalculonModel:
     """Return a model of the catalog or of a file as Calculon's, its sequences of a set length."""
     theirs = _own_file(model, Model, "model", CalculonModel)
     length = {} if seq_len is None else {"seq_len": seq_len}
@@ -106,7 +106,7 @@ def model_for_calculon(model: Model | str | Path, *, seq_len: int | None = None)
     return theirs if seq_len is None else theirs.model_copy(update={"seq_size": seq_len})
 
 
-def system_for_calculon(system: System | str | Path) -> CalculonSystem:
+def system_for_calculon(system: SystemLike) -> CalculonSystem:
     """Return a system of the catalog or of a file as Calculon's."""
     theirs = _own_file(system, System, "system", CalculonSystem)
     return theirs or calculon_system(System.load(system).to_dict(), _file_name(system, System))

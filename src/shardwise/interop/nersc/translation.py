@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.network import Tier
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscModel, NerscSystem
@@ -66,8 +66,8 @@ class NerscCase:
 
 
 def nersc_case(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     strategy: Strategy | Mapping[str, Any] | str | Path,
     *,
     source: str = "strategy",
@@ -99,7 +99,7 @@ def nersc_case(
 
 
 def model_for_nersc(
-    model: Model | str | Path, *, seq_len: int | None = None, source: str = ""
+    model: ModelLike, *, seq_len: int | None = None, source: str = ""
 ) -> NerscModel:
     """Return a model of the catalog or of a file as NERSC's, its sequences of a set length.
 
@@ -137,7 +137,7 @@ def _model_faults(model: Model, length: int | None, source: str) -> Iterator[Fau
         yield _fault(source, field, value, problem)
 
 
-def system_for_nersc(system: System | str | Path) -> NerscSystem:
+def system_for_nersc(system: SystemLike) -> NerscSystem:
     """Return a system of the catalog or of a file as NERSC's."""
     loaded = System.load(system)
     refuse(_system_faults(loaded))
@@ -162,7 +162,7 @@ def system_for_nersc(system: System | str | Path) -> NerscSystem:
 
 
 def collective_for_nersc(
-    system: System | str | Path, operation: str, buffer_bytes: Floats, inside: int, nodes: int
+    system: SystemLike, operation: str, buffer_bytes: Floats, inside: int, nodes: int
 ) -> Floats:
     """NERSC's time of a collective among so many accelerators of each node [s].
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.analysis.comparison import (
@@ -18,7 +17,7 @@ from shardwise.analysis.comparison import (
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
-from shardwise.config.system import System
+from shardwise.config.system import SystemLike
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
@@ -36,7 +35,7 @@ _ROUNDING = 1e-12
 def compare(
     *scenarios: ScenarioLike,
     names: Sequence[str] | None = None,
-    system: System | str | Path | None = None,
+    system: SystemLike | None = None,
 ) -> Comparison:
     """Compare the inputs and the results of scenarios.
 
@@ -105,9 +104,7 @@ def _alike(outcomes: Sequence[Outcome], named: Sequence[NamedEstimate], per: str
     return {"alike": tuple(o.name for o in tied), "within": distinguishable_ratio() - 1}
 
 
-def _all(
-    scenarios: Sequence[ScenarioLike], system: System | str | Path | None
-) -> list[NamedEstimate]:
+def _all(scenarios: Sequence[ScenarioLike], system: SystemLike | None) -> list[NamedEstimate]:
     """Load each scenario; raise the faults of all together."""
     loaded: list[NamedEstimate] = []
     faults: list[Fault] = []

@@ -10,7 +10,7 @@ from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.interop.amped.files import looks_like, read_config
@@ -61,7 +61,7 @@ ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
 
 
 def load_scenario(
-    scenario: object, position: int, system: System | str | Path | None = None
+    scenario: object, position: int, system: SystemLike | None = None
 ) -> NamedEstimate:
     """Return a scenario as its estimate, read from a file or computed.
 
@@ -96,7 +96,7 @@ def load_scenario(
     return replace(_of_mapping(data, _stem(path), path, Path(path).parent), source=path)
 
 
-def _of_launch(launch: Launch, system: System | str | Path | None) -> Estimate:
+def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
     """Estimate a launch file, which has no system."""
     if launch.model is None or system is None:
         missing = (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_path, refuse
 from shardwise.estimator import estimate
 from shardwise.interop.kineto.steps import read_trace
@@ -47,11 +47,11 @@ _FEW_STEPS = 5
 
 def diagnose(
     launch: Launch | str | Path,
-    system: System | str | Path,
+    system: SystemLike,
     *,
     log: str | Path,
     trace: str | Path | None = None,
-    model: Model | str | Path | None = None,
+    model: ModelLike | None = None,
     strategy: Mapping[str, object] | None = None,
     changes: int = CHANGES,
 ) -> Diagnosis:
@@ -155,7 +155,7 @@ class _Case:
         system: System,
         log: RunLog,
         *,
-        model: Model | str | Path | None,
+        model: ModelLike | None,
         own: Mapping[str, object],
     ) -> "_Case":
         """Read the launch file; what it lacks is that of the user, or of the log.

@@ -10,12 +10,12 @@ import numpy as np
 
 from shardwise.analysis.results import Estimate
 from shardwise.arrays import Ints
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.strategy_input import StrategyLike
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import check_function
@@ -48,8 +48,8 @@ _ROUNDING = 1e-12
 
 
 def explain(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     space: Space | Mapping[str, Any] | str | Path | None,
     strategy: StrategyLike,
     *,
@@ -81,8 +81,8 @@ def explain(
     --------
     >>> from shardwise import explain
     >>> mine = explain("llama3-8b", "h100-sxm", {"pp": 1}, {"tp": 8, "zero": 0}, gpus=8, gbs=64)
-    >>> mine.legal, mine.fits, mine.rank > 1
-    (True, True, True)
+    >>> mine.legal, mine.fits, mine.rank == 1
+    (True, True, False)
     """
     started = time.perf_counter()
     check_function("progress", progress)

@@ -17,7 +17,7 @@ from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.cost.component_costs import PlacedCosts
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.engine.evaluate import peak_memory
@@ -45,7 +45,7 @@ _PIECE_ROWS = 1 << 14
 
 
 def largest_model(
-    system: System | str | Path,
+    system: SystemLike,
     *,
     gpus: int | str,
     gbs: int | str | None = None,
@@ -94,11 +94,13 @@ def largest_model(
     --------
     >>> from shardwise import largest_model
     >>> found = largest_model("h100-sxm", gpus=2, recompute="full")
-    >>> found.largest.fits, found.best.fits
+    >>> practical = found.practical
+    >>> assert found.largest and practical.largest and practical.best
+    >>> found.largest.fits, practical.best.fits
     (True, True)
-    >>> found.practical.largest.parameters < found.largest.parameters
+    >>> practical.largest.parameters < found.largest.parameters
     True
-    >>> found.practical.best.strategy["offload_weights"]
+    >>> practical.best.strategy["offload_weights"]
     False
     """
     started = time.perf_counter()

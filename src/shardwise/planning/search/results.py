@@ -435,6 +435,7 @@ class LargestModel(Shown, LargestFit):
     --------
     >>> from shardwise import largest_model
     >>> found = largest_model("h100-sxm", gpus=1, recompute="full")
+    >>> assert found.largest and found.practical.largest
     >>> found.largest.parameters > found.practical.largest.parameters
     True
     """

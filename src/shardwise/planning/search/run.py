@@ -6,9 +6,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Unpack
 
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_search, space_for
@@ -40,8 +40,8 @@ from shardwise.planning.training_time import TrainingRun
 
 
 def search(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     objective: str | None = None,
@@ -241,8 +241,8 @@ def search(
 
 
 def count(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     **fixed: Unpack[SpaceKeywords],
 ) -> tuple[int, dict[str, int]]:

@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import groupby, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINT
 from shardwise.planning.search.candidates import Box, Candidates, Scale, boxes_of, refusals
@@ -76,8 +75,8 @@ class _Case:
 
 
 def smallest_gpus(
-    model: Model | str | Path,
-    system: System | str | Path,
+    model: ModelLike,
+    system: SystemLike,
     space: Space,
     *,
     capacity_bytes: float | None = None,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from shardwise.config.model import Model
+from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
-from shardwise.config.system import System
+from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_sweep, space_for
@@ -31,8 +31,8 @@ _MOST_TOGETHER = 2_000
 
 
 def sweep(
-    model: Model | str | Path,
-    system: System | str | Path | Sequence[System | str | Path],
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike],
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     vary: Mapping[str, Any] | None = None,
