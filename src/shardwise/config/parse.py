@@ -183,6 +183,8 @@ def _parse_yaml(text: str, most_values: int, *, aliases: bool) -> Any:
         _check_yaml(yaml, base, text, most_values, aliases=aliases)
         return yaml.load(text, Loader=Loader)  # noqa: S506 - derived from SafeLoader
     except yaml.MarkedYAMLError as error:
+        if "nesting depth" in (error.problem or ""):  # the limit of libyaml itself, from 0.2.6 on
+            raise _LimitError(_TOO_DEEP) from None
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"line {line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
