@@ -34,7 +34,7 @@ PAGE = ROOT / "docs" / "reference" / "recipe-plans.md"
 SAVED = ROOT / "build" / "recipes-table.json"
 START, END = "<!-- table: scripts/recipes_table.py -->", "<!-- end of table -->"
 _HEADS = (
-    *("recipe", "in the default space", "its plan", "[s]", "our best plan", "[s]", "gap"),
+    *("recipe", "in the default space", "its plan", "[s]", "best plan", "[s]", "gap"),
     "search [s]",
 )
 Row = dict[str, Any]
@@ -104,7 +104,7 @@ def _by_addition(rows: Sequence[Row]) -> str:
         for name, gaps in sorted(groups.items())
     ]
     return "\n".join(
-        ["By what our best plan does for experts that the recipe does not:", "", *lines]
+        ["By what the best plan does for experts that the recipe does not:", "", *lines]
     )
 
 

@@ -58,7 +58,7 @@ COMMANDS = {
     "explain": (*SMALL, "--explain", "tp=2,pp=4"),
     "recipes": ("recipes",),
     "recipe": ("recipes", "llama3-70b-h100-64-bf16"),
-    "fsdp": ("fsdp", "llama3-8b", "--gpus", 64, "--memory-budget", "30GiB"),
+    "fsdp": ("fsdp", "llama3-8b", "--gpus", 64, "--memory-budget", "45GiB"),
     "diagnose": ("diagnose", f"{RUN}/train.sh", "h100-sxm", "--log", f"{RUN}/run.log"),
 }
 

@@ -36,8 +36,8 @@ def command(
         typer.Argument(
             metavar="LAUNCH_FILE",
             help="Launch file of the run, recognized by its content: Megatron-LM command line, "
-            "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML; DeepSpeed "
-            "JSON; accelerate YAML.",
+            "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
+            "Python; DeepSpeed JSON; accelerate YAML.",
         ),
     ],
     system: SystemArgument,
@@ -46,8 +46,8 @@ def command(
         typer.Option(
             "--log",
             metavar="FILE",
-            help="Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, "
-            "NeMo or Hugging Face Trainer; also .gz.",
+            help="Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
+            "MaxText, NeMo or Hugging Face Trainer; also .gz.",
             rich_help_panel=INPUT,
         ),
     ] = None,

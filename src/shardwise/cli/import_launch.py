@@ -36,8 +36,8 @@ def command(
         typer.Argument(
             metavar="FILE",
             help="Launch file, recognized by its content: Megatron-LM command line, script or "
-            "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML; DeepSpeed JSON; "
-            "accelerate YAML.",
+            "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python; DeepSpeed "
+            "JSON; accelerate YAML.",
         ),
     ],
     model: Annotated[

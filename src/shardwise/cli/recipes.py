@@ -63,7 +63,7 @@ def command(
     json: JsonFlag = False,
     output: OutputOption = None,
 ) -> int:
-    """List published recipes next to our estimates of them, or show one in full.
+    """List published recipes next to their estimates, or show one in full.
 
     A recipe is a configuration that its authors measured, with model, system, strategy and source.
     The error is that of the estimated step time: positive where the estimate is slower. With

@@ -45,7 +45,8 @@ class RunOptions:
     references: Annotated[
         bool,
         typer.Option(
-            "--references", help="runs: also the errors of Calculon, NERSC's model and SimuMax."
+            "--references",
+            help="runs: also the errors of Calculon, NERSC's model, SimuMax and AMPeD.",
         ),
     ] = False
     plot: Annotated[

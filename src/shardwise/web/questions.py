@@ -83,7 +83,7 @@ class ExportQuestion(Question):
     strategy: Annotated[_Fields, WithJsonSchema(Strategy.model_json_schema())]
     """Fields of a strategy."""
     release: str | None = None
-    """Release whose options are written; null: the newest that is known."""
+    """Release whose options are written; null: the first that can express the plan."""
     nearest: bool = False
     """Whether to write the nearest plan that the launcher can run, if it cannot run this one."""
 

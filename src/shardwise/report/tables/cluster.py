@@ -61,7 +61,8 @@ def dollars(value: float | None) -> str:
 
 
 def _deadline(found: ClusterChoice) -> str:
-    return f"{days((found.deadline_s or 0.0) / DAY_S)} days"
+    number = days((found.deadline_s or 0.0) / DAY_S)
+    return f"{number} day" if number == "1" else f"{number} days"
 
 
 def _budget(found: ClusterChoice) -> str:
@@ -183,9 +184,8 @@ def _notes(found: ClusterChoice) -> list[str]:
     notes = [_legend(found), *found.notes]
     levels = {one.run.level for one in found.options if one.run is not None and one.run.level}
     if levels:
-        notes.append(
-            f"interval: days in {round(10 * max(levels))} of 10 runs; the price varies alike"
-        )
+        runs = f"{round(10 * max(levels))} of 10 runs"
+        notes.append(f"interval: days in {runs}; the price varies in proportion")
     notes += _software(found)
     if found.unpriced:
         names = ", ".join(found.unpriced)

@@ -19,11 +19,11 @@ from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words
 
 FOLLOW_WORDS = {
-    "bubble": "what a pass takes",
-    "pp_comm": "what a pass takes",
-    "dp_comm": "what it hides behind",
-    "offload": "what it hides behind",
-    "other": "a share of all parts",
+    "bubble": "time of a pass",
+    "pp_comm": "time of a pass",
+    "dp_comm": "compute that hides it",
+    "offload": "compute that hides it",
+    "other": "share of all components",
 }
 """How a part changes with others."""
 # What a scenario may be best by.
@@ -38,7 +38,7 @@ _BY_WORDS = {
 _LONGEST = 16
 _ALPHABET = 26
 _WHAT = "what it is"
-_BEARS = "what bears on it"
+_BEARS = "depends on"
 
 
 def print_comparison(found: Comparison) -> None:

@@ -99,7 +99,7 @@ def _finding_lines(finding: Finding) -> Iterator[Text | str]:
     for one in finding.possible:
         how = f"{one.factor:.2f} times" if one.factor is not None else seconds(one.added_s or 0.0)
         more = "the predicted time" if one.factor is not None else "more in a step"
-        yield f"  would explain it alone: {one.what}, {how} {more}"
+        yield f"  possible single cause: {one.what}, {how} {more}"
     yield ""
 
 

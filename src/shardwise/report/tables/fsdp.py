@@ -143,7 +143,7 @@ def _memory(plan: Evaluated) -> Table:
         share = size / peak.total_bytes
         if share >= _LEAST_SHARE:
             table.add_row(words, _size(size), percent(share), "█" * round(_BAR * share))
-    table.add_row("in all", _size(peak.total_bytes), "", "", style="bold")
+    table.add_row("total", _size(peak.total_bytes), "", "", style="bold")
     return table
 
 
@@ -155,7 +155,9 @@ def _comparison(result: FsdpPlan) -> Table:
     rows += [] if result.own is None else [(result.own.name, result.own.plan)]
     versus = () if best is None else ("versus best",)
     heads = ("wrapping", "units", "step", *versus, "exposed", "peak", "")
-    table = plain_table(*heads, title="Comparison with other wrappings", optional=("units",))
+    table = plain_table(
+        *heads, title="Comparison with other wrappings", optional=("units", "exposed")
+    )
     for name, plan in rows:
         more = [] if best is None else [_more(plan.step_s, best.step_s)]
         table.add_row(

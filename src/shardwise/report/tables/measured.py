@@ -122,8 +122,8 @@ def _print_references(scores: Mapping[str, ReferenceScore]) -> None:
         return
     table = plain_table(
         "predecessor", "n", "refused", "mean size", "median", "9 of 10 below", "bias",
-        "ours, same runs", "ours, bias",
-        optional=("9 of 10 below", "refused", "ours, bias"),
+        "shardwise, same runs", "shardwise, bias",
+        optional=("9 of 10 below", "refused", "shardwise, bias"),
     )  # fmt: skip
     for name, score in scores.items():
         reference, refused = score.theirs, f"{score.refused:,}" if score.refused else "-"

@@ -83,7 +83,7 @@ def print_measured(record: Mapping[str, Any]) -> None:
     """Print what was measured with the recipe of an estimate, if it is the same run."""
     if record["changed"]:
         changed = ", ".join(record["changed"])
-        text = f"recipe {record['name']} with another {changed}: not the run that was measured"
+        text = f"recipe {record['name']} with another {changed}: this run was not measured"
     else:
         measured = seconds(record["measured_step_time_s"])
         text = f"recipe {record['name']}: measured {measured}, error {signed(record['error'])}"

@@ -45,7 +45,7 @@ def print_scoreboard(board: Scoreboard, *, rows: bool = False) -> None:
 
 
 def _rows(part: Part, elder: str | None) -> Table:
-    heads = ("case", part.kind, "ours", "error", *((elder, "error") if elder else ()))
+    heads = ("case", part.kind, "shardwise", "error", *((elder, "error") if elder else ()))
     has_status = any(row.status for row in part.rows)
     heads += ("status",) if has_status else ()
     table = plain_table(*heads, wraps=("case",))
@@ -99,14 +99,14 @@ def _groups(part: Part, elder: str) -> Table:
 
 def _notes(part: Part, elder: str) -> Text:
     compared = part.compared
-    lines = [f"{part.kind}: {compared.reference}", f"ours: {compared.ours}"]
+    lines = [f"{part.kind}: {compared.reference}", f"shardwise: {compared.ours}"]
     if compared.theirs is not None:
         lines.append(f"{elder}: {compared.theirs}")
     return Text("\n".join(textwrap.fill(line, _TEXT_WIDTH) for line in lines), style="dim")
 
 
 def _scores(board: Scoreboard, elder: str | None) -> Table:
-    names = ("ours",) if elder is None else ("ours", elder)
+    names = ("shardwise",) if elder is None else ("shardwise", elder)
     heads = [head for name in names for head in (name, "largest", "bias")]
     table = plain_table(
         "part", "against", "n", *heads, left=2, optional=("against",), wraps=("part",)
