@@ -28,6 +28,8 @@ NOT_RUN = {
     "shardwise models deepseek-ai/": "reads the Hugging Face hub",
     "shardwise estimate Qwen/": "reads the Hugging Face hub",
     "shardwise validate runs --references": "takes minutes; tests/test_measured_cli.py runs it",
+    "shardwise validate runs --rows": "takes half a minute; tests/test_measured_cli.py runs it",
+    "shardwise validate runs --json": "takes half a minute; tests/test_measured_cli.py runs it",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
     "shardwise fsdp my_package": "needs PyTorch; tests/test_fsdp_cli_torch.py traces modules",
