@@ -100,11 +100,18 @@ def test_a_part_of_the_runs_is_scored(shardwise, asked, words, rows):
         assert err == "error: runs: has no runs of that grade, kind and source\n"
 
 
+TO_LIST = "to list them: shardwise"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (("--grade", "D"), "command line: grade: 'D': allowed: A, B, C"),
         (("--kind", "mo"), "command line: kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
+        (
+            ("--source", "nope"),
+            f"command line: source: 'nope': matches no source; {TO_LIST} validate runs",
+        ),
         (("--data", "none.json"), "none.json: no such file"),
         (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),
     ],
