@@ -84,7 +84,7 @@ def test_a_file_of_ones_own_is_scored(shardwise, tmp_path, asked, words):
         (("--grade", "a, C"), 1107),
         (("--kind", "moe"), 336),
         (("--source", "simumax"), 30),
-        (("--source", "2402.15627"), 0),
+        (("--source", "simumax", "--kind", "dense", "--grade", "C"), 0),
         (("--source", "2205.05198", "--grade", "A"), 8),
     ],
 )
@@ -109,8 +109,8 @@ TO_LIST = "to list them: shardwise"
         (("--grade", "D"), "command line: grade: 'D': allowed: A, B, C"),
         (("--kind", "mo"), "command line: kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
         (
-            ("--source", "nope"),
-            f"command line: source: 'nope': matches no source; {TO_LIST} validate runs",
+            ("--source", "2402.15627"),
+            f"command line: source: '2402.15627': matches no source; {TO_LIST} validate runs",
         ),
         (("--data", "none.json"), "none.json: no such file"),
         (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),

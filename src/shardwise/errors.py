@@ -143,6 +143,8 @@ def check_word(field: str, value: object, known: Sequence[str], source: str = ""
 def allowed_words(value: object, known: Iterable[str], command: str = "") -> str:
     """Say which words are allowed: all of a short list, of a long one at most the five nearest.
 
+    If none is near, the command that lists them, or the first five.
+
     Parameters
     ----------
     value
@@ -157,7 +159,8 @@ def allowed_words(value: object, known: Iterable[str], command: str = "") -> str
         return f"allowed: {', '.join(words) or 'none'}{nearest(value, words)}"
     close = did_you_mean(_closest(value, words, _MOST_NEAREST))
     if not command:
-        return close or f"is none of the {len(words)} allowed names"
+        first = f"allowed: {', '.join(words[:_MOST_NEAREST])} and {len(words) - _MOST_NEAREST} more"
+        return close or first
     return f"{close}{' ' if close else ''}to list them: {command}"
 
 

@@ -19,7 +19,7 @@ from shardwise.config.base import Source
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Price, Site, System, SystemLike
-from shardwise.errors import Fault, InputError, allowed_words, check_function
+from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
 from shardwise.planning.cluster_options import (
     ClusterChoice,
@@ -183,7 +183,7 @@ def _systems(systems: Sequence[SystemLike], prices: Mapping[str, float]) -> tupl
         raise InputError(Fault.of("prices", prices, "must be USD per accelerator-hour by system"))
     for name in prices:
         if name not in names:
-            problem = f"is none of the systems: {allowed_words(name, names)}"
+            problem = f"is none of the systems: {', '.join(names)}{nearest(str(name), names)}"
             raise InputError(Fault(source="prices", field=str(name), problem=problem))
     return tuple(
         _priced(system, prices[system.name]) if system.name in prices else system
