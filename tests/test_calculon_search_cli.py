@@ -106,7 +106,7 @@ def test_a_stored_search_becomes_a_page_or_says_why_not(shardwise, record, tmp_p
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--axes", "tp,ppp"), "axes: 'ppp': allowed: tp, pp"),
+        (("--axes", "tp,ppp"), "axes: 'ppp': did you mean 'pp' or 'vpp'?"),
         (("--axes", "tp,tensor_par"), "axes: 'tensor_par': is listed twice"),
         (("--axes", "tp", "--plot", "a.html"), "a heat map needs two fields"),
         (("--save", "all.txt"), "allowed endings: .parquet, .csv, .csv.gz"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from rows import each_row
-from shardwise import Model, System, UnknownNameError, catalog, estimate
+from shardwise import Model, Stack, System, UnknownNameError, catalog, estimate
 from shardwise.catalog import aliases
 
 SYSTEMS = {
@@ -39,6 +39,10 @@ MODELS = {
     "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
     "zai-org/GLM-4.5-Air": "glm4.5-air",
     "gpt-3": "gpt3-175b",
+    "Qwen3-30B": "qwen3-30b-a3b",
+    "qwen3-235b": "qwen3-235b-a22b",
+    "Qwen/Qwen2-57B-Instruct": "qwen2-57b-a14b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "llama3-70b",
 }
 CALLED = [("systems", *pair) for pair in SYSTEMS.items()]
 CALLED += [("models", *pair) for pair in MODELS.items()]
@@ -142,16 +146,88 @@ def test_files_are_based_on_what_people_call_them(written):
 @each_row(
     ("config", "called", "words"),
     [
-        (System, "a100-sxm6-96gb", "did you mean 'a100-"),
-        (System, "h300", "did you mean 'h"),
-        (System, "b100", "did you mean 'b"),
-        (Model, "llama3-71b", "did you mean 'llama3-70b'"),
-        (Model, "qwen3-31b", "did you mean 'qwen3-32b'"),
-        (System, "abacus", "allowed: a100-40gb-pcie, "),
+        (System, "a100-sxm6-96gb", "did you mean 'a100-40gb-pcie', 'a100-40gb-sxm', "),
+        (Model, "llama3-71b", "did you mean 'llama3-70b'?"),
+        (Model, "qwen3-31b", "did you mean 'qwen3-32b'?"),
+        (Model, "zzz", "model: 'zzz': no such model; to list them: shardwise models"),
+        (System, "abacus", "no such system; to list them: shardwise systems"),
+        (Stack, "h100", "stack: 'h100': is a system, not a stack"),
+        (Model, "llama3-8b-h100-8-bf16", "is a recipe, not a model; set --recipe llama3-8b-h100"),
     ],
 )
 def test_suggestions_stay_in_the_family(config, called, words):
-    """An unknown H100 is none of the A100s."""
+    """Without an entry nearby, the message has the command that lists all."""
     with pytest.raises(UnknownNameError) as caught:
         config.load(called)
     assert words in str(caught.value)
+
+
+SUGGESTED = {
+    "llama4": ["llama4-maverick", "llama4-scout"],
+    "llama3": ["llama3.2-1b", "llama3.2-3b", "llama3-8b", "llama3-70b", "llama3-405b"],
+    "llama-70b": ["llama3-70b", "llama2-70b"],
+    "llama3.1-9b": ["llama3-8b"],
+    "mixtral": ["mixtral-8x7b", "mixtral-8x22b"],
+    "gpt": ["gpt3-13b", "gpt-oss-20b", "gpt-oss-120b", "gpt3-175b", "gpt3-1t"],
+    "gpt3-6.7b": ["gpt3-13b"],
+    "gemma-7b": ["gemma2-9b"],
+    "qwen3-coder": ["qwen3-coder-480b-a35b"],
+    "calculon-gpt3": ["calculon-gpt3-13b", "calculon-gpt3-175b"],
+    "lama3-70b": ["llama3-70b"],
+    "mixtral-8x7": ["mixtral-8x7b"],
+    "qwn3-8b": ["qwen3-8b"],
+    "mistral-8x7b": ["mixtral-8x7b"],
+    "tpu": ["tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7x"],
+    "tpu-v5": ["tpu-v5e", "tpu-v5p"],
+    "h100-sxn": ["h100-sxm"],
+    "gb200-nvl36": ["gb200-nvl72"],
+    "guadi2": ["gaudi2"],
+    "mi350": ["mi350x"],
+}
+NOTHING = {
+    "models": "falcon-40b nemotron-4-340b bloom-176b GPT-NeoX-20B gpt2 gpt4 gpt-4o llama9 opt-175b",
+    "systems": "h20 gh200 mi250x a10g h300 b100 b100-sxm gaudi3 tpu-v3 nvidia",
+}
+
+
+@each_row(("called", "names"), SUGGESTED.items())
+def test_suggestions_are_of_the_family_generation_and_nearest_size(called, names):
+    """Without a size all of them, the smallest first; typos are corrected."""
+    folder = "systems" if catalog.find("systems", names[0]) else "models"
+    assert catalog.find(folder, called) is None
+    assert catalog.suggested(folder, called) == names
+
+
+@each_row(
+    ("folder", "called"),
+    [(folder, called) for folder, texts in NOTHING.items() for called in texts.split()],
+)
+def test_nothing_is_suggested_of_another_family_or_generation(folder, called):
+    """However similar the spelling."""
+    assert catalog.find(folder, called) is None
+    assert catalog.suggested(folder, called) == []
+
+
+@each_row("called", ["qwen", "qwen3", "llama", "megatron", "qwen3-next-80b"])
+def test_at_most_five_of_a_family_are_suggested(called):
+    """From its smallest to its largest."""
+    names = catalog.suggested("models", called)
+    sizes = [float(size[1]) for n in names if (size := re.search(r"-([\d.]+)b", n))]
+    family = re.match("[a-z]+", called)[0]
+    assert 2 <= len(names) <= 5
+    assert all(name.startswith(family) for name in names)
+    assert sizes == sorted(sizes)
+
+
+@examples(300)
+@given(st.data())
+def test_one_wrong_letter_in_a_name_is_corrected(data):
+    """Letters of the family of at least five."""
+    known = [n for n in catalog.names("models") if re.match("[a-z]{5}", n) and "-" in n]
+    name = data.draw(st.sampled_from([n for n in known if n.split("-")[0] not in aliases.TOOLS]))
+    place = data.draw(st.integers(1, 4))
+    called = name[:place] + data.draw(st.sampled_from("jkwxyz")) + name[place + 1 :]
+    if catalog.find("models", called) is None:
+        found = catalog.suggested("models", called)
+        assert found
+        assert found[0].startswith(name[:1])

@@ -144,8 +144,23 @@ def test_output_is_written_to_a_file(shardwise, tmp_path):
 
 
 BAD = [
-    (("estimate", "llama3-7b", "h100-sxm", "--gpus", 8, "--gbs", 8), "did you mean 'llama3-70b'"),
-    (("estimate", "llama3-70b", "h300", "--gpus", 8, "--gbs", 8), "did you mean 'h100-sxm' or "),
+    (("estimate", "llama3-7b", "h100-sxm", "--gpus", 8, "--gbs", 8), "did you mean 'llama3-8b'?"),
+    (
+        ("estimate", "llama3-70b", "h300", "--gpus", 8, "--gbs", 8),
+        "'h300': no such system; to list them: shardwise systems",
+    ),
+    (
+        ("estimate", "h100-sxm", "llama3-8b", "--gpus", 8, "--gbs", 8),
+        "model: 'h100-sxm': is a system, not a model; the order is MODEL SYSTEM",
+    ),
+    (
+        ("search", "h100", "llama3-8b", "--gpus", 8, "--gbs", 8),
+        "model: 'h100': is a system, not a model; the order is MODEL SYSTEM",
+    ),
+    (("models", "h100-sxm"), "'h100-sxm': is a system: shardwise systems h100-sxm"),
+    (("systems", "llama3-8b"), "'llama3-8b': is a model: shardwise models llama3-8b"),
+    (("stacks", "foo"), "stack: 'foo': no such stack; to list them: shardwise stacks"),
+    (("estimate", "--recipe", "nope"), "no such recipe; to list them: shardwise recipes"),
     ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
     ((*MAIN_JOB, "--gbs", 127), "global_batch_size: 127: must be a multiple of dp x micro_batch"),

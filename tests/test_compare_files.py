@@ -132,7 +132,7 @@ FAULTS = {
     ),
     "wrong scenario": (
         lambda _: json.dumps({"model": "x9", "system": SYSTEM, "strategy": {}}),
-        "x.json: model: 'x9': no such model in the catalog",
+        "x.json: model: 'x9': no such model; to list them",
     ),
     "no strategy": (
         lambda _: json.dumps({"model": MODEL, "system": SYSTEM}),

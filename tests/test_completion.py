@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,17 @@ FIELDS = {"tp": "1|2|4", "recompute": "none|full", "recompute_parts": "mlp|moe",
         ("N", "", []),
         ("FILE", "", []),
         ("MODEL", "llama3-4", ["llama3-405b"]),
+        ("MODEL", "Llama-3-4", ["Llama-3-405b"]),
+        (
+            "MODEL",
+            "llama-3",
+            ["llama-33b", *(f"llama-3{n[6:]}" for n in MODELS if n[:6] == "llama3")],
+        ),
+        ("MODEL", "llama-3-", [f"llama-3{n[6:]}" for n in MODELS if n[:7] == "llama3-"]),
+        ("MODEL", "Mix-", []),
+        ("SYSTEM", "GB2", ["GB200-nvl72"]),
+        ("SYSTEM", "tpu_v7", ["tpu_v7x"]),
+        ("SYSTEM", "h-1", []),
         ("SYSTEM,...", "h100-sxm,h200", [f"h100-sxm,{n}" for n in SYSTEMS if n[:4] == "h200"]),
         ("SYSTEM=USD", "h200-sx", ["h200-sxm="]),
         ("FIELD,FIELD", "tp,re", ["tp,recompute", "tp,recompute_parts"]),
@@ -65,6 +77,8 @@ ENTERED = [
     ("shardwise --verbose estimate x y --recompute ", ["none", "selective", "full"]),
     ("shardwise search x y --for meg", ["megatron-bridge", "megatron"]),
     ("shardwise search x --fix recompute=f", ["recompute=full"]),
+    ("shardwise sweep x y --vary nvl", ["nvlink.bandwidth=", "nvlink.latency="]),
+    ("shardwise estimate Llama-3-4", ["Llama-3-405b"]),
     ("shardwise schema strat", ["strategy"]),
     ("shardwise fsdp --help-a", ["--help-all"]),
     ("shardwise estimate --strategy ", []),
@@ -89,8 +103,19 @@ def test_shells_are_answered(monkeypatch, capsys, shell, line, expected):
         assert all(f'"{one}"' in printed for one in expected)
     else:
         found = [one.split("\t")[0] for one in printed.split("\n") if one]
-        wanted = [one.split("=")[-1] for one in expected] if shell == "bash" else expected
+        wanted = (
+            [one.rpartition("=")[2] or one for one in expected] if shell == "bash" else expected
+        )
         assert found == wanted
+
+
+@each_row("model", MODELS)
+def test_completed_names_of_models_mean_their_entry(model):
+    """With a dash before the version, or none, in any case."""
+    for entered in (model[:4], model[:4].upper(), re.sub(r"^([a-z]+)(?=\d)", r"\1-", model)[:7]):
+        means = [catalog.find("models", one) for one in candidates("MODEL", entered, {})]
+        assert model in [path and path.stem for path in means]
+        assert None not in means
 
 
 def test_every_verb_completes_its_options(monkeypatch, capsys):

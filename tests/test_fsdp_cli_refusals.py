@@ -31,7 +31,7 @@ REFUSED = {
     "nothing to verify": (("llama3-8b", "--gpus", 8, "--verify"), "needs a torch module"),
     "code": (("llama3-8b", "--gpus", 8, "--emit", "perl"), "allowed: python, torchtitan"),
     "code alone": (("llama3-8b", "--gpus", 8, "--emit", "python", "--pareto"), "--output FILE"),
-    "no model": (("nothing", "--gpus", 8), "no such model in the catalog"),
+    "no model": (("nothing", "--gpus", 8), "no such model; to list them"),
     "no file": (("nothing.json", "--gpus", 8), "no such file"),
     "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "seq_len: is missing"),
     "no config": (("{folder}", "--gpus", 8), "the folder has no config.json"),

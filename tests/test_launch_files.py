@@ -231,7 +231,7 @@ WRONG = {
     "import wrong.sh": "wrong.sh: tp: '[1': is no JSON",
     "import field.sh": "field.sh: tp: 0: must be",
     "import run.sh --gpus 0": "must be a whole number of at least 1",
-    "import run.sh --model none": "no such model in the catalog",
+    "import run.sh --model none": "no such model; to list them",
     "import run.sh --set A": "must be NAME=VALUE",
     "import run.sh --set A=1 --set A=2": "A is set twice",
     "import run.sh -o run.sh": "allowed endings: .json, .yaml",

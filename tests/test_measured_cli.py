@@ -84,7 +84,7 @@ def test_a_file_of_ones_own_is_scored(shardwise, tmp_path, asked, words):
         (("--grade", "a, C"), 1107),
         (("--kind", "moe"), 336),
         (("--source", "simumax"), 30),
-        (("--source", "2402.15627"), 0),
+        (("--source", "simumax", "--kind", "dense", "--grade", "C"), 0),
         (("--source", "2205.05198", "--grade", "A"), 8),
     ],
 )
@@ -100,11 +100,18 @@ def test_a_part_of_the_runs_is_scored(shardwise, asked, words, rows):
         assert err == "error: runs: has no runs of that grade, kind and source\n"
 
 
+TO_LIST = "to list them: shardwise"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (("--grade", "D"), "command line: grade: 'D': allowed: A, B, C"),
         (("--kind", "mo"), "command line: kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
+        (
+            ("--source", "2402.15627"),
+            f"command line: source: '2402.15627': matches no source; {TO_LIST} validate runs",
+        ),
         (("--data", "none.json"), "none.json: no such file"),
         (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),
     ],

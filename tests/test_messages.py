@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rows import each_row
-from shardwise import Strategy, System
+from shardwise import Strategy, System, errors
 from shardwise.cli import run
 from shardwise.config.enums import Dtype
 from shardwise.errors import Fault, InputError, kind_of, shorten
@@ -140,3 +140,42 @@ def test_a_formula_has_no_comment():
         with pytest.raises(InputError, match=r"strategy: gpus: .*a formula has no comments"):
             Strategy.load({"gpus": formula})
     assert Strategy.load({"gpus": "= 2\n * 4"}).gpus == 8
+
+
+def test_a_short_list_of_allowed_words_is_shown_and_a_long_one_is_not():
+    """Of a long one at most the five nearest, and the command that lists them."""
+    few, many = [f"word{n}" for n in range(12)], [f"word{n}" for n in range(13)]
+    assert errors.allowed_words("x", few) == f"allowed: {', '.join(few)}"
+    text = errors.allowed_words("word", many, "shardwise words")
+    assert text.count("'word") == 5
+    assert text.endswith("? to list them: shardwise words")
+    assert errors.allowed_words("x", many) == (
+        "allowed: word0, word1, word2, word3, word4 and 8 more"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "models zzz",
+        "systems zzz",
+        "stacks zzz",
+        "recipes zzz",
+        "estimate zzz h100-sxm",
+        "estimate llama3-8b zzz",
+        "estimate --recipe zzz",
+        "estimate llama3-8b h100-sxm --gpus 8 --gbs 8 --stack zzz",
+        "search llama3-8b h100-sxm --gpus 8 --gbs 8 --fix zzz=1",
+        "search llama3-8b h100-sxm --gpus 8 --gbs 8 --allow zzz",
+        "search llama3-8b h100-sxm --gpus 8 --gbs 8 --axes zzz",
+        "sweep llama3-8b h100-sxm --gpus 8 --gbs 8 --vary zzz=1x",
+        "validate zzz",
+        "schema zzz",
+    ],
+)
+def test_an_unknown_name_is_one_short_line(line, capsys):
+    """Not the list of all that are known."""
+    assert run(line.split()) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: ")
+    assert len(error) < 160

@@ -168,6 +168,15 @@ def test_an_unknown_name_gets_a_suggestion(capsys):
     assert "did you mean 'llama3-8b-h100-8-bf16'" in capsys.readouterr().err
 
 
+def test_part_of_a_name_lists_the_recipes_that_contain_it(capsys):
+    """In any case; of a name that no recipe contains, an error says how to list all."""
+    assert run(["recipes", "Kimi", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [n for n in NAMES if "kimi" in n]
+    assert run(["recipes", "llama9"]) == 2
+    error = "error: recipe: 'llama9': no such recipe; to list them: shardwise recipes\n"
+    assert capsys.readouterr().err == error
+
+
 def test_the_list_and_one_recipe(capsys, estimates, monkeypatch):
     """Tables for people, everything as JSON."""
     known = lambda recipe: estimates[getattr(recipe, "name", recipe)]  # noqa: E731

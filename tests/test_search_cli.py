@@ -169,7 +169,10 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
 @each_row(
     ("words", "told"),
     [
-        (("--fix", "tpp=8"), "did you mean 'tp'"),
+        (("--fix", "tpp=8"), "did you mean 'tp', 'pp', 'vpp', 'tp2' or 'etp'? to list them: "),
+        (("--fix", "foo=8"), "'foo': no such field; to list them: shardwise schema space\n"),
+        (("--allow", "foo"), "'foo': no such field; to list them: shardwise schema space\n"),
+        (("--space", "big"), "'big': no such file; allowed: practical, full or a file\n"),
         (("--fix", "tp"), "must be FIELD=VALUE"),
         (("--fix", "tp=8", "--fix", "tp=4"), "set twice"),
         (("--fix", "tp=eight"), "tp: 'eight': must be a valid integer"),
@@ -177,7 +180,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--objective", "speed"), "allowed: step_time"),
         (("--against", "cost"), "needs --pareto"),
         (("--pareto", "--against", "money"), "against: 'money': allowed: memory, gpus, cost"),
-        (("--axes", "tp,qq"), "axes: 'qq'"),
+        (("--axes", "tp,qq"), "axes: 'qq': no such field; to list them: shardwise schema space\n"),
         (("--batch", "some"), "allowed: fixed, largest"),
         (("--max-memory", "70 gallons"), "unit 'gallons'"),
         (("--reserve", "90GiB"), "leaves nothing"),

@@ -37,6 +37,14 @@ def faults(data: dict[str, Any]) -> list[str]:
     return [str(fault) for fault in caught.value.faults]
 
 
+@each_row("scope", ["practical", "full", " Full "])
+def test_a_scope_names_a_space(scope):
+    """That leaves all else open."""
+    space = Space.load(scope)
+    assert space == Space(scope=scope.strip().lower())
+    assert space.model_fields_set == {"scope"}
+
+
 @each_row(
     ("given_value", "values"),
     [

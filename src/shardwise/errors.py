@@ -20,6 +20,9 @@ _MOST_BITS = 10_000
 _MOST_FAULTS = 50
 """Faults that are listed; the others are counted."""
 _MOST_DEPTH = 4
+_MOST_ALLOWED = 12
+"""Allowed words that a message lists; of more, only the nearest."""
+_MOST_NEAREST = 5
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "true or false"),
     (str, "text"),
@@ -134,15 +137,51 @@ def check_path(field: str, value: object) -> None:
 def check_word(field: str, value: object, known: Sequence[str], source: str = "") -> None:
     """Raise an `InputError` unless an argument is one of some words."""
     if not isinstance(value, str) or value not in known:
-        problem = f"allowed: {', '.join(known)}{nearest(value, known)}"
-        raise InputError(Fault.of(field, value, problem, source))
+        raise InputError(Fault.of(field, value, allowed_words(value, known), source))
+
+
+def allowed_words(value: object, known: Iterable[str], command: str = "") -> str:
+    """Say which words are allowed: all of a short list, of a long one at most the five nearest.
+
+    If none is near, the command that lists them, or the first five.
+
+    Parameters
+    ----------
+    value
+        What was written instead.
+    known
+        The words.
+    command
+        Command that lists them all.
+    """
+    words = list(known)
+    if len(words) <= _MOST_ALLOWED:
+        return f"allowed: {', '.join(words) or 'none'}{nearest(value, words)}"
+    close = did_you_mean(_closest(value, words, _MOST_NEAREST))
+    if not command:
+        first = f"allowed: {', '.join(words[:_MOST_NEAREST])} and {len(words) - _MOST_NEAREST} more"
+        return close or first
+    return f"{close}{' ' if close else ''}to list them: {command}"
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the closest known name, or an empty string."""
+    found = _closest(name, known, 1)
+    return f"; {did_you_mean(found)}" if found else ""
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return `"did you mean 'x', 'y' or 'z'?"`, or an empty string without names."""
+    if not names:
+        return ""
+    *others, last = map(repr, names)
+    return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+
+
+def _closest(name: object, known: Iterable[str], most: int) -> list[str]:
+    """The known names that are similar to what was written, the most similar first."""
     text = name if isinstance(name, str) else ""
-    found = get_close_matches(text[:_VALUE_WIDTH], list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return get_close_matches(text[:_VALUE_WIDTH], list(known), n=most, cutoff=0.6)
 
 
 def shorten(value: object) -> str:

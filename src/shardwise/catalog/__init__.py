@@ -4,11 +4,22 @@ import logging
 from functools import cache
 from pathlib import Path
 
-from shardwise.catalog.aliases import Alias, meant, relatives
+from shardwise.catalog.aliases import Alias, meant
+from shardwise.catalog.suggestions import suggestions
 
-__all__ = ["canonical", "find", "forget_notes", "holds", "names", "note_alias", "suggested"]
+__all__ = [
+    "canonical",
+    "find",
+    "forget_notes",
+    "holds",
+    "kind_elsewhere",
+    "names",
+    "note_alias",
+    "suggested",
+]
 
 _ROOT = Path(__file__).parent
+_KINDS = {"models": "model", "systems": "system", "stacks": "stack", "recipes": "recipe"}
 _log = logging.getLogger("shardwise.names")
 _noted: set[str] = set()
 
@@ -53,8 +64,14 @@ def forget_notes() -> None:
 
 
 def suggested(folder: str, name: str) -> list[str]:
-    """Return entries of the family of an unknown name, or all entries."""
-    return relatives(folder, canonical(name), names(folder))
+    """Return at most five entries that an unknown name may mean; nothing if none is close."""
+    return suggestions(folder, canonical(name), names(folder))
+
+
+def kind_elsewhere(folder: str, name: str) -> str | None:
+    """Return what an unknown name is that another folder has: a model, system, stack or recipe."""
+    others = (other for other in _KINDS if other != folder and find(other, name) is not None)
+    return next((_KINDS[other] for other in others), None)
 
 
 def _alias(folder: str, name: str) -> Alias | None:

@@ -1,9 +1,9 @@
 """What people call entries of the catalog: short names, names of vendors, ids of Hugging Face."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 OWNERS = frozenset(
     {
@@ -12,7 +12,7 @@ OWNERS = frozenset(
     }
 )
 """Owners on Hugging Face whose models are in the catalog; a model of others may have any shape."""
-_MODELS = {
+MODELS = {
     "llama3.1-8b": "llama3-8b",
     "llama3.1-70b": "llama3-70b",
     "llama3.3-70b": "llama3-70b",
@@ -24,6 +24,11 @@ _MODELS = {
     "olmo2-1124-13b": "olmo2-13b",
     "olmo2-0325-32b": "olmo2-32b",
     "deepseek-r1": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama3-8b",
+    "deepseek-r1-distill-llama-70b": "llama3-70b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-v3.1": "deepseek-v3",
     "gpt3": "gpt3-175b",
 }
@@ -32,6 +37,7 @@ _VARIANT = re.compile(
     r"-(instruct|chat|base|hf|it|pt|text|thinking|original|fp8|bf16|v0\.1|2507|0324|0528|0905)$"
 )
 """Endings of names whose models have the shape of the base model."""
+_ACTIVE = re.compile(r"-a\d+(\.\d+)?b$")
 _SYSTEMS = {
     "gaudi-2": "gaudi2",
     "ironwood": "tpu-v7x",
@@ -52,7 +58,7 @@ _OWN_MEMORY = frozenset(
 """Memory that people name and that the name of the entry leaves out."""
 _MEMORY_KIND = re.compile(r"hbm\d?e?$")
 _FORM = re.compile(r"sxm\d$")
-_TOOLS = frozenset({"calculon", "nersc", "simumax"})
+TOOLS = frozenset({"calculon", "nersc", "simumax"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,53 +76,45 @@ def meant(folder: str, called: str, names: Iterable[str]) -> Alias | None:
     return _system(called, names) if folder == "systems" else None
 
 
-def relatives(folder: str, called: str, names: Iterable[str]) -> list[str]:
-    """Return the entries of the same family as an unknown name, or all."""
-    known = list(names)
-    family = _letters(called.rsplit("/", maxsplit=1)[-1])
-    if folder != "systems":
-        return [name for name in known if family and _letters(name) == family] or known
-    for word in _words(called):
-        chips = {chip for name in known if _letters(chip := _chip(name)) == _letters(word)}
-        if word in chips:
-            return [name for name in known if _chip(name) == word]
-        close = get_close_matches(word, sorted(chips), n=3) if any(map(str.isdigit, word)) else []
-        if close:
-            return [
-                alias.name for chip in sorted(close) if (alias := _system(chip, known)) is not None
-            ]
-    return known
-
-
 def _model(called: str, names: Iterable[str]) -> Alias | None:
+    names = list(names)
     owner, _, text = called.rpartition("/")
     if owner and owner not in OWNERS:
         return None
     text = text.removeprefix("meta-")
-    known = {_joined(name): name for name in names}
-    known |= {_joined(other): name for other, name in _MODELS.items()}
-    while _joined(text) not in known and _VARIANT.search(text):
+    known = _without_active_size(names)
+    known |= {joined(name): name for name in names}
+    known |= {joined(other): name for other, name in MODELS.items()}
+    while joined(text) not in known and _VARIANT.search(text):
         text = _VARIANT.sub("", text)
-    name = known.get(_joined(text))
+    name = known.get(joined(text))
     return Alias(name) if name is not None else None
 
 
-def _joined(text: str) -> str:
+def _without_active_size(names: Sequence[str]) -> dict[str, str]:
+    """Entries by the name without active parameters, where only one has it: qwen3-30b."""
+    short = {name: joined(_ACTIVE.sub("", name)) for name in names}
+    count = Counter(short.values())
+    return {text: name for name, text in short.items() if count[text] == 1}
+
+
+def joined(text: str) -> str:
+    """Return a name without its dashes, which do not matter in names of models."""
     return text.replace("-", "")
 
 
 def _system(called: str, names: Iterable[str]) -> Alias | None:
     if called in _SYSTEMS:
         return Alias(_SYSTEMS[called])
-    words = set(_words(called))
+    words = set(words_of_system(called))
     found = sorted(
-        (name for name in names if _chip(name) in words and words <= _all_words(name)),
+        (name for name in names if chip_of(name) in words and words <= _all_words(name)),
         key=_order,
     )
     return Alias(found[0], tuple(found[1:])) if found else None
 
 
-def _words(called: str) -> Iterator[str]:
+def words_of_system(called: str) -> Iterator[str]:
     """Words of a name of a system in the forms that entries have."""
     for word in called.split("-"):
         if word in _VENDOR or _MEMORY_KIND.match(word):
@@ -124,7 +122,7 @@ def _words(called: str) -> Iterator[str]:
         yield "sxm" if _FORM.match(word) else re.sub(r"^(\d+)g$", r"\1gb", word)
 
 
-def _chip(name: str) -> str:
+def chip_of(name: str) -> str:
     """The word of an entry that names the accelerator: the first with a digit."""
     return next(word for word in name.split("-") if any(map(str.isdigit, word)))
 
@@ -132,17 +130,12 @@ def _chip(name: str) -> str:
 def _all_words(name: str) -> set[str]:
     """Words that may name an entry; of files of other tools their own have to be among them."""
     words = set(name.split("-"))
-    chip = _chip(name)
+    chip = chip_of(name)
     own = {memory.rpartition("-")[2] for memory in _OWN_MEMORY if memory.startswith(f"{chip}-")}
-    return set() if words & _TOOLS else words | own
+    return set() if words & TOOLS else words | own
 
 
 def _order(name: str) -> tuple[bool, int, int]:
     """The most common first: SXM before PCIe, more memory before less, no more words."""
     memory = re.search(r"-(\d+)gb", name)
     return "sxm" not in name, -int(memory[1]) if memory else 0, len(name)
-
-
-def _letters(word: str) -> str:
-    match = re.match(r"[a-z]+", word)
-    return match[0] if match else ""

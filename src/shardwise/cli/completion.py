@@ -20,6 +20,8 @@ from shardwise.cli import VERBS, _app, command_of
 
 TABLE = Path(__file__).with_name("completion.json")
 _FOLDERS = {"MODEL": "models", "SYSTEM": "systems", "STACK": "stacks", "RECIPE": "recipes"}
+_VARIED = "NAME=V1,V2,..."
+"""Kind of `sweep --vary`: figures of a system, too."""
 _DEGREES = "1|2|4|8|16|32"
 
 
@@ -68,11 +70,13 @@ def _add_verb(app: typer.Typer, verb: str, group: str) -> None:
     """Add a verb as the table has it."""
     table = json.loads(TABLE.read_text(encoding="utf-8"))
     parameters = []
+    figures = dict.fromkeys(table["figures"], "")
     for number, kind in enumerate(table["verbs"][verb]["arguments"]):
         argument = typer.Argument(autocompletion=_completer(kind, table["fields"]))
         parameters.append(_parameter(f"argument{number}", str | None, argument))
     for number, (names, kind) in enumerate(table["verbs"][verb]["options"].items()):
-        completer = None if kind is None else _completer(kind, table["fields"])
+        known = table["fields"] | (figures if kind == _VARIED else {})
+        completer = None if kind is None else _completer(kind, known)
         option = typer.Option(*names.split(), autocompletion=completer)
         type_: object = bool | None if kind is None else str | None
         parameters.append(_parameter(f"option{number}", type_, option))
@@ -112,21 +116,44 @@ def candidates(kind: str, entered: str, fields: Mapping[str, str]) -> list[str]:
     """
     base, several, _ = kind.partition(",")
     field, equals, _ = base.partition("=")
-    if equals and field == "FIELD":
+    if equals and (field == "FIELD" or kind == _VARIED):
         return _assignments(kind, entered, fields)
     start = entered[: entered.rfind(",") + 1] if several else ""
     if field == "FIELD":
         names = list(fields)
     elif field in _FOLDERS:
-        names = [name + equals for name in catalog.names(_FOLDERS[field])]
+        word = entered.removeprefix(start)
+        names = [name + equals for name in _entries(_FOLDERS[field], word)]
     else:
         names = _listed(kind)
     return [start + name for name in names if (start + name).startswith(entered)]
 
 
+def _entries(folder: str, word: str) -> list[str]:
+    """Names of the catalog that begin with a word, in any case; for models dashes are optional.
+
+    They continue the word as entered, since shells drop what does not: `Llama-3` becomes
+    `Llama-3-8b`, which means llama3-8b.
+    """
+    start = catalog.canonical(word)
+    pattern = re.escape(start)
+    if folder == "models":
+        pattern = "-?".join(map(re.escape, start.replace("-", "")))
+    found = []
+    for name in catalog.names(folder):
+        if begun := re.match(pattern, name):
+            rest = name[begun.end() :]
+            is_split = start.endswith("-") and begun[0][-1:] != "-"
+            if not is_split:
+                found.append(word + rest)
+            elif re.match(r".-|[a-z]\d", begun[0][-1:] + rest):
+                found.append(word + rest.removeprefix("-"))
+    return found
+
+
 def _assignments(kind: str, entered: str, fields: Mapping[str, str]) -> list[str]:
     """Candidates of ``tp=8,pp=2``, or of the values of one field, ``tp=1,2``."""
-    one_field = kind.startswith("FIELD=V1")
+    one_field = kind in ("FIELD=V1,V2,...", _VARIED)
     start = "" if one_field else entered[: entered.rfind(",") + 1]
     name, equals, value = entered.removeprefix(start).partition("=")
     names = [name] if equals else [one for one in fields if one.startswith(name)]
@@ -162,7 +189,18 @@ def table() -> dict[str, Any]:
         kinds[name] = "|".join(map(str, words)) or usual or (_DEGREES if degree else "")
     fields = kinds | {short: kinds[name] for short, name in SHORT_NAMES.items()}
     named = _words() | {name: kind for name, kind in kinds.items() if "|" in kind}
-    return {"fields": fields, "verbs": {verb: _completed(verb, named) for verb in VERBS}}
+    verbs = {verb: _completed(verb, named) for verb in VERBS}
+    return {"fields": fields, "figures": _figures(), "verbs": verbs}
+
+
+def _figures() -> list[str]:
+    """Figures of systems that `sweep --vary` takes: those of the hardware."""
+    from shardwise.config.system import System  # noqa: PLC0415 - slow to import
+    from shardwise.planning.sweep.figures import influencing_figures  # noqa: PLC0415 - slow
+
+    systems = map(System.load, catalog.names("systems"))
+    names = {f.name for one in systems for f in influencing_figures(one) if f.is_hardware}
+    return sorted(names | {"nics", "node", "domain"})
 
 
 def _words() -> dict[str, str]:
@@ -178,7 +216,6 @@ def _words() -> dict[str, str]:
         "SUITE": "|".join((*SUITES, *COLLECTIONS)),
         "SCHEMA": "|".join(SCHEMAS),
         "SOURCE": "MODEL",
-        "NAME=V1,V2,...": "FIELD=V1,V2,...",
     }
 
 

@@ -16,7 +16,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.interop.calculon.translation import (
     calculon_case,
     model_for_calculon,
@@ -267,7 +267,7 @@ def _for_nersc(kind: str, file: str) -> dict[str, object]:
 def _known_kind(kind: str) -> str:
     if kind in _CONFIGS:
         return kind
-    problem = f"allowed: {', '.join(_CONFIGS)}{nearest(kind, list(_CONFIGS))}"
+    problem = allowed_words(kind, _CONFIGS)
     raise InputError(Fault(field="kind", value=kind, has_value=True, problem=problem))
 
 

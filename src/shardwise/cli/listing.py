@@ -9,9 +9,11 @@ from shardwise import catalog
 from shardwise.cli.help import with_help
 from shardwise.cli.options import JsonFlag, OutputOption, name_argument, refuse_options
 from shardwise.cli.output import emit_json
+from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
+from shardwise.errors import Fault, InputError
 from shardwise.report.tables.catalog import (
     print_figures,
     print_stack,
@@ -110,6 +112,7 @@ def list_or_show(
     print_all, print_one
         Print tables of all entries, and of one.
     """
+    refuse_other_kind(config, name)
     if explain:
         return _explain(config, name, json=json, output=output)
     if name is None:
@@ -128,6 +131,22 @@ def list_or_show(
     elif output is None:
         print_one(entry)
     return 0
+
+
+def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
+    """Refuse a name that is none of the listed entries but of others, which another verb lists.
+
+    Raises
+    ------
+    InputError
+        With the command that shows it.
+    """
+    folder = config.CATALOG or ""
+    if name is None or catalog.find(folder, name) is not None or files.is_file_name(name):
+        return
+    other = catalog.kind_elsewhere(folder, name)
+    if other is not None:
+        raise InputError(Fault.of("", name, f"is a {other}: shardwise {other}s {name}"))
 
 
 def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:

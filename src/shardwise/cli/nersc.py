@@ -13,7 +13,7 @@ from shardwise.cli.output import Bar, check_different_files, log, note, progress
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
-from shardwise.errors import nearest
+from shardwise.errors import allowed_words
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
 from shardwise.interop.nersc.results import is_results_file, rows_of, write_results
@@ -240,7 +240,7 @@ def _varied(vary: Mapping[str, str], *, together: bool) -> list[dict[str, AxisVa
     for names, text in vary.items():
         for name in names.split("+"):
             if name not in FIGURES:
-                problem = f"no such figure; allowed: {', '.join(FIGURES)}{nearest(name, FIGURES)}"
+                problem = f"no such figure; {allowed_words(name, FIGURES)}"
                 raise flag_fault("vary", name, problem)
         axes[names] = parse_values(names, text, None)
         plain = next((value for value in axes[names] if not value.factor), None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.help import INPUT, OUTPUT
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 
 COMMAND_LINE = "command line"
 """Source of faults of flags."""
@@ -213,7 +213,7 @@ def one_of(flag: str, text: str, allowed: tuple[str, ...]) -> str:
     known = {word.lower(): word for word in allowed}
     word = known.get(text.strip().lower())
     if word is None:
-        problem = f"allowed: {', '.join(allowed)}{nearest(text, allowed)}"
+        problem = allowed_words(text, allowed)
         raise flag_fault(flag, text, problem)
     return word
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardwise import catalog
 from shardwise.cli.help import INPUT, with_help
 from shardwise.cli.launch import (
     find_launch,
@@ -23,6 +24,7 @@ from shardwise.cli.options import (
     refuse_options,
 )
 from shardwise.cli.output import emit_json
+from shardwise.config.files import is_file_name
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 
@@ -56,6 +58,7 @@ SearchRecipeOption = Annotated[
 @with_help(
     examples=[
         "shardwise recipes",
+        "shardwise recipes llama3",
     ],
 )
 def command(
@@ -65,6 +68,8 @@ def command(
 ) -> int:
     """List published recipes next to their estimates, or show one in full.
 
+    With part of a name, list those whose names contain it, as in `recipes llama3`.
+
     A recipe is a configuration that its authors measured, with model, system, strategy and source.
     The error is that of the estimated step time: positive where the estimate is slower. With
     --output, write all of it to a file.
@@ -72,19 +77,27 @@ def command(
     from shardwise.planning.recipes import estimate_recipe, recipes  # noqa: PLC0415 - slow
     from shardwise.report.tables.recipes import print_recipe, print_recipes  # noqa: PLC0415 - slow
 
-    if name is not None:
+    shown = _named(name)
+    if name is not None and shown is None:
         one = estimate_recipe(name)
         if json or output is not None:
             emit_json(one.to_dict(), output)
         else:
             print_recipe(one)
         return 0
-    every = [estimate_recipe(recipe) for recipe in recipes()]
+    every = [estimate_recipe(r) for r in recipes() if shown is None or r.name in shown]
     if json or output is not None:
         emit_json({one.name: one.brief() for one in every}, output)
     else:
         print_recipes(every)
     return 0
+
+
+def _named(text: str | None) -> list[str] | None:
+    """Recipes whose names contain a text; None for all, or for one that has that name."""
+    if text is None or catalog.find("recipes", text) is not None or is_file_name(text):
+        return None
+    return [n for n in catalog.names("recipes") if catalog.canonical(text) in n] or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

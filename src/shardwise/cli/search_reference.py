@@ -21,7 +21,7 @@ from shardwise.cli.output import check_different_files, log, note, progress_bar,
 from shardwise.cli.space import ReferenceOptions
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.errors import InputError, nearest
+from shardwise.errors import InputError, allowed_words
 from shardwise.interop.amped import reference as amped
 from shardwise.interop.amped.translation import amped_case_of_parameters, free_parameters
 from shardwise.interop.amped.writer import BITS, model_for_amped, system_for_amped
@@ -210,7 +210,7 @@ def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
     known = (*_AXIS_OF, *calculon.AXES)
     for position, (word, axis) in enumerate(zip(words, axes, strict=True)):
         if axis not in calculon.AXES:
-            raise flag_fault("axes", word, f"allowed: {', '.join(known)}{nearest(word, known)}")
+            raise flag_fault("axes", word, allowed_words(word, known))
         if axis in axes[:position]:
             raise flag_fault("axes", word, "is listed twice")
     if plot is not None:
@@ -238,7 +238,7 @@ def _calculon_dtype(name: str) -> str:
     try:
         dtype = word if word in names else Strategy.validated({"dtype": name}).dtype
     except InputError:
-        problem = f"allowed: {', '.join(names)}{nearest(word, names)}"
+        problem = allowed_words(word, names)
         raise flag_fault("dtype", name, problem) from None
     return names[dtype]
 

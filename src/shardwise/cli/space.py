@@ -9,12 +9,13 @@ import typer
 from shardwise.cli.help import OTHER_MODELS, OUTPUT
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
-from shardwise.errors import nearest
+from shardwise.errors import allowed_words
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.ranking import OBJECTIVES
-from shardwise.planning.search.space import SCOPES, SPACE_FIELDS, Space
+from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 SPACE = "Search space"
+_LIST = "shardwise schema space"
 SpaceOption = Annotated[
     str | None,
     typer.Option(
@@ -272,8 +273,7 @@ def read_space(
     work
         Fields that a recipe sets.
     """
-    scope = path is not None and path.strip().lower() in SCOPES
-    space = load_space({"scope": path} if scope else path, {})
+    space = load_space(path, {})
     rest = {n: value for n, value in (work or {}).items() if n not in space.model_fields_set}
     fields = rest | dict(fields)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
@@ -311,8 +311,8 @@ def field_pairs(
                 problem = f"must be FIELD=VALUE{',...' if values == 'several' else ''}, as in tp=8"
                 raise flag_fault(flag, pair, problem)
             if field not in known:
-                problem = f"no such field; allowed: {', '.join(known)}"
-                raise flag_fault(flag, name, f"{problem}{nearest(name, (*known, *SHORT_NAMES))}")
+                words = allowed_words(name, (*known, *SHORT_NAMES), _LIST)
+                raise flag_fault(flag, name, f"no such field; {words}")
             if values == "one" and (".." in value or value.lower() == "all"):
                 raise flag_fault(flag, pair, f"takes one value; for several use --allow {pair}")
             if field in found:

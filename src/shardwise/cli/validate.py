@@ -10,6 +10,7 @@ from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
+    flag_fault,
     missing_flag,
     one_of,
     refuse_options,
@@ -19,7 +20,7 @@ from shardwise.cli.output import Stopwatch, check_different_files, log, show
 from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 from shardwise.validate.measured.predict import Prediction
-from shardwise.validate.measured.run import Grade
+from shardwise.validate.measured.run import Grade, Run
 from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs, read_runs
 
@@ -195,7 +196,12 @@ def _validate_runs(
 
         check_chart_file(options.plot)
     watch = Stopwatch()
-    predictions = predict_runs(load_runs() if data is None else read_runs(data))
+    runs = load_runs() if data is None else read_runs(data)
+    if options.source is not None and not any(_is_of(run, options.source) for run in runs):
+        of_data = "" if data is None else f" --data {data}"
+        problem = f"matches no source; to list them: shardwise validate runs{of_data}"
+        raise flag_fault("source", options.source, problem)
+    predictions = predict_runs(runs)
     selected = [p for p in predictions if _is_selected(p, grades, kind, options.source)]
     if not selected:
         raise InputError(
@@ -233,9 +239,14 @@ def _is_selected(
     prediction: Prediction, grades: Sequence[str], kind: str | None, source: str | None
 ) -> bool:
     run = prediction.run
-    origin = f"{run.study}\n{run.source.title}\n{run.source.ref}".lower()
     return (
         (not grades or run.grade in grades)
         and (kind is None or run.kind == kind)
-        and (source is None or source.lower() in origin)
+        and (source is None or _is_of(run, source))
     )
+
+
+def _is_of(run: Run, source: str) -> bool:
+    """Whether a text is in what names the source of a run, in any case."""
+    origin = f"{run.study}\n{run.source.title}\n{run.source.ref}"
+    return source.lower() in origin.lower()

@@ -3,7 +3,7 @@
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,15 @@ from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
-from shardwise.errors import Fault, InputError, UnknownNameError, nearest, shorten
+from shardwise.errors import (
+    Fault,
+    InputError,
+    UnknownNameError,
+    allowed_words,
+    did_you_mean,
+    nearest,
+    shorten,
+)
 
 
 def _no_flag(value: object) -> object:
@@ -73,6 +81,9 @@ class ConfigBase(Described):
 
     CATALOG: ClassVar[str | None] = None
     """Folder of the catalog that has the entries of this config type."""
+
+    WORDS: ClassVar[tuple[str, ...]] = ()
+    """Words that `load` reads where the catalog has no entries of this config type."""
 
     KIND: ClassVar[readers.Kind | None] = None
     """What files of other tools may hold in place of this config type; None: nothing."""
@@ -133,12 +144,26 @@ class ConfigBase(Described):
                 return cls._of_data(launch, text, text, chain.with_step(text), foreign=False)
             data = files.read_mapping(text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
-        known = catalog.names(cls.CATALOG) if cls.CATALOG is not None else []
-        family = catalog.suggested(cls.CATALOG, text) if cls.CATALOG is not None else []
-        hint = _did_you_mean(text, family, known)
-        and_file = "" if files.is_catalog_only() else ", and no such file"
-        problem = f"no such {kind} in the catalog{and_file}{hint}"
+        problem = cls._unknown(text)
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
+
+    @classmethod
+    def _unknown(cls, text: str) -> str:
+        """What is wrong with a name that is none of the catalog, nor of a file."""
+        kind = cls.__name__.lower()
+        if cls.CATALOG is None:
+            words = f"; allowed: {', '.join(cls.WORDS)} or a file" if cls.WORDS else ""
+            return f"no such file{words}"
+        other = catalog.kind_elsewhere(cls.CATALOG, text)
+        if other is not None:
+            order = "; the order is MODEL SYSTEM" if {kind, other} == {"model", "system"} else ""
+            use = f"; set --recipe {text}" if other == "recipe" else ""
+            return f"is a {other}, not a {kind}{order}{use}"
+        hint = did_you_mean(catalog.suggested(cls.CATALOG, text))
+        if not hint:
+            return f"no such {kind}; to list them: shardwise {cls.CATALOG}"
+        and_file = "" if files.is_catalog_only() else ", and no such file"
+        return f"no such {kind} in the catalog{and_file}; {hint}"
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], name: str, source: str) -> Self:
@@ -274,15 +299,6 @@ class Source(ConfigBase):
     """Who printed or measured it, where and when; for `fitted`, on what and how well."""
 
 
-def _did_you_mean(name: str, family: Sequence[str], known: Sequence[str]) -> str:
-    """What an unknown name may mean: the closest of its family, or all that is known."""
-    if hint := nearest(name, family):
-        return hint
-    if len(family) < len(known):
-        return f"; did you mean {' or '.join(map(repr, family[:_MOST_SUGGESTIONS]))}?"
-    return f"; allowed: {', '.join(known)}" if known else ""
-
-
 def printable(name: str) -> str:
     """Names stand in tables: terminals act on characters that do not print."""
     if not name.isprintable():
@@ -317,7 +333,7 @@ class Sourced(ConfigBase):
             for part in prefix.split(".") if prefix else ():
                 fields = _fields(type(node))
                 if fields and part not in fields:
-                    hint = nearest(part, fields) or f"; allowed: {', '.join(fields)}"
+                    hint = nearest(part, fields) or f"; {allowed_words(part, fields)}"
                     raise ValueError(f"sources: {shorten(prefix)}: there is no field {part}{hint}")
                 node = _value_at(node, part)
         return self
@@ -333,7 +349,7 @@ def _value_at(node: Any, part: str) -> Any:
     return node[int(part)] if inside else None
 
 
-_MOST_SUGGESTIONS = 3
+_WITH_SCHEMA = ("model", "system", "strategy", "stack", "space", "reliability", "recipe")
 _PLAIN_WORDS = {
     "a valid tuple": "a list",
     "a valid array": "a list",
@@ -372,8 +388,11 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
     if kind == "missing":
         return Fault(source=source, field=field, problem="is missing and has no default")
     if kind == "extra_forbidden":
+        name = config_type.__name__.lower()
+        listed = f"shardwise schema {name}" if name in _WITH_SCHEMA else ""
         known = sorted({name for t in _types_at(config_type, location[:-1]) for name in _fields(t)})
-        hint = nearest(str(location[-1]), known) or f"; allowed: {', '.join(known)}"
+        key = str(location[-1])
+        hint = nearest(key, known) or f"; {allowed_words(key, known, listed)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
     problem = details["msg"].replace("Input should be", "must be")
     for theirs, ours in _PLAIN_WORDS.items():
@@ -383,7 +402,7 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
     if kind in ("enum", "literal_error"):
         expected = str(details.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
-        problem = f"allowed: {', '.join(options)}{nearest(str(value), options)}"
+        problem = allowed_words(str(value), options)
     elif kind == "invalid_key":
         problem = "is not text; a key is the name of a field"
     elif kind == "value_error":

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import LaunchRule
-from shardwise.errors import nearest
+from shardwise.errors import allowed_words, nearest
 
 Value = bool | int | float | str | None
 """One value of a field: a word, a number, true or false; None where the field is not set. Of a set
@@ -116,7 +116,7 @@ def _checked(fields: dict[str, Values]) -> dict[str, Values]:
     bound = [name for name in COLUMNS if name not in _NOT_BOUND]
     for name, values in fields.items():
         if name not in bound:
-            hint = nearest(name, bound) or f"; allowed: {', '.join(bound)}"
+            hint = nearest(name, bound) or f"; {allowed_words(name, bound)}"
             raise ValueError(f"{name}: no field of a strategy that software binds{hint}")
         for value in values:
             if value != ANY and not _is_possible(COLUMNS[name], value):

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.config.base import MOST
 from shardwise.config.system import System, SystemLike
-from shardwise.errors import Fault, InputError, check_flags, check_function, nearest
+from shardwise.errors import Fault, InputError, allowed_words, check_flags, check_function
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
 from shardwise.fsdp.planner.alternatives import (
     NamedPlan,
@@ -319,7 +319,7 @@ def _choices(words: Mapping[str, str | None]) -> tuple[dict[str, str], list[Faul
         known = _WORDS[field]
         plain = _ALIASES.get(str(word).strip().lower(), str(word).strip().lower())
         if plain not in known:
-            problem = f"allowed: {', '.join(known)}{nearest(plain, known)}"
+            problem = allowed_words(plain, known)
             faults.append(Fault(field=field, value=word, has_value=True, problem=problem))
         found[field] = plain
     return found, faults

@@ -7,7 +7,7 @@ from importlib import import_module
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import NamedPlan
@@ -288,7 +288,7 @@ def known_form(name: str) -> FormName:
     for form in FORMS:
         if name.strip().lower() == form:
             return form
-    problem = f"allowed: {', '.join(FORMS)}{nearest(name, FORMS)}"
+    problem = allowed_words(name, FORMS)
     raise InputError(Fault(field="emit", value=name, has_value=True, problem=problem))
 
 

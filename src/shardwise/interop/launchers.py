@@ -16,7 +16,7 @@ from shardwise.config.base import MOST
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
-from shardwise.errors import Fault, InputError, check_path, check_word, nearest
+from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word
 from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.interop.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.parallel.constraints import illegal_faults
@@ -44,7 +44,7 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
     for one in LAUNCHERS:
         if one.name == called:
             return one
-    problem = f"allowed: {', '.join(names)}{nearest(name, names)}"
+    problem = allowed_words(name, names)
     raise InputError(Fault.of(field, name, problem))
 
 

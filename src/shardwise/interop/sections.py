@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.interop.launch import Launch, LaunchText, NotUnderstood
 
 AUTO = "auto"
@@ -121,7 +121,7 @@ class Section:
         words = {word.lower(): word for word in allowed}
         if isinstance(value, str) and value.lower() in words:
             return words[value.lower()]
-        self.wrong(key, f"allowed: {', '.join(allowed)}{nearest(value, allowed)}")
+        self.wrong(key, allowed_words(value, allowed))
         return default
 
     def wrong(self, key: str, problem: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from shardwise.config.enums import NormPlacement, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 
 PLAIN: Mapping[str, object] = {
     "etp": 1,
@@ -37,7 +37,7 @@ def known_reference(name: str, field: str, known: Sequence[str] = REFERENCES) ->
     """Return the name of a predecessor, or raise an `InputError`."""
     word = name.strip().lower()
     if word not in known:
-        problem = f"allowed: {', '.join(known)}{nearest(word, known)}"
+        problem = allowed_words(word, known)
         raise InputError(Fault.of(field, name, problem))
     return word
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from shardwise.config.model import OWN_KIND, Layer, Model
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.ops.operation import Operation, RankWork
 
 LayerOperations = Callable[[Model, Layer, RankWork], list[Operation]]
@@ -62,7 +62,7 @@ def operations_of_kind(name: str) -> LayerOperations:
     if name not in _registered:
         offered = {entry.name for entry in entry_points(group=_ENTRY_POINTS)}
         known = sorted({OWN_KIND, *_registered, *offered})
-        problem = f"no such kind of layer; allowed: {', '.join(known)}{nearest(name, known)}"
+        problem = f"no such kind of layer; {allowed_words(name, known)}"
         raise InputError(
             Fault(source="model", field="layers.kind", value=name, has_value=True, problem=problem)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
-from shardwise.errors import Fault, InputError, kind_of, nearest, refuse
+from shardwise.errors import Fault, InputError, allowed_words, kind_of, refuse
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
 
@@ -79,7 +79,7 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
         If there is no such part, or nothing in it.
     """
     if part not in PARTS:
-        problem = f"allowed: {', '.join(PARTS)}{nearest(part, PARTS)}"
+        problem = allowed_words(part, PARTS)
         raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
     found = read_result(data, source)
     rows = list(rows_of(data if found is None else found.to_dict(), part))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.validate.amped import amped
 from shardwise.validate.nersc_collectives import nersc_collectives
 from shardwise.validate.scores import Compared, Criterion, Part, Row, Score, Scoreboard
@@ -71,5 +71,5 @@ def validate(suite: str) -> Scoreboard:
 
 def no_such_suite(suite: str, known: Collection[str]) -> InputError:
     """Return the error for an unknown suite."""
-    problem = f"no such suite; allowed: {', '.join(known)}{nearest(suite, known)}"
+    problem = f"no such suite; {allowed_words(suite, known)}"
     return InputError(Fault(field="suite", value=suite, has_value=True, problem=problem))

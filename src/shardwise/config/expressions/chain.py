@@ -14,10 +14,11 @@ from shardwise.config.expressions.dimensions import kind_at
 from shardwise.config.expressions.formula import Part, parts_of, path_text
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import Place, Row, Rows, UnknownRowError, descend
-from shardwise.errors import nearest, shorten
+from shardwise.errors import did_you_mean, shorten
 
 # Module of the config type of each catalog folder.
 _HOMES = {"models": "model", "systems": "system", "stacks": "stack"}
+_MOST_SUGGESTIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,15 @@ def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -
         _refuse_circle(named, config_type, chain.with_step(verb).steps)
         config_type = config_type if is_base else _config_type_like(named, config_type)
     else:
-        known = [name for folder in folders for name in catalog.names(folder)]
+        known = [name for folder in folders for name in catalog.suggested(folder, named)]
         what = (
             f"no such {config_type.__name__.lower()}"
             if is_base
             else f"{shorten(named)}: no such entry"
         )
         problem = f"{what} in the catalog, and no such file"
-        raise UnknownRowError(problem + nearest(named, known))
+        hint = f"; {did_you_mean(known[:_MOST_SUGGESTIONS])}" if known else ""
+        raise UnknownRowError(problem + hint)
     if (place, config_type) not in chain.rows:
         loaded, resolved = config_type.explained(named, chain.with_step(verb))
         chain.rows[place, config_type] = Row(

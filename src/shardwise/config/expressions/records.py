@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from shardwise.config.expressions.formula import Part, path_text
 from shardwise.config.expressions.quantity import Quantity
-from shardwise.errors import Fault, kind_of, nearest, shorten
+from shardwise.errors import Fault, allowed_words, kind_of, nearest, shorten
 
 Place = tuple[Part, ...]
 FORMS = ("value", "lookup", "field", "times", "formula", "description", "source")
@@ -146,7 +146,7 @@ def _names(items: list[object] | tuple[object, ...]) -> list[str]:
 
 
 def _hint(part: object, known: list[str]) -> str:
-    return nearest(str(part), known) or (f"; allowed: {', '.join(known)}" if known else "")
+    return nearest(str(part), known) or (f"; {allowed_words(part, known)}" if known else "")
 
 
 BASE = "base"

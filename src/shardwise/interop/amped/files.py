@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.interop.amped.formulas import resolve
 from shardwise.interop.amped.parameters import CATEGORIES, DERIVED, Parameter, check, check_numbers
 
@@ -273,7 +273,7 @@ class _Reading:
         ):
             if not isinstance(found, Mapping) or not isinstance(found.get(key), Mapping):
                 known = list(found) if isinstance(found, Mapping) else []
-                hint = nearest(key, known) or f"; allowed: {', '.join(known) or 'none'}"
+                hint = nearest(key, known) or f"; {allowed_words(key, known)}"
                 problem = f"is no {what} in {self._tables_source}"
                 problem += ": must be a mapping" if key in known else hint
                 self._fault(f"{name}.lookup_config.{field}", problem, key)
@@ -304,7 +304,7 @@ class _Reading:
     ) -> Parameter | None:
         name = written.lookup_name or known.name
         if row.get(name) is None:
-            hint = nearest(name, row) or f"; allowed: {', '.join(row) or 'none'}"
+            hint = nearest(name, row) or f"; {allowed_words(name, row)}"
             problem = f"its row has no {name} in {self._tables_source}{hint}"
             self._fault(field, problem if name not in row else f"is null in its row, as {name}")
             return None

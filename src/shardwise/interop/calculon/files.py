@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from shardwise.config.base import ConfigBase
-from shardwise.errors import Fault, InputError, nearest, refuse
+from shardwise.errors import Fault, InputError, allowed_words, nearest, refuse
 
 Datatype = Literal["float8", "float16", "bfloat16", "float32"]
 Attention = Literal["multihead", "multiquery"]
@@ -312,7 +312,7 @@ def too_large(model: CalculonModel, sequences: int) -> str:
 def _system_faults(system: CalculonSystem, e: CalculonExecution, source: str) -> Iterator[Fault]:
     for engine, table in (("matrix", system.matrix), ("vector", system.vector)):
         if e.datatype not in table:
-            hint = nearest(e.datatype, table) or f"; allowed: {', '.join(table)}"
+            hint = nearest(e.datatype, table) or f"; {allowed_words(e.datatype, table)}"
             problem = f"is not in the system's {engine} table{hint}"
             yield _fault("datatype", e.datatype, problem, source)
     last = len(system.networks) - 1

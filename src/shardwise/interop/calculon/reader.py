@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from shardwise.config.base import MOST_LAYERS
-from shardwise.errors import Fault, nearest, refuse
+from shardwise.errors import Fault, allowed_words, refuse
 from shardwise.interop.calculon.files import (
     CalculonExecution,
     CalculonMemory,
@@ -207,7 +207,7 @@ def _engine_faults(
     where: str, name: str, unit: CalculonProcessor
 ) -> Iterator[tuple[str, object, str]]:
     if name not in DTYPES:
-        problem = f"unknown datatype; allowed: {', '.join(DTYPES)}{nearest(name, DTYPES)}"
+        problem = f"unknown datatype; {allowed_words(name, DTYPES)}"
         yield where, ..., problem
         return
     yield from _range(f"{where}.tflops", unit.tflops, TERA, _LEAST_RATE)

@@ -5,7 +5,7 @@ Of training/mixed_precision.py, Megatron-Bridge 067f987d of 2026-08-22.
 
 from collections.abc import Mapping
 
-from shardwise.errors import Fault, nearest
+from shardwise.errors import Fault, allowed_words
 from shardwise.interop.megatron.core_reading import Fields, Value
 from shardwise.interop.megatron_bridge.trees import TARGET, Leaf, Tree, torch_type
 
@@ -97,7 +97,7 @@ def effective_precision(value: Leaf, path: str, source: str) -> Tree | Fault:
     if isinstance(value, str):
         preset = _preset(value)
         if preset is None:
-            problem = f"is no preset; allowed: {', '.join(PRESETS)}{nearest(value, PRESETS)}"
+            problem = f"is no preset; {allowed_words(value, PRESETS)}"
             return Fault.of(path, value, problem, source)
         return {**dict.fromkeys(SHARED), **_DEFAULTS, **preset}
     if not isinstance(value, dict):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.interop.launch import NotUnderstood
 from shardwise.interop.torchtitan.options import (
     CONVERTERS,
@@ -108,7 +108,7 @@ def _value(reading: Reading, option: Option) -> object:
         reading.leave(option.name, f"shardwise has no word for it; predicted as {ours_instead}")
         return ours_instead
     theirs = [str(one).lower() if isinstance(one, bool) else str(one) for one in ours_words(option)]
-    reading.wrong(option.name, f"allowed: {', '.join(theirs)}{nearest(str(value), theirs)}")
+    reading.wrong(option.name, allowed_words(str(value), theirs))
     return next(iter(ours.values()))
 
 

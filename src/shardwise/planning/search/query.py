@@ -7,13 +7,14 @@ from pathlib import Path
 
 from shardwise.config.model import Model
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_quantity, readable
 
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
+_LIST = "shardwise schema space"
 # Less is a number without its unit.
 _LEAST_BYTES = 2.0**20
 
@@ -91,7 +92,7 @@ class SearchQuery:
             raise InputError(Fault(field="top", value=top, has_value=True, problem=problem))
         for axis in axes:
             if axis not in SPACE_FIELDS:
-                problem = f"allowed: {', '.join(SPACE_FIELDS)}{nearest(axis, SPACE_FIELDS)}"
+                problem = f"no such field; {allowed_words(axis, SPACE_FIELDS, _LIST)}"
                 raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
             if axes.count(axis) > 1:
                 problem = "is set twice"

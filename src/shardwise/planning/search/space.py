@@ -4,7 +4,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 from pydantic import (
@@ -19,6 +20,8 @@ from pydantic import (
 from shardwise.config.base import ConfigBase
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
+from shardwise.config.expressions.chain import Chain
+from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
@@ -158,6 +161,8 @@ class Space(_Values):
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
+    WORDS: ClassVar[tuple[str, ...]] = SCOPES
+
     scope: Scope = PRACTICAL
     """Values of fields that the space leaves open."""
     batch: Literal["fixed", "largest"] = "fixed"
@@ -167,6 +172,14 @@ class Space(_Values):
     if TYPE_CHECKING:
 
         def __init__(self, **fields: Unpack[SpaceKeywords]) -> None: ...
+
+    @classmethod
+    def explained(
+        cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
+    ) -> tuple[Self, Resolved]:
+        """Load a space of a file or, by the name of its scope, one that leaves all else open."""
+        scope = name.strip().lower() if isinstance(name, str) else ""
+        return super().explained({"scope": scope} if scope in SCOPES else name, chain)
 
     @field_validator(*SPACE_FIELDS, mode="before")
     @classmethod

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, gather
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
 from shardwise.interop.calculon.reference.columns import Columns
 from shardwise.interop.calculon.reference.evaluation import (
@@ -166,7 +166,7 @@ def search(
         raise InputError(Fault.of("top_n", top_n, problem))
     for axis in axes:
         if axis not in AXES:
-            problem = f"allowed: {', '.join(AXES)}{nearest(axis, AXES)}"
+            problem = allowed_words(axis, AXES)
             raise InputError(Fault.of("axes", axis, problem))
     total = sum(_size(piece) for piece in pieces(model, system, limits, _CHUNK_ROWS))
     tally: Counter[str] = Counter()

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.base import MOST
-from shardwise.errors import Fault, ShardwiseError, nearest, refuse
+from shardwise.errors import Fault, ShardwiseError, allowed_words, nearest, refuse
 from shardwise.interop.fsdp_ilp.comm import CommTimes
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.fsdp_ilp.reference.closed_form import (
@@ -245,7 +245,7 @@ def _check(
         ("solver", solver, SOLVERS),
     ):
         if word not in known:
-            problem = f"allowed: {', '.join(known)}{nearest(str(word), known)}"
+            problem = allowed_words(str(word), known)
             faults.append(Fault.of(field, word, problem))
     for name in sorted(set(units or ()) & set(forbidden)):
         problem = "is also among the units"
