@@ -254,6 +254,18 @@ def test_plans_differ_in_a_table_of_any_width(model, space):
     assert "strategy" in {c.header for c in best_table(result).fitted(48)[0].columns}
 
 
+def test_the_narrow_table_of_operations_names_kernels(shardwise, monkeypatch):
+    """Rows of one operation and pass differ by them; what is not shown is not explained."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shardwise("estimate", *LARGE, "--ops")
+    table = out.split("One micro-batch on one rank")[1].split("left out")[0]
+    rows = [line for line in table.splitlines() if "attention.qkv" in line and "forward" in line]
+    assert [" all-gather " in row for row in rows] == [False, True]
+    assert "within each network tier" not in out
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "group: members within each network tier" in shardwise("estimate", *LARGE, "--ops")[1]
+
+
 def test_notes_stand_below_the_columns_that_they_explain(monkeypatch, capsys):
     """A column that goes takes its note along; a page shows all of them."""
     monkeypatch.setattr(console, "_width", lambda: 80)
