@@ -166,11 +166,11 @@ def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
         plan = scale.best
         if plan is None:
             blank = [""] * 6
-            table.add_row(str(scale.gpus), str(scale.global_batch_size), *blank, "nothing fits")
+            table.add_row(f"{scale.gpus:,}", f"{scale.global_batch_size:,}", *blank, "nothing fits")
             continue
         table.add_row(
-            str(scale.gpus),
-            str(plan.strategy["global_batch_size"]),
+            f"{scale.gpus:,}",
+            f"{plan.strategy['global_batch_size']:,}",
             seconds(plan.step_time_s),
             f"{plan.tokens_per_s:,.0f}",
             f"{plan.tokens_per_s_per_gpu:,.0f}",
@@ -195,7 +195,7 @@ def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
         usd = plan.usd_per_billion_tokens
         table.add_row(
             gib(plan.memory_reserved_bytes),
-            str(plan.strategy["gpus"]),
+            f"{plan.strategy['gpus']:,}",
             seconds(plan.step_time_s),
             "-" if usd is None else f"{usd:,.0f}",
             ", ".join([line, *_more(plan.strategy, unnamed)]),
@@ -297,7 +297,7 @@ def _runs_table(found: TrainingRuns) -> Table:
         run = one.run
         row = [
             f"{run.gpus:,}",
-            str(one.strategy["global_batch_size"]),
+            f"{one.strategy['global_batch_size']:,}",
             seconds(run.step_time_s),
             _number(run.days.expected),
             _number(run.gpu_hours.expected),
