@@ -186,8 +186,8 @@ def _notes(found: ClusterChoice) -> list[str]:
     notes = [_legend(found), *found.notes]
     levels = {one.run.level for one in found.options if one.run is not None and one.run.level}
     if levels:
-        runs = f"{round(10 * max(levels))} of 10 runs"
-        notes.append(f"interval: days in {runs}; the price varies in proportion")
+        share = f"{round(10 * max(levels))} of 10 runs"
+        notes.append(f"interval: days in {share}; the price varies in proportion")
     notes += _software(found)
     if found.unpriced:
         names = ", ".join(found.unpriced)
