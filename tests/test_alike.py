@@ -221,9 +221,11 @@ def test_the_report_of_a_search(
     text = capsys.readouterr().out
     shown = " ".join(text.split())
     assert line in shown
-    assert "Plans 1 to 2 cannot be separated (within 4.0 %)" in shown
+    legend = "~ within 4.0 % of the best: the prediction cannot separate these 2 plans"
+    order = "; listed by how well measured runs cover them, then by simplicity; numbers are ranks"
+    assert f"{legend}{order if 'order' in found else '.'}" in shown
     ranks = [
-        words[0] for words in map(str.split, text.splitlines()) if words and words[0][0] == "~"
+        words[0] for words in map(str.split, text.splitlines()) if words and words[0][:-1] == "~"
     ]
     assert ranks == (["~2", "~1"] if "order" in found else ["~1", "~2"])
     print_search(result.model_copy(update={"alike": None}))

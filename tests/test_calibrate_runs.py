@@ -337,6 +337,8 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
     speed = system.accelerator.speed
     assert out.splitlines()[1].startswith(f"{NAME}: speed {speed:g} (")
     assert "run 4" in out
+    assert "robust mean error of 4 runs: " in out
+    assert "; attributed to this system: " in out
     source = system.source_of("accelerator.speed")
     assert source.kind == "fitted"
     assert source.text.startswith("by shardwise calibrate on 4 runs of runs.yaml; mean error of ")

@@ -359,6 +359,7 @@ def test_stacks_shows_what_a_release_runs(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "release: Megatron-Core 0.12" in out
     assert re.search(r"schedule +1f1b, interleaved", out)
+    assert re.search(r"grouped_half_flops +[0-9.]+ GFLOP ", out)
     assert "chunked_micro_batches" in out
     assert run(["stacks", "megatron-core-2025", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

@@ -55,7 +55,7 @@ def test_tables_fit_a_narrow_terminal(saved, shardwise, monkeypatch, number):
     files = [saved[0].name, saved[1].name, saved[0].name][:number]
     _, out, _ = shardwise("compare", *files)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert "left out to fit: of GiB" in out
+    assert "left out to fit: capacity GiB" in out
     assert "…" not in out
 
 

@@ -12,6 +12,7 @@ from shardwise.interop.megatron.log import FORMAT
 from shardwise.interop.run_log import LogBuilder
 from shardwise.planning.diagnose.measured import measured_steps
 from shardwise.planning.diagnose.results import Cause
+from shardwise.report.tables.diagnose import print_diagnosis
 from written_logs import WRITERS, Run, huggingface_end, megatron, write_log
 from written_traces import write_trace
 
@@ -83,7 +84,7 @@ def test_components_add_up_on_both_sides(tmp_path):
     assert measured == pytest.approx(found.traced_step_s, rel=1e-6)
 
 
-def test_a_log_alone_shows_the_level_and_what_would_explain_it(tmp_path):
+def test_a_log_alone_shows_the_level_and_what_would_explain_it(tmp_path, capsys):
     """Slow products without a trace: the cause is unknown, but the factor that explains it fits."""
     slow = Slow(products=1.5)
     found = _diagnosed(tmp_path, Launched(case=CASES["replicas"], slow=slow), traced=False)
@@ -94,6 +95,8 @@ def test_a_log_alone_shows_the_level_and_what_would_explain_it(tmp_path):
     assert finding.gain_s == pytest.approx(found.measured.step_time_s - found.predicted.step_time_s)
     assert by_name["products"].factor == pytest.approx(1.5, rel=0.02)
     assert by_name["host"].added_s == pytest.approx(finding.gain_s)
+    print_diagnosis(found)
+    assert "possible single cause: GEMMs, 1.5" in capsys.readouterr().out
 
 
 def test_periodic_slow_steps_are_found_in_the_log(tmp_path):

@@ -102,7 +102,7 @@ def test_what_cannot_be_written_is_said(tmp_path, capsys):
     told = capsys.readouterr()
     assert "mat_dims.txt: DeepFlow's six products cannot express a mixture" in told.err
     assert set(_files(tmp_path)) - {"charts.html"} == NAMES
-    assert "Matrix products of a step" not in told.out  # which --gemms asks for
+    assert "GEMMs of a step" not in told.out  # which --gemms asks for
 
 
 def test_pictures_come_where_graphviz_is(tmp_path, monkeypatch, capsys):

@@ -272,7 +272,7 @@ def test_as_json_csv_and_table(tmp_path: Any, capsys: pytest.CaptureFixture[str]
     assert {row["m"] for row in read if row["operation"] == "mlp.up"} == {"8192", "4096"}
     assert command(COMMAND.split()) == 0
     out = capsys.readouterr().out
-    assert "Matrix products of a step" in out
+    assert "GEMMs of a step" in out
     assert "dW = X^T dY" in out
 
 
@@ -283,10 +283,24 @@ def test_a_narrow_table_tells_products_apart(
     monkeypatch.setenv("COLUMNS", "100")
     words = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "8", "--gemms"]
     command(words)
-    table = capsys.readouterr().out.split("Matrix products of a step")[1]
+    table = capsys.readouterr().out.split("GEMMs of a step")[1]
     rows = [line for line in table.splitlines() if "attention.core" in line]
     assert len(set(rows)) == len(rows) == 7
     assert all("x 0.5" in row and len(row.rstrip()) <= 100 for row in rows)
+
+
+def test_the_narrowest_table_keeps_times(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 80 columns a shape is one column, and no line is wider."""
+    monkeypatch.setenv("COLUMNS", "80")
+    command(["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "8", "--gemms"])
+    table = capsys.readouterr().out.split("GEMMs of a step")[1]
+    row = next(line for line in table.splitlines() if "mlp.up" in line and "wgrad" in line)
+    assert "total time" in table
+    assert row.split()[-3:-2] == ["1x4096x8192x28672"]
+    assert row.split()[-1] in ("us", "ms", "s")
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
 
 
 def test_shapes_alone() -> None:

@@ -59,7 +59,7 @@ def test_the_report_has_both_ranges(capsys: pytest.CaptureFixture[str], shardwis
     """One line; in JSON by name."""
     print_estimate(estimate("llama3-8b", "h100-sxm", LAYOUT))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "of tensors and" in shown
+    assert "allocated and" in shown
     assert "reserved in 8 of 10 runs" in shown
     code, text, _ = shardwise(
         *["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64", "--json"]

@@ -1,6 +1,7 @@
 """Tables fit terminals of 80 columns and wider ones."""
 
 import fcntl
+import json
 import os
 import re
 import struct
@@ -12,11 +13,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.measure import Measurement
 
 from profiles import examples
-from shardwise import System, catalog
+from shardwise import System, catalog, search
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
+from shardwise.report.page.printed import printed_blocks
+from shardwise.report.tables.search_best import best_table
 
 pytestmark = pytest.mark.any_software
 
@@ -220,3 +225,66 @@ def test_columns_of_text_share_the_room(needed, room):
     least = [min(one, console.LEAST_TEXT) for one in needed]
     assert all(low <= share <= one for low, share, one in zip(least, shares, needed, strict=True))
     assert sum(shares) <= max(room, sum(least))
+
+
+FIGURES = ("tokens/s/GPU", "variants", "MFU", "8 of 10 runs", "memory GiB")
+FEW = {"tp": [1, 2], "pp": 1, "tp_overlap": "stack", "dp_overlap": True}
+SEARCHED = {
+    "experts": ("qwen3-30b-a3b", {**FEW, "gpus": 16, "gbs": 64}),
+    "dense": ("llama3-8b", {"gpus": 16, "gbs": 64, "tp": [1, 2], "pp": [1, 2], "zero": 1}),
+}
+
+
+@pytest.mark.parametrize(("model", "space"), SEARCHED.values(), ids=SEARCHED)
+def test_plans_differ_in_a_table_of_any_width(model, space):
+    """Columns of figures go first, then what differs stands in one text; none is too wide."""
+    result = search(model, "h100-sxm", space, top=8, tp_exchange="rs_ag")
+    table = best_table(result)
+    strategies = {json.dumps(plan.strategy, default=str) for plan in result.best}
+    assert len(strategies) == 8
+    wide = Console(width=1000)
+    for width in (80, 90, 100, 110, 120, 160):
+        fitted, left_out = table.fitted(width)
+        heads = [column.header for column in fitted.columns]
+        own = [c for c in fitted.columns[1:] if c.header not in ("step time", *FIGURES)]
+        assert len(set(zip(*(column.cells for column in own), strict=True))) == 8
+        assert Measurement.get(wide, wide.options, fitted).maximum <= width
+        assert set(left_out) <= set(FIGURES)
+        assert {"step time", "memory GiB"} < set(heads)
+    assert "strategy" in {c.header for c in best_table(result).fitted(48)[0].columns}
+
+
+def test_the_narrow_table_of_operations_names_kernels(shardwise, monkeypatch):
+    """Rows of one operation and pass differ by them; what is not shown is not explained."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = shardwise("estimate", *LARGE, "--ops")
+    table = out.split("One micro-batch on one rank")[1].split("left out")[0]
+    rows = [line for line in table.splitlines() if "attention.qkv" in line and "forward" in line]
+    assert [" all-gather " in row for row in rows] == [False, True]
+    assert "within each network tier" not in out
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "group: members within each network tier" in shardwise("estimate", *LARGE, "--ops")[1]
+
+
+def test_notes_stand_below_the_columns_that_they_explain(monkeypatch, capsys):
+    """A column that goes takes its note along; a page shows all of them."""
+    monkeypatch.setattr(console, "_width", lambda: 80)
+    table = plain_table("a", "b", optional=("b",), notes={"a": "about a", "b": "about b"})
+    table.add_row("x" * 70, "y" * 20)
+    show(table)
+    out = capsys.readouterr().out
+    assert "about a" in out
+    assert "about b" not in out
+    blocks = printed_blocks(lambda: show(table))
+    assert list(blocks[1].items) == ["about a", "about b"]
+
+
+def test_a_narrower_form_stands_for_a_table_that_does_not_fit():
+    """Only where omitting columns is not enough, and these are named still."""
+    narrow = plain_table("text", wraps=("text",))
+    narrow.add_row("y" * 30)
+    table = plain_table("a", "b", optional=("b",), otherwise=narrow)
+    table.add_row("x" * 40, "z" * 40)
+    heads = [[c.header for c in table.fitted(width)[0].columns] for width in (90, 60, 30)]
+    assert heads == [["a", "b"], ["a"], ["text"]]
+    assert table.fitted(30)[1] == ["b"]

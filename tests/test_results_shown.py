@@ -50,7 +50,7 @@ def test_an_estimate_is_five_lines(one):
     first, strategy, step, memory, hint = repr(one).splitlines()
     assert first.startswith("Estimate: llama3-8b on 8 GPUs of h100-sxm with megatron-bridge-2026")
     assert "tp 8 pp 1 dp 1" in strategy
-    assert "global batch 8 x 8192 tokens" in strategy
+    assert "global batch 8 x 8,192 tokens" in strategy
     assert all(word in step for word in (" to ", "8 of 10 runs", "MFU", "tokens/s per GPU"))
     assert "fits" in memory
     assert "free on the peak-memory stage" in memory

@@ -71,20 +71,34 @@ def test_what_would_help_most_is_said_in_words(shardwise):
     words = (*NARROW, "--tp", 2, "--mbs", 2, "--sensitivity")
     code, out, _ = shardwise(*words)
     assert code == 0
-    assert "What the hardware would gain and lose on h100-sxm" in out
+    assert "Sensitivity to the hardware on h100-sxm" in out
     assert "2x matrix.bf16 would save" in out
-    assert "Constants of the model, with the same plan" in out
-    assert "same plan  worse" in out
+    assert "Constants of the cost model, with the same plan" in out
+    assert "saves, costs," in " ".join(out.split())  # of the same plan, on two lines
     assert "other constants change next to nothing" in out
-    hardware, fitted = out.split("Constants of the model")
+    hardware, fitted = out.split("Constants of the cost model")
     assert "matmul.bf16.efficiency" in fitted
     assert "matmul.bf16.efficiency" not in hardware
     code, again, _ = shardwise(*words, "--reoptimise")
     assert again == out
     code, out, _ = shardwise(*words, "--fixed-plan")
     assert code == 0
-    assert "same plan  worse" not in out
+    assert "costs," not in out
     assert "would save" in out
+
+
+def test_speed_up_is_of_tokens_where_steps_differ_in_them(shardwise):
+    """Half the sequence takes half the time: as many tokens/s; by step time it would be 2."""
+    words = ("sweep", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=1")
+    words = (*words, "--fix", "recompute=none,zero=1,mbs=1,tp_exchange=rs_ag")
+    _, out, _ = shardwise(*words, "--vary", "seq_len=4096,8192")
+    rows = [line.split() for line in out.splitlines() if line.startswith((" 4096", " 8192"))]
+    rates = [float(row[3].replace(",", "")) for row in rows]
+    assert [float(row[4]) for row in rows] == pytest.approx([1, rates[1] / rates[0]], abs=1e-3)
+    assert 0.8 < float(rows[1][4]) < 1.2
+    assert "speed-up: by tokens/s" in out
+    _, out, _ = shardwise(*words, "--vary", "hbm.bandwidth=1x,2x")
+    assert "tokens/s" not in out
 
 
 def test_figures_are_listed(shardwise):

@@ -93,8 +93,15 @@ def test_the_shortest_spelling_is_written(value, dimension, expected):
         (1020 * 2**30, "bytes", "1,020 GiB"),
         (999.9e12, "FLOP/s", "1 PFLOP/s"),
         (math.inf, "seconds", "inf"),
+        (80_000.0, "seconds", "80,000 s"),
+        (175_454_278.0, "seconds", "2,031 d"),
     ],
 )
 def test_readable_numbers_keep_three_digits(value, dimension, expected):
-    """Tables show three digits in the fitting unit."""
+    """Tables show three digits in the fitting unit; times above a day in days."""
     assert readable(value, dimension) == expected
+
+
+def test_thousands_are_separated_with_any_number_of_digits():
+    """As in the tables of `fsdp`, of which some show four digits."""
+    assert [readable(1002 * 2**20, "bytes", digits) for digits in (3, 4)] == ["1,002 MiB"] * 2

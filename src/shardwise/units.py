@@ -259,7 +259,7 @@ _TABLE_UNITS = {
     "byte/s": ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"),
     "FLOP/s": ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"),
     "Hz": ("Hz", "kHz", "MHz", "GHz"),
-    "seconds": ("ns", "us", "ms", "s"),
+    "seconds": ("ns", "us", "ms", "s", "d"),
     "watts": ("W", "kW", "MW"),
 }
 
@@ -277,7 +277,7 @@ def readable(value: float, dimension: str, digits: int = 3) -> str:
     amount = value / float(UNITS[dimension][chosen])
     if abs(amount) >= 10**digits:
         return f"{amount:,.0f} {chosen}"
-    return f"{amount:.{digits}g} {chosen}"
+    return f"{amount:,.{digits}g} {chosen}"
 
 
 @dataclass(frozen=True, slots=True)

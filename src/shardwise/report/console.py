@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -36,7 +36,13 @@ class _Fitting(Table):
     """A table without frames that adapts to the width of the terminal."""
 
     def __init__(
-        self, title: TextType | None, *, optional: Sequence[str] = (), wraps: Sequence[str] = ()
+        self,
+        title: TextType | None,
+        *,
+        optional: Sequence[str] = (),
+        wraps: Sequence[str] = (),
+        notes: Mapping[str, str] | None = None,
+        otherwise: Table | None = None,
     ) -> None:
         super().__init__(
             box=box.SIMPLE_HEAD,
@@ -47,6 +53,8 @@ class _Fitting(Table):
         )
         self.optional = optional
         self.wraps = wraps
+        self.notes = notes or {}
+        self.otherwise = otherwise
 
     def fitted(self, width: int) -> "tuple[_Fitting, list[str]]":
         """The table in lines of so many characters, as far as possible, and the omitted columns."""
@@ -54,7 +62,15 @@ class _Fitting(Table):
             table = self._copy(self.optional[:left_out])
             if table._wrap(width):  # noqa: SLF001 - of the same class
                 break
+        else:
+            if isinstance(self.otherwise, _Fitting):
+                table = self.otherwise.fitted(width)[0]
         return table, list(self.optional[:left_out])
+
+    def explained(self) -> list[str]:
+        """Notes on the columns that it has."""
+        heads = [column.header for column in self.columns]
+        return [note for head, note in self.notes.items() if head in heads]
 
     def _wrap(self, width: int) -> bool:
         """Wrap columns of text where needed; return whether the table fits."""
@@ -71,7 +87,7 @@ class _Fitting(Table):
     def _copy(self, left_out: Sequence[str]) -> "_Fitting":
         """The same table without some columns."""
         shown = [column for column in self.columns if column.header not in left_out]
-        smaller = _Fitting(self.title, wraps=self.wraps)
+        smaller = _Fitting(self.title, wraps=self.wraps, notes=self.notes)
         smaller.caption, smaller.caption_justify = self.caption, self.caption_justify
         for column in shown:
             smaller.add_column(
@@ -85,6 +101,11 @@ class _Fitting(Table):
         for row, cells in zip(self.rows, rows, strict=True):
             smaller.add_row(*cells, style=row.style, end_section=row.end_section)
         return smaller
+
+
+def notes_of(table: Table) -> list[str]:
+    """Notes below a table on its columns."""
+    return table.explained() if isinstance(table, _Fitting) else []
 
 
 @contextmanager
@@ -101,8 +122,8 @@ def collecting() -> Iterator[list[RenderableType]]:
 def show(*things: RenderableType, style: str | None = None) -> None:
     """Print on standard output without cutting tables.
 
-    A table that does not fit omits optional columns, and a line says so; if that is not enough, it
-    is wider than the terminal.
+    A table that does not fit omits optional columns, and a line says so; if that is not enough, its
+    narrower form stands for it, or it is wider than the terminal.
     """
     collected = _COLLECTED.get()
     if collected is not None:
@@ -113,6 +134,8 @@ def show(*things: RenderableType, style: str | None = None) -> None:
         if isinstance(thing, _Fitting):
             table, left_out = thing.fitted(wide)
             _print(table, wide, style)
+            for note in table.explained():
+                _print(Text(note), wide, style)
             if left_out:
                 names = " · ".join(map(_one_line, left_out))
                 note = f"left out to fit: {names}; see a wider terminal or --json"
@@ -174,6 +197,8 @@ def plain_table(
     title: str | None = None,
     optional: Sequence[str] = (),
     wraps: Sequence[str] = (),
+    notes: Mapping[str, str] | None = None,
+    otherwise: Table | None = None,
 ) -> Table:
     """Return a table without frames: the first `left` columns left-aligned, numbers to the right.
 
@@ -183,8 +208,12 @@ def plain_table(
         Columns that a table omits where it does not fit, the first one first.
     wraps
         Columns of text that wrap there.
+    notes
+        Lines below it by the column that they explain; they go with the column.
+    otherwise
+        What to show where it does not fit without its optional columns; it has none of them.
     """
-    table = _Fitting(title, optional=optional, wraps=wraps)
+    table = _Fitting(title, optional=optional, wraps=wraps, notes=notes, otherwise=otherwise)
     for position, name in enumerate(columns):
         table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     return table
@@ -221,7 +250,7 @@ def written(value: object) -> str:
 
 def gpu_count(number: int) -> str:
     """A number of GPUs."""
-    return f"{number} GPU" if number == 1 else f"{number} GPUs"
+    return f"{number} GPU" if number == 1 else f"{number:,} GPUs"
 
 
 def count(value: float) -> str:

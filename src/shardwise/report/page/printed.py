@@ -1,12 +1,12 @@
 """What verbs print on the terminal, as blocks of a page: the same tables and lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.console import collecting
+from shardwise.report.console import collecting, notes_of
 from shardwise.report.page.html import Block, DataTable, Facts, Lines
 
 _BARS = "█▏ "
@@ -16,14 +16,16 @@ def printed_blocks(print_tables: Callable[[], None]) -> list[Block]:
     """Return what a function prints as blocks, in order."""
     with collecting() as things:
         print_tables()
-    return [block for thing in things if (block := _block(thing)) is not None]
+    return [block for thing in things for block in _blocks(thing)]
 
 
-def _block(thing: RenderableType) -> Block | None:
-    if isinstance(thing, Table):
-        return _table(thing)
-    lines = joined(_plain(thing).splitlines())
-    return Lines(items=lines) if lines else None
+def _blocks(thing: RenderableType) -> Iterator[Block]:
+    """A table and the notes below it, or lines."""
+    if isinstance(thing, Table) and (table := _table(thing)) is not None:
+        yield table
+    lines = notes_of(thing) if isinstance(thing, Table) else joined(_plain(thing).splitlines())
+    if lines:
+        yield Lines(items=lines)
 
 
 def joined(lines: Sequence[str]) -> list[str]:

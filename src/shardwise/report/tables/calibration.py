@@ -75,10 +75,11 @@ def print_calibrated(found: Calibrated) -> None:
     show(Text(head, style="bold"))
     show(
         Text(
-            f"{len(found.runs)} runs, {_signed(level.mean)} in the robust mean; of this "
-            f"{_signed(level.expected)} counts, +- {100 * level.deviation:.1f} %\n"
-            f"before, levels are 0 +- {100 * level.prior:.1f} % (validated runs); runs scatter by "
-            f"{100 * level.scatter:.1f} % ({level.scatter_of})",
+            f"robust mean error of {len(found.runs)} runs: {_signed(level.mean)}; attributed to "
+            f"this system: {_signed(level.expected)}, standard deviation "
+            f"{_percent(level.deviation)}; the rest may be scatter of the runs\n"
+            f"standard deviations: of the mean errors of systems {_percent(level.prior)} "
+            f"(validated runs), of single runs {_percent(level.scatter)} ({level.scatter_of})",
             style="dim",
         )
     )
@@ -103,6 +104,10 @@ def _summaries(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
         "mean size": (f"{100 * before.mape:.1f} %", f"{100 * after.mape:.1f} %"),
         "bias": (_signed(before.bias), _signed(after.bias)),
     }
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _signed(share: float) -> str:

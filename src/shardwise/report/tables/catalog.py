@@ -16,7 +16,7 @@ from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
 from shardwise.report.console import GIB, count, percent, plain_table, show, written
 from shardwise.report.tables.figures import host_memory_lines
-from shardwise.units import format_quantity
+from shardwise.units import format_quantity, readable
 
 _VALUE_WIDTH = 18
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
@@ -242,7 +242,14 @@ def figures_of(config: Sourced) -> Iterator[tuple[str, str, str, Source | None]]
     for path, value in _leaves(fields):
         size_of = path[-1].isdigit()  # the size that a measured value belongs to
         parent, leaf = (".".join(part) for part in (path[: -1 - size_of], path[-1 - size_of :]))
-        yield parent, leaf, written(value), config.source_of(".".join(path))
+        yield parent, leaf, _with_unit(leaf, value), config.source_of(".".join(path))
+
+
+def _with_unit(name: str, value: object) -> str:
+    """A value as people write it; FLOPs with their unit."""
+    if name.endswith("_flops") and isinstance(value, float):
+        return readable(value, "FLOP/s").removesuffix("/s")
+    return written(value)
 
 
 def _leaves(value: object, *path: str) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -11,8 +11,9 @@ from shardwise.report.tables.strategy_line import briefly
 
 _FULL_DIGITS = 99.5
 _MILLION = 1e6
-_CHEAPEST, _FASTEST, _FRONT = "$", ">", "*"
-"""Marks of the answers and of the front."""
+_CHEAPEST, _FASTEST, _FRONT = "cheapest", "fastest", "Pareto"
+"""Words for the answers and the front."""
+_CHOICE = "choice"
 
 
 def print_cluster(found: ClusterChoice) -> None:
@@ -104,7 +105,7 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
     table = plain_table(
-        *heads, "MFU", "", "plan", optional=("MFU", "goodput", "interval"), wraps=("plan",)
+        *heads, "MFU", _CHOICE, "plan", optional=("MFU", "goodput", "interval"), wraps=("plan",)
     )
     for column in table.columns[-2:]:
         column.justify = "left"
@@ -153,17 +154,18 @@ def _marks(found: ClusterChoice, position: int) -> str:
         _FASTEST: position == found.fastest,
         _FRONT: found.options[position].on_front,
     }
-    return "".join(mark if is_set else " " for mark, is_set in marks.items())
+    words = [mark for mark, is_set in marks.items() if is_set]
+    return ", ".join(words[:-1] if len(words) > 1 and words[-1] == _FRONT else words)
 
 
 def _legend(found: ClusterChoice) -> str:
-    """What the marks mean."""
-    in_time = "" if found.deadline_s is None else " in time"
-    in_budget = "" if found.budget_usd is None else " in budget"
-    return (
-        f"{_CHEAPEST} cheapest{in_time}, {_FASTEST} fastest{in_budget}, {_FRONT} front: nothing "
-        "else is as fast at as low a cost"
-    )
+    """What the words of a choice mean."""
+    limits = []
+    if found.deadline_s is not None:
+        limits.append(f"{_CHEAPEST}: of those that meet the deadline")
+    if found.budget_usd is not None:
+        limits.append(f"{_FASTEST}: of those within the budget")
+    return "; ".join([*limits, f"{_FRONT}: nothing else is as fast at as low a cost"])
 
 
 def _software(found: ClusterChoice) -> list[str]:

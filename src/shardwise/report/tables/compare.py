@@ -37,12 +37,12 @@ _BY_WORDS = {
 # Longer names are listed once, and letters stand for them in tables.
 _LONGEST = 16
 _ALPHABET = 26
-_WHAT = "what it is"
+_WHAT = "meaning"
 _BEARS = "depends on"
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the inputs that differ, what came out, and what the time changes by."""
+    """Print the inputs that differ, the results, and what the time changes by."""
     letters = _letters(found)
     if letters:
         legend = [
@@ -137,13 +137,19 @@ def _outcomes(found: Comparison) -> Table:
     per_tokens = found.per != "step"
     heads = ["step time", "8 of 10 runs"]
     heads += [*(["per M tokens"] if per_tokens else []), "change"]
-    heads += ["tokens/s", "tokens/s/GPU", "MFU", "GiB", "of GiB", "fits"]
+    heads += ["tokens/s", "tokens/s/GPU", "MFU", "GiB", "capacity GiB", "fits"]
     heads += ["$/B tokens"] if any(o.usd_per_billion_tokens for o in found.scenarios) else []
     heads += ["days"] if any(o.effective_days for o in found.scenarios) else []
-    optional = ("of GiB", "8 of 10 runs", "tokens/s", "MFU", "$/B tokens", "GiB", "tokens/s/GPU")
-    table = plain_table(
-        "what came out", *heads, optional=[head for head in optional if head in heads]
+    optional = (
+        "capacity GiB",
+        "8 of 10 runs",
+        "tokens/s",
+        "MFU",
+        "$/B tokens",
+        "GiB",
+        "tokens/s/GPU",
     )
+    table = plain_table("results", *heads, optional=[head for head in optional if head in heads])
     shares = [None, *(change.share for change in found.changes)]
     for outcome, share in zip(found.scenarios, shares, strict=True):
         cells = _cells(outcome) | {"change": "" if share is None else signed(share)}
@@ -162,7 +168,7 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "tokens/s/GPU": f"{outcome.tokens_per_s_per_gpu:,.0f}",
         "MFU": percent(outcome.mfu),
         "GiB": f"{outcome.memory_bytes.reserved / GIB:.2f}",
-        "of GiB": f"{outcome.memory_bytes.capacity / GIB:.2f}",
+        "capacity GiB": f"{outcome.memory_bytes.capacity / GIB:.2f}",
         "fits": "yes" if outcome.fits else "no",
         "$/B tokens": "-" if usd is None else f"{usd:,.0f}",
         "days": "-" if days is None else f"{days:,.1f}" if isfinite(days) else "never",
@@ -211,7 +217,7 @@ def _change(change: Change, per: str) -> Table:
         )
     table.add_section()
     table.add_row(
-        "together",
+        "total",
         seconds(change.before_s),
         seconds(change.after_s),
         _delta(change.delta_s),
@@ -238,7 +244,8 @@ def _bears(part: PartChange) -> str:
         words.append(FOLLOW_WORDS[part.part])
     hidden = part.hidden_before_s, part.hidden_after_s
     if hidden[0] != hidden[1]:
-        words.append(f"hidden {seconds(hidden[0])} -> {seconds(hidden[1])}")
+        before, after = (seconds(time) if time else "0" for time in hidden)
+        words.append(f"hidden {before} -> {after}")
     return "; ".join(words)
 
 

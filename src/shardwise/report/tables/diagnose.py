@@ -9,7 +9,7 @@ from shardwise.planning.diagnose.results import Diagnosis, Finding, ProposedChan
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, written
 
 _COMPONENT_WORDS = {
-    "products": "matrix products",
+    "products": "GEMMs",
     "attention": "attention",
     "other_kernels": "other kernels",
     "tp": "tensor-parallel communication",
@@ -21,7 +21,7 @@ _COMPONENT_WORDS = {
     "memcpy": "copies",
     "idle": "idle",
 }
-_UNRESOLVED = "less than measured runs resolve"
+_UNRESOLVED = "below measurement noise"
 
 
 def print_diagnosis(found: Diagnosis) -> None:
@@ -99,7 +99,7 @@ def _finding_lines(finding: Finding) -> Iterator[Text | str]:
     for one in finding.possible:
         how = f"{one.factor:.2f} times" if one.factor is not None else seconds(one.added_s or 0.0)
         more = "the predicted time" if one.factor is not None else "more in a step"
-        yield f"  possible single cause: {one.what}, {how} {more}"
+        yield f"  possible single cause: {_COMPONENT_WORDS.get(one.what, one.what)}, {how} {more}"
     yield ""
 
 

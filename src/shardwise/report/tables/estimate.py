@@ -117,7 +117,7 @@ def _headline(result: Estimate) -> Text:
     options = [
         gpu_count(s["gpus"]) + (f" = {degrees}" if degrees else ""),
         f"micro-batch {s['micro_batch_size']}",
-        f"global batch {s['global_batch_size']} x {s['seq_len']} tokens",
+        f"global batch {s['global_batch_size']:,} x {s['seq_len']:,} tokens",
         s["dtype"] + (f" with {s['quantization']}" if s["quantization"] != "none" else ""),
         *([f"experts {experts}"] if experts else []),
         *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
@@ -267,12 +267,13 @@ def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
         "bound by",
         "weights",
         "saved",
-        title="One micro-batch on one rank; group: members within each network tier, inside out",
+        title="One micro-batch on one rank",
         left=3,
         optional=(
             *("weights", "saved", "memory", "compute", "group", "bound by", "bytes", "volume"),
-            *("FLOPs", "kernel or\ncollective", "pass"),
+            *("FLOPs", "exposed", "pass"),
         ),
+        notes={"group": "group: members within each network tier, innermost first"},
     )
     part = ""
     for row in operations:
@@ -369,7 +370,7 @@ def _memory_interval(result: Estimate) -> list[str]:
             (found.reserved_low, found.reserved_high),
         )
     )
-    return [f"expect {tensors} of tensors and {device} reserved in 8 of 10 runs"]
+    return [f"expect {tensors} allocated and {device} reserved in 8 of 10 runs"]
 
 
 def verdict(memory: Memory, *, fits: bool) -> str:

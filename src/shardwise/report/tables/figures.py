@@ -17,6 +17,7 @@ from shardwise.units import readable
 _WORDS = {"name", "description", "sources"}
 _VALUE_WIDTH = 24
 _DEFAULT = "default"
+_BY = "formula or table entry"
 Path = tuple[str | int, ...]
 
 
@@ -51,7 +52,9 @@ def explained_figures(config: ConfigBase, resolved: Resolved) -> Iterator[dict[s
 
 def print_explained(config: ConfigBase, resolved: Resolved) -> None:
     """Print every figure with its origin and, as numbered notes, its source."""
-    table = plain_table("figure", "value", "origin", "by", "source", left=5, wraps=("figure", "by"))
+    table = plain_table(
+        *("figure", "value", "origin", _BY, "source"), left=5, wraps=("figure", _BY)
+    )
     table.columns[1].no_wrap = False
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH

@@ -215,7 +215,7 @@ def _closing(result: FsdpPlan) -> Iterator[str]:
     found = result.what_if
     if found is not None:
         if found.tried:
-            least = f"{found.gpus} GPUs" if found.gpus else f"not even {found.tried[-1]} GPUs"
+            least = f"{found.gpus:,} GPUs" if found.gpus else f"not even {found.tried[-1]:,} GPUs"
             yield f"fewest that fit: {least}"
         if found.batch is not None:
             yield f"largest batch that fits: {found.batch} on each GPU"
@@ -235,7 +235,7 @@ def run_words(result: FsdpPlan) -> str:
         gpus += f" = {setting.replicas} replicas of {setting.shards} shards"
     words = [gpus if result.system is None else f"{gpus} of {result.system}"]
     if result.batch is not None:
-        words.append(f"{result.batch} x {result.seq_len} tokens on each")
+        words.append(f"{result.batch:,} x {result.seq_len:,} tokens on each")
     words.append(f"weights {setting.stored_dtype}, gathered {setting.compute_dtype}")
     words.append(f"gradients reduced in {setting.reduce_dtype}")
     words.append(f"optimizer {setting.optimizer}")

@@ -1,4 +1,4 @@
-"""The matrix products of a step as a table for people, and as CSV."""
+"""The GEMMs of a step as a table for people, and as CSV."""
 
 import csv
 import io
@@ -14,6 +14,8 @@ SHAPE_COLUMNS = ("part", "operation", "direction", "batch", "m", "k", "n", "dtyp
 """Columns that say which products run, without FLOPs and times."""
 
 _PETA = 1e15
+_TITLE = "GEMMs of a step, on one rank of every stage"
+_SHORT_PASSES = {"input_grad": "dgrad", "weight_grad": "wgrad"}
 
 
 def flop_count(flops: float) -> str:
@@ -32,16 +34,17 @@ def gemm_table(result: Estimate) -> Table:
         "K",
         "N",
         "type",
-        "runs",
+        "calls",
         "FLOPs",
-        "one run",
-        "all runs",
+        "time per call",
+        "total time",
         "of peak",
         "bound by",
-        title="Matrix products of a step, on one rank of every stage: batch x (M, K) x (K, N)",
+        title=f"{_TITLE}: batch x (M, K) x (K, N)",
         left=3,
         # Without the product neither the pass nor the part of it that is computed is known.
-        optional=("bound by", "type", "one run", "of peak", "all runs", "FLOPs", "runs"),
+        optional=("bound by", "type", "time per call", "of peak", "calls", "FLOPs"),
+        otherwise=_narrow_table(result),
     )
     gemms = result.gemms or ()
     part = ""
@@ -51,7 +54,7 @@ def gemm_table(result: Estimate) -> Table:
             table.add_row(Text(_heading(result, part), style="bold"))
         table.add_row(
             f"  {gemm.operation}",
-            gemm.product + (f" x {gemm.share:g}" if gemm.share < 1 else ""),
+            _product(gemm),
             gemm.direction.replace("_", " "),
             *(_size(size) for size in (gemm.batch, gemm.m, gemm.k, gemm.n)),
             gemm.dtype,
@@ -66,6 +69,30 @@ def gemm_table(result: Estimate) -> Table:
     empty = [""] * 6
     table.add_row("all", "", "", *empty, flop_count(result.matrix_flops), "", all_s, style="bold")
     return table
+
+
+def _narrow_table(result: Estimate) -> Table:
+    """The same with shapes as one column: products and their times."""
+    heads = ("operation", "product", "pass", "batch x M x K x N", "total time")
+    table = plain_table(*heads, title=_TITLE, left=3, wraps=("operation", "product"))
+    gemms = result.gemms or ()
+    for part in dict.fromkeys(gemm.part for gemm in gemms):
+        table.add_row(Text(_heading(result, part), style="bold"))
+        for gemm in (one for one in gemms if one.part == part):
+            table.add_row(
+                f"  {gemm.operation}",
+                _product(gemm),
+                _SHORT_PASSES.get(gemm.direction, gemm.direction),
+                "x".join(f"{size:.10g}" for size in (gemm.batch, gemm.m, gemm.k, gemm.n)),
+                seconds(gemm.time_s),
+            )
+    table.add_row("all", "", "", "", seconds(sum(gemm.time_s for gemm in gemms)), style="bold")
+    return table
+
+
+def _product(gemm: Gemm) -> str:
+    """A product, and the share of it that is computed."""
+    return gemm.product + (f" x {gemm.share:g}" if gemm.share < 1 else "")
 
 
 def _heading(result: Estimate, part: str) -> str:

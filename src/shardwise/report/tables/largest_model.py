@@ -41,7 +41,7 @@ def _headline(found: LargestModel) -> Text:
     room = f"{gib(found.capacity_bytes)} GiB of each accelerator"
     if found.second_capacity_bytes:
         room += f" and {gib(found.second_capacity_bytes)} GiB of host memory"
-    batch = f"global batch {found.global_batch_size} x {found.seq_len} tokens"
+    batch = f"global batch {found.global_batch_size:,} x {found.seq_len:,} tokens"
     text.append(f"\n{batch}; {room} usable")
     for note in found.notes:
         text.append(f"\n{note}")

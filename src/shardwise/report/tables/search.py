@@ -1,56 +1,34 @@
 """What a search found, as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.analysis.features import feature_words
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
     Cell,
     Plan,
-    RankedPlan,
     ScaleResult,
     SearchResult,
     SmallestGpus,
-    Ties,
     TrainingRuns,
 )
-from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.report.tables.search_best import agreed, best_table, columns_of, short
 from shardwise.report.tables.search_levels import levels_note, levels_table
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
-    FOLLOWS,
     MORE_DEGREES,
     SWITCHES,
     briefly,
     in_brief,
-    interval_words,
     word,
 )
 from shardwise.units import readable
 
-_SHORT = {
-    "global_batch_size": "gbs",
-    "fused_activation": "fused act.",
-    "tp_exchange": "tp exchange",
-    "tp_overlap": "tp overlap",
-    "tp_regather": "regather",
-    "dp_overlap": "dp overlap",
-    "offload_weights": "offl. weights",
-    "offload_activations": "offl. act.",
-    "offload_parts": "offl. parts",
-    "offload_optimizer": "offl. optimizer",
-    "placement": "placement",
-    "extents": "extents",
-}
-# It follows from another one.
-_DERIVED = ("sequence_parallel",)
-# Listed below the table where all strategies agree.
-_COMMON = ("dtype", "recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement")
 _REASONS = {
     "memory": "more than the accelerator's memory",
     "second_memory": "more than the usable host memory",
@@ -78,6 +56,7 @@ _COUNTED_IN_FULL = 1_000_000
 _MOST_LEFT_OUT = 4
 _IN_BRIEF = (
     *("recompute", "recompute_layers", "zero", "tp_exchange", "tp_overlap", "schedule"),
+    "dispatcher",
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
 )
 _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
@@ -90,11 +69,7 @@ def print_search(result: SearchResult) -> None:
     if result.levels:
         show(levels_table(result.levels), Text(levels_note(result.levels) + "\n"))
     elif result.best:
-        show(
-            _best(result.best, result.alike), Text(_agreed(result) + "\n" + _variants_note(result))
-        )
-        if result.alike is not None:
-            show(Text(_ties_note(result, result.alike) + "\n"))
+        show(best_table(result), Text(agreed(result) + "\n"))
     if len(result.scales) > 1:
         _print_with_common(*_scales(result.scales))
     if result.runs is not None and result.runs.runs:
@@ -153,16 +128,6 @@ def _timed_note(result: SearchResult) -> str:
     return f"{result.timed:,} of {of} timed; the rest cannot be {where}"
 
 
-def _variants_note(result: SearchResult) -> str:
-    """What a line stands for."""
-    if result.all_variants or not any(plan.variants for plan in result.best):
-        return ""
-    return (
-        "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the "
-        "best of them; the line is the simplest (--all-variants lists all)\n"
-    )
-
-
 def _scope_note(result: SearchResult) -> str:
     """What the space left out, and what it was widened by."""
     lines = []
@@ -189,90 +154,6 @@ def _plain_value(value: object) -> str:
     return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _ties_note(result: SearchResult, found: Ties) -> str:
-    """Plans that cannot be separated, their order, and why another one is safer than the first."""
-    order = "ordered by features that measured runs have used, then by simplicity"
-    text = f"Plans 1 to {found.plans} cannot be separated (within {percent(found.within)})"
-    text += f"; {order} (numbers are ranks by the objective)." if found.order else "."
-    number = found.safer + 1
-    if number == 1:
-        return f"{text} Plan 1 is also the safest."
-    if found.untried:
-        reason = f"relies on {feature_words(found.untried)}, which no measured run has used"
-        return f"{text} Plan {number} is safer: plan 1 {reason}."
-    if found.order and found.safer < len(result.best):
-        settings = [len(result.best[i].settings) for i in (0, found.safer)]
-        reason = f"plan 1 has {settings[0]} settings that are not defaults, it has {settings[1]}"
-        return f"{text} Plan {number} is simpler: {reason}."
-    share = percent(found.uncertain)
-    return f"{text} Plan {number} is safer: communication and waiting take {share} of its step."
-
-
-def _best(best: Sequence[RankedPlan], alike: Ties | None) -> Table:
-    strategies = [estimate.strategy for estimate in best]
-    fields = _columns(strategies)
-    heads = [DEGREE_HEADS.get(f) or _SHORT.get(f, f.replace("_", " ")) for f in fields]
-    figures = ["step time", *(["8 of 10 runs"] if best[0].interval else [])]
-    figures += ["tokens/s/GPU", "MFU", "memory GiB"]
-    several = any(estimate.variants for estimate in best)
-    figures += ["variants"] if several else []
-    required = (*DEGREE_HEADS, "gpus", "global_batch_size")
-    options = [head for field, head in zip(fields, heads, strict=True) if field not in required]
-    optional = ("tokens/s/GPU", *reversed(options), "MFU", "8 of 10 runs")
-    table = plain_table("", *heads, *figures, left=0, optional=optional)
-    first = [] if alike is None else [place for place in alike.order if place < len(best)]
-    for position in (*first, *(i for i in range(len(best)) if i not in first)):
-        rank, estimate = position + 1, best[position]
-        row = [word(estimate.strategy[field]) for field in fields]
-        tied = alike is not None and rank <= alike.plans
-        table.add_row(
-            f"~{rank}" if tied else str(rank),
-            *row,
-            seconds(estimate.step_time_s),
-            *([interval_words(estimate.interval)] if best[0].interval else []),
-            f"{estimate.tokens_per_s_per_gpu:,.0f}",
-            percent(estimate.mfu),
-            gib(estimate.memory_bytes.reserved),
-            *([f"+ {estimate.variants:,}" if estimate.variants else ""] if several else []),
-        )
-    return table
-
-
-def _columns(strategies: Sequence[Mapping[str, object]]) -> list[str]:
-    """Degrees, and whatever differs."""
-    differing = [
-        field
-        for field in strategies[0]
-        if field not in (*DEGREE_HEADS, *_DERIVED)
-        and any(strategy[field] != strategies[0][field] for strategy in strategies)
-        and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
-    ]
-    first = [field for field in ("gpus", "global_batch_size") if field in differing]
-    return [*first, *DEGREE_HEADS, *(field for field in differing if field not in first)]
-
-
-def _agreed(result: SearchResult) -> str:
-    """What all strategies have in common and no column shows, if the space has it vary."""
-    strategies = [estimate.strategy for estimate in result.best]
-    shown = _columns(strategies)
-    first = strategies[0]
-    shared = []
-    if "gpus" not in shown:
-        shared.append(gpu_count(first["gpus"]))
-    if "global_batch_size" not in shown:
-        shared.append(f"global batch {first['global_batch_size']} x {first['seq_len']} tokens")
-    placed = first["extents"] is not None  # and so not by placement
-    common = [f for f in _COMMON if f not in shown and not (f == "placement" and placed)]
-    shared += [f"{f.replace('_', ' ')} {word(first[f])}" for f in common]
-    shared += [label for f, label in SWITCHES.items() if f not in shown and first[f]]
-    shared += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
-    listed = (*shown, *_COMMON, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
-    named = [f for f in result.space if f not in listed and first.get(f) is not None]
-    named = [f for f in named if f not in ("gpus", "global_batch_size", "seq_len")]
-    shared += [f"{f.replace('_', ' ')} {word(first[f])}" for f in named]
-    return "all of them: " + ", ".join(shared)
-
-
 def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
     """The best of each number of GPUs, and what all of them have in common."""
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
@@ -285,11 +166,11 @@ def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
         plan = scale.best
         if plan is None:
             blank = [""] * 6
-            table.add_row(str(scale.gpus), str(scale.global_batch_size), *blank, "nothing fits")
+            table.add_row(f"{scale.gpus:,}", f"{scale.global_batch_size:,}", *blank, "nothing fits")
             continue
         table.add_row(
-            str(scale.gpus),
-            str(plan.strategy["global_batch_size"]),
+            f"{scale.gpus:,}",
+            f"{plan.strategy['global_batch_size']:,}",
             seconds(plan.step_time_s),
             f"{plan.tokens_per_s:,.0f}",
             f"{plan.tokens_per_s_per_gpu:,.0f}",
@@ -314,10 +195,10 @@ def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
         usd = plan.usd_per_billion_tokens
         table.add_row(
             gib(plan.memory_reserved_bytes),
-            str(plan.strategy["gpus"]),
+            f"{plan.strategy['gpus']:,}",
             seconds(plan.step_time_s),
             "-" if usd is None else f"{usd:,.0f}",
-            ", ".join([line, *(_option(plan.strategy, field) for field in unnamed)]),
+            ", ".join([line, *_more(plan.strategy, unnamed)]),
         )
     return table, common
 
@@ -325,11 +206,14 @@ def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
 def _unnamed(strategies: Sequence[Mapping[str, object]]) -> list[str]:
     """Fields that differ and that a strategy in brief does not name."""
     named = ("gpus", *DEGREE_HEADS, *MORE_DEGREES, *_IN_BRIEF, *SWITCHES)
-    return [f for f in _columns(strategies) if f not in named] if strategies else []
+    return [f for f in columns_of(strategies) if f not in named] if strategies else []
 
 
-def _option(strategy: Mapping[str, object], field: str) -> str:
-    return f"{_short(field)} {word(strategy[field])}"
+def _more(strategy: Mapping[str, Any], unnamed: Sequence[str]) -> Iterator[str]:
+    """What a strategy in brief does not name."""
+    if strategy["recompute"] == "selective":
+        yield f"recompute parts {word(strategy['recompute_parts'])}"
+    yield from (f"{short(field).replace('_', ' ')} {word(strategy[field])}" for field in unnamed)
 
 
 def _cells(cells: Sequence[Cell]) -> Table:
@@ -345,20 +229,16 @@ def _cells(cells: Sequence[Cell]) -> Table:
     rows = list(dict.fromkeys(cell.values[down] for cell in cells))
     columns = sorted({cell.values[across[0]] for cell in cells}, key=_order)
     times = {tuple(c.values.values()): seconds(c.plan.step_time_s) for c in cells}
-    heads = [f"{_short(across[0])} {word(value)}" for value in columns]
+    heads = [f"{short(across[0])} {word(value)}" for value in columns]
     table = plain_table("", *heads, title="Step time of the best of each")
     for row in rows:
         found = [times.get((row, column), "") for column in columns]
-        table.add_row(f"{_short(down)} {word(row)}", *found)
+        table.add_row(f"{short(down)} {word(row)}", *found)
     return table
 
 
 def _order(value: object) -> tuple[bool, object]:
     return (False, value) if isinstance(value, (int, float)) else (True, str(value))
-
-
-def _short(field: str) -> str:
-    return DEGREE_HEADS.get(field) or _SHORT.get(field, field)
 
 
 def _reasons(rejected: Mapping[str, int]) -> Table:
@@ -417,7 +297,7 @@ def _runs_table(found: TrainingRuns) -> Table:
         run = one.run
         row = [
             f"{run.gpus:,}",
-            str(one.strategy["global_batch_size"]),
+            f"{one.strategy['global_batch_size']:,}",
             seconds(run.step_time_s),
             _number(run.days.expected),
             _number(run.gpu_hours.expected),

@@ -51,8 +51,8 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
         plan, strategy = one.plan, one.plan.strategy
         table.add_row(
             str(rank),
-            *([str(strategy["gpus"])] if several else []),
-            str(strategy["global_batch_size"]),
+            *([f"{strategy['gpus']:,}"] if several else []),
+            f"{strategy['global_batch_size']:,}",
             *(one.levels[axis] for axis in axes),
             *(str(strategy[name]) for name in plain),
             seconds(plan.step_time_s),
@@ -70,8 +70,8 @@ def levels_note(found: Sequence[LevelsPlan]) -> str:
     common = f"{gpu_count(strategy['gpus'])}, " if len({_gpus(one) for one in found}) == 1 else ""
     return (
         "levels: members in a domain of the innermost tier x across; each line is the best of its "
-        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']} tokens, dtype "
-        f"{', '.join([strategy['dtype'], *_common_options(found)])}"
+        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']:,} tokens, "
+        f"dtype {', '.join([strategy['dtype'], *_common_options(found)])}"
     )
 
 

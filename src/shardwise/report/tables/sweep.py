@@ -39,7 +39,7 @@ def print_sweep(result: SweepResult) -> None:
 def print_figures(systems: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print what may be varied of systems."""
     for name, figures in systems.items():
-        table = plain_table("figure", "value", title=name)
+        table = plain_table("parameter", "value", title=name)
         for figure in figures:
             value = figure["value"]
             shown = (
@@ -82,29 +82,40 @@ def _heads(result: SweepResult) -> list[str]:
 def _points(result: SweepResult) -> tuple[Table, str]:
     """The best strategies of every point, and what all of them have in common."""
     heads = _heads(result)
-    figures = ("step time", "speed-up", "MFU", "memory GiB", "strategy")
+    plans = [plan for point in result.points for plan in point.best]
+    by_tokens = len({_tokens(plan) for plan in plans}) > 1
+    figures = ["step time", *(["tokens/s"] if by_tokens else []), "speed-up", "MFU", "memory GiB"]
     table = plain_table(
-        *heads, *figures, left=len(heads), optional=("MFU", "memory GiB"), wraps=("strategy",)
+        *(*heads, *figures, "strategy"),
+        left=len(heads),
+        optional=("MFU", "memory GiB"),
+        wraps=("strategy",),
+        notes={"tokens/s": "speed-up: by tokens/s, as the tokens of a step differ"},
     )
     table.columns[-1].justify = "left"
-    first = next((point.best[0].step_time_s for point in result.points if point.best), 0.0)
     shown = _shown_points(result)
     lines, common = briefly([plan.strategy for point in shown for plan in point.best])
     words = iter(lines)
     for point in shown:
         place = _place(result, point)
         if not point.best:
-            table.add_row(*place, "-", "-", "-", "-", point.problem or "")
+            table.add_row(*place, *["-"] * len(figures), point.problem or "")
         for rank, plan in enumerate(point.best):
             table.add_row(
                 *(place if rank == 0 else [""] * len(place)),
                 seconds(plan.step_time_s),
-                f"{first / plan.step_time_s:.3f}",
+                *([f"{plan.tokens_per_s:,.0f}"] if by_tokens else []),
+                f"{plan.tokens_per_s / plans[0].tokens_per_s:.3f}",
                 percent(plan.mfu),
                 gib(plan.memory_reserved_bytes),
                 next(words),
             )
     return table, common
+
+
+def _tokens(plan: PointPlan) -> int:
+    """Tokens of a step."""
+    return int(plan.strategy["global_batch_size"] * plan.strategy["seq_len"])
 
 
 def _breakdown(result: SweepResult) -> Table:
@@ -153,13 +164,13 @@ def _hardware(result: SweepResult, point: SweepPoint) -> Table:
     """What a better or worse figure of the hardware would gain or lose at a point."""
     place = ", ".join([point.system, *_place(result, point)[len(result.systems) > 1 :]])
     title = (
-        f"What the hardware would gain and lose on {place}: {seconds(point.best[0].step_time_s)}"
+        f"Sensitivity to the hardware on {place}: a step of {seconds(point.best[0].step_time_s)}"
     )
     again = result.reoptimised
-    heads = ["figure", "now", "elasticity"]
-    for side in ("better", "worse"):
-        heads += [side, "saves" if side == "better" else "costs"]
-        heads += ["same plan"] if again else []
+    heads = ["parameter", "now", "elasticity"]
+    for side, effect in (("better", "saves"), ("worse", "costs")):
+        heads += [side, effect]
+        heads += [f"{effect},\nsame plan"] if again else []
     table = plain_table(*heads, title=title, optional=("now", "elasticity"))
     for one in _ranked(point, "hardware"):
         better = [f"{one.factor:.3g}x", percent(_saved(one))]
@@ -173,8 +184,8 @@ def _hardware(result: SweepResult, point: SweepPoint) -> Table:
 
 def _fitted(point: SweepPoint) -> Table:
     """How much the answer depends on the constants of the model."""
-    title = "Constants of the model, with the same plan"
-    heads = ("figure", "now", "elasticity", "better", "saves", "worse", "costs")
+    title = "Constants of the cost model, with the same plan"
+    heads = ("parameter", "now", "elasticity", "better", "saves", "worse", "costs")
     table = plain_table(*heads, title=title, optional=("now",))
     for one in _ranked(point, "constant"):
         table.add_row(
@@ -211,7 +222,7 @@ def _in_words(result: SweepResult, point: SweepPoint) -> list[str]:
 
 def _rest(point: SweepPoint, kind: str) -> str:
     small = sum(one.kind == kind and not _matters(one) for one in point.sensitivity)
-    words = {"hardware": "figures of the hardware", "constant": "constants"}[kind]
+    words = {"hardware": "parameters of the hardware", "constant": "constants"}[kind]
     return f"{small} other {words} change next to nothing" if small else ""
 
 

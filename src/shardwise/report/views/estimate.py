@@ -35,7 +35,7 @@ def memory_words(result: Estimate) -> str:
 
 def strategy_words(strategy: dict[str, Any]) -> str:
     """A strategy with its batch."""
-    batch = f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens"
+    batch = f"global batch {strategy['global_batch_size']:,} x {strategy['seq_len']:,} tokens"
     return f"{in_brief(strategy)}; {batch}"
 
 
