@@ -17,7 +17,7 @@ from shardwise.config.strategy_fields import FIELDS
 pytestmark = pytest.mark.any_software
 
 LINES = 40
-WITH_STRATEGY = ("estimate", "sweep", "export", "trace", "peers", "diagnose")
+WITH_STRATEGY = ("estimate", "search", "sweep", "export", "trace", "peers", "diagnose")
 
 
 structure = cache(verb_help)

@@ -24,6 +24,8 @@ _HELP = "Help"
 """Sections that several verbs have; an option declares its own as `rich_help_panel`."""
 _FIRST = (COMMON, INPUT)
 _LAST = (*Section, TRAINING_RUN, RELIABILITY, OUTPUT, OTHER_MODELS)
+ALONE = "true"
+"""Value of an option that stands alone, where its placeholder is in brackets."""
 _EVERYTHING = "shardwise.help_all"
 _MOST_COLUMNS = 120
 """Longer lines of text are hard to read."""
@@ -119,6 +121,21 @@ _HELP_ALL = Annotated[
 
 class VerbCommand(TyperCommand):
     """A verb: its help shows the common options, with `--help-all` every section."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the value of options that may stand alone."""
+        alone = {
+            name
+            for one in self.params
+            if one.param_type_name == "option" and str(one.metavar).startswith("[")
+            for name in one.opts
+        }
+        followed = zip(args, [*args[1:], "-"], strict=False)
+        words = [
+            f"{word}={ALONE}" if word in alone and following.startswith("-") else word
+            for word, following in followed
+        ]
+        return super().parse_args(ctx, words)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
         """Return the arguments, then a word for the options."""
