@@ -26,6 +26,8 @@ _FIRST = (COMMON, INPUT)
 _LAST = (*Section, TRAINING_RUN, RELIABILITY, OUTPUT, OTHER_MODELS)
 ALONE = "true"
 """Value of an option that stands alone, where its placeholder is in brackets."""
+_OLD_NAMES = {"--reoptimise": "--reoptimize"}
+"""Names that options had, which work as before."""
 _EVERYTHING = "shardwise.help_all"
 _MOST_COLUMNS = 120
 """Longer lines of text are hard to read."""
@@ -123,7 +125,8 @@ class VerbCommand(TyperCommand):
     """A verb: its help shows the common options, with `--help-all` every section."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the value of options that may stand alone."""
+        """Replace old names of options, and add the value of options that may stand alone."""
+        args = [_OLD_NAMES.get(word, word) for word in args]
         alone = {
             name
             for one in self.params

@@ -118,7 +118,8 @@ class SpaceOptions:
         typer.Option(
             "--gpus",
             metavar="N|N,N|N..N",
-            help="Number of GPUs: one, a list (64,96) or a range (64..512). Required without --recipe.",
+            help="Number of GPUs: one, a list (64,96) or a range (64..512). Required without "
+            "--recipe.",
             rich_help_panel=SPACE,
         ),
     ] = None

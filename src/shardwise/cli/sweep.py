@@ -75,10 +75,10 @@ class SearchOptions:
             rich_help_panel=_SWEEP,
         ),
     ] = None
-    reoptimise: Annotated[
+    reoptimize: Annotated[
         bool | None,
         typer.Option(
-            "--reoptimise/--fixed-plan",
+            "--reoptimize/--fixed-plan",
             help="With --sensitivity: search the best plan again for every change of the hardware "
             "(default), or keep the plan.",
             rich_help_panel=_SWEEP,
@@ -238,14 +238,14 @@ def command(
         arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
     else:
         if not sensitivity:
-            plan = options.reoptimise
-            refuse_options("needs --sensitivity", reoptimise=plan, fixed_plan=plan is False)
+            plan = options.reoptimize
+            refuse_options("needs --sensitivity", reoptimize=plan, fixed_plan=plan is False)
         fields = merge_fields(
             flags,
             fix=fixed_fields,
             allow=field_pairs("allow", options.allow, values="several"),
         )
-        arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
+        arguments = used(options, "objective", "max_memory", "reserve", "reoptimize")
         work = _not_varied(chosen.question(launcher), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1
