@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
 
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
+
+_METAVARS = {"stack": "STACK", "placement": "AXIS-AXIS-...", "extents": "AXIS=N+AXIS=N/..."}
 
 _SITE = {"carbon_intensity": "carbon_intensity", "pue": "pue"}
 # Flags of a `Reliability`, and the field that each sets.
@@ -44,12 +47,20 @@ _RUN_HELP = {
 }
 
 
-def with_strategy_flags(function: Callable[..., object]) -> Callable[..., object]:
+def with_strategy_flags(
+    function: Callable[..., object], *, needs_batch: bool = True
+) -> Callable[..., object]:
     """Expand the parameter `flags` of a verb into one flag per field of `Strategy`.
 
     Flags and their help are generated, so a new field has its flag at once.
+
+    Parameters
+    ----------
+    needs_batch
+        Whether the help says that the global batch is required.
     """
-    return _with_flags(function, "flags", Strategy.model_fields, _strategy_flag)
+    annotation = partial(_strategy_flag, needs_batch=needs_batch)
+    return _with_flags(function, "flags", Strategy.model_fields, annotation)
 
 
 def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
@@ -111,11 +122,13 @@ def _option(
     return Annotated[str | None, option]
 
 
-def _strategy_flag(name: str) -> object:
+def _strategy_flag(name: str, *, needs_batch: bool) -> object:
     default = Strategy.model_fields[name].default
     description = _description(name).replace("; None:", "; if not set:")
     description += " NxN: inside x across network domains." if name in LEVELLED_AXES else ""
     description += "" if default is None else f" Default: {_as_entered(default)}."
+    if name == "global_batch_size" and needs_batch:
+        description += " Required unless a file or recipe sets it."
     metavar = "N|NxN" if name in LEVELLED_AXES else _metavar_of(name)
     return _field_option(name, description, metavar)
 
@@ -148,8 +161,11 @@ def _field_option(name: str, description: str, metavar: str) -> object:
 
 def _metavar_of(name: str) -> str:
     """Placeholder of the value of a field."""
-    kinds = list(unfold(Strategy.model_fields[name].annotation))
-    return "STACK" if name == "stack" else _metavar(kinds)
+    if name in _METAVARS:
+        return _METAVARS[name]
+    if FIELDS[name].kind is Kind.WHOLE and FIELDS[name].role.every:
+        return "|".join(map(str, FIELDS[name].role.every))
+    return _metavar(list(unfold(Strategy.model_fields[name].annotation)))
 
 
 def _metavar(kinds: Sequence[object]) -> str:

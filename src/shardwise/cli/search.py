@@ -191,7 +191,7 @@ class SearchOptions:
         typer.Option(
             "--backend",
             metavar="loky|ray|dask",
-            help="Who runs the processes. Default: loky.",
+            help="What runs the worker processes. Default: loky.",
             rich_help_panel=_WORK,
         ),
     ] = None

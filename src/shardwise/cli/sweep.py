@@ -129,7 +129,7 @@ def command(
         typer.Option(
             "--vary",
             metavar="NAME=V1,V2,...",
-            help="Values of a figure of the system (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
+            help="Values of a system parameter (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
             "nics=0.5,1), of the model (seq_len, depth, hidden), or of a strategy field. Repeat "
             "for all combinations.",
             rich_help_panel=_SWEEP,
@@ -148,7 +148,7 @@ def command(
         bool,
         typer.Option(
             "--zip",
-            help="Advance all --vary together instead.",
+            help="Pair the values of all --vary one by one instead of combining them.",
             rich_help_panel=_SWEEP,
         ),
     ] = False,
@@ -168,8 +168,7 @@ def command(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Rank the figures of the hardware, and the constants of the model, by what twice "
-            "or half of each changes.",
+            help="Rank the system parameters by what doubling or halving each changes.",
             rich_help_panel=_SWEEP,
         ),
     ] = False,
