@@ -77,7 +77,12 @@ def sweep(
     launcher
         As for `search`; not with a fixed strategy.
     **fixed
-        Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``.
+        Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``, as for `search`.
+
+    Returns
+    -------
+    SweepResult
+        The best plans of every point in `points`; `help(shardwise.SweepResult)` lists its fields.
 
     Raises
     ------
