@@ -44,7 +44,7 @@ from shardwise.validate.measured.predict import (
     translate,
 )
 from shardwise.validate.measured.rewrite import Place, figures_moved, rewritten, rounded, with_moves
-from shardwise.validate.measured.run import NotModelledError, Run
+from shardwise.validate.measured.run import NotModeledError, Run
 from shardwise.validate.measured.statistics import memory_error_levels, summary
 from shardwise.validate.measured.store import load_runs
 
@@ -105,7 +105,7 @@ def _translated(runs: Sequence[Run]) -> dict[int, Translation]:
             continue
         try:
             found[place] = translate(run)
-        except NotModelledError:
+        except NotModeledError:
             continue
     return found
 

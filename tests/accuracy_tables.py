@@ -70,7 +70,7 @@ CAUSES = (
           "on NVL72", "the rows do not name dispatcher and graphs; neighbors in the same release "
           "use HybridEP and partial graphs", known=False),
     Cause(r"gpt-oss-120b", "GPT-OSS with Megatron-Bridge and AutoModel", "attention sinks and "
-          "clamped activations run in kernels that are not modelled; AutoModel does not publish "
+          "clamped activations run in kernels that are not modeled; AutoModel does not publish "
           "how experts are spread", known=False),
     Cause(r"mbridge-26.*qwen3-235b", "Megatron-Bridge 26, Qwen3-235B", "uneven stages: 94 layers "
           "on 8 stages, whose layout is not published", known=False),
@@ -97,7 +97,7 @@ CAUSES = (
     Cause("aurora-42b", "AuroraGPT 42B", "widths of 8,160 and 4,778 do not fill tiles, which the "
           "formula of products does not charge", known=False),
     Cause("aurora-70b-z3hpz", "AuroraGPT 70B with ZeRO 3", "secondary shards of weights (ZeRO++) "
-          "are not modelled", known=True),
+          "are not modeled", known=True),
     Cause("aurora-small", "AuroraGPT, small models", "time of the host on tiles", known=False),
     Cause(r"dlperf-oneflow-2D_\dx8x1", "OneFlow, tensor parallelism with replicas over nodes",
           "its collectives do not overlap", known=False),
@@ -119,7 +119,7 @@ CAUSES = (
     Cause("nemo-24.03.01-llama2-7b", "NeMo, 32,768 to a million tokens", "recompute is not stated "
           "for long sequences", known=False),
     Cause("neuron-trn1", "Trainium", "two rows contradict their own node count", known=True),
-    Cause("tpu-recipes|maxtext-v5", "TPU", "offload and rematerialization of XLA are modelled in "
+    Cause("tpu-recipes|maxtext-v5", "TPU", "offload and rematerialization of XLA are modeled in "
           "outline only", known=False),
 )  # fmt: skip
 

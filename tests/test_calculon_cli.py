@@ -298,6 +298,8 @@ def test_searchs_switches(shardwise):
     assert (best["tensor_par_overlap"], best["data_par_overlap"]) == ("none", False)
     assert found("--fused-activation", "both")["candidates"] == 2 * whole["candidates"]
     assert found("--fused-activation", "false")["candidates"] == whole["candidates"]
+    alone = found("--fused-activation", "--dp-overlap", "--tp-overlap")
+    assert alone["candidates"] == whole["candidates"]
     code, out, _ = shardwise(*words, "--top", 2, "--layers")
     assert code == 0
     assert "AttnBlock_LayerNorm" in out

@@ -19,7 +19,7 @@ from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation, illegal_faults
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
-from shardwise.validate.measured.predict import NotModelledError, translate
+from shardwise.validate.measured.predict import NotModeledError, translate
 from shardwise.validate.measured.store import load_runs
 
 NOT_BOUND = {"calculon", "simumax", "unknown"}
@@ -388,7 +388,7 @@ def test_stacks_run_what_was_published_with_them() -> None:
     for one in load_runs():
         try:
             translated = translate(one)
-        except NotModelledError:
+        except NotModeledError:
             continue
         strategy = translated.strategy.model_copy(update={"any_software": False})
         table = Table.of(translated.model, [strategy.resolved(translated.model)])

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from rows import each_row
 from shardwise import Model, System
 
 pytestmark = pytest.mark.any_software
@@ -144,6 +145,15 @@ def test_peers_of_one_rank(shardwise):
         assert shown in out
     _, out, _ = shardwise("peers", "gpt3-175b", *JOB[1:], "--rank", 40)
     assert "copy of the embedding shared with rank 8" in out
+
+
+@each_row("flags", [("--gpus", 64), ("--dp", 4), ("--gpus", 64, "--mbs", 3, "--vpp", 2)])
+def test_peers_need_no_batch(shardwise, flags):
+    """Ranks do not depend on it."""
+    words = ("peers", "llama3-8b", "h100-sxm", "--tp", 8, "--pp", 2, *flags)
+    code, out, err = shardwise(*words)
+    assert code == 0, err
+    assert out == shardwise(*words, "--gbs", 384)[1]
 
 
 def test_peers_for_people(shardwise):

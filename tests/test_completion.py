@@ -171,3 +171,15 @@ def test_bash_gets_what_it_inserts(tmp_path):
         "complete -o default -F _shardwise_completion shardwise",
         "full",
     ]
+
+
+def test_the_script_of_a_shell_can_be_requested(shardwise):
+    """By its name, whatever the current shell is; another word is refused."""
+    scripts = [shardwise("--show-completion", shell)[1] for shell in ("bash", "zsh", "fish")]
+    assert "#compdef shardwise" in scripts[1]
+    assert scripts[2].startswith("complete --command shardwise")
+    assert len(set(scripts)) == 3
+    code, _, err = shardwise("--show-completion", "cmd")
+    assert (code, "'cmd': allowed: bash, zsh, fish" in err) == (2, True)
+    code, _, err = shardwise("--install-completion", "zsh")
+    assert (code, "takes no value" in err) == (2, True)

@@ -61,7 +61,7 @@ def test_every_statistic_has_a_counterpart_once():
 
 
 def test_most_runs_are_estimated_and_the_rest_refused_by_name():
-    """Only more stages than layers are not modelled."""
+    """Only more stages than layers are not modeled."""
     taken = {id(case) for case, _, _ in pairs()}
     assert len(taken) >= 120
     for case in FEASIBLE:

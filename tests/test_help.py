@@ -17,7 +17,7 @@ from shardwise.config.strategy_fields import FIELDS
 pytestmark = pytest.mark.any_software
 
 LINES = 40
-WITH_STRATEGY = ("estimate", "sweep", "export", "trace", "peers", "diagnose")
+WITH_STRATEGY = ("estimate", "search", "sweep", "export", "trace", "peers", "diagnose")
 
 
 structure = cache(verb_help)
@@ -201,7 +201,12 @@ FLAGS = {
     "--lora-parts PART,...": "experts, embedding, head. Default: attention,mlp.",
     "--stack STACK": "if not set: that of the system.",
     "--fsdp-reshard / --no-fsdp-reshard": "Default: on.",
-    "--zero N": "Default: 1.",
+    "--zero 0|1|2|3": "Default: 1.",
+    "--dp N|NxN": "if not set: GPUs over the other degrees.",
+    "--seq-len N": "if not set: those of the model.",
+    "--schedule 1f1b|interleaved": "if not set: 1f1b, or interleaved if vpp is above 1.",
+    "--placement AXIS-AXIS-...": "Default: tp-cp-dp-pp.",
+    "--extents AXIS=N+AXIS=N/...": "",
 }
 
 
@@ -216,6 +221,46 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
             told += " " + flags[flags.index(told) + 1]
         assert told.startswith(flag)
         assert ending in told
+
+
+@each_row(
+    ("verb", "told"),
+    [
+        ("estimate", "all replicas. Required unless a file or recipe sets it."),
+        ("search", "--gpus N|N,N|N..N Number of GPUs"),
+        ("search", "same forms as --gpus. Required without --recipe."),
+        ("search", "--tp N,... Tensor-parallel degree. --tp2"),
+        ("search", "--recompute none|selective|full,... "),
+        ("search", "--recompute-parts PART+PART,... "),
+        ("search", "(in dualpipe, on each of its two stages). --zero"),
+        ("explore", "need --token. Default: 127.0.0.1."),
+        ("explore", "Port to listen on. Default: 8765."),
+        ("fsdp", "Tokens per sequence. Default: those of the model."),
+    ],
+)
+def test_help_says_what_is_required_and_what_holds_by_default(shardwise, verb, told):
+    """In a search a field without a flag has several values, no default."""
+    assert told in " ".join(shardwise(verb, "--help-all")[1].split())
+
+
+def test_help_of_a_verb_can_be_requested_by_the_word_help(shardwise):
+    """Before the verb, or alone."""
+    assert shardwise("help", "estimate") == shardwise("estimate", "--help")
+    assert shardwise("help") == shardwise("--help")
+
+
+def test_an_option_with_one_dash_is_told_with_two(shardwise):
+    """It would be read as several options of one letter."""
+    for word in ("-gpus", "-gpus=8"):
+        code, _, err = shardwise("estimate", "llama3-8b", "h100-sxm", word, 8)
+        assert code == 2
+        assert "no such option: -gpus; did you mean '--gpus'?" in err
+
+
+def test_every_help_of_an_option_ends_with_a_period(shardwise):
+    """Also those of the command itself."""
+    options = shardwise("--help")[1].partition("Options:\n")[2]
+    assert all(line.endswith(".") for line in options.splitlines())
 
 
 def test_defaults_in_the_help_are_those_of_the_noun(shardwise):

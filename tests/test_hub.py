@@ -109,9 +109,9 @@ def test_what_cannot_be_fetched_is_one_line(name, told, tmp_path):
 
 
 @pytest.mark.usefixtures("asked")
-def test_what_is_not_modelled_is_told_of_the_model():
+def test_what_is_not_modeled_is_told_of_the_model():
     """By its name on the hub."""
-    told = "architectures: 'MambaForCausalLM': Mamba layers are not modelled"
+    told = "architectures: 'MambaForCausalLM': Mamba layers are not modeled"
     assert _fault("some/mamba") == f"some/mamba: {told}"
 
 

@@ -49,7 +49,7 @@ def test_most_families_are_counted_both_ways():
 
 
 @each_row("kind", [kind for kind, row in FAMILIES.items() if "refused" in row])
-def test_other_families_are_refused_by_what_is_not_modelled(kind):
+def test_other_families_are_refused_by_what_is_not_modeled(kind):
     """By class and by type."""
     row = FAMILIES[kind]
     assert row["architecture"] not in READERS
@@ -249,7 +249,7 @@ def test_another_family_is_not_suggested(name):
         ("dots1", "mlp_layer_types", ["dense"], "must be a list of 5 words"),
     ],
 )
-def test_what_a_family_can_be_but_is_not_modelled_is_refused(kind, key, value, told):
+def test_what_a_family_can_be_but_is_not_modeled_is_refused(kind, key, value, told):
     """By its own key."""
     fault = refusal(READ[kind]["small"] | {key: value})
     assert fault.startswith(f"model: {key}: ")

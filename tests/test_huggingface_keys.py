@@ -118,9 +118,9 @@ def test_published_files_have_no_key_that_nobody_knows(name):
 @each_row(
     ("key", "value", "why"),
     [
-        ("n_shared_experts", 2, "shared experts: not modelled for {}"),
-        ("n_shared_experts", 1, "shared experts: not modelled for {}"),
-        ("num_experts", 8, "experts: not modelled for {}"),
+        ("n_shared_experts", 2, "shared experts: not modeled for {}"),
+        ("n_shared_experts", 1, "shared experts: not modeled for {}"),
+        ("num_experts", 8, "experts: not modeled for {}"),
         ("moe_intermediate_size", 512, "of experts, which {} has not"),
         ("num_experts_per_tok", 4, "of experts, which {} has not"),
         ("first_k_dense_replace", 3, "of experts, which {} has not"),
@@ -143,7 +143,7 @@ def test_keys_of_experts_that_say_there_are_none_are_taken():
 def test_experts_without_shared_ones_have_no_keys_of_these():
     """Mixtral's class reads none."""
     told = _faults("mixtral-8x7b", n_shared_experts=1)
-    assert told == [f"n_shared_experts: 1: shared experts: not modelled for {MIXTRAL}"]
+    assert told == [f"n_shared_experts: 1: shared experts: not modeled for {MIXTRAL}"]
     Model.load(_changed("qwen3-coder-480b-a35b", shared_expert_intermediate_size=0))
 
 

@@ -33,9 +33,9 @@ def faults_of(name, **changes):
     return str(caught.value).splitlines()
 
 
-STATES = "Mamba layers are not modelled"
-INDEXER = "sparse attention by an indexer is not modelled"
-IMAGES = "cross-attention to images is not modelled"
+STATES = "Mamba layers are not modeled"
+INDEXER = "sparse attention by an indexer is not modeled"
+IMAGES = "cross-attention to images is not modeled"
 ZAMBA_SHAPE = "54 layers, hidden 2560, vocabulary 32000"
 ZAMBA = {
     "architectures": ["Zamba2ForCausalLM"],
@@ -54,19 +54,19 @@ ZAMBA = {
         ),
         (
             {"architectures": ["RwkvForCausalLM"], "model_type": "rwkv"},
-            "architectures: 'RwkvForCausalLM': linear attention is not modelled",
+            "architectures: 'RwkvForCausalLM': linear attention is not modeled",
         ),
         (
             {"model_type": "t5", "d_model": 512},
-            "model_type: 't5': encoder-decoder models are not modelled; understood: hidden 512",
+            "model_type: 't5': encoder-decoder models are not modeled; understood: hidden 512",
         ),
         (
             {"architectures": ["Qwen3NextForCausalLM"]},
-            "architectures: 'Qwen3NextForCausalLM': linear attention is not modelled",
+            "architectures: 'Qwen3NextForCausalLM': linear attention is not modeled",
         ),
         (
             {"architectures": ["NewForConditionalGeneration"], "is_encoder_decoder": True},
-            "architectures: 'NewForConditionalGeneration': encoder-decoder models are not modelled",
+            "architectures: 'NewForConditionalGeneration': encoder-decoder models are not modeled",
         ),
         (
             {"architectures": ["NewForCausalLM"], "mamba_expand": 2, "n_layer": 4},
@@ -86,7 +86,7 @@ ZAMBA = {
         ),
         (
             {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.30"},
-            "_class_name: 'UNet2DConditionModel': diffusion models are not modelled",
+            "_class_name: 'UNet2DConditionModel': diffusion models are not modeled",
         ),
         (
             {
@@ -108,7 +108,7 @@ ZAMBA = {
         ),
     ],
 )
-def test_what_is_not_modelled_is_refused_by_name(data, told):
+def test_what_is_not_modeled_is_refused_by_name(data, told):
     """With the reason, and what was understood."""
     with pytest.raises(InputError) as caught:
         Model.load(data)
@@ -143,7 +143,7 @@ def test_other_kinds_of_layers_are_refused_with_a_reason(architecture):
     """Not as a name that was never heard of."""
     (fault,) = faults_of("llama3-8b", architectures=[architecture])
 
-    assert "not modelled; understood: 32 layers, hidden 4096, 32 heads" in fault
+    assert "not modeled; understood: 32 layers, hidden 4096, 32 heads" in fault
 
 
 MISSING = "is missing and has no default"
@@ -176,29 +176,29 @@ WRONG = [
     (
         "llama3-8b",
         {"sliding_window": 4096},
-        f"sliding_window: 4096: sliding windows: not modelled for {LLAMA}",
+        f"sliding_window: 4096: sliding windows: not modeled for {LLAMA}",
     ),
     (
         "llama3-8b",
         {"num_local_experts": 8},
-        f"num_local_experts: 8: experts: not modelled for {LLAMA}",
+        f"num_local_experts: 8: experts: not modeled for {LLAMA}",
     ),
     (
         "llama3-8b",
         {"layer_types": ["mamba"]},
-        f"layer_types: ['mamba']: kinds of layers: not modelled for {LLAMA}",
+        f"layer_types: ['mamba']: kinds of layers: not modeled for {LLAMA}",
     ),
     (
         "llama3-8b",
         {"is_encoder_decoder": True},
-        f"is_encoder_decoder: true: an encoder next to the decoder: not modelled for {LLAMA}",
+        f"is_encoder_decoder: true: an encoder next to the decoder: not modeled for {LLAMA}",
     ),
     ("mistral-7b", {"intermediate_size": ...}, f"intermediate_size: {MISSING}"),
     ("mixtral-8x7b", {"num_local_experts": ...}, f"num_local_experts: {MISSING}"),
     (
         "qwen3-8b",
         {"layer_types": LINEAR},
-        "layer_types: 'linear_attention': not modelled; allowed: full_attention, sliding_attention",
+        "layer_types: 'linear_attention': not modeled; allowed: full_attention, sliding_attention",
     ),
     ("qwen3-30b-a3b", {"mlp_only_layers": "0"}, "mlp_only_layers: '0': must be a list of integers"),
     (
@@ -209,12 +209,12 @@ WRONG = [
     (
         "deepseek-v3",
         {"attention_bias": True},
-        f"attention_bias: true: biases of the attention: not modelled for {V3}",
+        f"attention_bias: true: biases of the attention: not modeled for {V3}",
     ),
     (
         "deepseek-v3",
         {"index_topk": 2048},
-        f"index_topk: 2048: sparse attention: not modelled for {V3}",
+        f"index_topk: 2048: sparse attention: not modeled for {V3}",
     ),
     (
         "deepseek-v3",
@@ -236,12 +236,12 @@ WRONG = [
     (
         "command-r",
         {"use_qk_norm": True},
-        "use_qk_norm: true: norms of queries and keys: not modelled for CohereForCausalLM",
+        "use_qk_norm: true: norms of queries and keys: not modeled for CohereForCausalLM",
     ),
     (
         "gpt2",
         {"add_cross_attention": True},
-        "add_cross_attention: true: cross-attention: not modelled for GPT2LMHeadModel",
+        "add_cross_attention: true: cross-attention: not modeled for GPT2LMHeadModel",
     ),
     ("gpt2", {"n_head": 7}, "n_head: 7: must divide n_embd 768"),
 ]

@@ -73,7 +73,7 @@ def test_a_record_and_the_modules_agree():
     [
         (
             FAMILIES["helium"]["small"],
-            "its modules have 144540 parameters, of which 151740 are modelled",
+            "its modules have 144540 parameters, of which 151740 are modeled",
         ),
         ({"model_type": "unheard_of"}, "transformers has no causal language model of this type"),
         (

@@ -5,7 +5,7 @@ import pytest
 from measured_samples import run_of
 from rows import each_row
 from shardwise.validate.measured.architecture import model_of
-from shardwise.validate.measured.run import NotModelledError
+from shardwise.validate.measured.run import NotModeledError
 from shardwise.validate.measured.store import load_runs
 
 DENSE = {
@@ -25,7 +25,7 @@ def _model(said=None, *, assumed=None, **fields):
 
 
 def _refusal(**fields):
-    with pytest.raises(NotModelledError) as refused:
+    with pytest.raises(NotModeledError) as refused:
         _model(**fields)
     return str(refused.value)
 
@@ -194,7 +194,7 @@ def test_dropout_is_that_of_the_software():
 @each_row(
     ("said", "problem"),
     [
-        ({"arch": "hybrid-mamba2-moe"}, "layers of a state space model (Mamba) are not modelled"),
+        ({"arch": "hybrid-mamba2-moe"}, "layers of a state space model (Mamba) are not modeled"),
         ({"layers": None}, "model.layers is not stated"),
         ({"hidden": None}, "model.hidden is not stated"),
         ({"ffn": None}, "model.ffn is not stated"),
@@ -202,7 +202,7 @@ def test_dropout_is_that_of_the_software():
         ({"hidden": 1021, "heads": None, "said": {"parallelism": {"tp": 4}}},
          "model.heads is not stated"),
         (EXPERTS | {"dense_layers": 2, "attention": "gqa; 5:1 local(1024):global"},
-         "leading dense layers with alternating windows are not modelled"),
+         "leading dense layers with alternating windows are not modeled"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_model_is_refused(said, problem):
@@ -216,6 +216,6 @@ def test_the_name_of_a_model_is_of_no_account():
         other = run.model_copy(update={"model": run.model.model_copy(update={"name": "other"})})
         try:
             model = model_of(run, [])
-        except NotModelledError:
+        except NotModeledError:
             continue
         assert model_of(other, []) == model.model_copy(update={"name": "other"})

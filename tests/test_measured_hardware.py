@@ -6,7 +6,7 @@ from measured_samples import run_of
 from rows import each_row
 from shardwise.config.system import System
 from shardwise.validate.measured.hardware import system_of
-from shardwise.validate.measured.run import NotModelledError
+from shardwise.validate.measured.run import NotModeledError
 from shardwise.validate.measured.store import load_runs
 
 GB = 1e9
@@ -101,7 +101,7 @@ def test_variants_that_another_system_stands_in_for_say_so(told, said):
 )
 def test_unknown_accelerators_are_refused(name):
     """And those that may be one or the other."""
-    with pytest.raises(NotModelledError) as refused:
+    with pytest.raises(NotModeledError) as refused:
         _system(name)
     assert str(refused.value) == f"accelerator {name}: not in the catalog"
 
@@ -206,6 +206,6 @@ def test_all_rows_have_a_system_or_a_reason():
     for run in load_runs():
         try:
             system_of(run, [])
-        except NotModelledError as reason:
+        except NotModeledError as reason:
             refused.add(str(reason))
     assert refused == {"accelerator V100 or A100 (not stated in doc): not in the catalog"}

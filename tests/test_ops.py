@@ -369,8 +369,8 @@ def test_xielu_has_two_scalars_in_each_layer() -> None:
     ("fields", "problem"),
     [
         ({"norm_weight": False, "norm_bias": True}, "a norm without a weight has no bias"),
-        ({"head_bias": True, "mtp": 1}, "head_bias: not modelled with multi-token prediction"),
-        ({"embedding_norm": True, "mtp": 1}, "embedding_norm: not modelled with"),
+        ({"head_bias": True, "mtp": 1}, "head_bias: not modeled with multi-token prediction"),
+        ({"embedding_norm": True, "mtp": 1}, "embedding_norm: not modeled with"),
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, object], problem: str) -> None:

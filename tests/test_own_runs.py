@@ -146,11 +146,11 @@ def test_what_is_understood_is_not_ignored():
         ({"features": {"moon": 1}}, "features.moon '1': not known"),
         ({"features": {"liger": "perhaps"}}, "features.liger 'perhaps': not understood"),
         ({"features": {"nccl_ub": True}},
-         "features.nccl_ub 'True': not modelled (user buffers of NCCL)"),
+         "features.nccl_ub 'True': not modeled (user buffers of NCCL)"),
         ({"recompute": {"granularity": "some"}}, "recompute 'some': not understood"),
         ({"recompute": {"recompute_modules": ["mlp", "tail"]}}, "recompute of tail: not known"),
         ({"recompute": {"cpu_offloading_num_layers": 4}},
-         "activations of some layers on the host: not modelled"),
+         "activations of some layers on the host: not modeled"),
         ({"software": {"framework": "Trainer X"}},
          "software.framework 'Trainer X': not known; the stack is unknown"),
         ({"precision": "int3"}, "precision 'int3': not understood"),
@@ -165,7 +165,7 @@ def test_what_is_ignored_is_said(fields, said):
 
 
 def test_every_word_of_the_bundled_rows_is_known():
-    """No feature of the bundled runs is unknown: each is used, redundant or said not modelled."""
+    """No feature of the bundled runs is unknown: each is used, redundant or said not modeled."""
     words = {name for run in load_runs() for name in run.features}
     assert words <= FEATURES.keys()
 

@@ -232,7 +232,7 @@ def test_what_has_no_effect_is_refused() -> None:
     ]
 
 
-def test_every_other_combination_is_modelled() -> None:
+def test_every_other_combination_is_modeled() -> None:
     """All recipes with all that shares their columns, finite and positive."""
     choices = {
         "quantization": RECIPES,

@@ -1,12 +1,15 @@
 """What people see of a result in Python: a few lines, text, charts, tables in a notebook."""
 
 import importlib
+import re
 import sys
 import types
+from inspect import getdoc, isfunction
 
 import pytest
 
 import shardwise
+from rows import each_row
 from shardwise import InputError, estimate, estimate_many, search
 from shardwise.report import views
 from shardwise.shown import Brief, Framed
@@ -116,6 +119,38 @@ def test_charts_are_drawn_by_name(results):
     assert results[0].plot("memory").layout.meta["title"] == "Memory of the peak-memory stage"
     with pytest.raises(InputError, match="chart: 'memry': allowed: time, memory; did you mean"):
         results[0].plot("memry")
+
+
+def test_prompts_complete_what_is_of_shardwise(one):
+    """Names of the package are the public ones; those of a result its fields and methods."""
+    assert [name for name in dir(shardwise) if name[:2] != "__"] == sorted(
+        name for name in shardwise.__all__ if name[:2] != "__"
+    )
+    names = [name for name in dir(one) if not name.startswith("_")]
+    assert {"step_time_s", "to_dict", "plot", "explain"} <= set(names)
+    assert not {"model_dump", "model_validate", "parse_raw", "copy", "json"} & set(names)
+    assert set(type(one).model_fields) <= set(names)
+
+
+def test_recipes_are_a_short_line_each():
+    """As a prompt shows them."""
+    shown = repr(shardwise.Recipe.load("llama3-405b-h100-1024-bf16"))
+    assert shown == "<Recipe llama3-405b-h100-1024-bf16: llama3-405b on h100-sxm, 1024 GPUs>"
+    assert max(len(repr(recipe)) for recipe in shardwise.recipes()) < 120
+
+
+FUNCTIONS = [name for name in shardwise.__all__ if isfunction(getattr(shardwise, name))]
+
+
+@each_row("name", FUNCTIONS)
+def test_functions_say_what_they_return(name):
+    """And where its fields are listed."""
+    text = getdoc(getattr(shardwise, name))
+    returned = text.partition("\nReturns\n-------\n")[2].partition("\n\n")[0]
+    assert returned or name == "recipes"
+    for kind in re.findall(r"help\(shardwise\.(\w+)\)", returned):
+        assert returned.startswith(kind)
+        assert kind in shardwise.__all__
 
 
 def test_a_notebook_shows_tables_and_charts(one, monkeypatch):

@@ -56,6 +56,40 @@ def test_the_table_shows_the_best_and_the_reasons(shardwise):
         assert words in out
 
 
+@each_row(
+    ("flags", "same"),
+    [
+        (("--tp", 2), ("--fix", "tp=2")),
+        (("--tp", "2,4", "--pp", "1..4"), ("--allow", "tp=2,4", "--allow", "pp=1..4")),
+        (("--mbs", 2, "--vpp", 1), ("--fix", "mbs=2,vpp=1")),
+        (("--zero", 3, "--recompute", "full"), ("--fix", "zero=3,recompute=full")),
+        (("--no-dp-overlap",), ("--fix", "dp_overlap=false")),
+        (("--tp-overlap", "ring,none"), ("--allow", "tp_overlap=ring,none")),
+        (("--no-tp-overlap",), ("--fix", "tp_overlap=none")),
+        (
+            ("--fused-activation", "--any-software"),
+            ("--any-software", "--fix", "fused_activation=1"),
+        ),
+        (("--fused-activation", "both"), ("--allow", "fused_activation")),
+        (("--no-fused-activation",), ("--fix", "fused_activation=false")),
+        (("--sequence-parallel",), ("--fix", "tp_exchange=rs_ag")),
+        (("--no-sequence-parallel",), ("--fix", "tp_exchange=all_reduce")),
+        (
+            ("--recompute-parts", "attention+mlp,mlp"),
+            ("--allow", "recompute_parts=attention+mlp,mlp"),
+        ),
+    ],
+)
+def test_flags_of_fields_set_the_values_to_try(shardwise, flags, same):
+    """As --fix does with one value, and --allow with a list."""
+    counted = []
+    for words in (flags, same):
+        code, out, err = shardwise(*SMALL, *words, "--count", "--json")
+        assert code == 0, err
+        counted.append(json.loads(out))
+    assert counted[0] == counted[1]
+
+
 def test_counts_are_lower_bounds_unless_they_are_requested(shardwise, monkeypatch):
     """The table says so, and how few strategies were timed; the plans are the same."""
     monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
@@ -188,7 +222,15 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--max-memory", "80"), "is its unit missing"),
         (("--fix", "tp=8", "--allow", "tp=1"), "tp is set twice"),
         (("--fix", "gpus=16"), "gpus is set twice"),
-        (("--fix", "tp=4..8"), "takes one value"),
+        (("--fix", "tp=4..8"), "takes one value; for several use --allow tp=4..8"),
+        (("--fix", "tp=2,4"), "'tp=2,4': takes one value; for several use --allow tp=2,4"),
+        (("--fix", "pp=1,tp=2,4,vpp=1"), "'tp=2,4': takes one value"),
+        (("--tp", "2", "--fix", "tp=4"), "'tp=4': tp is set twice"),
+        (("--tp", "two"), "tp: 'two': must be a valid integer"),
+        (("--tp-overlap",), "tp_overlap: needs a value (stack, none, ring, pipe)"),
+        (("--sequence-parallel", "--tp-exchange", "rs_ag"), "contradicts tp_exchange"),
+        (("--reference", "calculon", "--tp", "2"), "tp: '2': has no effect with --reference"),
+        (("--reference", "calculon", "--tp-overlap", "ring"), "has no value with --reference"),
         (("--axes", "tp,tp"), "axes: 'tp': is set twice"),
         (("--top", "2000"), "from 1 to 1000"),
         (("--explain", "tp=3", "--ok-if-none"), "no effect with --explain"),

@@ -430,7 +430,7 @@ def test_a_fixed_plan_is_not_searched_again():
     """With the same effects on the plan itself; a fixed strategy has no search."""
     base, model = system(), samples.model()
     again = sweep(model, base, sensitivity=True, **TINY)
-    same = sweep(model, base, sensitivity=True, reoptimise=False, **TINY)
+    same = sweep(model, base, sensitivity=True, reoptimize=False, **TINY)
     assert not same.reoptimised
     for one, other in zip(again.points[0].sensitivity, same.points[0].sensitivity, strict=True):
         assert (other.best_saved, other.best_lost) == (None, None)
@@ -439,8 +439,11 @@ def test_a_fixed_plan_is_not_searched_again():
     fixed = sweep(model, base, strategy=strategy, sensitivity=True)
     assert not fixed.reoptimised
     assert fixed.points[0].sensitivity == same.points[0].sensitivity
-    with pytest.raises(InputError, match="reoptimise: needs sensitivity"):
-        sweep(model, base, reoptimise=True, **TINY)
+    with pytest.raises(InputError, match="reoptimize: needs sensitivity"):
+        sweep(model, base, reoptimize=True, **TINY)
+    with pytest.raises(InputError, match="reoptimise: is set twice"):
+        sweep(model, base, sensitivity=True, reoptimize=True, reoptimise=True, **TINY)
+    assert not sweep(model, base, sensitivity=True, reoptimise=False, **TINY).reoptimised
 
 
 @each_row("share", [0.0, 0.6])

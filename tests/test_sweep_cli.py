@@ -80,6 +80,7 @@ def test_what_would_help_most_is_said_in_words(shardwise):
     assert "matmul.bf16.efficiency" in fitted
     assert "matmul.bf16.efficiency" not in hardware
     code, again, _ = shardwise(*words, "--reoptimise")
+    assert again == shardwise(*words, "--reoptimize")[1]
     assert again == out
     code, out, _ = shardwise(*words, "--fixed-plan")
     assert code == 0
@@ -138,7 +139,7 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
                 "them"
             ),
         ),
-        (("--reoptimise",), "command line: reoptimise: needs --sensitivity"),
+        (("--reoptimize",), "command line: reoptimize: needs --sensitivity"),
         (("--fixed-plan",), "command line: fixed_plan: needs --sensitivity"),
         (
             ("--fixed", "--top", 2),

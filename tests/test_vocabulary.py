@@ -56,6 +56,11 @@ WRITE = {
     r"unsaid": "not set",
     r"each is shown by": "to see each:",
     r"is the safer": "is safer",
+    r"(?:un|re)?(?:model|label)l(?:ed|ing)": "one l, as Americans do",
+    r"(?:re)?(?:optim|normal|quant|recogn|util|minim|maxim|summar|organ|initial|general|special"
+    r"|serial|factor|real|synchron|parallel|vector)is(?:e[sd]?|ing|ations?)": "-ize",
+    r"(?:colou|neighbou|behaviou|favou|honou|labou)r\w*": "-or",
+    r"licences?|centres?|grey|catalogues?|programmes?|artefacts?|analyse[sd]?|defence": "American",
 }
 
 # Where one of these words is the right one: the words around it, and why.
@@ -68,6 +73,7 @@ RIGHT = {
     "near (?:and|backwards|forward|ones|stages)": "of DualPipe, where the others are the far ones",
     "cheapest": "of money",
     "[tc]p exchange": "the strategy fields `tp_exchange` and `cp_exchange` in tables",
+    "permanent labelling": "a title",
     "given, looked up": "AMPeD's words for the origin of a figure",
 }
 

@@ -182,4 +182,4 @@ if not TYPE_CHECKING:  # which reads the imports above, and where other names ar
 
 def __dir__() -> list[str]:
     """Names that a prompt completes: the public ones, whether they are imported yet or not."""
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -87,6 +87,12 @@ def estimate(
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
     **fields
         Fields of the strategy, which override those of `strategy`: ``gpus=64, tp=8, gbs=128``.
+        `help(shardwise.Strategy)` lists all of them.
+
+    Returns
+    -------
+    Estimate
+        Step time, memory by component, MFU, cost; `help(shardwise.Estimate)` lists its fields.
 
     Raises
     ------

@@ -75,6 +75,8 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _MESSAGE_WIDTH = 300
 _COMPLETION = "_SHARDWISE_COMPLETE"
 """Variable by which a shell requests completion; typer names it."""
+_COMPLETION_OPTIONS = ("--show-completion", "--install-completion")
+_SHELLS = ("bash", "zsh", "fish")
 
 # Without a handler of its own, logging would print errors on stderr a second time.
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
@@ -114,11 +116,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     words = _global_options_first(list(arguments)) or ["--help"]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     note_command(arguments)
     catalog.forget_notes()
     try:
-        app = _app(next((word for word in words if word in VERBS), None))
-        code = app(args=words, standalone_mode=False, prog_name="shardwise")
+        if words[0] in _COMPLETION_OPTIONS and len(words) > 1:
+            code = _show_completion(*words)
+        else:
+            app = _app(next((word for word in words if word in VERBS), None))
+            code = app(args=words, standalone_mode=False, prog_name="shardwise")
         sys.stdout.flush()
     except ShardwiseError as error:
         return _refuse(str(error).splitlines())
@@ -181,6 +188,23 @@ def _discard_output() -> None:
     """Send the rest of standard output nowhere, so that its end is no second error."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show_completion(option: str, shell: str, *others: str) -> int:
+    """Print the script that completes commands in a shell."""
+    problem = "" if shell in _SHELLS and not others else f"allowed: {', '.join(_SHELLS)}"
+    if option != _COMPLETION_OPTIONS[0]:
+        problem = f"takes no value; {_COMPLETION_OPTIONS[0]} {'|'.join(_SHELLS)} prints the script"
+    if problem:
+        entered = " ".join((shell, *others))
+        raise InputError(Fault.of(option, entered, problem, "command line"))
+    from shardwise.cli.completion import complete  # noqa: PLC0415 - it imports this module
+
+    instruction = os.environ[_COMPLETION] = f"source_{shell}"  # which typer reads
+    try:
+        return complete(instruction)
+    finally:
+        del os.environ[_COMPLETION]
 
 
 def _refuse(lines: Sequence[str], *, code: int = 2) -> int:

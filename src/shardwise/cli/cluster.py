@@ -22,7 +22,7 @@ from shardwise.planning.training_time import TrainingRun
 
 _PANEL = "Cluster (with --systems)"
 _NEEDS_SYSTEMS = "needs --systems: it chooses among systems and sizes"
-_NO_EFFECT = "has no effect with --systems, which lists the best plan of every system and size"
+NO_EFFECT = "has no effect with --systems, which lists the best plan of every system and size"
 _KEPT = ("max_memory", "reserve", "jobs", "backend", "plot")
 """Options of a search that the choice of a cluster has, too."""
 
@@ -80,7 +80,7 @@ def check_one_kind(system: str | None, options: ClusterOptions, **others: object
     if system is not None and options.systems is not None:
         problem = "--systems is set, too; name one SYSTEM or several --systems"
         raise flag_fault("system", system, problem)
-    refuse_options(_NO_EFFECT, **others)
+    refuse_options(NO_EFFECT, **others)
 
 
 def choose(
@@ -96,7 +96,7 @@ def choose(
 ) -> int:
     """Choose a cluster; print, write and draw the choice."""
     others = {name: value for name, value in asdict(searched).items() if name not in _KEPT}
-    refuse_options(_NO_EFFECT, **others)
+    refuse_options(NO_EFFECT, **others)
     if run is None:
         raise missing_flag("tokens", "is missing: --systems compares training runs")
     names = [name.strip() for name in (options.systems or "").split(",") if name.strip()]

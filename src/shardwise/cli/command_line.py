@@ -15,6 +15,11 @@ def note_command(words: Sequence[str]) -> None:
     _words.set(tuple(words))
 
 
+def entered_words() -> tuple[str, ...]:
+    """Return the words of the command."""
+    return _words.get()
+
+
 def command_line() -> str:
     """Return the command as a shell reads it, without the files that it writes."""
     shown = []

@@ -47,7 +47,7 @@ def command(
             "--log",
             metavar="FILE",
             help="Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
-            "MaxText, NeMo or Hugging Face Trainer; also .gz.",
+            "MaxText, NeMo or Hugging Face Trainer; also .gz. Required.",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -86,10 +86,10 @@ def command(
 ) -> int:
     """Compare a measured run with its prediction: what is slow, why, and what to change.
 
-    The log gives the time of a step, a trace its components. A finding is a component slower than
-    the interval of its prediction. Changes of one or two fields of the strategy are listed with the
-    gain that they have on the machine as it was measured, as diffs of the launch file. Flags of the
-    strategy set what the launch file does not contain.
+    Reads the step time from the log and, with --trace, its components from a profile. Lists the
+    components that are slower than their predicted interval, and the changes of one or two strategy
+    fields that would help on the machine as measured, as diffs of the launch file. Flags of
+    strategy fields set what the launch file does not contain.
     """
     if log is None:
         raise missing_flag("log")

@@ -225,7 +225,7 @@ def _write_folder(folder: str, answer: Answer) -> None:
         "pp",
         "micro_batch_size",
         "global_batch_size",
-        "seq_len",
+        "zero",
         "recompute",
         "tokens",
     ),

@@ -12,6 +12,7 @@ from shardwise.cli.output import note
 from shardwise.errors import Fault, InputError
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
+_PORT = "8765"
 _MOST_PORT = 65_535
 _LEAST_TOKEN = 12
 
@@ -28,10 +29,14 @@ def command(
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            help="Address to listen on; others than this machine's need --token.",
+            help="Address to listen on; addresses other than localhost need --token. Default: "
+            f"{_LOCAL[0]}.",
         ),
-    ] = "127.0.0.1",
-    port: Annotated[str, typer.Option("--port", metavar="N", help="Port to listen on.")] = "8765",
+    ] = _LOCAL[0],
+    port: Annotated[
+        str,
+        typer.Option("--port", metavar="N", help=f"Port to listen on. Default: {_PORT}."),
+    ] = _PORT,
     token: Annotated[
         str | None,
         typer.Option(

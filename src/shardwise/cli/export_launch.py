@@ -58,8 +58,8 @@ class LaunchOptions:
         bool,
         typer.Option(
             "--nearest",
-            help="Write the nearest plan that the launcher can run, if it cannot run this one or "
-            "this one does not fit.",
+            help="Write the nearest plan that fits and that the launcher can run, if this one "
+            "does not.",
             rich_help_panel=_LAUNCHER,
         ),
     ] = False

@@ -1,7 +1,9 @@
 """Flags of a strategy and of a training run, generated from the fields that they set."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -12,7 +14,7 @@ from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.reliability import Reliability
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
+from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES, Kind
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import Site
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
 
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
+
+_METAVARS = {"stack": "STACK", "placement": "AXIS-AXIS-...", "extents": "AXIS=N+AXIS=N/..."}
 
 _SITE = {"carbon_intensity": "carbon_intensity", "pue": "pue"}
 # Flags of a `Reliability`, and the field that each sets.
@@ -43,12 +47,30 @@ _RUN_HELP = {
 }
 
 
-def with_strategy_flags(function: Callable[..., object]) -> Callable[..., object]:
+def with_strategy_flags(
+    function: Callable[..., object], *, needs_batch: bool = True
+) -> Callable[..., object]:
     """Expand the parameter `flags` of a verb into one flag per field of `Strategy`.
 
     Flags and their help are generated, so a new field has its flag at once.
+
+    Parameters
+    ----------
+    needs_batch
+        Whether the help says that the global batch is required.
     """
-    return _with_flags(function, "flags", Strategy.model_fields, _strategy_flag)
+    annotation = partial(_strategy_flag, needs_batch=needs_batch)
+    return _with_flags(function, "flags", Strategy.model_fields, annotation)
+
+
+def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
+    """Expand the parameter `flags` of a verb into one flag per field that it has no option of.
+
+    Each sets the values of the field that a search tries.
+    """
+    taken = {SHORT_NAMES.get(name, name) for name in inspect.signature(function).parameters}
+    names = [name for name in Strategy.model_fields if name not in taken]
+    return _with_flags(function, "flags", names, _space_flag)
 
 
 def with_run_flags(function: Callable[..., object]) -> Callable[..., object]:
@@ -100,27 +122,50 @@ def _option(
     return Annotated[str | None, option]
 
 
-def _strategy_flag(name: str) -> object:
-    field = Strategy.model_fields[name]
-    description = " ".join(Strategy.descriptions().get(name, "").split())
-    description = description.replace("; None:", "; if not set:")
-    kinds = list(unfold(field.annotation))
-    parts = words_of(get_args(kinds[0])) if get_origin(kinds[0]) is tuple else ()
-    description += f" Of: {', '.join(parts)}." if parts else ""
+def _strategy_flag(name: str, *, needs_batch: bool) -> object:
+    default = Strategy.model_fields[name].default
+    description = _description(name).replace("; None:", "; if not set:")
     description += " NxN: inside x across network domains." if name in LEVELLED_AXES else ""
-    description += "" if field.default is None else f" Default: {_as_entered(field.default)}."
-    return _option(
-        name,
-        bool if bool in kinds else str,
-        FIELDS[name].role.section,
-        description,
-        *([f"--{_SHORT[name]}"] if name in _SHORT else []),
-        metavar="N|NxN"
-        if name in LEVELLED_AXES
-        else "STACK"
-        if name == "stack"
-        else _metavar(kinds),
-    )
+    description += "" if default is None else f" Default: {_as_entered(default)}."
+    if name == "global_batch_size" and needs_batch:
+        description += " Required unless a file or recipe sets it."
+    metavar = "N|NxN" if name in LEVELLED_AXES else _metavar_of(name)
+    return _field_option(name, description, metavar)
+
+
+def _space_flag(name: str) -> object:
+    """A flag of the values that a search tries: one, or a list; without it, those of the space."""
+    metavar = _metavar_of(name).removesuffix(",...")
+    together = FIELDS[name].kind is Kind.SET or name == "stage_layers"
+    metavar = f"{metavar}+{metavar}" if together else metavar
+    return _field_option(name, searched_help(name), f"{metavar},...")
+
+
+def searched_help(name: str) -> str:
+    """Return what a field is, for a search, which has no default value of it."""
+    return re.sub(r"; None:[^.]*", "", _description(name))
+
+
+def _description(name: str) -> str:
+    """What a field is, and of a list what it may contain."""
+    parts = FIELDS[name].words if FIELDS[name].kind is Kind.SET else ()
+    description = " ".join(Strategy.descriptions().get(name, "").split())
+    return description + (f" Of: {', '.join(parts)}." if parts else "")
+
+
+def _field_option(name: str, description: str, metavar: str) -> object:
+    kind = bool if bool in unfold(Strategy.model_fields[name].annotation) else str
+    short = [f"--{_SHORT[name]}"] if name in _SHORT else []
+    return _option(name, kind, FIELDS[name].role.section, description, *short, metavar=metavar)
+
+
+def _metavar_of(name: str) -> str:
+    """Placeholder of the value of a field."""
+    if name in _METAVARS:
+        return _METAVARS[name]
+    if FIELDS[name].kind is Kind.WHOLE and FIELDS[name].role.every:
+        return "|".join(map(str, FIELDS[name].role.every))
+    return _metavar(list(unfold(Strategy.model_fields[name].annotation)))
 
 
 def _metavar(kinds: Sequence[object]) -> str:

@@ -109,8 +109,9 @@ class PlanOptions:
         typer.Option(
             "--system",
             metavar="SYSTEM",
-            help="Accelerator and network. Default: h100-sxm; a file of statistics has times and "
-            "by default collectives by fsdp_ilp's rule.",
+            help="System to plan for: catalog name or file. Default: h100-sxm. A file of "
+            "statistics brings its own times; for it the default is fsdp_ilp's rule of "
+            "collectives.",
             rich_help_panel=_SETTING,
         ),
     ] = None
@@ -123,7 +124,10 @@ class PlanOptions:
     seq_len: Annotated[
         str | None,
         typer.Option(
-            "--seq-len", metavar="N", help="Tokens per sequence.", rich_help_panel=_SETTING
+            "--seq-len",
+            metavar="N",
+            help="Tokens per sequence. Default: those of the model.",
+            rich_help_panel=_SETTING,
         ),
     ] = None
     reshard: Annotated[

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from shardwise.cli.command_line import entered_words
 from shardwise.config.roles import Section
 from shardwise.errors import nearest
 
@@ -24,6 +25,10 @@ _HELP = "Help"
 """Sections that several verbs have; an option declares its own as `rich_help_panel`."""
 _FIRST = (COMMON, INPUT)
 _LAST = (*Section, TRAINING_RUN, RELIABILITY, OUTPUT, OTHER_MODELS)
+ALONE = "true"
+"""Value of an option that stands alone, where its placeholder is in brackets."""
+_OLD_NAMES = {"--reoptimise": "--reoptimize"}
+"""Names that options had, which work as before."""
 _EVERYTHING = "shardwise.help_all"
 _MOST_COLUMNS = 120
 """Longer lines of text are hard to read."""
@@ -120,6 +125,22 @@ _HELP_ALL = Annotated[
 class VerbCommand(TyperCommand):
     """A verb: its help shows the common options, with `--help-all` every section."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Replace old names of options, and add the value of options that may stand alone."""
+        args = [_OLD_NAMES.get(word, word) for word in args]
+        alone = {
+            name
+            for one in self.params
+            if one.param_type_name == "option" and str(one.metavar).startswith("[")
+            for name in one.opts
+        }
+        followed = zip(args, [*args[1:], "-"], strict=False)
+        words = [
+            f"{word}={ALONE}" if word in alone and following.startswith("-") else word
+            for word, following in followed
+        ]
+        return super().parse_args(ctx, words)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
         """Return the arguments, then a word for the options."""
         texts = []
@@ -152,7 +173,9 @@ class VerbCommand(TyperCommand):
         if others:
             names = ", ".join(name.split(" (")[0].lower() for name in others)
             formatter.write_paragraph()
-            formatter.write_text(f"--help-all shows {names}.")
+            hidden = {one.names for name in others for one in sections[name]}
+            output = "--json prints JSON, -o FILE writes it. " if "--json" in hidden else ""
+            formatter.write_text(f"{output}--help-all shows {names}.")
 
 
 def _write_entries(
@@ -234,7 +257,9 @@ class RootGroup(TyperGroup):
             heading: [(name.ljust(most), summary) for name, summary in rows]
             for heading, rows in groups.items()
         }
-        groups[OPTIONS] = [(_names_of(one), _help_of(one).split(",")[0]) for one in self.params]
+        groups[OPTIONS] = [
+            (_names_of(one), _help_of(one).split(",")[0].rstrip(".") + ".") for one in self.params
+        ]
         formatter.write_paragraph()
         for heading, rows in groups.items():
             formatter.write_heading(heading)
@@ -247,8 +272,15 @@ def unknown_option(error: Any) -> str:
     verb = error.ctx.command_path
     known = [name for one in error.ctx.command.params for name in one.opts + one.secondary_opts]
     more = "--help-all" if isinstance(error.ctx.command, VerbCommand) else "--help"
-    near = nearest(error.option_name, known)
-    return f"no such option: {error.option_name}{near or ';'} `{verb} {more}` lists all"
+    name = _with_one_dash(known) or error.option_name
+    near = f"; did you mean '-{name}'?" if f"-{name}" in known else nearest(name, known)
+    return f"no such option: {name}{near or ';'} `{verb} {more}` lists all"
+
+
+def _with_one_dash(known: Sequence[str]) -> str:
+    """Return an option that was entered with one dash, as -gpus; empty if there is none."""
+    entered = (word.partition("=")[0] for word in entered_words())
+    return next((name for name in entered if f"-{name}" in known and name[1:2] != "-"), "")
 
 
 def description_of(function: Callable[..., object]) -> str:

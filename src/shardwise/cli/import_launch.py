@@ -50,7 +50,7 @@ def command(
     ] = None,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N", help="Accelerators, for files without their number."),
+        typer.Option("--gpus", metavar="N", help="Number of GPUs, if the file does not set it."),
     ] = None,
     set_: VariablesOption = None,
     json: JsonFlag = False,

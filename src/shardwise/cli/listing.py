@@ -75,8 +75,8 @@ def stacks(
 ) -> int:
     """List the software stacks of the catalog, or show one: every value with its source.
 
-    Of one, its release and what that can run follow. With --output, write the stack to a file, as
-    a template for your own.
+    For one stack, also its release and what it supports. With --output, write the stack to a file,
+    as a template for your own.
     """
     return list_or_show(
         Stack,

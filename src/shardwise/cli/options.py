@@ -81,7 +81,7 @@ VariablesOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Value of a variable of a script that has none there. Repeat for several.",
+        help="Set a variable that the script leaves undefined. Repeat for several.",
         rich_help_panel=INPUT,
     ),
 ]

@@ -1,6 +1,7 @@
 """`shardwise peers`."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from shardwise.cli.output import Stopwatch, log, show
 from shardwise.cli.recipes import Chosen
 from shardwise.cli.reference import case_of
 from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.interop.calculon import reference as calculon
@@ -30,10 +32,10 @@ from shardwise.parallel.process_groups import peers_of
 @with_help(
     *("gpus", "tp", "cp", "ep", "pp", "dp", "placement", "rank"),
     examples=[
-        "shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 64 --rank 0",
+        "shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --rank 0",
     ],
 )
-@with_strategy_flags
+@partial(with_strategy_flags, needs_batch=False)
 def command(
     *,
     model: ModelArgument,
@@ -73,7 +75,7 @@ def command(
     chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
     the_model, the_system = Model.load(chosen.model), System.load(system)
     log.info("model %s, system %s", the_model.name, the_system.name)
-    own = strategy_of(chosen.strategy, chosen.fields(flags))
+    own = _with_batch(strategy_of(chosen.strategy, chosen.fields(flags)))
     found = peers_of(the_model, the_system, own)
     one = None if rank is None else found.of(_number(rank, len(found)))
     log.info("numbered %d ranks in %s", len(found), watch)
@@ -89,6 +91,15 @@ def command(
     record = (found if one is None else one).to_dict
     show(lambda: record() | chosen.launch_record(), tables, json=json, output=output)
     return 0
+
+
+def _with_batch(strategy: Strategy) -> Strategy:
+    """The strategy with some global batch where it has none; ranks do not depend on it."""
+    if strategy.global_batch_size is not None:
+        return strategy
+    micro_batches = (strategy.dp or strategy.gpus or 1) * strategy.pp
+    batch = strategy.micro_batch_size * micro_batches
+    return strategy.model_copy(update={"global_batch_size": batch})
 
 
 def _show_calculon(inputs: Inputs, rank: str | None, *, json: bool, output: str | None) -> None:

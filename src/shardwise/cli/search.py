@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.amped import system_or_config
+from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
-from shardwise.cli.flags import training_run, with_run_flags
+from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
@@ -51,10 +52,7 @@ from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 
-_ONLY_OURS = (
-    *("batch", "space", "fix", "allow", "seq_len"),
-    *("quantization", "stack", "any_software"),
-)
+_ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
 _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another model"
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -193,7 +191,7 @@ class SearchOptions:
         typer.Option(
             "--backend",
             metavar="loky|ray|dask",
-            help="Who runs the processes. Default: loky.",
+            help="What runs the worker processes. Default: loky.",
             rich_help_panel=_WORK,
         ),
     ] = None
@@ -246,10 +244,11 @@ class SearchOptions:
     *("gpus", "gbs", "seq_len", "fix", "allow", "launcher", "top", "tokens"),
     examples=[
         "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256",
-        "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256 --fix tp=2 --for megatron",
+        "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256 --tp 2 --for megatron",
     ],
 )
 @with_run_flags
+@with_space_flags
 @with_options
 def command(
     *,
@@ -281,18 +280,19 @@ def command(
     theirs: ReferenceOptions,
     json: JsonFlag = False,
     output: OutputOption = None,
+    flags: dict[str, object],
     run: Mapping[str, object],
 ) -> int:
     """Find the best strategies of a model on a number of GPUs.
 
-    Every strategy of the space that the stack can run is a candidate. Exit code 1 if nothing is
-    feasible.
+    Every strategy of the space that the stack can run is a candidate. Flags of strategy fields set
+    the values to try: --tp 2 or --tp 2,4. Exit code 1 if nothing is feasible.
 
     The space: all degrees, micro-batches and chunks, recompute, sharding and expert parallelism as
     recipes use them, and offload where nothing fits without it. Candidates that a lower bound
     proves too slow are not timed; the answer is the same as if all were. --space full, --allow and
-    --any-software widen the space, --fix narrows it. A field can also select one value: --allow
-    recompute_layers=fit, micro_batch_size=largest or stage_layers=balanced.
+    --any-software widen the space; flags of fields and --fix narrow it. A field can also select one
+    value: --recompute-layers fit, --mbs largest or --stage-layers balanced.
 
     With --systems in place of SYSTEM, choose among systems and numbers of GPUs for a training run;
     exit code 1 if none meets --deadline and --budget.
@@ -301,11 +301,12 @@ def command(
     if cluster.systems is not None:
         entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
         entered["for"] = launcher
-        check_one_kind(system, cluster, **entered, **asdict(theirs))
+        check_one_kind(system, cluster, **entered)
+        theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
         _check_output(output)
-        space, training = of.read({}), training_run(run)
+        space, training = of.read(flags | theirs.fields(), {}), training_run(run)
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()
     chosen = Chosen.of(recipe, model=model, system=system, gpus=of.gpus)
@@ -313,17 +314,17 @@ def command(
     _check_output(output)
     if reference is not None:
         entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS) | dict(run)
+        entered |= {name: value for name, value in flags.items() if name != "dtype"}
         refuse_options(_NO_EFFECT, recipe=recipe, **entered, **{"for": launcher})
         named = _named(case, reference), case[1]
-        found = _search_reference(reference, named, of, wanted, theirs, count=count, **shown)
+        theirs_too = {"dtype": flags.get("dtype"), "count": count, **shown}
+        found = _search_reference(reference, named, of, wanted, theirs, **theirs_too)
         return 0 if found or ok_if_none else 1
-    for options in theirs.entered().values():
-        refuse_options(_NEEDS_REFERENCE, **options)
-    refuse_options(_NEEDS_REFERENCE, layers=theirs.layers)
+    theirs.refuse_others(_NEEDS_REFERENCE)
     query = _Query(
         model=case[0],
         system=case[1],
-        space=of.read(chosen.question(launcher)),
+        space=of.read(flags | theirs.fields(), chosen.question(launcher)),
         launcher=launcher,
         also=chosen.launch_record(),
         **shown,
@@ -360,6 +361,7 @@ def _search_reference(
     wanted: SearchOptions,
     theirs: ReferenceOptions,
     *,
+    dtype: str | None,
     count: bool,
     json: bool,
     output: str | None,
@@ -373,7 +375,7 @@ def _search_reference(
         theirs,
         gpus=of.gpus,
         gbs=of.gbs,
-        dtype=of.dtype,
+        dtype=dtype,
         top=whole_number("top", wanted.top),
         save=wanted.save,
         axes=wanted.axes,

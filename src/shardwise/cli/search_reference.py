@@ -156,8 +156,8 @@ def _search_calculon(query: _Query) -> dict[str, Any]:
         "num_procs": _calculon_number("gpus", query.gpus),
         "max_batch_size": _calculon_number("gbs", query.gbs),
         "datatype": _calculon_dtype(dtype),
-        "fused_activation": options.fused_activation or "true",
-        "tp_overlap": options.tp_overlap is not False,
+        "fused_activation": options.fused or "true",
+        "tp_overlap": options.tries_tp_overlap,
         "dp_overlap": options.dp_overlap is not False,
     }
     model, system = model_for_calculon(query.model), system_for_calculon(query.system)

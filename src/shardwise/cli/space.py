@@ -1,13 +1,17 @@
 """Options of a search space, for `search` and `sweep`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 
-from shardwise.cli.help import OTHER_MODELS, OUTPUT
-from shardwise.cli.options import COMMAND_LINE, flag_fault
+from shardwise.cli.flags import searched_help
+from shardwise.cli.help import ALONE, OTHER_MODELS, OUTPUT
+from shardwise.cli.options import COMMAND_LINE, flag_fault, missing_flag, refuse_options
+from shardwise.config.enums import TpExchange, TpOverlap
+from shardwise.config.roles import Section
 from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
 from shardwise.errors import allowed_words
 from shardwise.planning.search.query import load_space
@@ -114,8 +118,9 @@ class SpaceOptions:
         str | None,
         typer.Option(
             "--gpus",
-            metavar="N",
-            help="Number of GPUs: one, a list (64,96) or a range (64..512).",
+            metavar="N|N,N|N..N",
+            help="Number of GPUs: one, a list (64,96) or a range (64..512). Required without "
+            "--recipe.",
             rich_help_panel=SPACE,
         ),
     ] = None
@@ -123,8 +128,9 @@ class SpaceOptions:
         str | None,
         typer.Option(
             "--gbs",
-            metavar="N",
-            help="Global batch [sequences]; same forms as --gpus.",
+            "--global-batch-size",
+            metavar="N|N,N|N..N",
+            help="Global batch [sequences]; same forms as --gpus. Required without --recipe.",
             rich_help_panel=SPACE,
         ),
     ] = None
@@ -140,60 +146,27 @@ class SpaceOptions:
     space: SpaceOption = None
     fix: FixOption = None
     allow: AllowOption = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype", metavar="NAME", help="Short for --allow dtype=...", rich_help_panel=SPACE
-        ),
-    ] = None
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            metavar="N",
-            help="Tokens per sequence; short for --allow seq_len=...",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
-    quantization: Annotated[
-        str | None,
-        typer.Option(
-            "--quantization",
-            metavar="NAME",
-            help="Short for --allow quantization=...",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            "--stack",
-            metavar="STACK",
-            help="Software. Default: that of the system.",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
     any_software: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--any-software",
-            help="Try what the release of the stack cannot run, too.",
-            rich_help_panel=SPACE,
+            "--any-software/--no-any-software",
+            help="Also try strategies that the stack release cannot run.",
+            rich_help_panel=Section.SOFTWARE,
         ),
-    ] = False
+    ] = None
 
-    def read(self, work: Mapping[str, object]) -> Space:
-        """Read the space; fields of `work` are those of a recipe, which all others override."""
+    def read(self, flags: Mapping[str, object], work: Mapping[str, object]) -> Space:
+        """Read the space; `flags` are those of fields, and `work` the fields of a recipe.
+
+        All others override those of the recipe.
+        """
         fields = merge_fields(
             {
                 "gpus": self.gpus,
                 "global_batch_size": self.gbs,
                 "batch": self.batch,
-                "dtype": self.dtype,
-                "seq_len": self.seq_len,
-                "quantization": self.quantization,
-                "stack": self.stack,
-                "any_software": "true" if self.any_software else None,
+                "any_software": self.any_software,
+                **flags,
             },
             fix=field_pairs("fix", self.fix, values="one"),
             allow=field_pairs("allow", self.allow, values="several"),
@@ -203,7 +176,10 @@ class SpaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
-    """Options of the search spaces of other models."""
+    """Options of the search spaces of other models.
+
+    Three of them set fields of a strategy where no other model is searched.
+    """
 
     layers: Annotated[
         bool,
@@ -214,26 +190,50 @@ class ReferenceOptions:
         ),
     ] = False
     tp_overlap: Annotated[
-        bool | None,
+        str | None,
         typer.Option(
-            "--tp-overlap/--no-tp-overlap", help="calculon: try it.", rich_help_panel=OTHER_MODELS
+            "--tp-overlap",
+            metavar=f"[{'|'.join(TpOverlap)},...]",
+            help=f"{searched_help('tp_overlap')} With --reference calculon it has no value: try "
+            "overlap (default).",
+            rich_help_panel=Section.COMMUNICATION,
         ),
     ] = None
+    no_tp_overlap: Annotated[
+        bool,
+        typer.Option(
+            "--no-tp-overlap",
+            help="Short for --tp-overlap none.",
+            rich_help_panel=Section.COMMUNICATION,
+        ),
+    ] = False
     dp_overlap: Annotated[
         bool | None,
         typer.Option(
-            "--dp-overlap/--no-dp-overlap", help="calculon: try it.", rich_help_panel=OTHER_MODELS
+            "--dp-overlap/--no-dp-overlap",
+            help=f"{searched_help('dp_overlap')} With --reference calculon: try it (default) or "
+            "not.",
+            rich_help_panel=Section.COMMUNICATION,
         ),
     ] = None
     fused_activation: Annotated[
         str | None,
         typer.Option(
             "--fused-activation",
-            metavar="true|false|both",
-            help="calculon: fuse activations or not. Default: true.",
-            rich_help_panel=OTHER_MODELS,
+            metavar="[true|false|both]",
+            help=f"{searched_help('fused_activation')} Without a value: true, which is the default "
+            "with --reference calculon.",
+            rich_help_panel=Section.MEMORY,
         ),
     ] = None
+    no_fused_activation: Annotated[
+        bool,
+        typer.Option(
+            "--no-fused-activation",
+            help="Short for --fused-activation false.",
+            rich_help_panel=Section.MEMORY,
+        ),
+    ] = False
     mbs_break: Annotated[
         bool,
         typer.Option(
@@ -245,13 +245,42 @@ class ReferenceOptions:
     method: MethodOption = None
     domain: DomainOption = None
 
+    @property
+    def tries_tp_overlap(self) -> bool:
+        """Whether Calculon tries overlap of tensor-parallel communication."""
+        if self.tp_overlap not in (None, ALONE, TpOverlap.NONE):
+            raise flag_fault("tp_overlap", self.tp_overlap, "has no value with --reference")
+        return not self.no_tp_overlap and self.tp_overlap != TpOverlap.NONE
+
+    @property
+    def fused(self) -> str | None:
+        """Whether to fuse activations, as entered."""
+        return "false" if self.no_fused_activation else self.fused_activation
+
+    def fields(self) -> dict[str, object]:
+        """Return the values of fields that they set where no other model is searched."""
+        if self.tp_overlap == ALONE:
+            problem = f"needs a value ({', '.join(TpOverlap)}) unless --reference calculon is set"
+            raise missing_flag("tp_overlap", problem)
+        found = {
+            "tp_overlap": TpOverlap.NONE.value if self.no_tp_overlap else self.tp_overlap,
+            "dp_overlap": self.dp_overlap,
+            "fused_activation": "all" if self.fused == "both" else self.fused,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def refuse_others(self, problem: str) -> None:
+        """Refuse those that have no effect where no other model is searched."""
+        others = {"layers": self.layers, "mbs_break": self.mbs_break}
+        refuse_options(problem, **others, method=self.method, domain=self.domain)
+
     def entered(self) -> dict[str, dict[str, object]]:
         """Options by the model that they are for, with switches that were turned off as words."""
         return {
             "calculon": {
-                "tp_overlap": None if self.tp_overlap is None else str(self.tp_overlap).lower(),
+                "tp_overlap": "false" if self.no_tp_overlap else self.tp_overlap,
                 "dp_overlap": None if self.dp_overlap is None else str(self.dp_overlap).lower(),
-                "fused_activation": self.fused_activation,
+                "fused_activation": self.fused,
                 "mbs_break": self.mbs_break,
             },
             "nersc": {"method": self.method, "domain": self.domain},
@@ -273,13 +302,25 @@ def read_space(
     work
         Fields that a recipe sets.
     """
+    fields = _with_tp_exchange(fields)
     space = load_space(path, {})
     rest = {n: value for n, value in (work or {}).items() if n not in space.model_fields_set}
     fields = rest | dict(fields)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
 
 
-def merge_fields(short: Mapping[str, str | None], **others: Mapping[str, Any]) -> dict[str, Any]:
+def _with_tp_exchange(fields: Mapping[str, object]) -> dict[str, object]:
+    """Fields with what `sequence_parallel` is short for, which a space does not have."""
+    found = dict(fields)
+    is_split = found.pop("sequence_parallel", None)
+    if is_split is None:
+        return found
+    if "tp_exchange" in found:
+        raise flag_fault("sequence_parallel", is_split, "contradicts tp_exchange; set one")
+    return found | {"tp_exchange": TpExchange.RS_AG if is_split else TpExchange.ALL_REDUCE}
+
+
+def merge_fields(short: Mapping[str, object], **others: Mapping[str, Any]) -> dict[str, Any]:
     """Fields set by short flags, --fix and --allow, each by one of them only."""
     fields = {name: value for name, value in short.items() if value is not None}
     for flag, pairs in others.items():
@@ -300,7 +341,7 @@ def field_pairs(
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
     found: dict[str, object] = {}
     for text in texts or ():
-        for pair in (text,) if values == "several" else text.split(","):
+        for pair in (text,) if values == "several" else _pairs(text):
             name, equals, value = (word.strip() for word in pair.partition("="))
             if values == "several" and not equals:
                 every = OFFLOADS if name == "offload" else (name,)
@@ -313,9 +354,15 @@ def field_pairs(
             if field not in known:
                 words = allowed_words(name, (*known, *SHORT_NAMES), _LIST)
                 raise flag_fault(flag, name, f"no such field; {words}")
-            if values == "one" and (".." in value or value.lower() == "all"):
-                raise flag_fault(flag, pair, f"takes one value; for several use --allow {pair}")
+            if values == "one" and (".." in value or "," in value or value.lower() == "all"):
+                instead = "" if flag == "explain" else f"; for several use --allow {pair}"
+                raise flag_fault(flag, pair, f"takes one value{instead}")
             if field in found:
                 raise flag_fault(flag, pair, f"{field} is set twice")
             found[field] = value
     return found
+
+
+def _pairs(text: str) -> list[str]:
+    """Split ``a=1,b=2`` into pairs; what has no name belongs to the pair before it."""
+    return re.split(r",(?=[^,]*=)", text) if "=" in text.partition(",")[0] else text.split(",")

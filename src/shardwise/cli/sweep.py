@@ -75,10 +75,10 @@ class SearchOptions:
             rich_help_panel=_SWEEP,
         ),
     ] = None
-    reoptimise: Annotated[
+    reoptimize: Annotated[
         bool | None,
         typer.Option(
-            "--reoptimise/--fixed-plan",
+            "--reoptimize/--fixed-plan",
             help="With --sensitivity: search the best plan again for every change of the hardware "
             "(default), or keep the plan.",
             rich_help_panel=_SWEEP,
@@ -129,7 +129,7 @@ def command(
         typer.Option(
             "--vary",
             metavar="NAME=V1,V2,...",
-            help="Values of a figure of the system (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
+            help="Values of a system parameter (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
             "nics=0.5,1), of the model (seq_len, depth, hidden), or of a strategy field. Repeat "
             "for all combinations.",
             rich_help_panel=_SWEEP,
@@ -148,7 +148,7 @@ def command(
         bool,
         typer.Option(
             "--zip",
-            help="Advance all --vary together instead.",
+            help="Pair the values of all --vary one by one instead of combining them.",
             rich_help_panel=_SWEEP,
         ),
     ] = False,
@@ -168,8 +168,7 @@ def command(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Rank the figures of the hardware, and the constants of the model, by what twice "
-            "or half of each changes.",
+            help="Rank the system parameters by what doubling or halving each changes.",
             rich_help_panel=_SWEEP,
         ),
     ] = False,
@@ -238,14 +237,14 @@ def command(
         arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
     else:
         if not sensitivity:
-            plan = options.reoptimise
-            refuse_options("needs --sensitivity", reoptimise=plan, fixed_plan=plan is False)
+            plan = options.reoptimize
+            refuse_options("needs --sensitivity", reoptimize=plan, fixed_plan=plan is False)
         fields = merge_fields(
             flags,
             fix=fixed_fields,
             allow=field_pairs("allow", options.allow, values="several"),
         )
-        arguments = used(options, "objective", "max_memory", "reserve", "reoptimise")
+        arguments = used(options, "objective", "max_memory", "reserve", "reoptimize")
         work = _not_varied(chosen.question(launcher), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1

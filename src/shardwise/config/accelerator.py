@@ -137,7 +137,7 @@ class BenchmarkedMatmul(ProductFigures):
 
     throttle: Throttle
     cast_bytes: PerElement = 0
-    """Bytes moved at the memory's full rate for quantising one element of the input."""
+    """Bytes moved at the memory's full rate for quantizing one element of the input."""
     cast_grouping: Overhead = 0
     """Slow-down of that cast where the groups of 128 elements do not come in 16s: 16 / g - 1 times
     this for the largest g that divides their number."""
@@ -151,7 +151,7 @@ class BenchmarkedAttention(AttentionKernel):
     copy_bytes: PerElement = 0
     """Bytes moved at the memory's full rate to copy one element of a key or value to a cache."""
     cast_bytes: PerElement = 0
-    """The same for quantising one element of a query."""
+    """The same for quantizing one element of a query."""
 
 
 class BenchmarkedExperts(ConfigBase):
@@ -185,7 +185,7 @@ class Benchmarked(ConfigBase):
     """Figures of kernels alone, by kind; none is read by an estimate."""
 
     matmul: dict[MatmulName, BenchmarkedMatmul] = Field(default_factory=dict)
-    """Products with a fresh input that is quantised first: per tensor (fp8), in blocks, nvfp4."""
+    """Products with a fresh input that is quantized first: per tensor (fp8), in blocks, nvfp4."""
     attention: dict[AttentionName, BenchmarkedAttention] = Field(default_factory=dict)
     """By type and mask; mla has wider keys (192) than values (128)."""
     experts: dict[ExpertsName, BenchmarkedExperts] = Field(default_factory=dict)

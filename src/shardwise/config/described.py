@@ -20,6 +20,11 @@ class Described(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    def __dir__(self) -> list[str]:
+        """Names that a prompt completes: fields and own methods, without those of pydantic."""
+        inherited = {name for name in dir(BaseModel) if not name.startswith("_")}
+        return sorted({*super().__dir__()} - inherited | {*type(self).model_fields})
+
     @classmethod
     def descriptions(cls) -> Mapping[str, str]:
         """Return the docstrings of the fields that have one."""

@@ -63,7 +63,7 @@ class Attention(ConfigBase):
     sinks: bool = False
     """Whether each head has a learned logit that takes a share of the softmax (gpt-oss)."""
     qk_norm: Annotated[QkNorm, BeforeValidator(_qk_norm)] = QkNorm.NONE
-    """Whether queries and keys are normalised: per head (`true`), over the full width, or per head
+    """Whether queries and keys are normalized: per head (`true`), over the full width, or per head
     without weights."""
     rotary_dim: Whole | None = None
     """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
@@ -150,7 +150,7 @@ class Moe(ConfigBase):
     @model_validator(mode="after")
     def _enough_experts(self) -> Self:
         if self.activation == Activation.XIELU:
-            raise ValueError("activation: xielu has scalars of its own; not modelled for experts")
+            raise ValueError("activation: xielu has scalars of its own; not modeled for experts")
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than the experts, {self.experts}")
         if self.top_groups is not None and self.top_groups > self.experts:
@@ -309,7 +309,7 @@ class Model(Sourced):
         if self.norm == Norm.RMSNORM and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
         if self.mtp and (what := self._around_layers):
-            raise ValueError(f"{what}: not modelled with multi-token prediction (mtp)")
+            raise ValueError(f"{what}: not modeled with multi-token prediction (mtp)")
         if self.norm_bias and not self.norm_weight:
             raise ValueError("norm_bias: a norm without a weight has no bias")
         return self

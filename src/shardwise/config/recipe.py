@@ -64,6 +64,12 @@ class Recipe(ConfigBase):
     assumed: tuple[str, ...] = ()
     """What the strategy says although the source does not, a phrase each."""
 
+    def __repr__(self) -> str:
+        return f"<Recipe {self.name}: {self.model} on {self.system}, {self.gpus} GPUs>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
     @model_validator(mode="after")
     def _names_machine_and_batch(self) -> Self:
         for name in ("gpus", "global_batch_size"):

@@ -29,18 +29,18 @@ class Reliability(ConfigBase):
     """
 
     accelerator_mtbf: Duration | None = None
-    """Mean time between failures of one accelerator, whatever stops the job: hours of all
-    accelerators over interruptions [s]. Set this or `node_mtbf`."""
+    """Mean time between failures per accelerator [s], any cause: accelerator-hours over
+    interruptions, such as 50000h. Set this or `node_mtbf`."""
     node_mtbf: Duration | None = None
-    """Mean time between failures of one node [s]."""
+    """Mean time between failures per node [s]."""
     restart_time: Duration
-    """From a failure to the first step after it: seeing it, replacing the machine, starting,
-    reading the checkpoint [s]."""
+    """Time from a failure to the next step [s]: detection, node replacement, startup, checkpoint
+    load."""
     checkpoint_time: Duration | None = None
     """Time to write a checkpoint [s]. Set this or `storage_bandwidth`."""
     storage_bandwidth: ByteRate | None = None
-    """Bandwidth of all ranks together to the storage [byte/s], from which the time to write weights
-    and optimizer state follows."""
+    """Aggregate bandwidth to checkpoint storage [byte/s], which gives the time to write weights and
+    optimizer state."""
     checkpoint_interval: Duration | None = None
     """Working time between two checkpoints [s]; None: the one that makes the run shortest."""
     asynchronous: bool = False

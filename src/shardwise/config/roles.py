@@ -23,7 +23,7 @@ class Section(StrEnum):
 
     LAYOUT = "Layout"
     EXPERTS = "Experts"
-    MEMORY = "Memory"
+    MEMORY = "Sharding and memory"
     PIPELINE = "Pipeline"
     PRECISION = "Precision"
     COMMUNICATION = "Communication"

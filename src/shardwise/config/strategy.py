@@ -120,7 +120,7 @@ class Strategy(ConfigBase):
     dp: Annotated[
         Count | None, Role(In.LAYOUT, ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True, own_line=True)
     ] = None
-    """Data-parallel degree: replicas of the model."""
+    """Data-parallel degree: replicas of the model; None: GPUs over the other degrees."""
     vpp: Annotated[
         Count, Role(In.PIPELINE, ("bubble", "pp_comm"), DIVISORS, LAYOUT, own_line=True)
     ] = 1
@@ -143,7 +143,7 @@ class Strategy(ConfigBase):
     seq_len: Annotated[
         Count | None, Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
     ] = None
-    """Tokens per sequence."""
+    """Tokens per sequence; None: those of the model."""
     dtype: Annotated[
         Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(In.PRECISION, LAYERS, work=True)
     ] = Dtype.BF16
@@ -215,7 +215,8 @@ class Strategy(ConfigBase):
             implied=True,
         ),
     ] = None
-    """Pipeline schedule: the order of the micro-batches."""
+    """Pipeline schedule: the order of the micro-batches; None: 1f1b, or interleaved if vpp is
+    above 1."""
     first_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
     """Layers on the first stage; None: as many as on the others."""
     last_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
@@ -272,8 +273,8 @@ class Strategy(ConfigBase):
         Annotated[float, Field(ge=0.01, le=1e4), NO_FLAG] | None,
         Role(In.EXPERTS, (*COMPUTE, "ep_comm"), work=True),
     ] = None
-    """Capacity factor: tokens that an expert accepts over those of an even load. More are dropped,
-    unused room is padded; None: dropless."""
+    """Tokens that an expert accepts relative to an even split. Extra tokens are dropped and empty
+    slots padded; None: dropless."""
     expert_imbalance: Annotated[Ratio, Role(In.EXPERTS, (*COMPUTE, "ep_comm"), work=True)] = 1.0
     """Tokens sent to the busiest rank over those of an even load."""
     dispatcher: Annotated[
@@ -340,8 +341,7 @@ class Strategy(ConfigBase):
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
-    """Whether the strategy may need software that the stack is not: rules of what its release can
-    run do not apply."""
+    """Allow what this stack release cannot run."""
 
     if TYPE_CHECKING:  # short names, too
 

@@ -296,12 +296,11 @@ class Site(ConfigBase):
     """Where a cluster stands: what its building adds to its energy, and what that emits."""
 
     carbon_intensity: CarbonIntensity | None = None
-    """CO2-equivalents of the electricity [kg/kWh], as in 380 g/kWh; None: unknown."""
+    """Carbon intensity of the electricity [kg/kWh], such as 380 g/kWh; None: unknown."""
     carbon_source: str = ""
     """Who printed it, for which place and year."""
     pue: Annotated[float, Field(ge=1, le=10), NO_FLAG] | None = None
-    """Power usage effectiveness: energy of the building per energy of its computers; None:
-    unknown."""
+    """Facility energy over IT energy (power usage effectiveness); None: unknown."""
     pue_source: str = ""
 
 

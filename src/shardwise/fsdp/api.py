@@ -116,6 +116,11 @@ def plan_fsdp(
     progress
         Called before each task.
 
+    Returns
+    -------
+    FsdpPlan
+        The units, their times and memory; `help(shardwise.FsdpPlan)` lists its fields.
+
     Raises
     ------
     InputError

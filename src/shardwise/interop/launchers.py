@@ -79,6 +79,12 @@ def read_launch(
     variables
         Values of variables that a script leaves open.
 
+    Returns
+    -------
+    Launch
+        Model, strategy and stack of the file, and what was not understood;
+        `help(shardwise.Launch)` lists its fields.
+
     Raises
     ------
     InputError

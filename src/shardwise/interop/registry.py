@@ -1,4 +1,4 @@
-"""Files of other tools and launchers: recognised by their content, read as shardwise fields.
+"""Files of other tools and launchers: recognized by their content, read as shardwise fields.
 
 A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 """
@@ -14,7 +14,7 @@ from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
 from shardwise.interop.launch import Launch
 
-# The first format that recognises a file reads it.
+# The first format that recognizes a file reads it.
 FORMATS: tuple[FileFormat, ...] = (
     *amped.FORMATS,
     *calculon.FORMATS,

@@ -92,6 +92,12 @@ def choose_cluster(
     progress
         See `Progress`.
 
+    Returns
+    -------
+    ClusterChoice
+        Every system and size with days and price, the cheapest and the fastest;
+        `help(shardwise.ClusterChoice)` lists its fields.
+
     Raises
     ------
     InputError

@@ -124,6 +124,11 @@ def export(
     nearest
         Whether to write the nearest plan that the launcher can run, if it cannot run this one.
 
+    Returns
+    -------
+    Export
+        The files to write and their notes; `help(shardwise.Export)` lists its fields.
+
     Raises
     ------
     InputError

@@ -77,6 +77,11 @@ def estimate_recipe(recipe: Recipe | str | Path) -> RecipeEstimate:
     recipe
         A `Recipe`, its catalog name, or a file.
 
+    Returns
+    -------
+    RecipeEstimate
+        The estimate next to what was measured; `help(shardwise.RecipeEstimate)` lists its fields.
+
     Raises
     ------
     InputError

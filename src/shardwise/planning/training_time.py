@@ -66,6 +66,12 @@ def estimate_training_time(
     site
         Carbon intensity and PUE, which override those of the system.
 
+    Returns
+    -------
+    TrainingTime
+        Days, price, energy and failures of the training run; `help(shardwise.TrainingTime)` lists
+        its fields.
+
     Raises
     ------
     InputError

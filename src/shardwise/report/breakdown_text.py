@@ -193,7 +193,7 @@ def _rates(estimate: Estimate) -> list[str]:
         _line("TFLOP/s per GPU, of the model", model, "TFLOP/s"),
         _line("TFLOP/s at peak", peak * gpus, "TFLOP/s"),
         _line("TFLOP/s per GPU at peak", peak, "TFLOP/s"),
-        _line("Model FLOPs utilisation", estimate.mfu),
+        _line("Model FLOPs utilization", estimate.mfu),
     ]
 
 

@@ -177,6 +177,11 @@ def trace(
     operations
         Whether to write every kernel of one micro-batch too.
 
+    Returns
+    -------
+    Trace
+        The timeline of the step; `help(shardwise.Trace)` lists its fields.
+
     Raises
     ------
     InputError

@@ -20,7 +20,7 @@ from shardwise.interop.amped.translation import amped_case
 from shardwise.interop.calculon.translation import calculon_case
 from shardwise.interop.nersc.translation import nersc_case
 from shardwise.validate.measured.predict import Prediction, Translation, translate
-from shardwise.validate.measured.run import NotModelledError
+from shardwise.validate.measured.run import NotModeledError
 from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.simumax import Measured
 
@@ -44,7 +44,7 @@ def _predict_by(
     theirs, refused = None, None
     try:
         theirs = answer(translation)
-    except NotModelledError as reason:
+    except NotModeledError as reason:
         refused = str(reason)
     except InputError as error:
         refused = "; ".join(str(fault) for fault in error.faults)
@@ -66,13 +66,13 @@ def _calculon(translation: Translation) -> float:
     """Calculon's `total_time` [s]."""
     system = _CALCULON_SYSTEMS.get(translation.system.name)
     if system is None:
-        raise NotModelledError(f"Calculon has no file of {translation.system.name}")
+        raise NotModeledError(f"Calculon has no file of {translation.system.name}")
     strategy = translation.strategy
     if strategy.dtype == "bf16":
         strategy = strategy.model_copy(update={"dtype": Dtype.FP16})
     found = calculon_case(translation.model, system, strategy).answer()
     if "infeasible" in found:
-        raise NotModelledError(str(found["message"]))
+        raise NotModeledError(str(found["message"]))
     return float(found["total_time"])
 
 
@@ -80,7 +80,7 @@ def _nersc(translation: Translation) -> float:
     """`t` of NERSC's model [s]."""
     found = nersc_case(translation.model, translation.system, translation.strategy).answer()
     if "infeasible" in found:
-        raise NotModelledError(str(found["message"]))
+        raise NotModeledError(str(found["message"]))
     return float(found["t"])
 
 

@@ -68,6 +68,11 @@ def graph_of(
     model, system, strategy, **fields
         As for `estimate`.
 
+    Returns
+    -------
+    ComputeGraph
+        Nodes and edges; `help(shardwise.ComputeGraph)` lists its fields.
+
     Raises
     ------
     InputError

@@ -42,7 +42,7 @@ class Planned:
 
     @property
     def cost_s(self) -> float:
-        """What was minimised: exposed communication and recomputation [s]."""
+        """What was minimized: exposed communication and recomputation [s]."""
         return self.plan.exposed_s + self.plan.recompute_s
 
     @property

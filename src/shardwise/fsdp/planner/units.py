@@ -298,7 +298,7 @@ def checkpointed(
     ------
     InputError
         If one is unknown, lies inside another, or holds a unit: FSDP2 gathers that in the middle of
-        the recomputation, which is not modelled.
+        the recomputation, which is not modeled.
     """
     found = []
     for name in wrapping.checkpointed:

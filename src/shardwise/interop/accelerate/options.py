@@ -31,7 +31,7 @@ OPTIMIZERS = {
 
 MULTIPLE = ("MULTI_GPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA")
 TYPES = ("NO", *MULTIPLE, "FSDP", "DEEPSPEED", "MEGATRON_LM")
-"""Kinds of `distributed_type` that are modelled."""
+"""Kinds of `distributed_type` that are modeled."""
 
 TOP_IGNORED = (
     "compute_environment",

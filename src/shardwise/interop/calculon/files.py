@@ -334,7 +334,7 @@ _COMMON = {
     "training",
 }
 # Keys that no shardwise file and no Hugging Face model has, and how many of them identify the file,
-# so that it is recognised, and its other faults are reported, though half of it is missing.
+# so that it is recognized, and its other faults are reported, though half of it is missing.
 _IDENTIFYING: tuple[tuple[Kind, int, frozenset[str]], ...] = (
     ("model", 2, frozenset({"feedforward", "attn_heads", "attn_size", "num_blocks"})),
     ("system", 2, frozenset({"mem1", "mem2", "processing_mode", "networks"})),

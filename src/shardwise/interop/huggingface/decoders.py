@@ -82,7 +82,7 @@ def _when(c: Config, when: When) -> bool:
 
 
 def _must(c: Config, family: Family) -> None:
-    """Note keys whose value is not the one that is modelled; `=` stands before another key."""
+    """Note keys whose value is not the one that is modeled; `=` stands before another key."""
     for key, allowed, problem in family.must:
         value = c.value(key)
         is_key = isinstance(allowed, str) and allowed.startswith("=")
@@ -209,7 +209,7 @@ def _words(c: Config, key: str, depth: int, allowed: tuple[str, ...]) -> list[st
         c.wrong(key, f"must be a list of {depth} words, one for each layer", words)
         return [allowed[0]] * depth
     for word in sorted({str(word) for word in words} - set(allowed)):
-        c.wrong(key, f"not modelled; allowed: {', '.join(allowed)}", word)
+        c.wrong(key, f"not modeled; allowed: {', '.join(allowed)}", word)
     return [str(word) for word in words]
 
 

@@ -10,8 +10,8 @@ from shardwise.interop.huggingface.families import Family
 _BERT = Family(
     kinds=("bert",),
     must=(
-        ("position_embedding_type", "absolute", "relative positions are not modelled"),
-        ("tie_word_embeddings", True, "an untied head, which has two biases, is not modelled"),
+        ("position_embedding_type", "absolute", "relative positions are not modeled"),
+        ("tie_word_embeddings", True, "an untied head, which has two biases, is not modeled"),
     ),
     grouped=False,
     causal="is_decoder",

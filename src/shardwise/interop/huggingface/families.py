@@ -54,7 +54,7 @@ class Family:
     needed: tuple[str, ...] = ()
     """Keys that must be there: no class fills them in."""
     must: tuple[tuple[str, object, str], ...] = ()
-    """Key, the value that is modelled, and what any other means."""
+    """Key, the value that is modeled, and what any other means."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """What is left out where a key has a value."""
 
@@ -212,9 +212,9 @@ _OPT = Family(
     kinds=("opt",),
     names={"intermediate_size": ("ffn_dim",), "hidden_act": ("activation_function",)},
     must=(
-        ("do_layer_norm_before", True, "norms behind the residual additions are not modelled"),
-        ("layer_norm_elementwise_affine", True, "norms without weights are not modelled for OPT"),
-        ("word_embed_proj_dim", "=hidden_size", "an embedding of another width is not modelled"),
+        ("do_layer_norm_before", True, "norms behind the residual additions are not modeled"),
+        ("layer_norm_elementwise_affine", True, "norms without weights are not modeled for OPT"),
+        ("word_embed_proj_dim", "=hidden_size", "an embedding of another width is not modeled"),
     ),
     grouped=False,
     qkv_bias="enable_bias",
@@ -260,7 +260,7 @@ DENSE: dict[str, Family] = {
             (
                 "apply_residual_connection_post_layernorm",
                 False,
-                "residuals from behind the norms are not modelled",
+                "residuals from behind the norms are not modeled",
             ),
         ),
         activation="gelu",
@@ -368,9 +368,9 @@ DENSE: dict[str, Family] = {
             "num_attention_heads": ("n_heads", "num_attention_heads"),
         },
         must=(
-            ("no_bias", True, "biases: not modelled for MptForCausalLM"),
-            ("attn_config.alibi", True, "other positions are not modelled for MptForCausalLM"),
-            ("attn_config.qk_ln", False, "norms of queries and keys are not modelled"),
+            ("no_bias", True, "biases: not modeled for MptForCausalLM"),
+            ("attn_config.alibi", True, "other positions are not modeled for MptForCausalLM"),
+            ("attn_config.qk_ln", False, "norms of queries and keys are not modeled"),
         ),
         grouped=False,
         gated=False,
@@ -444,7 +444,7 @@ DENSE: dict[str, Family] = {
     ),
     "StableLmForCausalLM": Family(
         kinds=("stablelm",),
-        must=(("qk_layernorm", False, "norms of single heads are not modelled"),),
+        must=(("qk_layernorm", False, "norms of single heads are not modeled"),),
         qkv_bias="use_qkv_bias",
         norm="layernorm",
         parallel="use_parallel_residual",

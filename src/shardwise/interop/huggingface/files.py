@@ -173,7 +173,7 @@ class Config:
         """Note every key that changes the architecture in a way its family does not read."""
         for key, what in MATTERS.items():
             if key not in self.read and not self._says_nothing(key):
-                problem = f"{what}: not modelled for {architecture}"
+                problem = f"{what}: not modeled for {architecture}"
                 self.wrong(key, problem, self.data.get(key))
         for key in sorted(OF_EXPERTS & self.data.keys()):
             if self.read.isdisjoint(EXPERTS) and not self._says_nothing(key):

@@ -163,5 +163,5 @@ WRAPPERS = {
 
 
 def is_without_effect(key: str) -> bool:
-    """Whether a key is known to change nothing that is modelled, where no family reads it."""
+    """Whether a key is known to change nothing that is modeled, where no family reads it."""
     return key in _WITHOUT_EFFECT or key.endswith(_ENDS) or key.startswith(_STARTS)

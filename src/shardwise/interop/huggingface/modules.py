@@ -48,7 +48,7 @@ _ROLES = {
         "norm": r"[a-z_0-9]*(?:norm|ln|layernorm)[a-z_0-9]*",
     }.items()
 }
-# Module classes of what is not modelled, by a part of their name.
+# Module classes of what is not modeled, by a part of their name.
 _KINDS = {
     "Mamba layers": "mamba|mixer2|selectivescan|statespace",
     "linear attention": "deltanet|lightning|linearattention|rwkv|gatedlinear|retention",
@@ -74,7 +74,7 @@ _SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
 _CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "moe_top_k", "num_experts_per_token")
 
 
-class NotModelledError(Exception):
+class NotModeledError(Exception):
     """What stands in the way of reading a model from its modules, in the words of a refusal."""
 
 
@@ -111,18 +111,18 @@ def decoder_of_modules(kind: str, data: Mapping[str, Any]) -> Fields:
 
     Raises
     ------
-    NotModelledError
-        If `transformers` does not know the type or cannot build it, or something is not modelled.
+    NotModeledError
+        If `transformers` does not know the type or cannot build it, or something is not modeled.
     """
     config, model = _built(kind, data)
     for key, what in _ELSEWHERE.items():
         if getattr(config, key, None):
-            raise NotModelledError(f"{what} ({key}): not read from modules")
+            raise NotModeledError(f"{what} ({key}): not read from modules")
     for module in model.modules():
         name = type(module).__name__.lower()
         for what, pattern in _KINDS.items():
             if re.search(pattern, name) and name != "conv1d":  # GPT-2's class of linear layers
-                raise NotModelledError(f"{what} are not modelled ({type(module).__name__})")
+                raise NotModeledError(f"{what} are not modeled ({type(module).__name__})")
     table = model.get_input_embeddings().weight
     vocab, hidden = table.shape
     path, layers = _layers_of(model)
@@ -146,7 +146,7 @@ def _check(fields: Fields, model: Any) -> None:
     there = sum(p.numel() for p in model.parameters())
     there += sum(b.numel() for _, b in _selection_buffers(model))
     if read != there:
-        raise NotModelledError(f"its modules have {there} parameters, of which {read} are modelled")
+        raise NotModeledError(f"its modules have {there} parameters, of which {read} are modeled")
 
 
 def _built(kind: str, data: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -163,7 +163,7 @@ def _built(kind: str, data: Mapping[str, Any]) -> tuple[Any, Any]:
             problem = "transformers has no causal language model of this type"
         else:
             problem = f"transformers cannot build it: {type(error).__name__}: {reason}"
-        raise NotModelledError(problem) from None
+        raise NotModeledError(problem) from None
 
 
 def _layers_of(model: Any) -> tuple[str, list[Any]]:
@@ -177,7 +177,7 @@ def _layers_of(model: Any) -> tuple[str, list[Any]]:
     ]
     if len(lists) != 1:
         found = ", ".join(name for name, _ in lists) or "none"
-        raise NotModelledError(f"it must have one list of layers with attention, has: {found}")
+        raise NotModeledError(f"it must have one list of layers with attention, has: {found}")
     return lists[0][0], list(lists[0][1])
 
 
@@ -195,7 +195,7 @@ def _sorted(model: Any, path: str, depth: int) -> tuple[list[_Tensors], dict[str
             continue
         index, _, rest = name.removeprefix(f"{path}.").partition(".")
         if not tensors[int(index)].add(rest, prod(tensor.shape)):
-            raise NotModelledError(f"parameters that are not modelled: {rest}, in every such layer")
+            raise NotModeledError(f"parameters that are not modeled: {rest}, in every such layer")
     return tensors, outside
 
 
@@ -203,7 +203,7 @@ def _ends(config: Any, model: Any, outside: Mapping[str, tuple[int, ...]], hidde
     """Embedding, positions, final norm and head."""
     head = model.get_output_embeddings()
     if head is None:
-        raise NotModelledError("a model without a head is not modelled")
+        raise NotModeledError("a model without a head is not modeled")
     tied = head.weight is model.get_input_embeddings().weight
     fields: Fields = {
         "tied_embeddings": tied,
@@ -228,11 +228,11 @@ def _ends(config: Any, model: Any, outside: Mapping[str, tuple[int, ...]], hidde
         elif len(shape) == 2 and shape[1] == hidden and re.search(r"pos|wpe", name):  # noqa: PLR2004
             fields |= {"position": "learned", "max_positions": shape[0]}
         else:
-            raise NotModelledError(f"parameters that are not modelled: {name}")
+            raise NotModeledError(f"parameters that are not modeled: {name}")
     if not fields["position"] and getattr(config, "alibi", False):
         fields["position"] = "alibi"
     if not fields["position"]:
-        raise NotModelledError("positions are neither rotary nor learned; others are not modelled")
+        raise NotModeledError("positions are neither rotary nor learned; others are not modeled")
     return fields
 
 
@@ -246,7 +246,7 @@ def _windows(config: Any, layers: list[Any]) -> list[int | None]:
     if kinds is None:
         return [getattr(_attention_module(layer), "sliding_window", None) for layer in layers]
     for kind in sorted(set(kinds) - {"full_attention", "sliding_attention"}):
-        raise NotModelledError(f"layers of the kind {kind} are not modelled")
+        raise NotModeledError(f"layers of the kind {kind} are not modeled")
     window = getattr(config, "sliding_window", None)
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
@@ -270,7 +270,7 @@ def _layer(
     if count == 2:  # noqa: PLR2004
         is_pre = any(_PRE.match(name) for name in t.norms)
         return fields | {"norms": "pre" if is_pre else "post"}
-    raise NotModelledError(f"layers with {count} norms are not read from modules")
+    raise NotModeledError(f"layers with {count} norms are not read from modules")
 
 
 _PAIRS = 4
@@ -284,7 +284,7 @@ def _attention(config: Any, layer: Any, t: _Tensors, hidden: int, position: str)
     if head_dim is None or not {"q", "k", "v", "out"} <= t.weights.keys() | (
         {"q", "k", "v"} if "qkv" in t.weights else set()
     ):
-        raise NotModelledError("its attention is not read from modules: other projections")
+        raise NotModeledError("its attention is not read from modules: other projections")
     if "qkv" in t.weights:
         heads = int(stated or 0)
         kv_heads = (t.weights["qkv"] // hidden // head_dim - heads) // 2
@@ -319,13 +319,13 @@ def _activation(config: Any, *, gated: bool) -> str:
     word = next((str(w) for k in keys if (w := getattr(config, k, None))), "")
     words = GATED if gated else PLAIN
     if word not in words:
-        raise NotModelledError(f"the activation {word!r} is not modelled")
+        raise NotModeledError(f"the activation {word!r} is not modeled")
     return words[word]
 
 
 def _mlp(config: Any, t: _Tensors, hidden: int) -> Fields:
     if not {"up", "down"} <= t.weights.keys():
-        raise NotModelledError("its MLP is not read from modules: other projections")
+        raise NotModeledError("its MLP is not read from modules: other projections")
     gated = "gate" in t.weights or t.weights["up"] == 2 * t.weights["down"]
     return {
         "ffn": t.weights["down"] // hidden,
@@ -338,7 +338,7 @@ def _experts(config: Any, t: _Tensors, hidden: int) -> Fields:
     number = t.weights["router"] // hidden
     chosen = next((c for k in _CHOSEN if (c := getattr(config, k, None))), None)
     if not {"experts_up", "experts_down"} <= t.weights.keys() or not isinstance(chosen, int):
-        raise NotModelledError("its experts are not read from modules: other projections")
+        raise NotModeledError("its experts are not read from modules: other projections")
     gated = t.weights["experts_up"] == 2 * t.weights["experts_down"]
     return {
         "experts": number,

@@ -57,7 +57,7 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
     """
     for key in _OF_DIFFUSERS:
         if key in data:
-            raise refusal(source, key, data[key], "diffusion models are not modelled", data)
+            raise refusal(source, key, data[key], "diffusion models are not modeled", data)
     found = _language_model(data, source)
     config, architecture = found.config, found.architecture
     fields = found.fields
@@ -138,14 +138,14 @@ def _of_modules(data: Mapping[str, Any], source: str, field: str, named: str) ->
     Raises
     ------
     InputError
-        If it is not modelled or transformers is not installed.
+        If it is not modeled or transformers is not installed.
     """
     kind = data.get("model_type")
     if not (isinstance(kind, str) and is_unheard_of(named, data) and modules.is_installed()):
         raise refusal(source, field, named, reason_of(named, data), data)
     try:
         fields = modules.decoder_of_modules(kind, data)
-    except modules.NotModelledError as error:
+    except modules.NotModeledError as error:
         raise refusal(source, field, named, str(error), data) from None
     return _Language(config=Config(data, source=source), architecture=named, fields=fields)
 

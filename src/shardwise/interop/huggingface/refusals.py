@@ -9,12 +9,12 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop.huggingface.decoders import READERS
 from shardwise.interop.huggingface.keys import WRAPPERS
 
-STATES = "Mamba layers are not modelled"
-ENCODER_DECODER = "encoder-decoder models are not modelled"
-# Architectures that are not modelled by how their names begin, without case and underscores; longer
+STATES = "Mamba layers are not modeled"
+ENCODER_DECODER = "encoder-decoder models are not modeled"
+# Architectures that are not modeled by how their names begin, without case and underscores; longer
 # ones first.
 REFUSED: dict[str, tuple[str, ...]] = {
-    "linear attention is not modelled": (
+    "linear attention is not modeled": (
         *("bailinghybrid", "bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1"),
         *("minimaxtext", "olmohybrid", "qwen35", "qwen3next", "qwen4exp", "rwkv"),
     ),
@@ -27,40 +27,40 @@ REFUSED: dict[str, tuple[str, ...]] = {
         *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
         *("trocr", "umt5", "whisper"),
     ),
-    "encoders other than ViT, and BERT and RoBERTa that predict words, are not modelled": (
+    "encoders other than ViT, and BERT and RoBERTa that predict words, are not modeled": (
         *("albert", "bert", "camembert", "clip", "data2vec", "deberta", "distilbert", "electra"),
         *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
         *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
     ),
-    "sparse attention by an indexer is not modelled": (
+    "sparse attention by an indexer is not modeled": (
         *("axk2", "deepseekv32", "dots3note", "glmmoedsa", "hyv4"),
     ),
-    "compressed keys and values are not modelled": ("deepseekv4",),
-    "sparse or hashed attention is not modelled": ("bigbird", "reformer"),
-    "permuted attention is not modelled": ("xlnet",),
-    "differential attention is not modelled": ("diffllama",),
-    "dynamic masks of attention are not modelled": ("doge",),
-    "gates of the attention's output are not modelled": ("afmoe", "beam", "hrmtext", "laguna"),
-    "experts of the attention are not modelled": ("jetmoe",),
-    "relative positions between layers' segments are not modelled": ("cpmant", "inkling"),
-    "experts in parallel layers are not modelled": ("cohere2moe",),
-    "a dense MLP in parallel with the experts is not modelled": ("arctic", "snowflake"),
-    "two attentions in a layer, and experts that do nothing, are not modelled": ("longcatflash",),
-    "a norm of the experts' output is not modelled": ("axk1",),
-    "norms inside the blocks are not modelled": ("bitnet",),
-    "norms behind the residual additions are not modelled": ("git", "openaigpt"),
-    "embeddings of every layer are not modelled": (
+    "compressed keys and values are not modeled": ("deepseekv4",),
+    "sparse or hashed attention is not modeled": ("bigbird", "reformer"),
+    "permuted attention is not modeled": ("xlnet",),
+    "differential attention is not modeled": ("diffllama",),
+    "dynamic masks of attention are not modeled": ("doge",),
+    "gates of the attention's output are not modeled": ("afmoe", "beam", "hrmtext", "laguna"),
+    "experts of the attention are not modeled": ("jetmoe",),
+    "relative positions between layers' segments are not modeled": ("cpmant", "inkling"),
+    "experts in parallel layers are not modeled": ("cohere2moe",),
+    "a dense MLP in parallel with the experts is not modeled": ("arctic", "snowflake"),
+    "two attentions in a layer, and experts that do nothing, are not modeled": ("longcatflash",),
+    "a norm of the experts' output is not modeled": ("axk1",),
+    "norms inside the blocks are not modeled": ("bitnet",),
+    "norms behind the residual additions are not modeled": ("git", "openaigpt"),
+    "embeddings of every layer are not modeled": (
         *("gemma3n", "gemma4assistant", "gemma4for", "gemma4text"),
     ),
-    "adapters of vision and speech inside the layers are not modelled": ("phi4multimodal",),
-    "encoders of bytes are not modelled": ("blt",),
-    "biases of single layers are not modelled": ("gptneoxjapanese",),
-    "concatenated sinusoids of positions are not modelled": ("ctrl",),
-    "an embedding of languages is not modelled": ("xlmwithlmhead",),
-    "local codebooks and depth decoders are not modelled": ("moshi",),
-    "convolutions between layers of attention are not modelled": ("lfm2", "lfm3", "zaya"),
-    "cross-attention to images is not modelled": ("mllama",),
-    "recurrent layers are not modelled": ("recurrentgemma", "xlstm"),
+    "adapters of vision and speech inside the layers are not modeled": ("phi4multimodal",),
+    "encoders of bytes are not modeled": ("blt",),
+    "biases of single layers are not modeled": ("gptneoxjapanese",),
+    "concatenated sinusoids of positions are not modeled": ("ctrl",),
+    "an embedding of languages is not modeled": ("xlmwithlmhead",),
+    "local codebooks and depth decoders are not modeled": ("moshi",),
+    "convolutions between layers of attention are not modeled": ("lfm2", "lfm3", "zaya"),
+    "cross-attention to images is not modeled": ("mllama",),
+    "recurrent layers are not modeled": ("recurrentgemma", "xlstm"),
 }
 _UNDERSTOOD = {
     "{} layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

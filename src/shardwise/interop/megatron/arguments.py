@@ -124,7 +124,7 @@ def _read_option(arguments: Arguments, flag: str, values: tuple[str, ...]) -> No
     elif is_neutral(name) or (name in IMPLIED and values == IMPLIED[name]):
         pass
     else:
-        arguments.note(flag, values, "not modelled")
+        arguments.note(flag, values, "not modeled")
 
 
 def _read_known(arguments: Arguments, option: Option, flag: str, values: tuple[str, ...]) -> None:

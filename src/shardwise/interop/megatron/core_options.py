@@ -194,7 +194,7 @@ def read_core_fields(
     for unused in sorted(set(fields) - reading.used):
         value = fields[unused]
         if value not in (None, False, ()) and value != defaults.get(unused) and not neutral(unused):
-            reading.note(unused, "not modelled")
+            reading.note(unused, "not modeled")
     overrides = {"base": stack, **reading.overrides} if reading.overrides else stack
     strategy = dict(reading.strategy) | {"stack": overrides}
     loaded = Model.validated(model, source=source)

@@ -181,7 +181,7 @@ def _read_cp(reading: CoreReading, cp: int) -> None:
     if kind not in (*known, "a2a+p2p"):
         reading.fault("cp_comm_type", kind, f"allowed: {', '.join(known)}, a2a+p2p")
     elif kind not in known:
-        reading.note("cp_comm_type", "two levels are not modelled; predicted as a ring (p2p)")
+        reading.note("cp_comm_type", "two levels are not modeled; predicted as a ring (p2p)")
     reading.set("cp_exchange", known.get(kind, CpExchange.RING))
 
 
@@ -400,7 +400,7 @@ def read_memory(reading: CoreReading) -> None:
     elif granularity == Recompute.SELECTIVE:
         _read_modules(reading, modules or ("core_attn",))
     if reading.flag("distribute_saved_activations"):
-        reading.note("distribute_saved_activations", "not modelled")
+        reading.note("distribute_saved_activations", "not modeled")
     _read_offload(reading)
 
 
@@ -420,7 +420,7 @@ def _read_offload(reading: CoreReading) -> None:
     for name in ("cpu_offloading", "cpu_offloading_activations", "cpu_offloading_weights"):
         reading.flag(name)
     if layers:
-        reading.note("cpu_offloading_num_layers", "activations of some layers only: not modelled")
+        reading.note("cpu_offloading_num_layers", "activations of some layers only: not modeled")
     modules = reading.words("offload_modules")
     fused = reading.flag("use_transformer_engine_op_fuser")
     if fused and _FUSED_MODULE not in modules and reading.whole("num_moe_experts"):

@@ -107,7 +107,7 @@ _NEUTRAL = re.compile(
 IMPLIED: Mapping[str, tuple[str, ...]] = {
     "--transformer-impl": ("transformer_engine",),
 }
-"""Values that are those of every prediction; another one is not modelled."""
+"""Values that are those of every prediction; another one is not modeled."""
 VOCABULARIES: Mapping[str, int] = {
     "GPT2BPETokenizer": 50257,
     "Llama2Tokenizer": 32000,

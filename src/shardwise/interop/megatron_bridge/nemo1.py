@@ -235,7 +235,7 @@ def _set_optimizer(found: Tree, model: Tree) -> Iterator[NotUnderstood]:
 
 
 def _odd(model: Tree) -> Iterator[NotUnderstood]:
-    """Options whose values are not modelled."""
+    """Options whose values are not modeled."""
     if "megatron_amp_O2" in model and not model["megatron_amp_O2"]:
         because = "weights in 32 bits with autocast; predicted with weights in 16 bits"
         yield NotUnderstood(option="model.megatron_amp_O2", value=False, because=because)

@@ -79,7 +79,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
     path = job.shown(adapters.SECTION)
     own, notes = adapters.read_adapters(job.tree.get(adapters.SECTION), core.model, path)
     rest = [
-        NotUnderstood(option=job.shown(path), value=value, because="not modelled")
+        NotUnderstood(option=job.shown(path), value=value, because="not modeled")
         for path, value in found.rest.items()
         if has_effect(path, value)
     ]

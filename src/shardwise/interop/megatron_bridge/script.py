@@ -194,7 +194,7 @@ def _set_options(tree: Tree, named: Mapping[str, list[str]]) -> Iterator[NotUnde
             listed = name in ("recompute_modules", "cuda_graph_scope")
             put(tree, OPTIONS[name], _listed(words) if listed else value)
         elif name not in (*_READ, *_NEUTRAL):
-            yield NotUnderstood(option=f"--{name}", value=value, because="not modelled")
+            yield NotUnderstood(option=f"--{name}", value=value, because="not modeled")
 
 
 def _set_precision(tree: Tree, value: Leaf) -> None:

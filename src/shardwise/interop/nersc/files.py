@@ -123,7 +123,7 @@ class NerscSystem(ConfigBase):
 
 
 # Keys that no shardwise file and no other tool's has, and how many of them identify the file, so
-# that one is recognised though half of it is missing or misspelt.
+# that one is recognized though half of it is missing or misspelt.
 _OF_MODELS = frozenset({"l", "e", "h", "f", "depth"})
 _OF_SYSTEMS = frozenset(NerscSystem.model_fields) - {"empirical"}
 _ENOUGH = 3

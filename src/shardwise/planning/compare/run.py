@@ -50,6 +50,11 @@ def compare(
     system
         System of launch files, which do not hold one.
 
+    Returns
+    -------
+    Comparison
+        The scenarios side by side and what differs; `help(shardwise.Comparison)` lists its fields.
+
     Raises
     ------
     InputError

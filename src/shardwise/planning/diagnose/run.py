@@ -77,6 +77,11 @@ def diagnose(
     changes
         How many changes to propose at most.
 
+    Returns
+    -------
+    Diagnosis
+        Findings and proposed changes; `help(shardwise.Diagnosis)` lists its fields.
+
     Raises
     ------
     InputError

@@ -72,6 +72,12 @@ def explain(
     objective, max_memory, reserve, progress, **fixed
         As for `search`.
 
+    Returns
+    -------
+    Explanation
+        What is wrong with the strategy, or what is better; `help(shardwise.Explanation)` lists its
+        fields.
+
     Raises
     ------
     InputError

@@ -85,6 +85,11 @@ def largest_model(
         Calculon's study, of 0.9 to 268 trillion parameters, by default with its sequences of 8192
         tokens and its batch of 3072.
 
+    Returns
+    -------
+    LargestModel
+        The largest model and its neighbors; `help(shardwise.LargestModel)` lists its fields.
+
     Raises
     ------
     InputError

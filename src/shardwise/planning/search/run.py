@@ -113,7 +113,14 @@ def search(
         A launcher of `export`: the space has its stack unless it names one, and plans that the
         launcher cannot express are left out of the results.
     **fixed
-        Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``.
+        Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``. They are those of
+        `Strategy`, and `scope` and `batch` of `Space`.
+
+    Returns
+    -------
+    SearchResult
+        The best plans in `best`, counts and rejections; `help(shardwise.SearchResult)` lists its
+        fields.
 
     Raises
     ------

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
@@ -43,7 +43,7 @@ def sweep(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     sensitivity: bool = False,
-    reoptimise: bool | None = None,
+    reoptimize: bool | None = None,
     progress: Progress | None = None,
     launcher: str | None = None,
     **fixed: Unpack[SpaceKeywords],
@@ -69,7 +69,7 @@ def sweep(
     sensitivity
         Whether to compute how the step time of the best strategy depends on every figure of the
         system.
-    reoptimise
+    reoptimize
         With `sensitivity`: whether to search the best strategy again for every change of the
         hardware; by default wherever there is a search. If not, the plan is fixed.
     progress
@@ -77,7 +77,12 @@ def sweep(
     launcher
         As for `search`; not with a fixed strategy.
     **fixed
-        Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``.
+        Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``, as for `search`.
+
+    Returns
+    -------
+    SweepResult
+        The best plans of every point in `points`; `help(shardwise.SweepResult)` lists its fields.
 
     Raises
     ------
@@ -97,11 +102,12 @@ def sweep(
     """
     started = time.perf_counter()
     check_flags(together=together, sensitivity=sensitivity)
-    if reoptimise is not None:
-        check_flags(reoptimise=reoptimise)
+    reoptimize = _canonical(reoptimize, fixed)
+    if reoptimize is not None:
+        check_flags(reoptimize=reoptimize)
         if not sensitivity:
-            raise InputError(Fault(source="sweep", field="reoptimise", problem="needs sensitivity"))
-    again = bool(sensitivity and strategy is None and (reoptimise is None or reoptimise))
+            raise InputError(Fault(source="sweep", field="reoptimize", problem="needs sensitivity"))
+    again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
     the_model = Model.load(model)
     several: Any = system if isinstance(system, (list, tuple)) else [system]
@@ -121,10 +127,10 @@ def sweep(
         query = SweepQuery(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
-        work = SearchWork(query, sensitivity=sensitivity, reoptimise=again)
+        work = SearchWork(query, sensitivity=sensitivity, reoptimize=again)
     else:
         options = {"space": space, "objective": objective, "launcher": launcher}
-        _refuse_search_options(**options, reoptimise=reoptimise or None)
+        _refuse_search_options(**options, reoptimize=reoptimize or None)
         fields = {
             **explicit_fields(strategy),
             **{SHORT_NAMES.get(name, name): v for name, v in fixed.items()},
@@ -160,6 +166,14 @@ def sweep(
         complete=complete,
     )
     return result if target is None else exportable_sweep(result, target, the_model, systems)
+
+
+def _canonical(reoptimize: bool | None, fields: SpaceKeywords) -> bool | None:
+    """The value of `reoptimize`, also under its old name, which is removed from the fields."""
+    old = cast("dict[str, Any]", fields).pop("reoptimise", None)
+    if old is not None and reoptimize is not None:
+        raise InputError(Fault(source="sweep", field="reoptimise", problem="is set twice"))
+    return reoptimize if old is None else old
 
 
 def _outcomes(

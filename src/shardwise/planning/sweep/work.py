@@ -89,8 +89,8 @@ class Work(Protocol):
 class SearchWork:
     """Searches the space at every point, for all points of a group together."""
 
-    def __init__(self, query: SweepQuery, *, sensitivity: bool, reoptimise: bool) -> None:
-        self._query, self._sensitivity, self._reoptimise = query, sensitivity, reoptimise
+    def __init__(self, query: SweepQuery, *, sensitivity: bool, reoptimize: bool) -> None:
+        self._query, self._sensitivity, self._reoptimize = query, sensitivity, reoptimize
         self.candidates, self.objective = 0, "step_time"
 
     def on(self, group: Group, progress: Progress) -> list[Outcome]:
@@ -111,9 +111,9 @@ class SearchWork:
                 answers = influences(group.model, group.base, group.systems, table, on)
                 reserved = [plans[end].memory_reserved_bytes for end in firsts.tolist()]
                 answers = _within_limits(group, query, on, answers, reserved)
-                if self._reoptimise:
+                if self._reoptimize:
                     now = np.array([found.best[position].score[0] for position in on.tolist()])
-                    answers = _reoptimised(group, query, on, answers, now, progress)
+                    answers = _reoptimized(group, query, on, answers, now, progress)
                 sensitivity = dict(zip(on.tolist(), answers, strict=True))
         return [
             Outcome(
@@ -167,7 +167,7 @@ class _Changed:
     factor: float
 
 
-def _reoptimised(
+def _reoptimized(
     group: Group,
     query: SweepQuery,
     on: Ints,

@@ -145,7 +145,7 @@ def styled(
 
 
 def log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis that is labelled at 1, 2 and 5 of each decade."""
+    """A logarithmic axis that is labeled at 1, 2 and 5 of each decade."""
     decades = range(floor(log10(min(values))) - 1, floor(log10(max(values))) + 2)
     ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
     words = [f"{tick:,.0f}" if tick >= 1 else f"{tick:g}" for tick in ticks]

@@ -18,7 +18,7 @@ from shardwise.report.charts.common import (
 from shardwise.report.charts.plans import Quantity, rounded, short_name
 
 _GOOD_IS_BRIGHT = "Cividis"
-"""Color scale that reads the same to the color-blind and in grey (Nunez et al., 2018)."""
+"""Color scale that reads the same to the color-blind and in gray (Nunez et al., 2018)."""
 _MOST_COLUMNS_WITH_TEXT = 40
 # Pixels that a column of a map needs, and what is at its sides.
 _COLUMN, _AROUND = 34, 110
@@ -98,7 +98,7 @@ class Map:
         }
 
     def heat_map(self, subtitle: str, *, upwards: bool = False) -> Figure:
-        """Draw cells, grey ones where there is no value, and a frame around the best."""
+        """Draw cells, gray ones where there is no value, and a frame around the best."""
         go = plotly()
         columns = len(self.labels[1])
         font = {"size": max(8, min(14, 420 // columns))}

@@ -244,7 +244,7 @@ def _component(
 
 
 def _empty_columns(empty: Sequence[_Empty], *, few: bool) -> Trace:
-    """Grey columns where there is no strategy, with the reasons."""
+    """Gray columns where there is no strategy, with the reasons."""
     return plotly().Bar(
         x=[place.x for place in empty],
         y=[_PERCENT] * len(empty),

@@ -77,7 +77,7 @@ def contour(
     tokens: float | None = None,
     marks: Marks | None = None,
 ) -> Figure:
-    """Draw the best over two axes of numbers as filled contours; grey where there is nothing.
+    """Draw the best over two axes of numbers as filled contours; gray where there is nothing.
 
     Parameters
     ----------

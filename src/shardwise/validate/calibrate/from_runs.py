@@ -30,7 +30,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.validate.measured.own_runs import ENDINGS, is_run_file, read_run_file
 from shardwise.validate.measured.predict import translate
-from shardwise.validate.measured.run import NotModelledError, Run
+from shardwise.validate.measured.run import NotModeledError, Run
 from shardwise.validate.measured.statistics import Summary, signed_errors, summary
 from shardwise.validate.measured.store import read_runs
 
@@ -81,7 +81,7 @@ def _usable(run: Run, system: System) -> RunTime | Unusable:
     time = run.measured_step_time_s
     try:
         translation = translate(run)
-    except NotModelledError as reason:
+    except NotModeledError as reason:
         return Unusable(name=run.id, reason=str(reason))
     if time is None:
         return Unusable(name=run.id, reason="has no time of a step")

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from shardwise.config.model import Model
-from shardwise.validate.measured.run import Architecture, NotModelledError, Run
+from shardwise.validate.measured.run import Architecture, NotModeledError, Run
 
 _ACTIVATIONS = {"squared_relu": "relu2", "relu2": "relu2", "gelu": "gelu", "geglu": "geglu"}
 _USUAL_HEAD = 128
@@ -25,17 +25,17 @@ def model_of(run: Run, assumed: list[str]) -> Model:
 
     Raises
     ------
-    NotModelledError
+    NotModeledError
         For architectures that are not transformers, and those without their main widths.
     """
     row = run.model
     if "hybrid" in (row.arch or "") or "mamba" in (row.arch or ""):
-        raise NotModelledError("layers of a state space model (Mamba) are not modelled")
+        raise NotModeledError("layers of a state space model (Mamba) are not modeled")
     for name in ("layers", "hidden"):
         if getattr(row, name) is None:
-            raise NotModelledError(f"model.{name} is not stated")
+            raise NotModeledError(f"model.{name} is not stated")
     if row.ffn is None and row.moe_ffn is None:
-        raise NotModelledError("model.ffn is not stated")
+        raise NotModeledError("model.ffn is not stated")
     vocab = row.vocab
     if vocab is None:
         megatron = run.software.framework == "Megatron-LM"
@@ -91,7 +91,7 @@ def _layers(run: Run, assumed: list[str]) -> list[dict[str, object]]:
     experts = {"moe": _experts(row, assumed)}
     dense = row.dense_layers or 0
     if dense and len(attentions) > 1:
-        raise NotModelledError("leading dense layers with alternating windows are not modelled")
+        raise NotModeledError("leading dense layers with alternating windows are not modeled")
     if dense:
         counts = ((dense, {"mlp": _mlp(row)}), (row.layers - dense, experts))
         return [{"count": n, "attention": attentions[0][1], **b} for n, b in counts]
@@ -201,7 +201,7 @@ def _likely_heads(hidden: int, tp: int) -> int:
     """Number of heads of about the usual width that divides the hidden width and the ranks."""
     counts = [n for n in range(tp, hidden // 32 + 1, tp) if hidden % n == 0]
     if not counts:
-        raise NotModelledError("model.heads is not stated")
+        raise NotModeledError("model.heads is not stated")
     return min(counts, key=lambda n: abs(hidden / n - _USUAL_HEAD))
 
 
@@ -212,7 +212,7 @@ def _activation(row: Architecture) -> str:
 
 def _mlp(row: Architecture) -> dict[str, object]:
     if row.ffn is None:
-        raise NotModelledError("model.ffn is not stated")
+        raise NotModeledError("model.ffn is not stated")
     return {
         "ffn": row.ffn,
         "activation": _activation(row),

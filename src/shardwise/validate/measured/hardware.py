@@ -4,7 +4,7 @@ import re
 
 from shardwise.config.network import Tier
 from shardwise.config.system import System
-from shardwise.validate.measured.run import NotModelledError, Run
+from shardwise.validate.measured.run import NotModeledError, Run
 
 _GIGABIT = 1e9 / 8
 # Networks between nodes of more than one tier; machines of one have none to change.
@@ -83,7 +83,7 @@ def system_of(run: Run, assumed: list[str]) -> System:
 
     Raises
     ------
-    NotModelledError
+    NotModeledError
         If the accelerator is unknown or not in the catalog.
     """
     row = run.hardware
@@ -92,7 +92,7 @@ def system_of(run: Run, assumed: list[str]) -> System:
         text += f" {row.mem_gb:g} GB"
     name = next((name for pattern, name in _NAMES if re.search(pattern, text, re.IGNORECASE)), "")
     if not name:
-        raise NotModelledError(f"accelerator {row.accelerator}: not in the catalog")
+        raise NotModeledError(f"accelerator {row.accelerator}: not in the catalog")
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
     if row.per_node and (row.count or 1) > row.per_node:

@@ -24,7 +24,7 @@ from shardwise.ops.param_count import FlopsConvention, Parameters, count_paramet
 from shardwise.validate.measured.architecture import model_of
 from shardwise.validate.measured.hardware import system_of
 from shardwise.validate.measured.recompute import ignored_recompute
-from shardwise.validate.measured.run import NotModelledError, OwnRun, Run, RunFault
+from shardwise.validate.measured.run import NotModeledError, OwnRun, Run, RunFault
 from shardwise.validate.measured.software import ignored_software, stack_of, unknown_stack
 from shardwise.validate.measured.strategy import strategy_of
 from shardwise.validate.measured.words import ignored_words
@@ -149,17 +149,17 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
 
     Raises
     ------
-    NotModelledError
+    NotModeledError
         If that is impossible.
     """
     if isinstance(run, RunFault):
-        raise NotModelledError(run.fault)
+        raise NotModeledError(run.fault)
     if isinstance(run, OwnRun):
         if run.own_system is None:
-            raise NotModelledError("system is missing")
+            raise NotModeledError("system is missing")
         return Translation(model=run.own_model, system=run.own_system, strategy=run.own_strategy)
     if run.task == "pretrain-total":
-        raise NotModelledError("the total of a project, with its restarts, is not a step")
+        raise NotModeledError("the total of a project, with its restarts, is not a step")
     assumed: list[str] = []
     try:
         model = model_of(run, assumed)
@@ -168,7 +168,7 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
         stack = unknown_stack(run) if unknown_software else stack
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
-        raise NotModelledError("; ".join(str(fault) for fault in error.faults)) from None
+        raise NotModeledError("; ".join(str(fault) for fault in error.faults)) from None
     ignored = (*ignored_software(run), *ignored_recompute(run), *ignored_words(run))
     return Translation(
         model=model, system=system, strategy=strategy, assumed=tuple(assumed), ignored=ignored
@@ -217,7 +217,7 @@ def predict_runs(
     for position, run in enumerate(runs):
         try:
             translated[position] = translate(run, unknown_software=unknown_software)
-        except NotModelledError as reason:
+        except NotModeledError as reason:
             found[position] = Prediction(run=run, refused=str(reason))
     for rows in tables_of(translated):
         found |= _predicted(runs, rows, leave_out=leave_out)

@@ -171,7 +171,7 @@ _UNDERSTOOD = re.compile(
 
 
 def ignored_recompute(run: Run) -> tuple[str, ...]:
-    """What a row says of recompute that is not understood or not modelled."""
+    """What a row says of recompute that is not understood or not modeled."""
     settings = run.recompute or {}
     found = []
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
@@ -183,5 +183,5 @@ def ignored_recompute(run: Run) -> tuple[str, ...]:
     if unknown:
         found.append(f"recompute of {', '.join(unknown)}: not known")
     if settings.get("cpu_offloading_num_layers"):
-        found.append("activations of some layers on the host: not modelled")
+        found.append("activations of some layers on the host: not modeled")
     return tuple(found)

@@ -341,5 +341,5 @@ class RunFault(Run):
         return cls.validated({"id": name, "fault": text, **unknown}, source=name)
 
 
-class NotModelledError(Exception):
+class NotModeledError(Exception):
     """A run that cannot be predicted; the text is the reason."""

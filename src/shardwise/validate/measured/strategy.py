@@ -17,7 +17,7 @@ from shardwise.config.system import System
 from shardwise.estimator import estimate_many
 from shardwise.validate.measured.fine_tuning import memory_fields
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
-from shardwise.validate.measured.run import NotModelledError, Run
+from shardwise.validate.measured.run import NotModeledError, Run
 from shardwise.validate.measured.software import capacity_of, dispatcher_of, newest, truth
 from shardwise.validate.measured.words import FP8_SWITCHES
 
@@ -37,14 +37,14 @@ def strategy_of(
     p = run.parallelism
     gpus = run.hardware.count
     if gpus is None:
-        raise NotModelledError("hardware.count is not stated")
+        raise NotModeledError("hardware.count is not stated")
     tp, pp, cp = _accelerators_of_ranks(p.tp or 1, p.extra.get("unit")), p.pp or 1, p.cp or 1
     world = tp * pp * cp
     dp, rest = divmod(gpus, world)
     if rest:
-        raise NotModelledError(f"{gpus} accelerators are no multiple of tp x pp x cp, {world}")
+        raise NotModeledError(f"{gpus} accelerators are no multiple of tp x pp x cp, {world}")
     if run.global_batch is None:
-        raise NotModelledError("global_batch is not stated")
+        raise NotModeledError("global_batch is not stated")
     fields: dict[str, Any] = {
         "gpus": gpus,
         "tp": tp,
@@ -110,7 +110,7 @@ def _batches(run: Run, pp: int, dp: int, assumed: list[str]) -> tuple[int, ...]:
         return sizes
     size = size or 1
     if run.global_batch % (dp * size):
-        raise NotModelledError(
+        raise NotModeledError(
             f"global_batch {run.global_batch} is no multiple of {dp} replicas x micro_batch {size}"
         )
     return (size,)

@@ -2,7 +2,7 @@
 
 Rows name one thing in several ways (`tp_comm_overlap`, `tp-comm-overlap`, `TP_COMM_OVERLAP`).
 `FEATURES` has one name for each, the values that are understood, and whether the prediction uses
-it. What is not understood, or understood but not modelled, is listed with the prediction.
+it. What is not understood, or understood but not modeled, is listed with the prediction.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from shardwise.validate.measured.run import Run
 
-Use = Literal["used", "redundant", "not modelled"]
+Use = Literal["used", "redundant", "not modeled"]
 
 _FLAG = r"true|false|0|1|yes|no|none|"
 _OFF = r"false|0|no|none|\[\]|"
@@ -31,9 +31,9 @@ class Feature:
     """Regular expression of the values that are understood, in lower case."""
     aliases: tuple[str, ...] = ()
     off: str = _OFF
-    """Values that change nothing, so that a feature that is not modelled is not ignored."""
+    """Values that change nothing, so that a feature that is not modeled is not ignored."""
     why: str = ""
-    """Why it is not modelled."""
+    """Why it is not modeled."""
 
 
 def _same(*aliases: str, values: str = _FLAG) -> Feature:
@@ -41,7 +41,7 @@ def _same(*aliases: str, values: str = _FLAG) -> Feature:
 
 
 def _lacks(why: str, *aliases: str, off: str = _OFF) -> Feature:
-    return Feature(use="not modelled", values=_ANY, aliases=aliases, off=off, why=why)
+    return Feature(use="not modeled", values=_ANY, aliases=aliases, off=off, why=why)
 
 
 _REDUNDANT = Feature(use="redundant", values=_ANY)
@@ -136,7 +136,7 @@ FEATURES: Mapping[str, Feature] = {
         ),
         _REDUNDANT,
     ),
-    # Not modelled
+    # Not modeled
     "moe_grouped_gemm": _lacks(
         "one product per expert where the software groups them",
         "moe-grouped-gemm",
@@ -183,7 +183,7 @@ def ignored_words(run: "Run") -> Iterator[str]:
 
 
 def _ignored_features(run: "Run") -> Iterator[str]:
-    """Yield features that are not known, not understood or not modelled."""
+    """Yield features that are not known, not understood or not modeled."""
     for name, value in run.features.items():
         feature = FEATURES.get(name)
         text = str(value).lower()
@@ -193,8 +193,8 @@ def _ignored_features(run: "Run") -> Iterator[str]:
                 yield f"{shown}: not known"
         elif not re.fullmatch(feature.values, text):
             yield f"{shown}: not understood"
-        elif feature.use == "not modelled" and not re.fullmatch(feature.off, text):
-            yield f"{shown}: not modelled ({feature.why})"
+        elif feature.use == "not modeled" and not re.fullmatch(feature.off, text):
+            yield f"{shown}: not modeled ({feature.why})"
 
 
 _NO_FLASH = re.compile(r"unfused|no flash|pre-flash|without flash|eager|math kernel", re.IGNORECASE)

@@ -11,7 +11,7 @@ How far each part is to be trusted:
   (`interop.amped.formulas`), labels and order of the breakdown.
 - Medium: times of compute, tensor, pipeline and data parallelism, the bubble and the total. They
   follow a description of the program as a derivative extended it. Left out as the derivative's own:
-  links halved by oversubscription, optical circuit switching, the length of a summarisation.
+  links halved by oversubscription, optical circuit switching, the length of a summarization.
 - Low: the all-to-all of experts (`layer_times.MoE_overhead_per_layer_fw_pass`), of which only what
   it is split over is known; `total_MACs` and what follows from it; the curve of the efficiency,
   whose form was not found: give one as points and a cap. The constant 0.51 was found.

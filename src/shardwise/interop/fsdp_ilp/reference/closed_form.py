@@ -110,7 +110,7 @@ def columns(info: ModuleInfo, comm: CommTimes, world_size: int, units: ArrayLike
         m_i = C_i + sum over i and its ancestors j of (p_j + g_j)
 
     Where no unit follows, the last module of the order stands for it, with a latency alone; what
-    follows the last module itself takes nothing. Both are artefacts of the original.
+    follows the last module itself takes nothing. Both are artifacts of the original.
     Source: sanketpurandare/scyther, commit 9cd9397, fsdp_ilp.py (sections 1.3 and 1.4).
 
     Parameters

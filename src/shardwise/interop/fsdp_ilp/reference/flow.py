@@ -148,7 +148,7 @@ def _costs(
         backward    e_i >= sum over c of z'(i, c) A(c) + sum over c of z(i, c) R(c) - B_i x_i
 
     with z along the forward, z' along the backward order. What follows the last module of either
-    order has no time, not even a latency (an artefact of the original).
+    order has no time, not even a latency (an artifact of the original).
 
     Parameters
     ----------

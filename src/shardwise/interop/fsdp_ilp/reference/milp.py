@@ -23,7 +23,7 @@ from shardwise.errors import Fault, InputError, ShardwiseError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Milp:
-    """Minimise cost x; lower <= x <= upper; row_lower <= A x <= row_upper; some x integers."""
+    """Minimize cost x; lower <= x <= upper; row_lower <= A x <= row_upper; some x integers."""
 
     cost: Floats
     lower: Floats
@@ -150,7 +150,7 @@ def run_solver(
     log: bool = False,
     time_limit_s: float | None = None,
 ) -> Answer:
-    """Minimise a mixed-integer linear program.
+    """Minimize a mixed-integer linear program.
 
     Parameters
     ----------

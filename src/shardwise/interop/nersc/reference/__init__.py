@@ -10,7 +10,7 @@ How far each part is to be trusted:
 - Its authors report 2 to 26 % between the model and runs on 512 A100. Collectives of more than 64
   MiB among up to 64 nodes with all their NICs are within 8 % of measured ones; small ones are timed
   at half of their measured time.
-- Not modelled: embeddings, head, loss, optimizer step, recompute, workspace, residuals.
+- Not modeled: embeddings, head, loss, optimizer step, recompute, workspace, residuals.
 
 Faults reproduced:
 

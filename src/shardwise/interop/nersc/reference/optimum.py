@@ -189,7 +189,7 @@ def _panel_numbers(e: int, start: int) -> Ints:
 
 
 def _placements(layouts: Layouts, domain: int) -> Choices:
-    """Ordered factorisations of a domain whose factors divide their groups."""
+    """Ordered factorizations of a domain whose factors divide their groups."""
     table = _factorisations(domain)
     groups = layouts.m1, layouts.m2, layouts.dp, layouts.pp
     common = np.gcd(np.stack(groups, axis=1), domain)
