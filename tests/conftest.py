@@ -25,11 +25,12 @@ pytest.register_assert_rewrite("emitted_calls", "traced_modules")
 # Files whose tests share what takes seconds to make: one worker runs all tests of a group.
 GROUPS = {
     **dict.fromkeys(("accuracy_page", "measured_gate", "measured_memory"), "predictions"),
+    **dict.fromkeys(("conformance", "conformance_sizes"), "runs of Calculon"),
     **{
         name: name
         for name in (
-            *("conformance", "distinct", "search_brute_force", "search_near", "search_optima"),
-            *("search_store", "validate_simumax"),
+            *("distinct", "search_brute_force", "search_near", "search_optima", "search_store"),
+            "validate_simumax",
         )
     },
 }
