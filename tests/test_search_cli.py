@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from remembered import remembered
 from rows import each_row
 from shardwise.planning.search import pieces
 
@@ -11,6 +12,13 @@ pytestmark = pytest.mark.any_software
 
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
 FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _once():
+    """The same search is made once, however many tests look at what it gives."""
+    with remembered("shardwise.cli.search.search", "shardwise.cli.search.explain"):
+        yield
 
 
 def test_the_json_has_what_the_contract_names(shardwise):
