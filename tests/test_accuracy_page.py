@@ -30,7 +30,9 @@ def test_the_pages_show_the_errors_as_they_are(predictions):
         if os.environ.get("SHARDWISE_UPDATE_DOCS"):
             page.write_text(expected, encoding="utf-8")
         else:
-            stale = f"{page.name} is stale: SHARDWISE_UPDATE_DOCS=1 pytest -m '' {Path(__file__).name}"
+            stale = (
+                f"{page.name} is stale: SHARDWISE_UPDATE_DOCS=1 pytest -m '' {Path(__file__).name}"
+            )
             assert text == expected, stale
 
 

@@ -86,7 +86,9 @@ def test_components_add_up_on_both_sides(tmp_path):
 def test_a_log_alone_shows_the_level_and_what_would_explain_it(tmp_path):
     """Slow products without a trace: the cause is unknown, but the factor that explains it fits."""
     slow = Slow(products=1.5)
-    found = _diagnosed(tmp_path, Launched(case=CASES["replicas"], slow=slow), traced=False, changes=0)
+    found = _diagnosed(
+        tmp_path, Launched(case=CASES["replicas"], slow=slow), traced=False, changes=0
+    )
     (finding,) = found.findings
     by_name = {one.what: one for one in finding.possible}
 
