@@ -25,27 +25,32 @@ pytest.register_assert_rewrite("emitted_calls", "traced_modules")
 # Files whose tests share what takes seconds to make: one worker runs all tests of a group.
 GROUPS = {
     **dict.fromkeys(("accuracy_page", "measured_gate", "measured_memory"), "predictions"),
-    **{
-        name: name
-        for name in (
-            *("conformance", "distinct", "search_brute_force", "search_near", "search_optima"),
-            *("search_store", "validate_simumax"),
-        )
-    },
+    **dict.fromkeys(("conformance", "conformance_sizes"), "runs of Calculon"),
 }
+# Files that take longest, to start with.
+LONGEST = (
+    *("largest", "search_cli", "cluster_choice", "search_store", "docs", "fsdp_cli"),
+    *("narrow_terminals", "bounded_search", "distinct", "sweep", "capabilities", "diagnose"),
+    *("search_optima", "search_brute_force", "search_near", "conformance", "search_progress"),
+)
+
+
+def _file(path):
+    return path.removeprefix("test_").removesuffix(".py")
 
 
 def pytest_collection_modifyitems(items):
-    """Start with the groups, which take longest."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in GROUPS)
+    """Start with what takes longest."""
+    places = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(_file(item.path.name), len(places)))
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hand out single tests, but groups as one: `--dist loadgroup` does not with pytest 9.2."""
+    """Hand out files, whose tests share fixtures, or groups of them, as one."""
 
     def _split_scope(self, nodeid):
-        file = nodeid.split("::")[0].rpartition("/")[2]
-        return GROUPS.get(file.removeprefix("test_").removesuffix(".py"), nodeid)
+        file = _file(nodeid.split("::")[0].rpartition("/")[2])
+        return GROUPS.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -9,7 +9,13 @@ from launcher_rules.plan import plan_of
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.strategy_table import Table
 from shardwise.interop.launch import Launcher, LaunchPlan
-from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.constraints import CONSTRAINTS
+
+
+def is_legal(model: Model, system: System, strategy: Strategy) -> bool:
+    """Whether nothing refuses a strategy; last come the rules of software, which most break."""
+    table = Table.of(model, [strategy])
+    return not any(one.violated(model, system, table)[0] for one in reversed(CONSTRAINTS))
 
 
 def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> Iterator[LaunchPlan]:
@@ -33,7 +39,7 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
             strategy = Strategy(**row).resolved(model)
         except InputError:
             continue
-        if illegal_faults(model, system, Table.of(model, [strategy])):
+        if not is_legal(model, system, strategy):
             continue
         if any(launcher.faults(model, strategy)):
             continue

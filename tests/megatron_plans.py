@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from launch_plans import is_legal
 from launcher_draws import MODELS, NVIDIA, draw
 from shardwise import Model, Strategy, System
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.interop.launch import LaunchPlan
 from shardwise.interop.megatron.core_strategy import order_of, overlaps_tp
-from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 
 ASSUMED = ("document_len", "expert_imbalance")
@@ -26,10 +26,9 @@ def legal_plans(
         model, system = Model.load(drawn.choice(MODELS)), System.load(drawn.choice(NVIDIA))
         try:
             strategy = Strategy(**draw(drawn, stack)).resolved(model)
-            refuse_illegal(model, system, Table.of(model, [strategy]))
         except InputError:
             continue
-        if not list(faults(model, strategy)):
+        if is_legal(model, system, strategy) and not list(faults(model, strategy)):
             found += 1
             yield LaunchPlan(model=model, system=system, strategy=strategy)
 

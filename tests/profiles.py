@@ -24,14 +24,14 @@ def examples(count, **changes):
     return settings(max_examples=scaled, **changes)
 
 
-def drawn(count):
-    """How many of `count` cases that a test draws by itself: all in `nightly`, else a third."""
-    return count if _is_nightly() else -(-count // 3)
+def drawn(count, part=3):
+    """How many of `count` cases that a test draws by itself: all in `nightly`, else a part."""
+    return count if _is_nightly() else -(-count // part)
 
 
-def sampled(cases):
-    """Those of some cases that a test looks at: all in `nightly`, else every third."""
-    return list(cases)[:: 1 if _is_nightly() else 3]
+def sampled(cases, part=3):
+    """Those of some cases that a test looks at: all in `nightly`, else every third or so."""
+    return list(cases)[:: 1 if _is_nightly() else part]
 
 
 def _is_nightly():

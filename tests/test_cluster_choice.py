@@ -6,6 +6,7 @@ import math
 import pytest
 
 from profiles import sampled
+from remembered import remembered
 from rows import each_row
 from shardwise import InputError, System, choose_cluster, search
 from shardwise.planning.search.space import Space
@@ -37,6 +38,13 @@ def choice(**words):
     """A choice for Llama 3 8B on 100 billion tokens."""
     asked = {"systems": SYSTEMS, "tokens": "100B", "space": FEW} | SIZES | words
     return choose_cluster("llama3-8b", **asked)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _once():
+    """The same system with the same sizes is searched once: limits and prices come after it."""
+    with remembered("shardwise.planning.cluster_choice.search"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -244,8 +252,9 @@ def test_systems_are_configs_too():
     assert found.cheapest == 1
 
 
-def test_one_progress_over_all_searches():
+def test_one_progress_over_all_searches(monkeypatch):
     """From 0 to the number of systems, never back; an interruption leaves what is done."""
+    monkeypatch.setattr("shardwise.planning.cluster_choice.search", search)
     seen = []
     choice(gpus=64, gbs=256, progress=lambda *words: seen.append(words))
     shares = [done for done, _, _ in seen]

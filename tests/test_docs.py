@@ -9,6 +9,7 @@ import os
 import pkgutil
 import re
 from contextlib import redirect_stdout
+from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -22,21 +23,33 @@ from shardwise.cli import run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Pages whose commands take seconds; .ci/run looks at them too.
+# Pages and modules whose examples take seconds; .ci/run looks at them too.
 SLOW = [
     ROOT / "docs" / name
     for name in (
+        "guides/cluster.md",
+        "guides/fit.md",
         "guides/fsdp-units.md",
         "guides/layout.md",
+        "guides/slow-run.md",
         "reference/largest-model.md",
         "reference/search.md",
+        "reference/search-space.md",
     )
 ]
+SLOW_MODULES = (
+    "shardwise.fsdp.result",
+    "shardwise.planning.cluster_choice",
+    "shardwise.planning.diagnose.results",
+    "shardwise.planning.search.largest_model",
+    "shardwise.planning.search.results",
+)
 GLOBAL = ("--verbose", "--log")  # may stand after the verb, too
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
 
+@cache
 def _output(command):
     out = StringIO()
     with redirect_stdout(out):
@@ -49,13 +62,15 @@ def _name(page):
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=pytest.mark.nightly if page in SLOW else (), id=_name(page))
-        for page in PAGES
-    ],
-)
+def _each(cases, slow, name=str):
+    """Parameters of a test; those that take seconds are left to .ci/run."""
+    return [
+        pytest.param(one, marks=pytest.mark.nightly if one in slow else (), id=name(one))
+        for one in cases
+    ]
+
+
+@pytest.mark.parametrize("page", _each(PAGES, SLOW, _name))
 def test_commands_print_what_the_page_shows(page):
     """Each `$ shardwise ...` of a page prints exactly the lines below it."""
     text = page.read_text(encoding="utf-8")
@@ -68,7 +83,7 @@ def test_commands_print_what_the_page_shows(page):
     assert shown == printed
 
 
-@each_row("page", PAGES)
+@pytest.mark.parametrize("page", _each(PAGES, SLOW, _name))
 def test_python_examples_give_what_the_page_shows(page):
     """Each `>>>` of a page gives the lines below it."""
     text = page.read_text(encoding="utf-8")
@@ -78,12 +93,14 @@ def test_python_examples_give_what_the_page_shows(page):
     assert result.failed == 0, report.getvalue()
 
 
-def test_docstring_examples_hold():
+@pytest.mark.parametrize("slow", _each((False, True), (True,)))
+def test_docstring_examples_hold(slow):
     """Each `>>>` in a docstring of the package gives what it shows."""
     names = [m.name for m in pkgutil.walk_packages(shardwise.__path__, "shardwise.")]
+    assert set(SLOW_MODULES) <= set(names)
     if find_spec("nicegui") is None:  # an extra
         names = [name for name in names if not name.startswith("shardwise.web.")]
-    modules = [importlib.import_module(name) for name in names]
+    modules = [importlib.import_module(one) for one in names if (one in SLOW_MODULES) == slow]
     shown = [m for m in modules if ">>>" in Path(m.__file__).read_text(encoding="utf-8")]
     results = [doctest.testmod(module) for module in shown]
     assert sum(result.attempted for result in results) > 0

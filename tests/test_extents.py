@@ -175,6 +175,7 @@ def test_a_search_tries_every_placement() -> None:
     model, machine = MODEL, System.load("h100-sxm")
     fixed: dict[str, Any] = {"gpus": 32, "gbs": 32, "seq_len": 32, "mbs": 1, "vpp": 1}
     fixed |= {"recompute": "none", "tp_overlap": "none", "zero": 1, "schedule": "1f1b"}
+    fixed |= {"fused_activation": False, "dp_overlap": True, "offload_weights": False}
     by_order = search(model, machine, fixed)
     seated = search(model, machine, fixed | {"extents": "all"})
     assert seated.best[0].step_time_s <= by_order.best[0].step_time_s * (1 + 1e-12)
@@ -196,7 +197,7 @@ def test_a_search_tries_every_placement() -> None:
         and layout["tp"] <= 8
         and layout["pp"] <= 4
     )
-    plain = {"tp_exchange": "all_reduce", "dp_overlap": False, "fused_activation": False}
+    plain = {"tp_exchange": "all_reduce", "dp_overlap": False}
     plain |= {f"offload_{part}": False for part in ("weights", "activations", "optimizer")}
     alone = search(model, machine, fixed | plain | {"extents": "all", "zero": 0})
     assert alone.candidates == counted

@@ -6,9 +6,17 @@ from importlib.util import find_spec
 import pytest
 
 from fsdp_words import CONFIG, FAST, OPERATIONS, timeless
+from remembered import remembered
 from shardwise import InputError, plan_fsdp
 from shardwise.errors import ShardwiseError
 from shardwise.fsdp import sources
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _once():
+    """The same plan is made once."""
+    with remembered("shardwise.fsdp.api.plan_fsdp"):
+        yield
 
 
 class TestOwnWrapping:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from rows import each_row, first_of
 from shardwise import InputError, Model, System, search
@@ -42,6 +43,8 @@ FEW = {
     "vpp": 1,
     "mbs": 1,
 }
+# Where the strategies do not matter at all.
+ONE = HERE | FEW | {"recompute": "full", "zero": 0}
 
 
 def line(hidden):
@@ -89,7 +92,7 @@ def test_a_shape_of_gpt3s_width_has_its_parameters():
     first_of(
         2,
         [
-            ("h100-sxm", 4, 1, 333, 12, {"tp_exchange": "p2p_rs_ag"}),
+            ("h100-sxm", 2, 1, 333, 8, {"tp_exchange": "p2p_rs_ag"}),
             ("calculon-h100-80g-nvl8", 2, 2, 1024, 6, {"training": False}),
             ("a100-40gb-pcie", 1, 1, 1024, 9, {}),
             ("calculon-h100-80g-nvl8", 3, 1, 333, 0.25, {"stack": "calculon"}),
@@ -128,8 +131,9 @@ def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
 
 def test_the_best_strategy_is_the_best_of_the_whole_space():
     """Degrees with which nothing fits are left out of the search; the answer is the same."""
-    found = largest_model("h100-sxm", gpus=8, seq_len=1024, count=1)
-    space = {"gpus": 8, "gbs": 8, "seq_len": 1024, "scope": "full", "any_software": True}
+    few = {"mbs": 1, "placement": "tp-cp-dp-pp", "tp_overlap": "stack"}
+    found = largest_model("h100-sxm", gpus=4, seq_len=512, count=1, space=few)
+    space = few | {"gpus": 4, "gbs": 4, "seq_len": 512, "scope": "full", "any_software": True}
     whole = search(Model.validated(found.model), "h100-sxm", space, top=1, all_variants=True)
     assert found.best.strategy == whole.best[0].strategy
     assert found.best.step_time_s == whole.best[0].step_time_s
@@ -156,7 +160,7 @@ def test_nothing_larger_fits():
 
 def test_a_larger_shape_may_fit_where_a_smaller_one_does_not():
     """Its heads have the better divisors for 28 GPUs: the search is not a bisection."""
-    ladder = largest_model("a100-40gb-pcie", gpus=28, space=FEW).ladder
+    ladder = largest_model("a100-40gb-pcie", gpus=28, space=FEW, count=8).ladder
     fits = [shape.fits for shape in ladder]
     assert fits != sorted(fits, reverse=True)
     assert [shape.heads for shape in ladder if shape.fits][-1] == 112
@@ -164,13 +168,13 @@ def test_a_larger_shape_may_fit_where_a_smaller_one_does_not():
 
 def test_the_ladder_is_sorted_around_the_limit():
     """Smaller shapes, the largest that fits, and as many beyond it."""
-    found = largest_model("h100-sxm", gpus=2, space=FEW, count=6)
+    found = largest_model("h100-sxm", gpus=1, space=ONE, count=6)
     sizes = [shape.parameters for shape in found.ladder]
     assert len(sizes) == 6
     assert sizes == sorted(sizes)
     assert found.ladder[2] == found.largest
     assert not any(shape.fits for shape in found.ladder[3:])
-    assert len(largest_model("h100-sxm", gpus=2, space=FEW, count=1).ladder) == 1
+    assert len(largest_model("h100-sxm", gpus=1, space=ONE, count=1).ladder) == 1
 
 
 def test_spare_room_is_that_of_the_roomiest_strategy():
@@ -210,32 +214,34 @@ def test_the_tier_that_is_too_small_is_named():
     system = System.load("h100-sxm").to_dict()
     system["accelerator"]["memory"][1]["capacity"] = "40 GiB"
     always = {f"offload_{part}": True for part in ("weights", "activations", "optimizer")}
-    found = largest_model(System.load(system), gpus=1, space=FEW | always, count=2)
+    found = largest_model(System.load(system), gpus=1, space=ONE | always, count=2)
     assert found.ladder[-1].tightest_tier == "host"
     assert found.ladder[-1].spare_bytes < 0
 
 
 def test_a_space_gives_batch_and_length():
     """What is not given beside it is taken from the space, then from the defaults."""
-    few = HERE | FEW
-    told = few | {"gbs": 12, "seq_len": 4096}
-    found = largest_model("h100-sxm", gpus=2, space=told, count=1)
+    few = {"gpus": 2, "count": 1, "max_memory": "20 GiB"}
+    told = ONE | {"gbs": 12, "seq_len": 4096}
+    found = largest_model("h100-sxm", space=told, **few)
     assert (found.global_batch_size, found.seq_len) == (12, 4096)
     assert found.best.strategy["global_batch_size"] == 12
     assert found.model["seq_len"] == 4096
-    found = largest_model("h100-sxm", gpus=2, space=told, gbs=8, count=1)
+    found = largest_model("h100-sxm", space=told, gbs=8, **few)
     assert (found.global_batch_size, found.seq_len) == (8, 4096)
-    found = largest_model("h100-sxm", gpus=2, space=few, count=1)
+    found = largest_model("h100-sxm", space=ONE, **few)
     assert (found.global_batch_size, found.seq_len) == (2, 2048)
 
 
 def test_the_verb_prints_the_ladder_and_writes_the_model(shardwise, tmp_path):
     """A table for people, JSON for scripts, and a model to go on with."""
     path = tmp_path / "largest.yaml"
-    words = ("models", "--largest-for", "h100-sxm", "--gpus", 2, "--count", 3)
+    space = tmp_path / "space.yaml"
+    space.write_text(yaml.safe_dump(FEW | {"recompute": "full", "zero": 0}), encoding="utf-8")
+    words = ("models", "--largest-for", "h100-sxm", "--gpus", 1, "--count", 2, "--space", space)
     code, out, err = shardwise(*words)
     assert (code, err) == (0, "")
-    found = largest_model("h100-sxm", gpus=2, count=3)
+    found = largest_model("h100-sxm", gpus=1, count=2, space=space)
     for fit in (found, found.practical):
         assert all(shape.name in out for shape in fit.ladder)
         assert f"MFU {100 * fit.best.mfu:.1f} %" in out
@@ -247,8 +253,8 @@ def test_the_verb_prints_the_ladder_and_writes_the_model(shardwise, tmp_path):
 
 def test_the_practical_answer_is_that_of_its_own_space():
     """TP within the domain, nothing offloaded: what a search finds by default, below the limit."""
-    few = {"vpp": 1, "mbs": 1}
-    found = largest_model("h100-sxm", gpus=16, seq_len=1024, count=3, space=few)
+    few = FEW | {"recompute": "full", "zero": [0, 1]}
+    found = largest_model("h100-sxm", gpus=16, seq_len=1024, count=2, space=few)
     practical = found.practical
     for shape in practical.ladder:
         model = gpt_model(shape.heads, shape.layers, 1024)
@@ -347,7 +353,7 @@ def test_a_space_without_a_legal_strategy_says_why(shardwise):
 
 def test_a_system_without_bf16_uses_its_own_type(shardwise):
     """With a note, as if it had been set; one with bf16 says nothing."""
-    few = {"gpus": 1, "count": 1, "max_memory": "100 MiB"}
+    few = {"gpus": 1, "count": 1, "max_memory": "100 MiB", "space": ONE}
     found = largest_model("v100-sxm-16gb", **few)
     assert found.space["dtype"] == ["fp16"]
     assert found.notes == ("dtype fp16: v100-sxm-16gb has no matrix rate for bf16",)
@@ -374,7 +380,7 @@ def test_the_shapes_of_calculons_study_are_the_closest_to_its_ratios():
 
 def test_the_largest_of_calculons_shapes_trains_on_its_tokens():
     """Its sequences and batch unless set; heads need not be as wide as the model."""
-    words = {"space": FEW, "tp": [8, 16, 32], "recompute": "full", "count": 3}
+    words = {"space": FEW, "tp": [16, 32], "recompute": "full", "count": 2}
     found = largest_model("calculon-h100-80g-nvl8", gpus=512, shapes="calculon", **words)
     assert (found.seq_len, found.global_batch_size) == (8192, 3072)
     assert all(shape.layers == shape.heads for shape in found.ladder)
@@ -413,7 +419,7 @@ def test_a_choice_that_breaks_a_rule_makes_nothing_fit():
     del system["accelerator"]["memory"][1]
     tried, never = (
         largest_model(
-            System.load(system), gpus=2, space=FEW | {"offload_optimizer": values}, count=4
+            System.load(system), gpus=1, space=ONE | {"offload_optimizer": values}, count=2
         )
         for values in ("all", False)
     )

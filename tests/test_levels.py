@@ -242,7 +242,7 @@ def test_a_plan_runs_by_its_levels() -> None:
 
 def test_two_numbers_of_accelerators_keep_their_own_extents() -> None:
     """Cells by extents: a text is one cell, however many lists it stands in."""
-    fields = SMALL | {"gbs": 32, "gpus": [8, 16], "extents": "all"}
+    fields = SMALL | {"tp": 4, "gbs": 32, "gpus": [8, 16], "extents": "all"}
     cells = search(MODEL, "h100-sxm", fields, axes=["extents"]).cells
     told = [cell.values["extents"] for cell in cells]
     both = {
@@ -256,12 +256,8 @@ def test_two_numbers_of_accelerators_keep_their_own_extents() -> None:
 def test_levels_are_a_table_best_first(capsys: pytest.CaptureFixture[str]) -> None:
     """A column for each axis; what all have in common is told once."""
     args = ["search", "llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "32,64", "--levels"]
-    args += [
-        "--fix",
-        "recompute=none,vpp=1,mbs=1,cp=1,zero=1",
-        "--top",
-        "4",
-    ]
+    args += ["--fix", "recompute=none,vpp=1,mbs=1,cp=1,zero=1,tp_overlap=none", "--top", "4"]
+    args += ["--fix", "fused_activation=false,dp_overlap=true"]
     assert run(args) == 0
     out = capsys.readouterr().out
     assert " batch   tp   pp   dp " in out

@@ -70,6 +70,7 @@ def _with_memory(predictions):
     return [one for one in predictions if one.run.measured_memory_gib is not None]
 
 
+@pytest.mark.nightly
 def test_errors_of_every_source(predictions):
     """A table of the whole: rows predicted, and a bound on their mean absolute error."""
     errors = {}
@@ -86,6 +87,7 @@ def test_errors_of_every_source(predictions):
         assert np.abs(np.concatenate([errors[source] for source in sources])).mean() < most
 
 
+@pytest.mark.nightly
 def test_what_megatron_logs_is_of_the_last_rank(predictions):
     """Its last stage, also where another one is fuller."""
     logged = [one for one in predictions if on_last_rank(one.run) and one.memory_gib is not None]
@@ -97,6 +99,7 @@ def test_what_megatron_logs_is_of_the_last_rank(predictions):
     assert not on_last_rank(measured("max over ranks of allocated"))
 
 
+@pytest.mark.nightly
 def test_every_stage_of_the_runs_of_simumax(predictions):
     """Its rows tell each rank: first and last stages alike are within 3 %, 1 % on average."""
     errors = []

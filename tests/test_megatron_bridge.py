@@ -41,7 +41,7 @@ def read(text: str, source: str = "job.yaml", **known: Any) -> Launch:
 @pytest.mark.parametrize("ending", LAUNCHER.endings)
 def test_what_is_written_reads_back(ending: str) -> None:
     """Model and strategy of random plans, from files without their comments."""
-    for one in legal_plans(LAUNCHER.stack, drawn(200), 24, LAUNCHER.faults):
+    for one in legal_plans(LAUNCHER.stack, drawn(200, 6), 24, LAUNCHER.faults):
         try:
             text = text_of(one, ending)
         except InputError as error:

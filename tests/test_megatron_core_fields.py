@@ -17,7 +17,7 @@ def read(fields, gpus=64, **others):
 
 def test_drawn_plans_come_back():
     """What fields say of a plan is the plan, field by field."""
-    for plan in legal_plans(STACK, drawn(200), 7, core_faults):
+    for plan in legal_plans(STACK, drawn(200, 6), 7, core_faults):
         back = read(core_fields(plan), plan.strategy.gpus)
         model = plan.model.with_attention(plan.strategy.attention)
         assert architecture(back.model) == architecture(model)

@@ -48,13 +48,13 @@ def check_same(plan, launch):
 
 
 def test_drawn_scripts_are_read_as_their_plans():
-    for plan in plans()[: drawn(200)]:
+    for plan in plans()[: drawn(200, 6)]:
         check_same(plan, read(text_of(plan)))
 
 
 def test_drawn_argument_files_are_read_as_their_plans():
     """All but rings, which need a file of their own."""
-    for plan in plans()[: drawn(200)]:
+    for plan in plans()[: drawn(200, 6)]:
         split = plan.strategy.tp > 1 and plan.strategy.tp_exchange == "rs_ag"
         if split and plan.strategy.tp_overlap == "ring":
             with pytest.raises(InputError, match="tp_overlap"):

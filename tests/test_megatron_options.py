@@ -52,7 +52,7 @@ def test_the_list_is_that_of_the_release_that_is_written():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_exported_options_are_in_the_list_once_with_legal_values(seed):
-    for plan in legal_plans(LAUNCHER.stack, drawn(150), seed, LAUNCHER.faults):
+    for plan in legal_plans(LAUNCHER.stack, drawn(150, 6), seed, LAUNCHER.faults):
         options = exported(plan)
         assert [flag for flag, _ in options if flag not in KNOWN] == []
         assert [one for one in options if not is_legal(*one)] == []

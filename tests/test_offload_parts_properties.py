@@ -26,7 +26,7 @@ from test_offload_parts import DENSE, MIXED, machine
 
 pytestmark = pytest.mark.any_software
 
-fast = examples(30)
+fast = examples(20)
 SLACK = 1 + 1e-12
 EVERY = (1 << len(OffloadPart)) - 1
 UNLIKE = ("interleaved", "zb-v")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from remembered import remembered
 from rows import each_row
 from shardwise.planning.search import pieces
 
@@ -11,6 +12,14 @@ pytestmark = pytest.mark.any_software
 
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
 FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
+FEW = (*FEW, "--fix", "fused_activation=false,dp_overlap=true,placement=tp-cp-dp-pp")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _once():
+    """The same search is made once, however many tests look at what it gives."""
+    with remembered("shardwise.cli.search.search", "shardwise.cli.search.explain"):
+        yield
 
 
 def test_the_json_has_what_the_contract_names(shardwise):
@@ -32,7 +41,7 @@ def test_the_json_has_what_the_contract_names(shardwise):
 
 def test_the_best_of_a_search_is_what_estimate_says(shardwise):
     """Its figures are those of the strategy put through `estimate`."""
-    _, out, _ = shardwise(*SMALL, *FEW, "--top", 1, "--json")
+    _, out, _ = shardwise(*SMALL, *FEW, "--top", 4, "--json")
     best = json.loads(out)["best"][0]
     flags = []
     for field in ("tp", "pp", "vpp", "micro_batch_size", "recompute", "tp_exchange", "tp_overlap"):
@@ -148,7 +157,7 @@ def test_flags_go_over_the_fields_of_a_space_file(shardwise, tmp_path):
 def test_several_scales_are_searched_in_one_call(shardwise):
     """Each number of GPUs with each batch has a best of its own; the first sets the scale."""
     words = ("search", "llama3-8b", "h100-sxm", "--gpus", "8..32", "--gbs", "32,64")
-    code, out, _ = shardwise(*words, "--fix", "tp=2,pp=1,recompute=full", "--json")
+    code, out, _ = shardwise(*words, *FEW, "--fix", "tp=2,pp=1,recompute=full", "--json")
     scales = json.loads(out)["scales"]
 
     assert code == 0
@@ -162,7 +171,7 @@ def test_several_scales_are_searched_in_one_call(shardwise):
 
 def test_memory_that_may_not_be_used_is_not(shardwise):
     """With a smaller limit, or some memory kept free, what is found needs less."""
-    _, out, _ = shardwise(*SMALL, *FEW, "--top", 1, "--json")
+    _, out, _ = shardwise(*SMALL, *FEW, "--top", 4, "--json")
     free = json.loads(out)["best"][0]["memory_bytes"]["reserved"]
     for words in (("--max-memory", "40GiB"), ("--reserve", "39.65 GiB")):
         _, out, _ = shardwise(*SMALL, *FEW, *words, "--top", 1, "--json")
@@ -319,7 +328,7 @@ def test_a_strategy_outside_the_space_has_no_rank(shardwise):
 
 def test_steps_of_different_work_are_compared_by_token(shardwise):
     """With several batches the default objective is the rate of a GPU."""
-    words = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--fix", "tp=2,pp=1", "--json")
+    words = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--fix", "tp=2,pp=1", "--json", *FEW)
     for batch, objective in (("32", "step_time"), ("32,64", "tokens_per_s_per_gpu")):
         _, out, _ = shardwise(*words, "--gbs", batch)
         assert json.loads(out)["objective"] == objective
@@ -336,7 +345,7 @@ def test_an_explanation_is_json_too(shardwise):
 
 def test_every_feasible_strategy_is_saved(shardwise, tmp_path):
     """As many rows as are feasible; with --save-all, as there are candidates."""
-    words = (*SMALL, *FEW, "--fix", "tp_overlap=stack,tp_exchange=rs_ag,recompute=full", "--json")
+    words = (*SMALL, *FEW, "--fix", "tp_overlap=stack,tp_exchange=rs_ag,pp=1", "--json")
     for flag, counted in (((), "feasible"), (("--save-all",), "candidates")):
         path = tmp_path / f"{counted}.csv"
         code, out, _ = shardwise(*words, "--save", path, *flag)

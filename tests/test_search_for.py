@@ -118,6 +118,6 @@ def test_a_launcher_runs_no_plan_of_software_that_it_is_not(tmp_path, monkeypatc
         "export", "megatron", "run.toml", "h100-sxm", "--nearest", "-o", "a.sh"
     )
     assert (code, err.startswith("written with recompute")) == (0, True)
-    words = ("run.toml", "h100-sxm", "--fix", "mbs=1,tp=2", "--json")
+    words = ("run.toml", "h100-sxm", "--fix", "mbs=1,tp=2,pp=1,cp=1,zero=1", "--json")
     found = json.loads(shardwise("search", *words, "--for", "megatron")[1])
     assert found["space"]["stack"] == ["megatron-lm-2026"]

@@ -119,7 +119,8 @@ SAMPLES = [
 SAMPLES.append(
     {"gpus": 8, "tp": 8, "recompute": "none", "tp_overlap": "pipe"}
 )  # 1 change: slower than none
-samples = pytest.mark.parametrize("position", first_of(6, reversed(range(len(SAMPLES)))))
+FIRST = 6
+samples = pytest.mark.parametrize("position", first_of(FIRST, reversed(range(len(SAMPLES)))))
 
 
 @cache
@@ -220,7 +221,7 @@ def test_a_legal_strategy_is_in_the_space_if_the_space_has_the_same_run(position
 
 def test_the_samples_are_legal_and_illegal_feasible_and_not_inside_and_outside():
     """So that the tests above test all of it."""
-    every = [sample(position) for position in range(len(SAMPLES))]
+    every = [sample(position) for position in range(len(SAMPLES))[-FIRST:]]
     assert {found.legal for found in every} == {True, False}
     assert {found.fits for found in every} == {True, False, None}
     assert {found.in_space for found in every} == {True, False}

@@ -39,6 +39,10 @@ TIMES = ["step_time_s", "tokens_per_s", "mfu", *(f"{part}_s" for part in TIME_PA
 BYTES = ["weights_bytes", "activations_bytes", "total_bytes", "reserved_bytes", "offloaded_bytes"]
 
 
+# For tests that do not look at what is found.
+FEW = {"seq_len": 32, "gpus": 16, "pp": [1, 2], "zero": [0, 1], "recompute": "none"}
+
+
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """All rows of an uninterrupted search in small pieces: result, file and frame."""
@@ -187,7 +191,7 @@ def test_csv_holds_what_parquet_holds(everything, tmp_path):
 @pytest.mark.parametrize("changed", [{"max_memory": 1000}, {"dp": 5}, {"gbs": 7, "dp": 2}])
 def test_a_file_without_rows_has_its_columns(everything, tmp_path, changed):
     """Nothing fits, or there is no candidate, or none whose layout is legal."""
-    found = case(save=tmp_path / "none.parquet", **changed)
+    found = case(save=tmp_path / "none.parquet", **(FEW | changed))
     frame = pl.read_parquet(tmp_path / "none.parquet")
     assert found.feasible == len(frame) == 0
     assert (found.candidates > 0) == ("gbs" in changed or "max_memory" in changed)
@@ -280,8 +284,8 @@ def test_an_interrupt_while_joining_is_not_complete(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_join", stopped)
-        assert not case(save=tmp_path / "a.csv").complete
-    assert case(save=tmp_path / "a.csv").complete
+        assert not case(save=tmp_path / "a.csv", **FEW).complete
+    assert case(save=tmp_path / "a.csv", **FEW).complete
 
 
 @pytest.mark.usefixtures("small")
@@ -301,12 +305,12 @@ def test_an_interrupt_while_joining_is_not_complete(tmp_path, monkeypatch):
 def test_parts_of_another_search_are_refused(tmp_path, monkeypatch, looks, changed, named):
     """What differs is named, nothing is looked at, and the parts stay as they are."""
     file = tmp_path / "a.csv"
-    assert not _stopped(file, monkeypatch).complete
+    assert not _stopped(file, monkeypatch, **FEW).complete
     kept = {path: path.read_bytes() for path in (tmp_path / "a.csv.parts").iterdir()}
     looks.clear()
     told = rf"a\.csv\.parts: holds parts of another search, which differs in {named}; "
     with pytest.raises(InputError, match=f"{told}delete it, or choose another file"):
-        case(save=file, **changed)
+        case(save=file, **(FEW | changed))
     assert looks == []
     assert {path: path.read_bytes() for path in (tmp_path / "a.csv.parts").iterdir()} == kept
     assert not file.exists()
@@ -345,11 +349,11 @@ def test_two_searches_do_not_write_one_file(tmp_path, monkeypatch):
         add(self, *part)
         if not inner:
             with pytest.raises(InputError) as caught:
-                case(save=file)
+                case(save=file, **FEW)
             inner.append(str(caught.value))
 
     monkeypatch.setattr(store.Store, "add", meanwhile)
-    assert case(save=file).complete
+    assert case(save=file, **FEW).complete
     assert "is being written by another search" in inner[0]
 
 
@@ -381,9 +385,9 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path, monkeypatch, looks):
     with monkeypatch.context() as patch:
         patch.setattr(store, "_join", full)
         with pytest.raises(InputError, match=r"a\.csv: cannot be written: No space left"):
-            case(save=tmp_path / "a.csv")
+            case(save=tmp_path / "a.csv", **FEW)
     looks.clear()
-    assert case(save=tmp_path / "a.csv").complete
+    assert case(save=tmp_path / "a.csv", **FEW).complete
     assert looks == []
 
 

@@ -14,7 +14,7 @@ from torchtitan_plans import canonical, drawn_plans, imported, made
 def test_drawn_plans_return_as_they_were(release: str, ending: str) -> None:
     """In all fields that have an effect; comments stripped, and nothing left over."""
     differing = set()
-    for plan in drawn_plans(22, drawn(200), release):
+    for plan in drawn_plans(22, drawn(200, 6), release):
         (file,) = LAUNCHER.write(plan, release, ending)
         lines = [line for line in file.text.splitlines() if not line.startswith("#")]
         source = f"plan{file.ending}"
