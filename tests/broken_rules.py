@@ -56,7 +56,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("2", "dp 4", "the 1 replicas of an expert"),
     ),
-    "fsdp_reshard": ({"fsdp_reshard": False, "zero": 2}, MODEL, SYSTEM, ("false", "zero 3 only")),
+    "fsdp_reshard": (
+        {"fsdp_reshard": False, "zero": 2},
+        MODEL,
+        SYSTEM,
+        ("false", "without zero 3"),
+    ),
     "quantization": (
         {"quantization": "fp8_block"},
         MODEL,
@@ -226,7 +231,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"pp": 2, "schedule": "gpipe", "any_software": False},
         MODEL,
         SYSTEM,
-        ("gpipe", "megatron-core-2025", "runs 1f1b, interleaved", "--any-software"),
+        (
+            "gpipe",
+            "megatron-core-2025",
+            "supports schedule 1f1b, interleaved only",
+            "--any-software",
+        ),
     ),
     "dualpipe": (
         {"pp": 2, "schedule": "dualpipe", "gbs": 5},

@@ -9,7 +9,7 @@ from fsdp_words import CONFIG
 BY_REFERENCE = ("--gpus", 8, "--reference", "fsdp-ilp", "--memory-budget", "9GiB")
 REFUSED = {
     "one GPU": (("llama3-8b", "--gpus", 1), "gpus: 1: FSDP shards over two ranks or more"),
-    "no GPUs": (("llama3-8b",), "gpus: is missing"),
+    "no GPUs": (("llama3-8b",), "--gpus is missing"),
     "replicas": (("llama3-8b", "--gpus", 8, "--replicas", 8), "replicas: 8: must divide"),
     "rule for replicas": (("{tiny}", "--gpus", 8, "--replicas", 2), "give a system"),
     "type": (("llama3-8b", "--gpus", 8, "--dtype", "fp8"), "dtype: 'fp8': allowed: fp32, bf16"),
@@ -46,7 +46,7 @@ REFUSED = {
     ),
     "reference without budget": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp"),
-        "memory_budget: is missing: set it",
+        "--memory-budget is missing: set it",
     ),
     "reference with ours": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp", "--pareto"),

@@ -86,19 +86,19 @@ def test_long_pipelines_show_their_ends(shardwise):
         (["-o", "no/step.json"], "no/step.json: cannot be written: no such folder: no"),
         (
             ["--micro-batches", "2"],
-            f"command line: micro_batches: '2': {NO_EFFECT}",
+            f"--micro-batches: '2': {NO_EFFECT}",
         ),
         (
             ["--ops"],
-            f"command line: ops: {NO_EFFECT}",
+            f"--ops: {NO_EFFECT}",
         ),
         (
             ["--micro-batches", "two", "-o", "step.json"],
-            f"command line: micro_batches: 'two': {COUNTED}",
+            f"--micro-batches: 'two': {COUNTED}",
         ),
         (
             ["--micro-batches", "0", "-o", "step.json"],
-            f"command line: micro_batches: '0': {COUNTED}",
+            f"--micro-batches: '0': {COUNTED}",
         ),
         (
             ["--gbs", "104000", "-o", "step.json"],
@@ -110,7 +110,7 @@ def test_long_pipelines_show_their_ends(shardwise):
         ),
         (
             ["--micro-batches", "2", "-o", "step.pickle"],
-            f"command line: micro_batches: '2': {IN_SNAPSHOT}",
+            f"--micro-batches: '2': {IN_SNAPSHOT}",
         ),
     ],
 )

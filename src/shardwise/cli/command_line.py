@@ -15,6 +15,11 @@ def note_command(words: Sequence[str]) -> None:
     _words.set(tuple(words))
 
 
+def words_of_command() -> tuple[str, ...]:
+    """Return the words of the command, without the name of the program."""
+    return _words.get()
+
+
 def command_line() -> str:
     """Return the command as a shell reads it, without the files that it writes."""
     shown = []

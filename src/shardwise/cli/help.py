@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shardwise.config.roles import Section
-from shardwise.errors import nearest
+from shardwise.errors import InputError, nearest
 
 COMMON = "Common options"
 INPUT = "Input"
@@ -119,6 +119,15 @@ _HELP_ALL = Annotated[
 
 class VerbCommand(TyperCommand):
     """A verb: its help shows the common options, with `--help-all` every section."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; faults of what was entered name its options."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            from shardwise.cli.faults import as_entered  # noqa: PLC0415 - it knows the fields
+
+            raise as_entered(error, ctx) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
         """Return the arguments, then a word for the options."""
