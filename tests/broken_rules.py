@@ -93,7 +93,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"recompute": "full", "recompute_parts": ("mlp",)},
         MODEL,
         SYSTEM,
-        ("mlp", "selective only"),
+        ("mlp", "without recompute selective"),
     ),
     "parts_lacking": (
         {"recompute": "selective", "recompute_parts": ("moe", "mla_up", "experts")},
@@ -126,7 +126,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"offload_parts": ("mlp",)},
         MODEL,
         SECOND,
-        ("mlp", "offload_activations only"),
+        ("mlp", "without offload_activations"),
     ),
     "offload_lacking": (
         {"offload_activations": True, "offload_parts": ("router", "expert_up", "other")},
@@ -165,7 +165,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("16-bit copies of frozen weights in nf4", "none"),
     ),
     "lora_rank_training": ({"lora_rank": 4, "training": False}, MODEL, SYSTEM, ("training only",)),
-    "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "lora_rank only")),
+    "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "without lora_rank")),
     "lora_lacking": (
         {"lora_rank": 4, "lora_parts": ("mlp", "experts")},
         MODEL,
@@ -242,7 +242,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"pp": 2, "schedule": "dualpipe", "gbs": 5},
         MODEL,
         SYSTEM,
-        ("dualpipe", "even pp, 2", "they are 5"),
+        ("dualpipe", "even pp", "pp is 2", "micro-batches are 5"),
     ),
     **{
         flag: ({flag: True}, MODEL, SYSTEM, ("no second memory tier", "allowed: false"))

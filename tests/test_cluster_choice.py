@@ -426,7 +426,7 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
     words = [word if word != "h100-sxm,a100-80gb-sxm" else "h100-sxm,mi300x" for word in WORDS]
     code, out, err = shardwise(*words, "--budget", "5M")
     assert code == 2
-    assert err.startswith("error: systems: mi300x: has no price, which a budget needs")
+    assert err.startswith("error: --systems: mi300x: has no price, which a budget needs")
     code, out, _ = shardwise(*words, "--budget", "5M", "--price", "mi300x=0.5,h100-sxm=9", "--json")
     record = json.loads(out)
     assert code == 0
@@ -466,7 +466,7 @@ def test_one_system_or_several(shardwise):
     for words, message in (
         (("h100-sxm", "--systems", "h100-sxm"), "system: 'h100-sxm': --systems is set, too"),
         ((), "Missing argument SYSTEM"),
-        (("--systems", "h100-sxm"), "tokens: is missing: --systems compares training runs"),
+        (("--systems", "h100-sxm"), "--tokens is missing: --systems compares training runs"),
         (("h100-sxm", "--deadline", "3d"), "deadline: '3d': needs --systems"),
         (("h100-sxm", "--price", "x=1"), "price: ['x=1']: needs --systems"),
     ):

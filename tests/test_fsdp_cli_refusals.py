@@ -33,7 +33,7 @@ REFUSED = {
     "code alone": (("llama3-8b", "--gpus", 8, "--emit", "python", "--pareto"), "--output FILE"),
     "no model": (("nothing", "--gpus", 8), "no such model in the catalog"),
     "no file": (("nothing.json", "--gpus", 8), "no such file"),
-    "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "seq_len: is missing"),
+    "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "--seq-len is missing"),
     "no config": (("{folder}", "--gpus", 8), "the folder has no config.json"),
     "node": (("llama3-8b", "--gpus", 8, "--gpus-per-node", 4), "has no effect with a system"),
     "seconds": (("llama3-8b", "--gpus", 8, "--seconds", 0), "must be a number above 0"),

@@ -181,7 +181,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--batch", "some"), "allowed: fixed, largest"),
         (("--max-memory", "70 gallons"), "unit 'gallons'"),
         (("--reserve", "90GiB"), "leaves nothing"),
-        (("--max-memory", "0"), "max_memory: '0': must be at least 1 bytes"),
+        (("--max-memory", "0"), "max-memory: '0': must be at least 1 bytes"),
         (("--max-memory", "80"), "is its unit missing"),
         (("--fix", "tp=8", "--allow", "tp=1"), "tp is set twice"),
         (("--fix", "gpus=16"), "gpus is set twice"),

@@ -120,7 +120,7 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
         (
             ("--vary", "nics=0"),
             (
-                "vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a whole number of "
+                "--vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a whole number of "
                 "them"
             ),
         ),

@@ -102,11 +102,11 @@ def test_long_pipelines_show_their_ends(shardwise):
         ),
         (
             ["--gbs", "104000", "-o", "step.json"],
-            f"micro_batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",
+            f"--micro-batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",
         ),
         (
             ["--gbs", "104000", "-o", "step.pickle"],
-            f"global_batch_size: 104000: 104,000 passes {TOO_MANY_BLOCKS}",
+            f"--gbs: 104000: 104,000 passes {TOO_MANY_BLOCKS}",
         ),
         (
             ["--micro-batches", "2", "-o", "step.pickle"],

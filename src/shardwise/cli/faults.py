@@ -115,7 +115,7 @@ class _Options:
 
 def _names_of(option: Any) -> Iterator[str]:
     """Names of the field that an option sets: of its parameter, and each that it is typed by."""
-    typed = [name.lstrip("-").replace("-", "_") for name in option.opts]
+    typed = [name.lstrip("-").replace("-", "_") for name in (*option.opts, *option.secondary_opts)]
     for name in (option.name, *typed):
         yield name
         yield SHORT_NAMES.get(name, name)
