@@ -368,7 +368,7 @@ def test_the_verb_says_what_to_give(tmp_path, shardwise):
     code, _, err = shardwise("validate", "kernels")
     assert code == 2
     problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
-    assert err == f"error: --data: {problem}\n"
+    assert err == f"error: --data {problem}\n"
     _, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--rows")
     assert err.startswith("error: --rows: needs --json or --output")
     code, _, err = shardwise("validate", "seqsel", "--data", tmp_path)
