@@ -56,7 +56,12 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("2", "dp 4", "the 1 replicas of an expert"),
     ),
-    "fsdp_reshard": ({"fsdp_reshard": False, "zero": 2}, MODEL, SYSTEM, ("false", "zero 3 only")),
+    "fsdp_reshard": (
+        {"fsdp_reshard": False, "zero": 2},
+        MODEL,
+        SYSTEM,
+        ("false", "without zero 3"),
+    ),
     "quantization": (
         {"quantization": "fp8_block"},
         MODEL,
@@ -88,7 +93,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"recompute": "full", "recompute_parts": ("mlp",)},
         MODEL,
         SYSTEM,
-        ("mlp", "selective only"),
+        ("mlp", "without recompute selective"),
     ),
     "parts_lacking": (
         {"recompute": "selective", "recompute_parts": ("moe", "mla_up", "experts")},
@@ -121,7 +126,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"offload_parts": ("mlp",)},
         MODEL,
         SECOND,
-        ("mlp", "offload_activations only"),
+        ("mlp", "without offload_activations"),
     ),
     "offload_lacking": (
         {"offload_activations": True, "offload_parts": ("router", "expert_up", "other")},
@@ -160,7 +165,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("16-bit copies of frozen weights in nf4", "none"),
     ),
     "lora_rank_training": ({"lora_rank": 4, "training": False}, MODEL, SYSTEM, ("training only",)),
-    "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "lora_rank only")),
+    "lora_parts": ({"lora_parts": ("mlp",)}, MODEL, SYSTEM, ("mlp", "without lora_rank")),
     "lora_lacking": (
         {"lora_rank": 4, "lora_parts": ("mlp", "experts")},
         MODEL,
@@ -226,13 +231,18 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         {"pp": 2, "schedule": "gpipe", "any_software": False},
         MODEL,
         SYSTEM,
-        ("gpipe", "megatron-core-2025", "runs 1f1b, interleaved", "--any-software"),
+        (
+            "gpipe",
+            "megatron-core-2025",
+            "supports schedule 1f1b, interleaved only",
+            "--any-software",
+        ),
     ),
     "dualpipe": (
         {"pp": 2, "schedule": "dualpipe", "gbs": 5},
         MODEL,
         SYSTEM,
-        ("dualpipe", "even pp, 2", "they are 5"),
+        ("dualpipe", "even pp", "pp is 2", "micro-batches are 5"),
     ),
     **{
         flag: ({flag: True}, MODEL, SYSTEM, ("no second memory tier", "allowed: false"))

@@ -17,7 +17,7 @@ BREAKING_SUMMA: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]]
         SUMMA | {"tp": 1, "summa_panels": 4},
         MODEL,
         SYSTEM,
-        ("4", "tp_exchange summa, and tp or tp2 above 1, only; leave it out"),
+        ("4", "tp_exchange summa, and tp or tp2 above 1; leave it out"),
     ),
     "summa_hidden": (
         SUMMA | {"tp": 3},

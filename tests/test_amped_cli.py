@@ -221,8 +221,8 @@ def test_experts_of_every_second_layer_are_its_own():
 @each_row(
     ("words", "told"),
     [
-        (["--gbs", "8"], "gpus: is missing: set it"),
-        (["--gpus", "8"], "gbs: is missing: set it"),
+        (["--gbs", "8"], "--gpus is missing: number of GPUs, such as --gpus 64"),
+        (["--gpus", "8"], "--gbs is missing: sequences per step, such as --gbs 128"),
         (["--gpus", 2**21, "--gbs", 8], "must be at most 1,048,576"),
         (["--gpus", 8, "--gbs", "8,x"], "gbs: 'x'"),
         (["--gpus", 8, "--gbs", 8, "--layers"], "AMPeD's search lists no layers"),

@@ -104,7 +104,7 @@ def test_flags_go_over_the_file(shardwise, config, flags, fields):
     [
         (
             ("gpt3-175b",),
-            "Missing argument 'SYSTEM'; it is optional only for an AMPeD",
+            "Missing argument SYSTEM, such as h100-sxm (to list",
         ),
         (("nosuch.json",), "nosuch.json: no such file"),
         ((TABLES,), "holds AMPeD's lookup tables; give the configuration that looks them up"),

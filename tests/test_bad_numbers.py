@@ -144,9 +144,7 @@ def test_as_many_layers_as_may_be_are_read():
 def test_a_simumax_model_has_no_more_layers():
     """Told under its own key."""
     data = json.loads(SIMUMAX.read_text()) | {"layer_num": 1_000_000_000}
-    assert faults(Model, data) == [
-        "model: layer_num: 1000000000: must be less than or equal to 10000"
-    ]
+    assert faults(Model, data) == ["model: layer_num: 1000000000: must be at most 10000"]
 
 
 def test_a_calculon_model_has_no_more_layers():
@@ -171,7 +169,7 @@ def test_accelerators_that_follow_are_told_by_what_was_given(shardwise):
     code, out, err = shardwise("estimate", *words)
     told = "with tp 8 x cp 1 x pp 1 makes 17179869184 GPUs; at most 2147483648"
 
-    assert (code, out, err) == (2, "", f"error: strategy: dp: 2147483648: {told}\n")
+    assert (code, out, err) == (2, "", f"error: --dp: 2147483648: {told}\n")
 
 
 def test_accelerators_that_follow_are_told_in_columns_too():
@@ -190,17 +188,17 @@ SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
 @each_row(
     ("words", "told"),
     [
-        (SEARCH, "search: global_batch_size: is missing: set it (gbs)"),
+        (SEARCH, "--gbs is missing: sequences per step, such as --gbs 128"),
         (
             ("search", "llama3-8b", "h100-sxm", "--gbs", 8),
-            "search: gpus: is missing: set it",
+            "--gpus is missing: number of GPUs, such as --gpus 64",
         ),
-        ((*SEARCH, "--gbs", 8, "--top", 0), "command line: top: '0': {}"),
-        ((*SEARCH, "--gbs", 8, "--top", "many"), "command line: top: 'many': {}"),
-        ((*SEARCH, "--gbs", 8, "--jobs", -1), "command line: jobs: '-1': {}"),
+        ((*SEARCH, "--gbs", 8, "--top", 0), "--top: '0': {}"),
+        ((*SEARCH, "--gbs", 8, "--top", "many"), "--top: 'many': {}"),
+        ((*SEARCH, "--gbs", 8, "--jobs", -1), "--jobs: '-1': {}"),
         (
             ("models", "--largest-for", "h100-sxm", "--gpus", 8, "--count", 0),
-            "command line: count: '0': {}",
+            "--count: '0': {}",
         ),
     ],
 )

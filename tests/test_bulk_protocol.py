@@ -118,7 +118,7 @@ def test_a_protocol_needs_all_its_figures() -> None:
         System.load(fields)
     place = "system: network[1].collectives.all_gather.bulk"
     assert sorted(map(str, error.value.faults)) == [
-        f"{place}.join_exponent: 9: must be less than or equal to 8",
+        f"{place}.join_exponent: 9: must be at most 8",
         f"{place}.latency: -1: must be at least 0 seconds",
         f"{place}.latency_per_member: is missing and has no default",
         f"{place}.small_rate: 0: must be at least 1 byte/s",

@@ -112,7 +112,7 @@ def test_what_calculon_refuses_is_said_with_exit_code_1(shardwise, files):
     [
         ("model", lambda m: m.pop("hidden"), ["hidden: is missing"]),
         ("model", lambda m: m.update(hidden="wide"), ["hidden: 'wide'"]),
-        ("model", lambda m: m.update(num_blocks=0), ["num_blocks: 0", "greater than"]),
+        ("model", lambda m: m.update(num_blocks=0), ["num_blocks: 0", "at least"]),
         ("execution", lambda e: e.pop("training"), ["training: is missing"]),
         ("execution", lambda e: e.update(tensor_pra=2), ["tensor_pra: unknown key", "tensor_par"]),
         ("execution", lambda e: e.update(num_procs=3000), ["num_procs: 3000", "= 3072"]),

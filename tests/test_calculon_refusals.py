@@ -206,11 +206,11 @@ JOB = ("--gpus", 64, "--tp", 8, "--pp", 8, "--gbs", 64, "--dtype", "fp16")
     [
         (
             ["--also", "calculon"],
-            "command line: also: 'calculon': has no effect with --reference",
+            "--also: 'calculon': has no effect with --reference",
         ),
-        (["--flops-convention", "parameters"], "flops_convention: 'parameters': has no effect"),
-        (["--flops-convention", "causal"], "flops_convention: 'causal': has no effect"),
-        (["--flops-convention", ""], "flops_convention: '': has no effect"),
+        (["--flops-convention", "parameters"], "flops-convention: 'parameters': has no effect"),
+        (["--flops-convention", "causal"], "flops-convention: 'causal': has no effect"),
+        (["--flops-convention", ""], "flops-convention: '': has no effect"),
     ],
 )
 def test_words_without_effect_are_refused_beside_a_reference(shardwise, words, told):
@@ -252,7 +252,7 @@ def test_convert_refuses_a_model_or_system_that_it_does_not_need(shardwise, file
         for flag in ("model", "system"):
             code, out, err = shardwise("convert", *words, f"--{flag}", "x.json")
             assert (code, out) == (2, "")
-            assert err == f"error: command line: {flag}: 'x.json': {told}\n"
+            assert err == f"error: --{flag}: 'x.json': {told}\n"
 
 
 def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
@@ -266,8 +266,14 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
     ("words", "told"),
     [
         (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
-        (["--reference", "calculon", "--gbs", 8], "gpus: is missing: set it"),
-        (["--reference", "calculon", "--gpus", 8], "gbs: is missing: set it"),
+        (
+            ["--reference", "calculon", "--gbs", 8],
+            "--gpus is missing: number of GPUs, such as --gpus 64",
+        ),
+        (
+            ["--reference", "calculon", "--gpus", 8],
+            "--gbs is missing: sequences per step, such as --gbs 128",
+        ),
         (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "gpus: '0'"),
         (["--reference", "calculon", "--gpus", "8..64", "--gbs", 8], "one number"),
     ],
@@ -285,10 +291,10 @@ def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, w
     [
         (["--dtype", "bf16"], "dtype: 'bf16': allowed: float16"),
         (["--dtype", "fp17"], "dtype: 'fp17': allowed: fp8, fp16, bf16, fp32; did you mean 'fp16'"),
-        (["--fused-activation", "maybe"], "fused_activation: 'maybe': allowed: true, false, both"),
+        (["--fused-activation", "maybe"], "fused-activation: 'maybe': allowed: true, false, both"),
         (["--gbs", 2**45], f"gbs: {2**45}: a block of this model has tensors of more than 2^53"),
         (["--count", "--layers"], "layers: needs a search; --count only counts"),
-        (["--count", "--mbs-break"], "mbs_break: needs a search; --count only counts"),
+        (["--count", "--mbs-break"], "mbs-break: needs a search; --count only counts"),
     ],
 )
 @each_row("count", [[], ["--count"]])
@@ -297,7 +303,7 @@ def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, told)
     code, out, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, *count, *words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"error: command line: {told}")
+    assert line.startswith(f"error: --{told}")
 
 
 @each_row("dtype", ["fp16", "FP16", "half", "float16", "FLOAT16"])

@@ -112,7 +112,7 @@ def test_a_stored_search_becomes_a_page_or_says_why_not(shardwise, record, tmp_p
         (("--save", "all.txt"), "allowed endings: .parquet, .csv, .csv.gz"),
         (("--save", "all.csv", "--count"), "save: 'all.csv': needs a search"),
         (("--save", "a.json", "--output", "a.json"), "is also the file of"),
-        (("--save-all",), "save_all: has no effect with --reference"),
+        (("--save-all",), "--save-all: has no effect with --reference"),
     ],
 )
 def test_bad_options_are_one_line_before_any_search(

@@ -286,7 +286,8 @@ def test_every_verb_refuses_what_a_stack_cannot_run(
 ) -> None:
     """With one line that names stack, release, field, value and what it can do; a flag lifts it."""
     line = (
-        "schedule: 'dualpipe': megatron-core-2025 (Megatron-Core 0.12) runs 1f1b, interleaved; "
+        "schedule: 'dualpipe': megatron-core-2025 (Megatron-Core 0.12) supports schedule "
+        "1f1b, interleaved only; "
         "--any-software lifts this"
     )
     flags = ["--gpus", "64", "--tp", "8", "--pp", "2", "--gbs", "128", "--schedule", "dualpipe"]
@@ -312,7 +313,7 @@ def test_every_verb_refuses_what_a_stack_cannot_run(
             assert run([*command, "--any-software"]) != 2, command  # whether or not it fits
             captured = capsys.readouterr()
             assert "any-software" not in captured.err, command
-    with pytest.raises(InputError, match="runs 1f1b, interleaved"):
+    with pytest.raises(InputError, match="supports schedule 1f1b, interleaved only"):
         estimate(*pair, DUALPIPE)
     both = [DUALPIPE, DUALPIPE | {"any_software": True}, DUALPIPE | {"stack": "calculon"}]
     table = estimate_many(*pair, both)

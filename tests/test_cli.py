@@ -163,17 +163,17 @@ BAD = [
     (("estimate", "--recipe", "nope"), "no such recipe; to list them: shardwise recipes"),
     ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
-    ((*MAIN_JOB, "--gbs", 127), "global_batch_size: 127: must be a multiple of dp x micro_batch"),
-    ((*MAIN_JOB, "--tp", "x"), "command line: tp: 'x': must be a valid integer"),
+    ((*MAIN_JOB, "--gbs", 127), "--gbs: 127: must be a multiple of dp x micro_batch"),
+    ((*MAIN_JOB, "--tp", "x"), "--tp: 'x': must be a whole number"),
     ((*MAIN_JOB, "--tpp", 8), "no such option: --tpp"),
     ((*MAIN_JOB, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
     ((*MAIN_JOB, "--stack", "megatron"), "no such stack"),
-    ((*MAIN_JOB, "--flops-convention", "mine"), "flops_convention: 'mine': allowed: causal"),
+    ((*MAIN_JOB, "--flops-convention", "mine"), "flops-convention: 'mine': allowed: causal"),
     ((*MAIN_JOB, "--strategy", "none.yaml"), "none.yaml: no such file"),
     ((*MAIN_JOB, "--output", "result.txt"), "result.txt: cannot be written; allowed endings"),
     ((*MAIN_JOB, "--log", "none/such/x.log"), "none/such/x.log: cannot be written"),
     (("estimate", "llama3-70b", "v100-sxm-32gb", "--gpus", 8, "--gbs", 8), "allowed: fp16, fp32"),
-    (("estimate", "llama3-70b", "h100-sxm"), "gpus: is missing"),
+    (("estimate", "llama3-70b", "h100-sxm"), "--gpus is missing"),
     (("estimate", "llama3-70b"), "Missing argument"),
     (("peers", *JOB, "--tp", 3), "gpus: 64: must be a multiple of tp 3"),
     (("peers", *JOB, "--rank", 64), "rank: 64: no such rank; allowed: 0 to 63"),
@@ -303,3 +303,10 @@ def test_help_imports_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, check=False, env=environment
     )
     assert done.returncode == 0
+
+
+def test_sequence_parallelism_without_tensor_parallelism_is_not_shown(shardwise):
+    """The header has what has an effect."""
+    job = ("estimate", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 64, "--sequence-parallel")
+    for tp in (1, 2):
+        assert ("sequence parallel" in " ".join(shardwise(*job, "--tp", tp)[1].split())) == (tp > 1)

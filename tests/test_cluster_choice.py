@@ -53,6 +53,11 @@ def every():
     return choice(reliability=FAILING)
 
 
+def test_one_system_needs_no_list():
+    """Its name alone is a list of one."""
+    assert choice(systems="h100-sxm", gpus=64, gbs=256).systems == ("h100-sxm",)
+
+
 def test_each_option_is_a_search_of_its_own(every):
     """Each system, number of GPUs and batch alone: the same plan, days and dollars."""
     assert len(every.options) == 3 * 2 * 2
@@ -276,15 +281,15 @@ def test_one_progress_over_all_searches(monkeypatch):
     ("words", "message"),
     [
         ({"systems": []}, "systems: is missing: name one or more"),
-        ({"systems": "h100-sxm"}, "systems: is missing: name one or more"),
+        ({"systems": "h101-sxm"}, "system: 'h101-sxm': no such system"),
         ({"systems": ["h100-sxm", "h100-sxm"]}, "systems: h100-sxm: is listed twice"),
-        ({"gpus": None}, "cluster: gpus: is missing: set it"),
+        ({"gpus": None}, "cluster: gpus: is missing: number of GPUs, such as gpus=64"),
         ({"deadline": "30"}, "deadline: '30': must be a duration above 0 such as '30d'"),
         ({"deadline": -1}, "deadline: -1: must be a duration above 0"),
         ({"budget": "5 apples"}, "budget: '5 apples': must be an amount in USD above 0"),
         ({"budget": 0}, "budget: 0: must be an amount in USD above 0"),
         ({"prices": {"h100": 2}}, "prices: h100: is none of the systems: h100-sxm, a100-80gb-sxm"),
-        ({"prices": {"h100-sxm": -2}}, "prices: h100-sxm: -2: must be greater than or equal to"),
+        ({"prices": {"h100-sxm": -2}}, "prices: h100-sxm: -2: must be at least"),
         ({"prices": {"h100-sxm": None}}, "prices: h100-sxm: null: "),
         ({"prices": 5}, "prices: 5: must be USD per accelerator-hour by system"),
         ({"tokens": "many"}, "tokens: 'many'"),
@@ -430,7 +435,7 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
     words = [word if word != "h100-sxm,a100-80gb-sxm" else "h100-sxm,mi300x" for word in WORDS]
     code, out, err = shardwise(*words, "--budget", "5M")
     assert code == 2
-    assert err.startswith("error: systems: mi300x: has no price, which a budget needs")
+    assert err.startswith("error: --systems: mi300x: has no price, which a budget needs")
     code, out, _ = shardwise(*words, "--budget", "5M", "--price", "mi300x=0.5,h100-sxm=9", "--json")
     record = json.loads(out)
     assert code == 0
@@ -444,13 +449,13 @@ def test_prices_of_the_command_line_replace_those_of_systems(shardwise):
     [
         (("--deadline", "30"), "deadline: '30': must be a duration above 0 such as '30d'"),
         (("--budget", "cheap"), "budget: 'cheap': must be an amount in USD above 0 such as '5M'"),
-        (("--price", "h100-sxm"), "command line: price: 'h100-sxm': must be NAME=USD"),
-        (("--price", "h100-sxm=x"), "command line: price: 'x': must be a number above 0 of USD"),
-        (("--pareto",), "command line: pareto: has no effect with --systems"),
-        (("--top", 3), "command line: top: '3': has no effect with --systems"),
+        (("--price", "h100-sxm"), "--price: 'h100-sxm': must be NAME=USD"),
+        (("--price", "h100-sxm=x"), "--price: 'x': must be a number above 0 of USD"),
+        (("--pareto",), "--pareto: has no effect with --systems"),
+        (("--top", 3), "--top: '3': has no effect with --systems"),
         (("--objective", "step_time"), "objective: 'step_time': has no effect with --systems"),
-        (("--save", "x.csv"), "command line: save: 'x.csv': has no effect with --systems"),
-        (("--count",), "command line: count: has no effect with --systems"),
+        (("--save", "x.csv"), "--save: 'x.csv': has no effect with --systems"),
+        (("--count",), "--count: has no effect with --systems"),
         (("--reference", "calculon"), "reference: 'calculon': has no effect with --systems"),
         (("--plot", "x.pdf"), "x.pdf: charts are written as"),
         (("--output", "x.csv"), "x.csv: cannot be written; allowed endings"),
@@ -469,8 +474,8 @@ def test_one_system_or_several(shardwise):
     scale = ("--gpus", 8, "--gbs", 8)
     for words, message in (
         (("h100-sxm", "--systems", "h100-sxm"), "system: 'h100-sxm': --systems is set, too"),
-        ((), "Missing argument 'SYSTEM'"),
-        (("--systems", "h100-sxm"), "tokens: is missing: --systems compares training runs"),
+        ((), "Missing argument SYSTEM"),
+        (("--systems", "h100-sxm"), "--tokens is missing: --systems compares training runs"),
         (("h100-sxm", "--deadline", "3d"), "deadline: '3d': needs --systems"),
         (("h100-sxm", "--price", "x=1"), "price: ['x=1']: needs --systems"),
     ):

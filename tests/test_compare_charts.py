@@ -119,7 +119,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert text.count("<figure") == 3
 
     code, _, err = shardwise("compare", *files, "--plot", "a.json", "-o", "a.json")
-    assert (code, err) == (2, "error: command line: plot: 'a.json': is also the file of output\n")
+    assert (code, err) == (2, "error: --plot: 'a.json': is also the file of output\n")
     assert shardwise("compare", *files, "--plot", "a.txt")[0] == 2
 
 

@@ -32,9 +32,9 @@ FLASH = samples.system().to_dict()["accelerator"]["attention"]
         ([[0, 0.1], [1e9, 0.5], [1e6, 0.8]], "points[2]: size 1e+06 must be above 1e+09"),
         ([[0, 0.1], [1e6, 0.5], [1e6, 0.8]], "points[2]: size 1e+06 must be above 1e+06"),
         ([[1e6, 0.5]], "points[0]: the first size must be 0, for what is smaller than 1e+06"),
-        ([[0, 0.1], [1e6, 1.5]], ".points[1][1]: 1.5: must be less than or equal to 1"),
-        ([[0, 0]], ".points[0][1]: 0: must be greater than or equal to 0.0001"),
-        ([[-1, 0.5]], ".points[0][0]: -1: must be greater than or equal to 0"),
+        ([[0, 0.1], [1e6, 1.5]], ".points[1][1]: 1.5: must be at most 1"),
+        ([[0, 0]], ".points[0][1]: 0: must be at least 0.0001"),
+        ([[-1, 0.5]], ".points[0][0]: -1: must be at least 0"),
         ([], ".points: []: "),
     ],
 )
@@ -101,12 +101,12 @@ def test_what_a_machine_must_say_has_no_default(field: str) -> None:
         (
             "all_reduce",
             {"scale": 0, "offset": 0},
-            "scale: 0: must be greater than or equal",
+            "scale: 0: must be at least",
         ),
         (
             "all_reduce",
             {"scale": 1, "offset": -2},
-            "offset: -2: must be greater than or equal to -1",
+            "offset: -2: must be at least -1",
         ),
     ],
 )

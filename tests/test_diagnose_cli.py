@@ -86,10 +86,10 @@ def test_without_a_trace_the_level_is_compared(shardwise, slow_run):
         (("--log", "ds.json"), "error: ds.json: holds no step of a training run"),
         (("--trace", "run.log"), "error: run.log: is no JSON"),
         (("--trace", "ds.json"), "error: ds.json: is no trace of PyTorch's profiler"),
-        (("--top", "many"), "error: command line: top: 'many': must be a whole number"),
+        (("--top", "many"), "error: --top: 'many': must be a whole number"),
         (("--gpus", "12"), "error: "),
-        (("--set", "TP"), "error: command line: set: 'TP': must be NAME=VALUE"),
-        (("--tp", "none"), "error: command line: tp: 'none'"),
+        (("--set", "TP"), "error: --set: 'TP': must be NAME=VALUE"),
+        (("--tp", "none"), "error: --tp: 'none'"),
     ],
 )
 def test_bad_input_is_one_line(shardwise, slow_run, change, message):
@@ -106,6 +106,6 @@ def test_the_log_is_the_runs_own(shardwise, slow_run):
     log = slow_run.index("--log")
     without = (*slow_run[:log], *slow_run[log + 2 :])
     code, _, err = shardwise(*without)
-    assert (code, err) == (2, "error: command line: log: is missing: set it\n")
+    assert (code, err) == (2, "error: --log is missing: set it\n")
 
     assert shardwise("--log", "own.log", *slow_run)[0] == 0

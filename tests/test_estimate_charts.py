@@ -244,11 +244,11 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
         (("--plot", "a.csv"), "error: a.csv: charts are written as .html, .json, .png, .svg\n"),
         (
             ("--plot", "a.json", "--output", "a.json"),
-            "error: command line: plot: 'a.json': is also the file of output\n",
+            "error: --plot: 'a.json': is also the file of output\n",
         ),
         (
             ("--plot", "a.html", "--reference", "calculon"),
-            f"error: command line: plot: 'a.html': {_NO_EFFECT}\n",
+            f"error: --plot: 'a.html': {_NO_EFFECT}\n",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def _bad(path, content):
         ("alias.yaml", "a: &x [1]\nb: *x\n", "aliases are not supported"),
         ("number.yaml", "1: 2\n", "key 1 is not text"),
         ("latin.yaml", b"name: \xe9\xff", "is not UTF-8 text"),
-        ("binary.yaml", b"name: \0\0", "is not text"),
+        ("binary.yaml", b"name: \0\0", "is a binary file, not text"),
         ("deep.json", "[" * 100_000, "nested too deeply"),
         ("lists.yaml", "- " * 50_000, "nested too deeply; at most 100 levels"),
         ("brackets.yaml", "[" * 100_000, "nested too deeply"),

@@ -19,6 +19,17 @@ def _once():
         yield
 
 
+class TestBudget:
+    def test_a_budget_above_the_memory_is_lowered_to_it(self, plan):
+        """The record says so."""
+        _, record = plan(*OPERATIONS, "--memory-budget", "600GiB", *FAST)
+        _, all_memory = plan(*OPERATIONS, *FAST)
+        whole = "all memory of NVIDIA H100 80GB HBM3"
+        assert record["memory_budget_bytes"] == all_memory["memory_budget_bytes"]
+        assert record["memory_budget_from"] == f"{whole}, less than the 600 GiB set"
+        assert all_memory["memory_budget_from"] == whole
+
+
 class TestOwnWrapping:
     def test_it_is_worked_out_beside_the_best(self, plan):
         _, record = plan(*OPERATIONS, "--units", "layers.*")

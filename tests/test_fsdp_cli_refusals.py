@@ -9,7 +9,7 @@ from fsdp_words import CONFIG
 BY_REFERENCE = ("--gpus", 8, "--reference", "fsdp-ilp", "--memory-budget", "9GiB")
 REFUSED = {
     "one GPU": (("llama3-8b", "--gpus", 1), "gpus: 1: FSDP shards over two ranks or more"),
-    "no GPUs": (("llama3-8b",), "gpus: is missing"),
+    "no GPUs": (("llama3-8b",), "--gpus is missing"),
     "replicas": (("llama3-8b", "--gpus", 8, "--replicas", 8), "replicas: 8: must divide"),
     "rule for replicas": (("{tiny}", "--gpus", 8, "--replicas", 2), "give a system"),
     "type": (("llama3-8b", "--gpus", 8, "--dtype", "fp8"), "dtype: 'fp8': allowed: fp32, bf16"),
@@ -33,7 +33,7 @@ REFUSED = {
     "code alone": (("llama3-8b", "--gpus", 8, "--emit", "python", "--pareto"), "--output FILE"),
     "no model": (("nothing", "--gpus", 8), "no such model; to list them"),
     "no file": (("nothing.json", "--gpus", 8), "no such file"),
-    "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "seq_len: is missing"),
+    "no tokens": (("{config}", "--gpus", 8, "--no-trace"), "--seq-len is missing"),
     "no config": (("{folder}", "--gpus", 8), "the folder has no config.json"),
     "node": (("llama3-8b", "--gpus", 8, "--gpus-per-node", 4), "has no effect with a system"),
     "seconds": (("llama3-8b", "--gpus", 8, "--seconds", 0), "must be a number above 0"),
@@ -46,7 +46,7 @@ REFUSED = {
     ),
     "reference without budget": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp"),
-        "memory_budget: is missing: set it",
+        "--memory-budget is missing: set it",
     ),
     "reference with ours": (
         ("{tiny}", "--gpus", 8, "--reference", "fsdp-ilp", "--pareto"),

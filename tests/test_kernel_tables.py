@@ -368,9 +368,9 @@ def test_the_verb_says_what_to_give(tmp_path, shardwise):
     code, _, err = shardwise("validate", "kernels")
     assert code == 2
     problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
-    assert err == f"error: command line: data: {problem}\n"
+    assert err == f"error: --data {problem}\n"
     _, _, err = shardwise("validate", "kernels", "--data", tmp_path, "--rows")
-    assert err.startswith("error: command line: rows: needs --json or --output")
+    assert err.startswith("error: --rows: needs --json or --output")
     code, _, err = shardwise("validate", "seqsel", "--data", tmp_path)
     assert (code, "is for the suites runs and kernels only" in err) == (2, True)
     saved(tmp_path, "gemm", DEEPGEMM_H100)

@@ -319,11 +319,11 @@ def test_no_model_fits_is_an_answer(shardwise):
 @each_row(
     ("words", "told"),
     [
-        ((), "command line: gpus: is missing: set it"),
-        (("--gpus", "8..16", "--gbs", 8), "largest: gpus: has several values"),
-        (("--gpus", "x"), "largest: gpus: 'x': must be a valid integer"),
-        (("--gpus", 8, "--gbs", 0), "largest: global_batch_size: '0': must be greater"),
-        (("--gpus", 8, "--seq-len", "1k"), "largest: seq_len: '1k': must be a valid integer"),
+        ((), "--gpus is missing: number of GPUs"),
+        (("--gpus", "8..16", "--gbs", 8), "--gpus: has several values"),
+        (("--gpus", "x"), "--gpus: 'x': must be a whole number"),
+        (("--gpus", 8, "--gbs", 0), "--gbs: '0': must be at least 1"),
+        (("--gpus", 8, "--seq-len", "1k"), "--seq-len: '1k': must be a whole number"),
         (("--gpus", 8, "--reserve", "90 GiB"), "reserve: '90 GiB': leaves nothing"),
         (("--gpus", 8, "--space", "none.yaml"), "none.yaml: no such file"),
         (("--gpus", 8, "--output", "x.csv"), "x.csv: cannot be written; allowed endings"),

@@ -137,7 +137,10 @@ def test_launch_files_are_compared(shardwise):
     assert same.asked == ()
     code, _, err = shardwise("compare", "run.sh", "other.sh")
     assert code == 2
-    assert "error: run.sh: is a launch file without a system: set it" in err
+    assert (
+        "error: run.sh: is a launch file without a system: add one, such as --system h100-sxm"
+        in err
+    )
     code, _, err = shardwise("compare", "scenario.yaml", "scenario.yaml", "--system", "h100-sxm")
     assert code == 2
     assert "is for launch files, and there is none" in err
@@ -222,7 +225,7 @@ def test_import_writes_files_that_load(shardwise):
 WRONG = {
     "import none.sh": "none.sh: no such file",
     "import other.yaml": "other.yaml: is no launch file of Fake",
-    "import binary.sh": "binary.sh: is not text",
+    "import binary.sh": "binary.sh: is a binary file, not text",
     "import utf16.sh": "is UTF-16 text",
     "import huge.sh": "is larger than 8 MiB",
     "import empty.sh": "the file is empty",
@@ -241,12 +244,12 @@ WRONG = {
     "estimate wrong.sh h100-sxm": "wrong.sh: tp: '[1': is no JSON",
     "estimate field.sh h100-sxm": "field.sh: tp: 0: must be",
     "estimate llama3-8b h100-sxm --strategy wrong.sh": "wrong.sh: tp: '[1': is no JSON",
-    "estimate binary.sh h100-sxm": "binary.sh: is not text",
+    "estimate binary.sh h100-sxm": "binary.sh: is a binary file, not text",
     "estimate huge.sh h100-sxm": "is larger than 8 MiB",
     "estimate other.sh h100-sxm": "other.sh: is no launch file of Fake; cannot tell the format",
     "estimate llama3-8b h100-sxm --strategy other.sh": "other.sh: is no launch file of Fake",
     "estimate llama3-8b other.sh --gpus 8 --gbs 8": "other.sh: cannot tell the format",
-    "estimate run.sh": "Missing argument 'SYSTEM'",
+    "estimate run.sh": "Missing argument SYSTEM",
     "search run.sh h100-sxm --reference calculon": "has no effect on a launch file",
     "compare wrong.sh wrong.sh --system h100-sxm": "wrong.sh: tp: '[1': is no JSON",
 }

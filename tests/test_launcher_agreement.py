@@ -21,9 +21,9 @@ from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
 
 STRICTER = {
     "with pp 1 only": "Megatron-FSDP with stages is not refused, and no published run has it",
-    "deepspeed-2024 (DeepSpeed 0.16 (December 2024)) runs 1": "Ulysses in code of the model only",
-    "accelerate-2026 (accelerate 1.14 (June 2026)) runs 1": "experts are split in code of models",
-    "accelerate-2026 (accelerate 1.14 (June 2026)) runs ring": "all_to_all needs DeepSpeed",
+    "0.16 (December 2024)) supports cp 1 only": "Ulysses in code of the model only",
+    "1.14 (June 2026)) supports ep 1 only": "experts are split in code of models",
+    "1.14 (June 2026)) supports cp_exchange ring only": "all_to_all needs DeepSpeed",
 }
 """What a stack refuses and its launcher does not: a part of the refusal, and why."""
 LISTED = re.compile(r"v?pp \d+: must divide \d+ layers|first_stage_layers\b")

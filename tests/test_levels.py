@@ -123,7 +123,7 @@ def test_plain_axes_lie_on_one_tier(order: str, axis: str) -> None:
         ({"dp": "2x16", "tp_tier": 0}, "dp", "contradicts tp_tier; give one, or dp=32"),
         ({"tp": "2x2", "dp": "2x2x2"}, "dp", "has 3 levels, tp 2x2 has 2; give each axis as many"),
         ({"ep": "2x4", "dp": 8}, "ep", "needs levels of tp, tp2, cp, dp or pp too"),
-        ({"vpp": "2x4"}, "vpp", "must be a valid integer"),
+        ({"vpp": "2x4"}, "vpp", "must be a whole number"),
     ],
 )
 def test_what_contradicts_is_one_clear_line(

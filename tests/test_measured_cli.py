@@ -106,11 +106,11 @@ TO_LIST = "to list them: shardwise"
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--grade", "D"), "command line: grade: 'D': allowed: A, B, C"),
-        (("--kind", "mo"), "command line: kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
+        (("--grade", "D"), "--grade: 'D': allowed: A, B, C"),
+        (("--kind", "mo"), "--kind: 'mo': allowed: dense, moe; did you mean 'moe'?"),
         (
             ("--source", "2402.15627"),
-            f"command line: source: '2402.15627': matches no source; {TO_LIST} validate runs",
+            f"--source: '2402.15627': matches no source; {TO_LIST} validate runs",
         ),
         (("--data", "none.json"), "none.json: no such file"),
         (("--plot", "a.pdf"), "a.pdf: charts are written as .html, .json, .png, .svg"),
@@ -127,13 +127,13 @@ def test_words_for_runs_are_refused_with_other_suites(shardwise):
     code, _, err = shardwise("validate", "seqsel", "--grade", "A", "--plot", "a.html")
     assert code == 2
     assert err.splitlines() == [
-        "error: command line: grade: 'A': is for the suite runs only",
-        "error: command line: plot: 'a.html': is for the suite runs only",
+        "error: --grade: 'A': is for the suite runs only",
+        "error: --plot: 'a.html': is for the suite runs only",
     ]
     code, _, err = shardwise("validate", "--rows")
-    assert (code, err) == (2, "error: command line: rows: needs a SUITE\n")
+    assert (code, err) == (2, "error: --rows: needs a SUITE\n")
     code, _, err = shardwise("validate", "--kind", "moe")
-    assert (code, err) == (2, "error: command line: kind: 'moe': is for the suite runs only\n")
+    assert (code, err) == (2, "error: --kind: 'moe': is for the suite runs only\n")
 
 
 def test_people_get_tables(shardwise):
@@ -233,7 +233,7 @@ def test_predecessors_are_asked_where_wanted(shardwise, monkeypatch):
     assert found["summary"]["references"]["elder"]["n"] == 30
     assert found["rows"][0]["references"]["elder"]["predicted_step_time_s"] == 0.7
     code, _, err = shardwise("validate", "seqsel", "--references")
-    assert (code, err) == (2, "error: command line: references: is for the suite runs only\n")
+    assert (code, err) == (2, "error: --references: is for the suite runs only\n")
 
 
 def test_a_run_without_anything_is_listed(capsys):

@@ -219,14 +219,14 @@ def test_each_fault_of_a_file_is_named(tmp_path):
     assert str(raised.value).split("\n") == [
         f"{path}: {line}"
         for line in (
-            "a: model.layers: '32': must be a valid integer",
-            "b: hardware.count: -8: must be greater than or equal to 1",
+            "a: model.layers: '32': must be a whole number",
+            "b: hardware.count: -8: must be at least 1",
             "c: grade: 'D': allowed: A, B, C",
             "c: source: 'paper': must be a mapping",
-            "c: measured.step_time_s: true: must be a valid number",
-            "d: parallelism.tp: 2.0: must be a valid integer",
-            "d: parallelism.fsdp_shard: 'all': must be a valid integer",
-            "d: micro_batch: 1.5: must be a valid integer",
+            "c: measured.step_time_s: true: must be a number",
+            "d: parallelism.tp: 2.0: must be a whole number",
+            "d: parallelism.fsdp_shard: 'all': must be a whole number",
+            "d: micro_batch: 1.5: must be a whole number",
             "e: model: is missing and has no default",
             "e: hardware: is missing and has no default",
             "e: features: ['x']: must be a mapping",
@@ -245,7 +245,7 @@ def test_a_wrong_row_is_refused_and_the_others_are_read(tmp_path):
     path.write_text(json.dumps(rows))
     first, wrong, again = read_runs(path)
     assert not isinstance(first, RunFault)
-    counts = "hardware.count: -8: must be greater than or equal to 1"
+    counts = "hardware.count: -8: must be at least 1"
     assert wrong.fault == f"grade: 'D': allowed: A, B, C; {counts}"
     assert (again.id, again.fault) == ("g", "id: is set twice")
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from rows import each_row
-from shardwise import Strategy, System, errors
+from shardwise import Model, Strategy, System, errors, estimate, plan_fsdp
 from shardwise.cli import run
 from shardwise.config.enums import Dtype
 from shardwise.errors import Fault, InputError, kind_of, shorten
@@ -179,3 +179,97 @@ def test_an_unknown_name_is_one_short_line(line, capsys):
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith("error: ")
     assert len(error) < 160
+
+
+JOB = ("estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "128")
+SPACE = ("search", *JOB[1:])
+RELIABLE = ("--tokens", "1T", "--restart-time", "5min")
+
+
+@each_row(
+    ("words", "line"),
+    [
+        (JOB[:5], "--gbs is missing: sequences per step, such as --gbs 128"),
+        (JOB[:3] + JOB[5:], "--gpus is missing: number of GPUs, such as --gpus 64"),
+        ((*JOB, "--gpus", "0"), "--gpus: '0': must be at least 1"),
+        ((*JOB, "--mbs", "0"), "--mbs: '0': must be at least 1"),
+        ((*JOB, "--micro-batch-size", "0"), "--micro-batch-size: '0': must be at least 1"),
+        ((*JOB, "--gpus", "eight"), "--gpus: 'eight': must be a whole number"),
+        ((*JOB, "--gpus", "8.5"), "--gpus: '8.5': must be a whole number"),
+        ((*JOB, "--gpus", "1,024"), "--gpus: '1,024': must be a whole number; write 1024"),
+        ((*JOB, "--gbs", "1e3"), "--gbs: '1e3': must be a whole number; write 1000"),
+        ((*JOB, "--gbs", "2M"), "--gbs: '2M': must be a whole number"),
+        ((*JOB, "--seq-len", "8k"), "--seq-len: '8k': must be a whole number; write 8192"),
+        ((*JOB, "--zero", "three"), "--zero: 'three': allowed: 0, 1, 2, 3"),
+        ((*JOB, "--zero", "4"), "--zero: 4: allowed: 0, 1, 2, 3"),
+        ((*JOB, "--tp", "3"), "--gpus: 8: must be a multiple of tp 3 x cp 1 x pp 1 = 3"),
+        ((*JOB, "--lora-parts", "mlp"), "--lora-parts: ['mlp']: has no effect without --lora-rank"),
+        ((*JOB, "--fsdp-prefetch", "2"), "--fsdp-prefetch: '2': has no effect without --zero 3"),
+        ((*JOB, "--schedule", "dualpipe"), "--schedule: 'dualpipe': needs pp > 1 and training"),
+        ((*JOB, "--tokens", "300"), "--tokens: 300: is less than one step (1,048,576 tokens)"),
+        ((*JOB, *RELIABLE, "--mtbf", "50000"), "--mtbf: '50000': has no unit; write it, as in"),
+        ((*JOB, *RELIABLE, "--accelerator-mtbf", "5x"), "--accelerator-mtbf: '5x': unit 'x' is"),
+        ((*SPACE, "--fix", "tp=two"), "--fix tp: 'two': must be a whole number"),
+        ((*SPACE, "--allow", "mbs=1,x"), "--allow micro_batch_size: '1,x': 'x': must be a whole"),
+        ((*SPACE, "--for", "x"), "--for: 'x': allowed: "),
+        ((*SPACE, "--save-all"), "--save-all: needs --save FILE"),
+        ((*SPACE, "--max-memory", "60"), "--max-memory: '60': is less than 1 MiB; is its unit"),
+        (
+            ("fsdp", "llama3-8b", "--gpus", "8", "--memory-budget", "60"),
+            "--memory-budget: '60': is",
+        ),
+        (("estimate", "llama3-8b"), "command line: Missing argument SYSTEM, such as h100-sxm"),
+    ],
+)
+def test_a_fault_of_the_command_line_names_the_option_as_typed(words, line, capsys):
+    """In one line; Python names the field."""
+    assert run(list(words)) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {line}")
+
+
+def test_what_was_not_typed_is_named_by_its_field(tmp_path, capsys):
+    """In a file with the name of the file; of a default with the option that replaces it."""
+    path = tmp_path / "s.yaml"
+    path.write_text("tp: two\n")
+    assert run([*JOB, "--strategy", str(path)]) == 2
+    assert run(["estimate", "llama3-8b", "v100-sxm-32gb", *JOB[3:]]) == 2
+    file, default = capsys.readouterr().err.splitlines()
+    assert file.endswith("s.yaml: tp: 'two': must be a whole number")
+    assert default.startswith("error: strategy: dtype: 'bf16': ")
+    assert default.endswith("allowed: fp16, fp32; set --dtype")
+
+
+def test_python_names_fields():
+    """What is missing is written as its arguments are."""
+    with pytest.raises(InputError, match=r"global_batch_size: is missing: .*, such as gbs=128"):
+        estimate("llama3-8b", "h100-sxm", gpus=8)
+    with pytest.raises(InputError, match="memory_budget: 60: is less than 1 KiB; is its unit"):
+        plan_fsdp("llama3-8b", gpus=8, memory_budget=60)
+
+
+def test_a_file_of_another_kind_is_one_line(tmp_path, capsys, monkeypatch):
+    """It says what the file is, and what is expected or which command reads it."""
+    monkeypatch.chdir(tmp_path)
+    System.load("h100-sxm").to_file("cluster.yaml")
+    Model.load("llama3-8b").to_file("model.yaml")
+    Strategy(tp=2, gpus=8).to_file("strategy.yaml")
+    Path("scenario.yaml").write_text("{model: llama3-8b, system: h100-sxm, strategy: {gpus: 8}}")
+    Path("trace.json").write_text('{"traceEvents": [], "schemaVersion": 1}')
+    Path("train.sh").write_text("torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64\n")
+    compared = "is a scenario: compare it with shardwise compare"
+    for words, problem in {
+        "estimate cluster.yaml h100-sxm": "cluster.yaml: is a system file; a model is expected",
+        "estimate llama3-8b model.yaml": "model.yaml: is a model file; a system is expected",
+        "estimate llama3-8b strategy.yaml": "strategy.yaml: is a strategy file; a system is ",
+        "estimate scenario.yaml": f"scenario.yaml: {compared}",
+        "estimate llama3-8b scenario.yaml": f"scenario.yaml: {compared}",
+        "estimate llama3-8b train.sh": "train.sh: is a launch file; a system is expected",
+        "stacks model.yaml": "model.yaml: is a model file; a stack is expected",
+        "fsdp trace.json --gpus 8": "trace.json: is the trace of a profiler: read it with ",
+        "fsdp train.sh --gpus 8": "train.sh: is a launch file; a model is expected",
+        "convert train.sh x.yaml": "train.sh: is a launch file: read it with shardwise import",
+    }.items():
+        assert run(words.split()) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"error: {problem}")

@@ -222,12 +222,15 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (_NERSC, "method: is missing: set it"),
+        (_NERSC, "--method is missing: set it"),
         (
             [*_NERSC, "--method", "2dd"],
             "method: '2dd': allowed: 1d, 2d, 2d-seqp; did you mean '2d'?",
         ),
-        ([*_WITH_METHOD[:4], "--method", "1d"], "gbs: is missing: set it"),
+        (
+            [*_WITH_METHOD[:4], "--method", "1d"],
+            "--gbs is missing: sequences per step, such as --gbs 128",
+        ),
         (
             [*_WITH_METHOD, "--domain", "0"],
             "domain: '0': must be a whole number of at least 1",
@@ -240,10 +243,10 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
             [*_WITH_METHOD, "--dtype", "fp32"],
             "dtype: 'fp32': NERSC's model has 2 bytes per element; allowed: fp16, bf16",
         ),
-        ([*_WITH_METHOD, "--mbs-break"], "mbs_break: NERSC's model has no such option"),
+        ([*_WITH_METHOD, "--mbs-break"], "--mbs-break: NERSC's model has no such option"),
         (
             [*_WITH_METHOD, "--no-tp-overlap"],
-            "tp_overlap: 'false': NERSC's model has no such option",
+            "--no-tp-overlap: NERSC's model has no such option",
         ),
         (
             [*_WITH_METHOD, "--count", "--layers"],

@@ -161,10 +161,10 @@ def test_figures_advance_together(shardwise: Any) -> None:
         (["--vary", "hbm_capacty=1x"], "vary: hbm_capacty: no such figure; allowed: matrix_flops"),
         (
             ["--vary", "hbm_capacity=-1"],
-            "vary: hbm_capacity: -1.0: must be greater than or equal to 0.000001",
+            "vary: hbm_capacity: -1.0: must be at least 0.000001",
         ),
         (["--vary", "hbm_capacity=big"], "vary: hbm_capacity: big: must be a number, a range"),
-        (["--vary", "nvlink_eff=2x"], "vary: nvlink_eff: 1.4: must be less than or equal to 1"),
+        (["--vary", "nvlink_eff=2x"], "vary: nvlink_eff: 1.4: must be at most 1"),
         (
             ["--vary", "ib_bandwidth+nvlink_bandwidth=100"],
             "vary: 100: ib_bandwidth+nvlink_bandwidth: several figures need factors, as in 2x",

@@ -34,7 +34,7 @@ def test_all_faults_are_reported_at_once_with_field_and_value():
     """One line per fault: file, field, value, and what is allowed."""
     faults = _faults(Strategy, {"tp": 0, "dtype": "bf61", "zero": -1, "placement": "tp-tp"})
     assert len(faults) == 4
-    assert "f.yaml: tp: 0: must be greater than or equal to 1" in faults
+    assert "f.yaml: tp: 0: must be at least 1" in faults
     dtype = "f.yaml: dtype: 'bf61': allowed: bf16, fp16, fp32; did you mean 'bf16'?"
     assert dtype in faults
 
@@ -75,8 +75,8 @@ def test_a_misspelt_key_deep_inside_is_named_too():
         ({"accelerator__vector__fp32": math.inf}, "vector.fp32: inf: must be a finite number"),
         ({"accelerator__vector__fp32": "80 GiB"}, "unit 'GiB' is not one of FLOP/s"),
         ({"accelerator__vector": "80 TFLOP/s"}, "vector: '80 TFLOP/s': must be a mapping"),
-        ({"accelerator__matmul__bf16__efficiency": 1.5}, "efficiency: 1.5: must be less than or"),
-        ({"network__0__domain": 0}, "network[0].domain: 0: must be greater than or equal to 1"),
+        ({"accelerator__matmul__bf16__efficiency": 1.5}, "efficiency: 1.5: must be at most 1"),
+        ({"network__0__domain": 0}, "network[0].domain: 0: must be at least 1"),
         ({"network__0__domain": None}, "network[0].domain: only the outermost may be null"),
         ({"network__1__domain": 12}, "12 must be a larger multiple of 8"),
         ({"network__0__domain": 3}, "domain: 3 and node.accelerators 8: one must be a multiple"),
@@ -98,7 +98,7 @@ def test_impossible_figures_of_a_system_are_refused(change, told):
         ({"norm": "batchnorm"}, "allowed: layernorm, rmsnorm"),
         ({"position": "learned", "seq_len": None}, "learned positions need"),
         ({"norm_bias": True}, "an rmsnorm has no bias"),
-        ({"hidden": 0}, "hidden: 0: must be greater than or equal to 1"),
+        ({"hidden": 0}, "hidden: 0: must be at least 1"),
         ({"hidden": 1.5}, "hidden: 1.5"),
         ({"hidden": True}, "hidden: true: must be a number, not true or false"),
         ({"max_positions": 100}, "rope positions have no table"),

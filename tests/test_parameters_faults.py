@@ -128,8 +128,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (
         {"node": {"accelerators": "= 20 / 3"}},
         (
-            "mine.yaml: node.accelerators: 6.666666666666667: must be a valid integer, "
-            "got a number with a fractional part (calculated: 20 / 3)"
+            "mine.yaml: node.accelerators: 6.666666666666667: must be a whole number "
+            "(calculated: 20 / 3)"
         ),
     ),
     (

@@ -202,7 +202,7 @@ def test_more_replicas_than_sequences_are_counted_once():
 
 @each_row(
     ("missing", "told"),
-    [("gpus", "gpus: is missing: set it"), ("global_batch_size", r".*: set it \(gbs\)")],
+    [("gpus", "gpus: is missing: number .*"), ("global_batch_size", ".*, such as gbs=128")],
 )
 def test_what_nothing_implies_must_be_given(missing, told):
     """One fault that names the field and what wants it."""

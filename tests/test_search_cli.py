@@ -218,7 +218,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--space", "big"), "'big': no such file; allowed: practical, full or a file\n"),
         (("--fix", "tp"), "must be FIELD=VALUE"),
         (("--fix", "tp=8", "--fix", "tp=4"), "set twice"),
-        (("--fix", "tp=eight"), "tp: 'eight': must be a valid integer"),
+        (("--fix", "tp=eight"), "tp: 'eight': must be a whole number"),
         (("--allow", "recompute=some"), "allowed: none, selective, full"),
         (("--objective", "speed"), "allowed: step_time"),
         (("--against", "cost"), "needs --pareto"),
@@ -227,7 +227,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--batch", "some"), "allowed: fixed, largest"),
         (("--max-memory", "70 gallons"), "unit 'gallons'"),
         (("--reserve", "90GiB"), "leaves nothing"),
-        (("--max-memory", "0"), "max_memory: '0': must be at least 1 bytes"),
+        (("--max-memory", "0"), "max-memory: '0': must be at least 1 bytes"),
         (("--max-memory", "80"), "is its unit missing"),
         (("--fix", "tp=8", "--allow", "tp=1"), "tp is set twice"),
         (("--fix", "gpus=16"), "gpus is set twice"),
@@ -256,7 +256,7 @@ def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
         (("--count", "--counts"), "--count only counts"),
         (("--explain", "tp=2", "--no-bounds"), "no effect with --explain"),
         (("--gpus", "8..4"), "a range runs"),
-        (("--gpus", "0"), "greater than or equal to 1"),
+        (("--gpus", "0"), "at least 1"),
         (("--space", "nowhere.yaml"), "nowhere.yaml"),
     ],
 )
@@ -274,8 +274,8 @@ def test_what_is_missing_is_named(shardwise):
     code, _, err = shardwise("search", "llama3-8b", "h100-sxm")
 
     assert code == 2
-    assert "gpus: is missing" in err
-    assert "global_batch_size: is missing" in err
+    assert "--gpus is missing" in err
+    assert "--gbs is missing" in err
 
 
 def test_a_legal_strategy_is_held_against_the_best(shardwise):
@@ -375,3 +375,20 @@ def test_explaining_alone_takes_no_flags_of_a_search(shardwise):
 
     assert code == 2
     assert "axes: 'tp': has no effect with --explain alone; add --top or --pareto" in err
+
+
+def test_degrees_that_no_gpus_allow_are_explained_in_words(shardwise):
+    """The rule, not its name: 3 divides no number of heads of the model."""
+    code, out, _ = shardwise(*SMALL, "--fix", "tp=3")
+
+    assert code == 1
+    assert "on any number of GPUs: tp does not divide the heads (" in " ".join(out.split())
+
+
+def test_memory_above_the_capacity_is_noted(shardwise):
+    """The limit is the memory of the GPU."""
+    words = (*SMALL, *FEW, "--fix", "tp=8,zero=1,recompute=none")
+    _, out, err = shardwise(*words, "--max-memory", "600GiB")
+
+    assert "note: --max-memory 600GiB has no effect: a GPU has 79.6 GiB" in err
+    assert out == shardwise(*words)[1]

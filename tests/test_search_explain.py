@@ -151,7 +151,7 @@ def test_parts_of_what_is_not_offloaded_are_a_field_to_change():
     said = {"gpus": 1, "gbs": 2, "offload_parts": "mlp_norm"}
     found = explain(MODEL, SYSTEM, {"offload_activations": False}, said)
     assert [rule.reason for rule in found.broken] == ["offload_parts"]
-    assert found.broken[0].problem == "has an effect with offload_activations only; leave it out"
+    assert found.broken[0].problem == "has no effect without offload_activations; leave it out"
 
 
 def test_what_the_space_does_not_try_is_told_with_what_it_tries():

@@ -218,9 +218,9 @@ def test_what_is_compared_is_looked_at_together(steps):
     ("fields", "told"),
     [
         ({"stage_layers": "balanced", "first_stage_layers": 2}, "first_stage_layers: is chosen by"),
-        ({"recompute_layers": "largest"}, "recompute_layers: 'largest': must be a valid integer"),
-        ({"etp": "pp"}, "etp: 'pp': must be a valid integer"),
-        ({"dp_shard": "some"}, "dp_shard: 'some': must be a valid integer"),
+        ({"recompute_layers": "largest"}, "recompute_layers: 'largest': must be a whole number"),
+        ({"etp": "pp"}, "etp: 'pp': must be a whole number"),
+        ({"dp_shard": "some"}, "dp_shard: 'some': must be a whole number"),
     ],
 )
 def test_words_stand_where_they_mean_something(fields, told):

@@ -153,10 +153,10 @@ def test_all_is_every_value_there_is():
 @each_row(
     ("data", "told"),
     [
-        ({"tp": 0}, "tp: 0: must be greater than or equal to 1"),
+        ({"tp": 0}, "tp: 0: must be at least 1"),
         ({"tp": True}, "tp: true: must be a number, not true or false"),
-        ({"tp": "eight"}, "tp: 'eight': must be a valid integer"),
-        ({"tp": "1..2..4"}, "tp: '1..2..4': must be a valid integer"),
+        ({"tp": "eight"}, "tp: 'eight': must be a whole number"),
+        ({"tp": "1..2..4"}, "tp: '1..2..4': must be a whole number"),
         ({"tp": []}, "tp: []: has no value to try"),
         ({"tp": [1, None]}, "tp: [1, null]: null: has an empty value; leave the field out"),
         ({"tp": "8..4"}, "tp: '8..4': a range runs from a number of at least 1 up to a larger"),
@@ -165,8 +165,8 @@ def test_all_is_every_value_there_is():
         ({"gpus": "1..99999:1"}, "gpus: '1..99999:1': a range has at most 10000 values"),
         ({"gpus": "all"}, "gpus: 'all': has no end: give values or a range"),
         ({"stack": "ALL"}, "stack: 'ALL': has no end: give values or a range"),
-        ({"zero": [0, -1]}, "zero: [0, -1]: -1: must be greater than or equal to 0"),
-        ({"tp_tier": "inner"}, "tp_tier: 'inner': must be a valid integer"),
+        ({"zero": [0, -1]}, "zero: [0, -1]: -1: must be at least 0"),
+        ({"tp_tier": "inner"}, "tp_tier: 'inner': must be a whole number"),
         ({"recompute": "ful"}, "allowed: none, selective, full; did you mean 'full'?"),
         ({"recompute": "none,ful"}, "recompute: 'none,ful': 'ful': allowed: none, selective, full"),
         ({"placement": "tp-tp"}, "placement: 'tp-tp': must be an order of tp, dp, pp"),
@@ -247,7 +247,7 @@ def test_a_file_says_it_as_people_do(tmp_path):
     assert (space.pp, space.global_batch_size) == ((1, 2, 4, 8, 16), (8, 12, 16))
     assert (space.recompute, space.zero, space.tp) == (("none", "full"), "all", None)
     path.write_text("tp: none\n")
-    with pytest.raises(InputError, match=r"mine\.yaml: tp: 'none': must be a valid integer"):
+    with pytest.raises(InputError, match=r"mine\.yaml: tp: 'none': must be a whole number"):
         Space.load(path)
 
 

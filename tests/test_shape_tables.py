@@ -346,7 +346,7 @@ PLACE = "accelerator.matmul_table.bf16"
         ({"rows": {"forward": ROW, "any": ROW}}, "rows.any[0]: has the shape of rows.forward[0]"),
         ({"rows": {"any": [[1, 0, 1, 1, 0.5]]}}, f"{PLACE}.rows.any[0][1]: 0: must be greater"),
         ({"rows": {"backward": []}}, "allowed: any, forward, input_grad, weight_grad"),
-        ({"fallback": 0}, f"{PLACE}.fallback: 0: must be greater than or equal to 0.0001"),
+        ({"fallback": 0}, f"{PLACE}.fallback: 0: must be at least 0.0001"),
         ({"fallback": 2.1}, f"{PLACE}.fallback: 2.1: must be less than"),
     ],
 )

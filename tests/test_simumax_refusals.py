@@ -18,9 +18,9 @@ def faults(noun: Any, data: dict[str, Any]) -> list[str]:
 
 
 BAD_MODELS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    (LLAMA, {"layer_num": 0}, "layer_num: 0: must be greater than or equal to 1"),
-    (LLAMA, {"layer_num": 32.0}, "layer_num: 32.0: must be a valid integer"),
-    (LLAMA, {"hidden_size": "4096"}, "hidden_size: '4096': must be a valid integer"),
+    (LLAMA, {"layer_num": 0}, "layer_num: 0: must be at least 1"),
+    (LLAMA, {"layer_num": 32.0}, "layer_num: 32.0: must be a whole number"),
+    (LLAMA, {"hidden_size": "4096"}, "hidden_size: '4096': must be a whole number"),
     (LLAMA, {"use_swiglu": None}, "use_swiglu: null: must be true or false"),
     (LLAMA, {"model_type": "dens"}, "model_type: 'dens': allowed: dense, moe; did you mean 'dense"),
     (LLAMA, {"attention_type": "gqa"}, "attention_type: 'gqa': allowed: mha, mla"),
@@ -73,9 +73,9 @@ def test_a_key_that_is_missing_is_named() -> None:
 
 STOP = "must be true: there is no other way here"
 BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
-    ({"micro_batch_num": 0}, "micro_batch_num: 0: must be greater than or equal to 1"),
-    ({"micro_batch_num": -1}, "micro_batch_num: -1: must be greater than or equal to 1"),
-    ({"tp_size": 2.0}, "tp_size: 2.0: must be a valid integer"),
+    ({"micro_batch_num": 0}, "micro_batch_num: 0: must be at least 1"),
+    ({"micro_batch_num": -1}, "micro_batch_num: -1: must be at least 1"),
+    ({"tp_size": 2.0}, "tp_size: 2.0: must be a whole number"),
     ({"tp_size": 3}, "world_size: 8: must be a multiple of tp_size x cp_size x pp_size = 6"),
     ({"ep_size": 8}, "world_size: 8: must be a multiple of ep_size x etp_size x pp_size = 16"),
     ({"cp_size": 4, "seq_len": 4098}, "seq_len: 4098: must be a multiple of cp_size 4"),
@@ -96,7 +96,7 @@ BAD_STRATEGIES: list[tuple[dict[str, Any], str]] = [
     ({"attention_sparse_ratio": 0.3}, "attention_sparse_ratio: 0.3: must be 0, or 0.5: what a cau"),
     ({"mem_factor": 0}, "mem_factor: 0: must be greater than 0"),
     ({"te_version": "new"}, "te_version: 'new': must be a release, such as 2.11.0"),
-    ({"recompute_layer_num": -1}, "recompute_layer_num: -1: must be greater than or equal to 0"),
+    ({"recompute_layer_num": -1}, "recompute_layer_num: -1: must be at least 0"),
     ({"tp_sze": 2}, "tp_sze: unknown key; did you mean 'tp_size'?"),
     (
         {"interleaving_size": 2, "pp_size": 1},

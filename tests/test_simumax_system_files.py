@@ -119,7 +119,7 @@ SHAPES = f"{OP}/matmul/accurate_efficient_factor"
 GROUPS = f"{OP}/group_matmul/accurate_efficient_factor"
 AT = "accelerator.op.matmul.accurate_efficient_factor"
 FAULTS: list[tuple[dict[str, Any], str, Any, str]] = [
-    (B200, "num_per_node", 0, "num_per_node: 0: must be greater than or equal to 1"),
+    (B200, "num_per_node", 0, "num_per_node: 0: must be at least 1"),
     (B200, "numper", 1, "numper: unknown key; did you mean 'num_per_node'?"),
     (
         B200,
@@ -127,7 +127,7 @@ FAULTS: list[tuple[dict[str, Any], str, Any, str]] = [
         "only_compute",
         "accelerator.mode: 'only_compute': must be roofline",
     ),
-    (B200, "accelerator/mem_gbs", "80", "accelerator.mem_gbs: '80': must be a valid number"),
+    (B200, "accelerator/mem_gbs", "80", "accelerator.mem_gbs: '80': must be a number"),
     (B200, f"{OP}/default", ..., "accelerator.op: must have default"),
     (
         B200,
@@ -171,7 +171,7 @@ FAULTS: list[tuple[dict[str, Any], str, Any, str]] = [
         B200,
         "accelerator/bandwidth/ce/efficient_factor",
         1.1,
-        "accelerator.bandwidth.ce.efficient_factor: 1.1: must be less than or equal to 1",
+        "accelerator.bandwidth.ce.efficient_factor: 1.1: must be at most 1",
     ),
     (B200, LINK, ..., "networks.high_intra_node: is needed with intra_with_pcie false"),
     (A100, "networks/intra_node_pcie_4x", ..., "networks.intra_node_pcie_4x: is needed with intra"),

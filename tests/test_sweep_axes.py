@@ -171,14 +171,14 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
             {"matmul.bf16.efficiency": "2x"},
             (
                 "vary: matmul.bf16.efficiency: '2x': on h100-sxm: "
-                "accelerator.matmul.bf16.efficiency: must be less than or equal to 1"
+                "accelerator.matmul.bf16.efficiency: must be at most 1"
             ),
         ),
         (
             {"fabric.links": "7.5"},
             (
                 "vary: fabric.links: '7.5': on h100-sxm: network[1].links_per_node: must be a "
-                "valid integer, got a number with a fractional part"
+                "whole number"
             ),
         ),
         (
@@ -222,7 +222,7 @@ NUMBER = "must be a number, a range such as 64..512, or a factor such as 2x"
         ({"tp": "all"}, "vary: tp: 'all': list the values to try"),
         (
             {"tp": "x"},
-            "vary: tp: 'x': must be a valid integer, unable to parse string as an integer",
+            "vary: tp: 'x': must be a whole number",
         ),
     ],
 )

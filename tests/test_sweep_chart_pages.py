@@ -371,9 +371,9 @@ def test_the_verb_refuses_what_it_cannot_draw_before_it_sweeps(shardwise, tmp_pa
         (("--plot", "p.pdf"), "p.pdf: charts are written as .html, .json, .png, .svg"),
         (("--plot", "p.svg"), f"p.svg: .svg {needs}"),
         (("--plot", "x.json", "-o", "x.json"), "plot: 'x.json': is also the file of output"),
-        (("--tokens", "1e12"), "command line: tokens: '1e12': needs --plot FILE"),
-        (("--plot", page, "--tokens", "all"), f"command line: tokens: 'all': {bad}"),
-        (("--plot", page, "--tokens", "inf"), f"command line: tokens: 'inf': {bad}"),
+        (("--tokens", "1e12"), "--tokens: '1e12': needs --plot FILE"),
+        (("--plot", page, "--tokens", "all"), f"--tokens: 'all': {bad}"),
+        (("--plot", page, "--tokens", "inf"), f"--tokens: 'inf': {bad}"),
     ):
         code, out, err = shardwise("sweep", "llama3-8b", "h100-sxm", *SMALL, "gpus=8", *words)
         assert (code, out) == (2, ""), words

@@ -125,30 +125,27 @@ def test_nothing_feasible_is_exit_code_1_with_the_reason(shardwise):
     [
         (
             ("--vary", "nics"),
-            "command line: vary: 'nics': must be NAME=V1,V2,..., as in nvlink.bandwidth=1x,2x",
+            "--vary: 'nics': must be NAME=V1,V2,..., as in nvlink.bandwidth=1x,2x",
         ),
         (
             ("--vary", "nics=1", "--vary", "nics=2"),
-            "command line: vary: 'nics=2': nics is set twice",
+            "--vary: 'nics=2': nics is set twice",
         ),
-        (("--vary", "gbs=8,16"), "command line: vary: 'gbs=8,16': gbs is set twice"),
+        (("--vary", "gbs=8,16"), "--vary: 'gbs=8,16': gbs is set twice"),
         (
             ("--vary", "nics=0"),
             (
-                "vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a whole number of "
+                "--vary: nics: '0': on h100-sxm: makes 0 in a node of 8; must be a whole number of "
                 "them"
             ),
         ),
-        (("--reoptimize",), "command line: reoptimize: needs --sensitivity"),
-        (("--fixed-plan",), "command line: fixed_plan: needs --sensitivity"),
+        (("--reoptimize",), "--reoptimize: needs --sensitivity"),
+        (("--fixed-plan",), "--fixed-plan: needs --sensitivity"),
         (
             ("--fixed", "--top", 2),
-            (
-                "command line: top: '2': has no effect with --strategy or --fixed, which "
-                "evaluate one strategy"
-            ),
+            ("--top: '2': has no effect with --strategy or --fixed, which evaluate one strategy"),
         ),
-        (("--top", "x"), "command line: top: 'x': must be a whole number of at least 1"),
+        (("--top", "x"), "--top: 'x': must be a whole number of at least 1"),
     ],
 )
 def test_faults_are_one_line_each(shardwise, words, told):
@@ -156,3 +153,12 @@ def test_faults_are_one_line_each(shardwise, words, told):
     assert code == 2
     assert out == ""
     assert err == f"error: {told}\n"
+
+
+def test_a_point_without_strategies_says_why(shardwise):
+    """Three tensor-parallel ranks do not make up 8 GPUs."""
+    code, out, _ = shardwise(*NARROW, "--vary", "tp=3", "--json")
+    (point,) = json.loads(out)["points"]
+
+    assert code == 1
+    assert point["problem"] == "no degrees and chunks of the space make up the GPUs"

@@ -86,31 +86,31 @@ def test_long_pipelines_show_their_ends(shardwise):
         (["-o", "no/step.json"], "no/step.json: cannot be written: no such folder: no"),
         (
             ["--micro-batches", "2"],
-            f"command line: micro_batches: '2': {NO_EFFECT}",
+            f"--micro-batches: '2': {NO_EFFECT}",
         ),
         (
             ["--ops"],
-            f"command line: ops: {NO_EFFECT}",
+            f"--ops: {NO_EFFECT}",
         ),
         (
             ["--micro-batches", "two", "-o", "step.json"],
-            f"command line: micro_batches: 'two': {COUNTED}",
+            f"--micro-batches: 'two': {COUNTED}",
         ),
         (
             ["--micro-batches", "0", "-o", "step.json"],
-            f"command line: micro_batches: '0': {COUNTED}",
+            f"--micro-batches: '0': {COUNTED}",
         ),
         (
             ["--gbs", "104000", "-o", "step.json"],
-            f"micro_batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",
+            f"--micro-batches: 26000: 104,000 passes on 2 ranks {TOO_MANY}; write at most 25000",
         ),
         (
             ["--gbs", "104000", "-o", "step.pickle"],
-            f"global_batch_size: 104000: 104,000 passes {TOO_MANY_BLOCKS}",
+            f"--gbs: 104000: 104,000 passes {TOO_MANY_BLOCKS}",
         ),
         (
             ["--micro-batches", "2", "-o", "step.pickle"],
-            f"command line: micro_batches: '2': {IN_SNAPSHOT}",
+            f"--micro-batches: '2': {IN_SNAPSHOT}",
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_sets_of_words() -> None:
         ),
         (
             {"lora_parts": "mlp"},
-            "lora_parts: ['mlp']: has an effect with lora_rank only; leave it out",
+            "lora_parts: ['mlp']: has no effect without lora_rank; leave it out",
         ),
         (
             {"lora_rank": 4, "lora_parts": "mlp,experts"},

@@ -271,7 +271,7 @@ def test_the_command_line_tells_the_same(tmp_path, capsys):
         (["--tokens", "12 apples"], "tokens: '12 apples': unit 'apples'"),
         (["--tokens", "0"], "must be at least 1 tokens"),
         (["--tokens", "1T", "--pue", "0.5"], "pue: '0.5'"),
-        (["--tokens", "1T", "--spares", "4"], "restart_time: is missing"),
+        (["--tokens", "1T", "--spares", "4"], "--restart-time is missing"),
         (["--tokens", "1T", "--no-training"], "forward only"),
         (["--tokens", "1T", "--reference", "calculon"], "has no effect with --reference"),
     ],

@@ -190,8 +190,8 @@ def test_people_see_groups_and_machines_every_row(shardwise):
     [
         ({"operation": "allgather"}, "operation: 'allgather': allowed: all_reduce, all_gather"),
         ({"us": {1024: 0}}, "us[1024]: 0: must be greater than 0"),
-        ({"us": {0: 1.0}}, "us[0].[key]: 0: must be greater than or equal to 1"),
-        ({"nodes": 0}, "nodes: 0: must be greater than or equal to 1"),
+        ({"us": {0: 1.0}}, "us[0].[key]: 0: must be at least 1"),
+        ({"nodes": 0}, "nodes: 0: must be at least 1"),
     ],
 )
 def test_bad_series_are_refused(changes, told):

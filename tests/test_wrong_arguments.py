@@ -136,8 +136,8 @@ def test_a_wrong_argument_is_an_error_of_shardwise(function, tmp_path, monkeypat
 @each_row(
     ("call", "problem"),
     [
-        (lambda: Strategy(tp=None), "strategy: tp: null: must be a valid integer"),
-        (lambda: Space(tp="x"), "space: tp: 'x': must be a valid integer"),
+        (lambda: Strategy(tp=None), "strategy: tp: null: must be a whole number"),
+        (lambda: Space(tp="x"), "space: tp: 'x': must be a whole number"),
         (lambda: Reliability(restart_time=-1), "reliability: restart_time: -1: must be at least 0"),
         (lambda: Stack(name="x"), "stack: attention: is missing"),
         (lambda: Model(name="x"), "model: hidden: is missing"),
@@ -165,7 +165,8 @@ def test_a_wrong_argument_is_an_error_of_shardwise(function, tmp_path, monkeypat
             "columns: stack: [[0.0, 0.0], [0.0, 0.0]]: a column has one dimension",
         ),
         (lambda: estimate_many(MODEL, SYSTEM, {1: 2}), "columns: 1: "),
-        (lambda: largest_model(SYSTEM, gpus=None), "largest: gpus: is missing: set it"),
+        (lambda: estimate_many(MODEL, SYSTEM, RUN | {"tp": [1, "x"]}), "columns: tp: 'x': must be"),
+        (lambda: largest_model(SYSTEM, gpus=None), "largest: gpus: is missing: number of GPUs"),
         (lambda: plan_fsdp(MODEL, SYSTEM, gpus=8, pareto="x"), "pareto: 'x': must be true or"),
         (lambda: plan_fsdp(MODEL, SYSTEM, gpus=8, comm=3), "comm: 3: must be latencies and band"),
         (lambda: compare(1, 2), "scenario A: 1: is not an estimate"),

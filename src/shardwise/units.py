@@ -139,6 +139,27 @@ def parse_quantity(value: object, dimension: str) -> float:
     return float(result)
 
 
+_LEAST_SIZE = 2.0**20
+_LEAST_NUMBER = 2.0**10
+"""In bytes: no memory is smaller than a size without a unit below these, as text or a number."""
+
+
+def parse_memory(value: float | str) -> float:
+    """Read a size of memory [byte].
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, or is so small that its unit must be missing.
+    """
+    size = parse_quantity(value, "bytes")
+    least = _LEAST_SIZE if isinstance(value, str) else _LEAST_NUMBER
+    if 0 < size < least and "B" not in str(value):
+        limit = "1 MiB" if isinstance(value, str) else "1 KiB"
+        raise ValueError(f"is less than {limit}; is its unit missing, as in 70GiB?")
+    return size
+
+
 def read_quantity(text: str) -> tuple[float, str | None]:
     """Read a quantity of any dimension: its number in the SI unit, and that dimension.
 

@@ -150,7 +150,7 @@ def system_or_config(model: str | Model, system: str | None) -> str:
             return model
         if files.is_file_name(model.strip()):
             Model.load(model)  # a fault of the file is more useful
-    problem = "Missing argument 'SYSTEM'; it is optional only for an AMPeD configuration"
+    problem = "Missing argument SYSTEM, such as h100-sxm (to list them: shardwise systems)"
     raise InputError(Fault(source=COMMAND_LINE, problem=problem))
 
 

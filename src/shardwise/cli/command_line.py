@@ -16,7 +16,7 @@ def note_command(words: Sequence[str]) -> None:
 
 
 def entered_words() -> tuple[str, ...]:
-    """Return the words of the command."""
+    """Return the words of the command, without the name of the program."""
     return _words.get()
 
 

@@ -24,7 +24,7 @@ from shardwise.interop.calculon.translation import (
 )
 from shardwise.interop.nersc.results import is_results_file, read_results, rows_of
 from shardwise.interop.nersc.writer import nersc_model, nersc_system
-from shardwise.interop.registry import recognised
+from shardwise.interop.registry import is_launch, recognised, share_of_fields
 from shardwise.interop.translation import known_reference
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
@@ -278,23 +278,19 @@ def _kind(file: str) -> str:
             return name
     if is_results_file(file):
         return _RESULT
+    if is_launch(file):
+        problem = "is a launch file: read it with shardwise import"
+        raise InputError(Fault(source=file, problem=problem))
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
     if is_result(data) or is_sweep(data):
         return _RESULT
     recognized = recognised(data)
     if recognized is not None:
         return recognized[0]
-    shares = {name: _share(config, data) for name, config in _CONFIGS.items()}
+    shares = {name: share_of_fields(config, data) for name, config in _CONFIGS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:
         problem = f"is not a {', '.join(_CONFIGS)} or result of a search or sweep; "
         problem += "select one with --kind"
         raise InputError(Fault(source=file, problem=problem))
     return best
-
-
-def _share(config: type[ConfigBase], data: Mapping[str, object]) -> float:
-    """Share of a file's keys that a config type has, without keys that several types have."""
-    keys = set(data) - {"name", "description", "sources"}
-    known = set(config.model_fields) | {"mbs", "gbs"}
-    return len(keys & known) / len(keys) if keys else 0.0

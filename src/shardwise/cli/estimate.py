@@ -28,6 +28,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log, note
 from shardwise.cli.recipes import Chosen, RecipeOption
 from shardwise.config import files
+from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -36,6 +37,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
+_NEEDS_SHARDED_WEIGHTS = "has no effect without --zero 3, which shards weights; leave it out"
 _CSV = (".csv", ".csv.gz")
 _REPORT_ENDING, _PAGE_ENDING = ".txt", ".html"
 _STDOUT = "-"
@@ -339,6 +341,7 @@ def command(
         return other_models.show_despite(
             refusal, other, inputs, ops=ops, json=destination.json, output=destination.output
         )
+    _refuse_prefetch(result, flags)
     if training is not None:
         from shardwise.planning.training_time import with_training  # noqa: PLC0415 - slow to import
 
@@ -371,6 +374,12 @@ def command(
 
         note(verdict(result.memory_bytes, fits=False))
     return 0 if result.fits else 1
+
+
+def _refuse_prefetch(result: Estimate, flags: Mapping[str, object]) -> None:
+    """Refuse a prefetch of weights that are not sharded."""
+    if result.strategy["zero"] < ZERO_WEIGHTS:
+        refuse_options(_NEEDS_SHARDED_WEIGHTS, fsdp_prefetch=flags.get("fsdp_prefetch"))
 
 
 def _reference(

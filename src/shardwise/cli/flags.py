@@ -17,6 +17,8 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES, Kind
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import Site
+from shardwise.errors import Fault, refuse
+from shardwise.units import Dimension
 
 if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
@@ -40,6 +42,7 @@ _RELIABILITY = {
     "async_checkpoints": "asynchronous",
 }
 _RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY)
+_NUMBER = re.compile(r"\d*\.?\d+(?:[eE][-+]?\d+)?")
 _NEEDS_TOKENS = "needs --tokens: it applies to a training run"
 _RUN_HELP = {
     "tokens": "Tokens to train on, such as 300B: adds days, price, energy and CO2 of the run.",
@@ -233,9 +236,24 @@ def training_run(flags: Mapping[str, object]) -> "TrainingRun | None":
     return TrainingRun.validated(fields, source=COMMAND_LINE)
 
 
+def _is_time(field: str) -> bool:
+    """Whether a field of a `Reliability` is a time."""
+    kinds = get_args(Reliability.model_fields[field].annotation)
+    marks = [
+        *Reliability.model_fields[field].metadata,
+        *(m for kind in kinds for m in get_args(kind)),
+    ]
+    return any(isinstance(mark, Dimension) and mark.name == "seconds" for mark in marks)
+
+
 def _reliability(flags: Mapping[str, Any]) -> Reliability | None:
     """Fields of the file, overridden by flags."""
     fields = {field: flags[name] for name, field in _RELIABILITY.items() if name in flags}
+    refuse(
+        Fault.of(field, value, "has no unit; write it, as in 300s, 10min or 50000h", COMMAND_LINE)
+        for field, value in fields.items()
+        if _is_time(field) and _NUMBER.fullmatch(str(value).strip())
+    )
     if "reliability" not in flags:
         return Reliability.validated(fields, source=COMMAND_LINE) if fields else None
     saved = Reliability.load(flags["reliability"])

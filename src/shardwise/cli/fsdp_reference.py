@@ -28,7 +28,7 @@ from shardwise.interop.fsdp_ilp.reference import (
     solve,
 )
 from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
-from shardwise.units import parse_quantity
+from shardwise.units import parse_memory
 
 REFERENCE = "fsdp-ilp"
 EXACT = "exact"
@@ -103,7 +103,7 @@ def plan_reference(
 def _budget(text: str) -> float:
     """GiB of a size."""
     try:
-        return parse_quantity(text, "bytes") / GIB
+        return parse_memory(text) / GIB
     except ValueError as error:
         raise flag_fault("memory_budget", text, str(error)) from None
 

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shardwise.cli.command_line import entered_words
 from shardwise.config.roles import Section
-from shardwise.errors import nearest
+from shardwise.errors import InputError, nearest
 
 COMMON = "Common options"
 INPUT = "Input"
@@ -140,6 +140,15 @@ class VerbCommand(TyperCommand):
             for word, following in followed
         ]
         return super().parse_args(ctx, words)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; faults of what was entered name its options."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            from shardwise.cli.faults import as_entered  # noqa: PLC0415 - it knows the fields
+
+            raise as_entered(error, ctx) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as in the base class
         """Return the arguments, then a word for the options."""

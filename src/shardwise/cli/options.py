@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.help import INPUT, OUTPUT
+from shardwise.config.base import MISSING
+from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError, allowed_words
 
 COMMAND_LINE = "command line"
@@ -203,8 +205,10 @@ def flag_fault(flag: str, value: object, problem: str) -> InputError:
     )
 
 
-def missing_flag(flag: str, problem: str = "is missing: set it") -> InputError:
+def missing_flag(flag: str, problem: str | None = None) -> InputError:
     """A fault of a flag that was not used."""
+    if problem is None:
+        problem = MISSING.get(SHORT_NAMES.get(flag, flag), "is missing: set it")
     return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
 
 

@@ -45,12 +45,14 @@ from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.system import System
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
+from shardwise.units import parse_memory, readable
 
 _ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
@@ -428,6 +430,7 @@ class _Query:
             progress = progress_of(bar)
             found = search(self.model, self.system, self.space, progress=progress, **arguments)
         note(f"{found.looked_at:,} strategies in {found.elapsed_s:.2f} s")
+        self._note_capacity(options.max_memory)
         note_left_out(found)
         if options.save is not None and not found.complete:
             note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
@@ -456,6 +459,13 @@ class _Query:
 
             write_report(report_of(found, command_line()), options.report)
         return _exit_code(found, has_answer=ok_if_none or bool(found.best))
+
+    def _note_capacity(self, max_memory: str | None) -> None:
+        """Say so if more memory is allowed than there is."""
+        memory = System.load(self.system).accelerator.memory[0].capacity
+        if max_memory is not None and parse_memory(max_memory) > memory:
+            size = readable(memory, "bytes")
+            note(f"note: --max-memory {max_memory} has no effect: a GPU has {size}")
 
     def explain(self, options: SearchOptions) -> int:
         """Explain why a strategy is not legal, does not fit, or is not the best."""

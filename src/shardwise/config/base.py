@@ -1,6 +1,5 @@
 """Base of the config types: frozen, keyword-only, validated, loaded by name or from a file."""
 
-import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +28,7 @@ from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
+from shardwise.config.problems import problem_of
 from shardwise.errors import (
     Fault,
     InputError,
@@ -53,6 +53,11 @@ NO_FLAG = BeforeValidator(_no_flag)
 Count = Annotated[int, Field(ge=1, le=MOST), NO_FLAG]
 Whole = Annotated[int, Field(ge=0, le=MOST), NO_FLAG]
 Number = Annotated[float, NO_FLAG]
+MISSING = {
+    "gpus": "is missing: number of GPUs, such as gpus=64",
+    "global_batch_size": "is missing: sequences per step, such as gbs=128",
+}
+"""Problems of the fields that every run needs; the command line writes its options there."""
 MOST_LAYERS = 10_000
 """Layers are looked at one by one; no published model has a tenth of this."""
 
@@ -143,6 +148,8 @@ class ConfigBase(Described):
             if launch is not None:
                 return cls._of_data(launch, text, text, chain.with_step(text), foreign=False)
             data = files.read_mapping(text)
+            if cls.CATALOG is not None or cls.KIND is not None:
+                readers.foreign().check_kind(kind, data, text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         problem = cls._unknown(text)
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
@@ -350,16 +357,6 @@ def _value_at(node: Any, part: str) -> Any:
 
 
 _WITH_SCHEMA = ("model", "system", "strategy", "stack", "space", "reliability", "recipe")
-_PLAIN_WORDS = {
-    "a valid tuple": "a list",
-    "a valid array": "a list",
-    "a valid list": "a list",
-    "a valid dictionary": "a mapping",
-    "an object": "a mapping",
-    "a valid string": "text",
-    "a valid boolean": "true or false",
-}
-_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
 
 
 def faults_of(kind: type[BaseModel], error: ValidationError, source: str = "") -> list[Fault]:
@@ -394,33 +391,11 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
         key = str(location[-1])
         hint = nearest(key, known) or f"; {allowed_words(key, known, listed)}"
         return Fault(source=source, field=field, problem=f"unknown key{hint}")
-    problem = details["msg"].replace("Input should be", "must be")
-    for theirs, ours in _PLAIN_WORDS.items():
-        problem = problem.replace(theirs, ours)
-    problem = re.sub(r" or instance of \w+", "", problem)
     value = details["input"]
-    if kind in ("enum", "literal_error"):
-        expected = str(details.get("ctx", {}).get("expected", ""))
-        options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
-        problem = allowed_words(str(value), options)
-    elif kind == "invalid_key":
-        problem = "is not text; a key is the name of a field"
-    elif kind == "value_error":
-        problem = str(details["ctx"]["error"])
-    elif kind == "int_parsing_size":
-        problem = "is too large for a number"
-    elif kind in _LENGTHS:
-        problem = _length(details)
+    problem = problem_of(config_type, details)
     # A rule of a whole record names what it is about; the record itself would fill the line.
     has_value = not (isinstance(value, Mapping) and kind == "value_error")
     return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
-
-
-def _length(details: ErrorDetails) -> str:
-    """How many items a list or mapping must have."""
-    word, limit = _LENGTHS[details["type"]]
-    number = details["ctx"][limit]
-    return f"must have {word} {number} item{'' if number == 1 else 's'}"
 
 
 def _aliases(config_type: type[BaseModel]) -> set[str]:

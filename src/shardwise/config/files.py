@@ -121,7 +121,7 @@ def read_text(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> str:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _fault(path, "is UTF-16 text; save it as UTF-8")
     if b"\0" in content:
-        raise _fault(path, "is not text (it holds zero bytes)")
+        raise _fault(path, "is a binary file, not text")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from shardwise.config import readers
-from shardwise.config.base import MOST, NO_FLAG, ConfigBase, Count, Whole
+from shardwise.config.base import MISSING, MOST, NO_FLAG, ConfigBase, Count, Whole
 from shardwise.config.bounds import Ratio
 from shardwise.config.degrees import with_levels, with_levels_text
 from shardwise.config.enums import (
@@ -447,7 +447,7 @@ class Strategy(ConfigBase):
         if seq_len is None:
             fault("seq_len", f"is missing: model {model.name} names none")
         if self.global_batch_size is None:
-            fault("global_batch_size", "is missing: set it (gbs)")
+            fault("global_batch_size", MISSING["global_batch_size"])
         if faults:
             raise InputError(faults)
         parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
@@ -480,7 +480,7 @@ class Strategy(ConfigBase):
         second = f" x tp2 {self.tp2}" if self.tp2 > 1 else ""
         degrees = f"tp {self.tp}{second} x cp {self.cp} x pp {self.pp}"
         if gpus is None and dp is None:
-            fault("gpus", "is missing: set gpus or dp")
+            fault("gpus", MISSING["gpus"])
         elif gpus is None:
             gpus = product * (dp or 1)
             if gpus > MOST:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.base import MOST
+from shardwise.config.base import MISSING, MOST
 from shardwise.config.enums import Dispatcher, Schedule, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -162,6 +162,8 @@ def _integers(field: StrategyField, column: Any, length: int) -> Ints:
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
     elif array.dtype.kind not in "iu":
+        if array.dtype.kind == "U" and isinstance(column, (list, tuple)):  # numbers became text
+            array = np.broadcast_to(np.array(column, dtype=object), (length,))
         wrong = np.array([not _is_integer(value) for value in array.tolist()], dtype=np.bool_)
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
@@ -420,7 +422,7 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
     # In floating point, which does not wrap around: 2^31 three times over is too much for int64.
     product = 1.0 * found["tp"] * found["tp2"] * found["pp"] * found["cp"]
     if "gpus" not in found and "dp" not in found:
-        raise InputError(Fault(field="gpus", problem="is missing: set gpus or dp"))
+        raise InputError(Fault(field="gpus", problem=MISSING["gpus"]))
     if "dp" not in found:
         found["dp"] = np.maximum(found["gpus"] // product, 1).astype(np.int64)
     if "gpus" not in found:
@@ -435,7 +437,8 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
             raise InputError(Fault(field="seq_len", problem=problem))
         found["seq_len"] = np.full(length, model.seq_len, dtype=np.int64)
     if "global_batch_size" not in found:
-        raise InputError(Fault(field="global_batch_size", problem="is missing: set it (gbs)"))
+        problem = MISSING["global_batch_size"]
+        raise InputError(Fault(field="global_batch_size", problem=problem))
 
 
 _ITEMS = {"stage_layers": int, "extents": Mapping}

@@ -26,7 +26,7 @@ from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Kind, ShardableModel, find_model
 from shardwise.fsdp.wrappings import parse_wrapping
 from shardwise.interop.fsdp_ilp.comm import CommTimes
-from shardwise.units import parse_quantity
+from shardwise.units import parse_memory, readable
 
 Progress = Callable[[str, int, int], None]
 """Called with the task, how many items are done, and how many there are (0: unknown)."""
@@ -270,13 +270,16 @@ def _request(
     collectives, notes = collective_times(
         the_system, setting, gpus_per_node=numbers["gpus_per_node"] or 0, comm=comm
     )
-    if budget is not None:
+    capacity = np.inf if the_system is None else the_system.accelerator.memory[0].capacity
+    if budget is not None and budget <= capacity:
         budget_bytes, budget_from = budget, "given"
     elif the_system is None:
         budget_bytes, budget_from = np.inf, "none: set --memory-budget or --system"
     else:
-        budget_bytes = the_system.accelerator.memory[0].capacity
+        budget_bytes = capacity
         budget_from = f"all memory of {the_system.accelerator.name}"
+        if budget is not None:
+            budget_from += f", less than the {readable(budget, 'bytes')} set"
     return _Request(
         system=the_system,
         setting=setting,
@@ -333,7 +336,7 @@ def _choices(words: Mapping[str, str | None]) -> tuple[dict[str, str], list[Faul
 def _budget_bytes(text: float | str) -> float:
     """Bytes of ``60GiB``."""
     try:
-        budget = parse_quantity(text, "bytes")
+        budget = parse_memory(text)
     except ValueError as error:
         fault = Fault(field="memory_budget", value=text, has_value=True, problem=str(error))
         raise InputError(fault) from None

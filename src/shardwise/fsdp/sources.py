@@ -24,6 +24,7 @@ from shardwise.interop.fsdp_ilp import files as fsdp_ilp
 from shardwise.interop.fsdp_ilp.files import ModuleInfo
 from shardwise.interop.huggingface import looks_like as is_config_json
 from shardwise.interop.huggingface.hub import is_hub_id
+from shardwise.interop.registry import is_launch
 
 if TYPE_CHECKING:
     from shardwise.fsdp.trace import LoadedModel
@@ -127,6 +128,8 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
         if not path.is_file():
             problem = f"the folder has no {_CONFIG}, which describes a model of Hugging Face"
             raise InputError(Fault(source=str(folder), problem=problem))
+    if not files.has_known_ending(path) and is_launch(path):
+        raise InputError(Fault(source=str(path), problem="is a launch file; a model is expected"))
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):
         return ModelReference(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardwise.config import files
+from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.readers import Kind
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
@@ -22,6 +26,47 @@ FORMATS: tuple[FileFormat, ...] = (
     *nersc.FORMATS,
     *huggingface.FORMATS,
 )
+
+_CONFIGS: dict[str, type[ConfigBase]] = {
+    "model": Model,
+    "system": System,
+    "strategy": Strategy,
+    "stack": Stack,
+}
+_OTHERS = {
+    frozenset({"model", "system"}): "is a scenario: compare it with shardwise compare",
+    frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
+}
+"""Keys of files that are no config, and what to do with them."""
+_MOSTLY = 0.5
+
+
+def share_of_fields(config: type[ConfigBase], data: Mapping[str, object]) -> float:
+    """Return the share of a file's keys that a config type has, without keys of several types."""
+    keys = set(data) - {"name", "description", "sources"}
+    known = set(config.model_fields) | {"mbs", "gbs"}
+    return len(keys & known) / len(keys) if keys else 0.0
+
+
+def check_kind(kind: str, data: Mapping[str, object], source: str) -> None:
+    """Refuse a shardwise file that clearly holds something else; its fields say what.
+
+    Raises
+    ------
+    InputError
+        With one fault, in place of one for every field.
+    """
+    if _format_of(data) is not None:
+        return
+    shares = {name: share_of_fields(config, data) for name, config in _CONFIGS.items()}
+    if shares[kind] >= _MOSTLY:
+        return
+    for keys, problem in _OTHERS.items():
+        if keys <= set(data):
+            raise InputError(Fault(source=source, problem=problem))
+    best = max(shares, key=lambda name: shares[name])
+    if shares[best] > _MOSTLY:
+        raise InputError(Fault(source=source, problem=f"is a {best} file; a {kind} is expected"))
 
 
 def recognised(data: Mapping[str, object]) -> tuple[Kind, str] | None:
@@ -79,14 +124,20 @@ def find_launch(
     """
     from shardwise.interop import launchers  # noqa: PLC0415 - slow to import
 
+    if not is_launch(path):
+        return None
+    return launchers.read_launch(path, model=model, gpus=gpus)
+
+
+def is_launch(path: str | Path) -> bool:
+    """Whether a file is a launch file of a trainer."""
+    from shardwise.interop import launchers  # noqa: PLC0415 - slow to import
+
     try:
         text = files.read_text(path)
     except InputError:
-        return None
-    launcher = launchers.recognised_launcher(text, str(path))
-    if launcher is None or _is_other_tool(path):
-        return None
-    return launchers.read_launch(path, model=model, gpus=gpus)
+        return False
+    return launchers.recognised_launcher(text, str(path)) is not None and not _is_other_tool(path)
 
 
 def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
@@ -97,6 +148,8 @@ def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
     InputError
         If it is a launch file without a model, or has an ending of no other file.
     """
+    if kind == "system" and not files.has_known_ending(path) and is_launch(path):
+        raise InputError(Fault(source=path, problem="is a launch file; a system is expected"))
     found = None if kind == "system" else find_launch(path)
     if found is None:
         if kind != "system" and not files.has_known_ending(path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.base import Source
+from shardwise.config.base import MISSING, Source
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Price, Site, System, SystemLike
@@ -51,7 +51,7 @@ _MOST_DAYS = 1e6
 
 def choose_cluster(
     model: ModelLike,
-    systems: Sequence[SystemLike],
+    systems: Sequence[SystemLike] | SystemLike,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     tokens: float | str,
@@ -72,7 +72,7 @@ def choose_cluster(
     Parameters
     ----------
     systems
-        Systems to compare.
+        Systems to compare, or one.
     space, **fixed
         Strategies to try, as in `search`; with one or more ``gpus`` and ``gbs``. Without ``gbs``
         the batch has about 8 Mi tokens.
@@ -125,7 +125,7 @@ def choose_cluster(
     refuse_unpriced(unpriced, limits)
     declared = load_space(space, fixed)
     if declared.gpus is None:
-        raise InputError(Fault(source="cluster", field="gpus", problem="is missing: set it"))
+        raise InputError(Fault(source="cluster", field="gpus", problem=MISSING["gpus"]))
     declared, notes = _with_batch(declared, the_model)
     options: list[ClusterOption] = []
     smallest: dict[str, int] = {}
@@ -170,14 +170,17 @@ def _with_batch(space: Space, model: Model) -> tuple[Space, tuple[str, ...]]:
         return space, ()
     length = space.seq_len[0] if isinstance(space.seq_len, tuple) else model.seq_len
     if length is None:
-        raise InputError(Fault(field="global_batch_size", problem="is missing: set it"))
+        raise InputError(Fault(field="global_batch_size", problem=MISSING["global_batch_size"]))
     batch = 2 ** max(0, round(math.log2(_BATCH_TOKENS / length)))
     note = f"global batch {batch} x {length} tokens, assumed ({_BATCH_SOURCE}); set --gbs"
     return space.fixed({"global_batch_size": batch}, source="cluster"), (note,)
 
 
-def _systems(systems: Sequence[SystemLike], prices: Mapping[str, float]) -> tuple[System, ...]:
-    """Load the systems, each once, with the prices that replace theirs."""
+def _systems(
+    systems: Sequence[SystemLike] | SystemLike, prices: Mapping[str, float]
+) -> tuple[System, ...]:
+    """Load the systems, each once, with the prices that replace theirs; one is a list of one."""
+    systems = [systems] if isinstance(systems, (str, Path, System)) else systems
     if not isinstance(systems, (list, tuple)) or not systems:
         raise InputError(Fault(source="systems", problem="is missing: name one or more"))
     found = [System.load(system) for system in systems]

@@ -26,6 +26,9 @@ from shardwise.estimator import estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
 
+_FEW_TOKENS = 100_000
+"""Fewer are billions whose unit is missing."""
+
 
 class TrainingRun(ConfigBase):
     """A training run as requested."""
@@ -99,12 +102,17 @@ def with_training(found: Estimate, system: System, run: TrainingRun) -> Estimate
     Raises
     ------
     InputError
-        If it does not train, or the interval of checkpoints is shorter than writing one.
+        If it does not train, its tokens are fewer than those of a step, or the interval of
+        checkpoints is shorter than writing one.
     """
     strategy = found.strategy
     if not strategy["training"]:
         problem = "has no meaning forward only: nothing is trained"
         raise InputError(Fault(field="tokens", value=run.tokens, has_value=True, problem=problem))
+    if run.tokens < found.tokens_per_step:
+        hint = f"; did you mean {run.tokens:g}B?" if run.tokens < _FEW_TOKENS else ""
+        problem = f"is less than one step ({found.tokens_per_step:,} tokens){hint}"
+        raise InputError(Fault.of("tokens", int(run.tokens), problem))
     step: tuple[float, float, float] | tuple[float] = (found.step_time_s,)
     if found.interval is not None:
         step = (found.step_time_s, found.interval.low_s, found.interval.high_s)

@@ -331,7 +331,7 @@ SUMMA_CONSTRAINTS: tuple[Constraint, ...] = (
         field="summa_panels",
         violated=lambda _, __, t: (t.summa_panels > 0) & ~t.summa,
         problem=lambda *_: (
-            "has an effect with tp_exchange summa, and tp or tp2 above 1, only; leave it out"
+            "has no effect without tp_exchange summa, and tp or tp2 above 1; leave it out"
         ),
     ),
     Constraint(

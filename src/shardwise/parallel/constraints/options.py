@@ -166,7 +166,7 @@ _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
         reason="lora_parts",
         field="lora_parts",
         violated=lambda _, __, t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
-        problem=lambda *_: "has an effect with lora_rank only; leave it out",
+        problem=lambda *_: "has no effect without lora_rank; leave it out",
     ),
     Constraint(
         reason="lora_lacking",
@@ -355,7 +355,7 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         reason="recompute_parts",
         field="recompute_parts",
         violated=_parts_unused,
-        problem=lambda *_: "has an effect with recompute selective only; leave it out",
+        problem=lambda *_: "has no effect without recompute selective; leave it out",
     ),
     Constraint(
         reason="parts_lacking",
@@ -424,7 +424,7 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         reason="fsdp_reshard",
         field="fsdp_reshard",
         violated=lambda _, __, t: ~t.fsdp_reshard & (t.zero < _ZERO_STAGES[-1]),
-        problem=lambda *_: "has an effect with zero 3 only; leave it out",
+        problem=lambda *_: "has no effect without zero 3; leave it out",
     ),
     *(
         Constraint(
@@ -441,7 +441,7 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         reason="offload_parts",
         field="offload_parts",
         violated=lambda _, __, t: ~t.offload_activations & (t.offload_parts > 0),
-        problem=lambda *_: "has an effect with offload_activations only; leave it out",
+        problem=lambda *_: "has no effect without offload_activations; leave it out",
     ),
     Constraint(
         reason="offload_lacking",

@@ -85,7 +85,8 @@ def _no_bubbles(_: Model, __: System, table: Table) -> Bools:
 
 def _both_ways(_: Model, __: System, table: Table) -> Bools:
     odd = (table.pp % 2 == 1) | (table.micro_batches % 2 == 1)
-    return (table.schedule == _DUALPIPE) & (odd | (table.micro_batches < 2 * table.pp))
+    wrong = odd | (table.micro_batches < 2 * table.pp)
+    return (table.schedule == _DUALPIPE) & (table.pp > 1) & wrong
 
 
 PIPELINE_CONSTRAINTS: tuple[Constraint, ...] = (
@@ -181,8 +182,8 @@ PIPELINE_CONSTRAINTS: tuple[Constraint, ...] = (
         field="schedule",
         violated=_both_ways,
         problem=lambda _, __, t: (
-            f"dualpipe needs even pp, {one(t.pp)}, and even micro-batches, at least 2 x pp; "
-            f"they are {one(t.micro_batches)}"
+            f"needs an even pp and an even number of micro-batches, at least 2 x pp; pp is "
+            f"{one(t.pp)}, micro-batches are {one(t.micro_batches)}"
         ),
     ),
 )

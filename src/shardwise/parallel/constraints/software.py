@@ -284,7 +284,7 @@ def _placed_as(system: System, table: Table, orders: Iterable[str]) -> Bools:
 
 def _field_check(name: str, values: Values) -> Check:
     field = COLUMNS[name]
-    text = "cannot set it" if values == (None,) else f"runs {described(values)}"
+    text = "cannot set it" if values == (None,) else f"supports {name} {described(values)} only"
     if name == "placement":
         text = f"places ranks in the order {described(values)}, or in the domains that it gives"
         placed = _has_placement(values)

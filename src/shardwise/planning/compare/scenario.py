@@ -99,9 +99,8 @@ def load_scenario(
 def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
     """Estimate a launch file, which has no system."""
     if launch.model is None or system is None:
-        missing = (
-            "model: write a scenario of model, system, strategy" if system else "system: set it"
-        )
+        missing = "model: write a scenario of model, system, strategy"
+        missing = missing if system else "system: add one, such as system=h100-sxm"
         raise InputError(
             Fault(source=launch.source, problem=f"is a launch file without a {missing}")
         )

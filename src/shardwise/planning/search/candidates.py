@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
+from shardwise.config.base import MISSING
 from shardwise.config.enums import Dispatcher
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS, SHORT_NAMES
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -246,8 +247,7 @@ def _first_values(model: Model, system: System, space: Space) -> dict[str, objec
     if first["seq_len"] is None and model.seq_len is None:
         missing.append("seq_len")
     if missing:
-        short = {name: f" ({short})" for short, name in SHORT_NAMES.items()}
-        problems = {name: f"is missing: set it{short.get(name, '')}" for name in missing}
+        problems = {name: MISSING.get(name, "is missing: set it") for name in missing}
         raise InputError([Fault(source="search", field=n, problem=p) for n, p in problems.items()])
     return first
 

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from shardwise.arrays import Floats
+from shardwise.config.base import MISSING
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
@@ -234,7 +235,7 @@ def _with_scale(
         batch = space.gpus if family.batch is None else family.batch
         space = space.fixed({"global_batch_size": batch}, source="largest")
     if not space.gpus:
-        raise InputError(Fault(source="largest", field="gpus", problem="is missing: set it"))
+        raise InputError(Fault(source="largest", field="gpus", problem=MISSING["gpus"]))
     several = [n for n in scale if len(getattr(space, n)) != 1]
     if several:
         problem = "has several values; the largest model is found for one"

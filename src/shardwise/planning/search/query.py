@@ -10,13 +10,12 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
 from shardwise.planning.search.space import SPACE_FIELDS, Space
-from shardwise.units import parse_quantity, readable
+from shardwise.units import parse_memory, readable
 
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
 _LIST = "shardwise schema space"
 # Less is a number without its unit.
-_LEAST_BYTES = 2.0**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +138,9 @@ def _size(field: str, value: float | str | None) -> float | None:
     least = 0.0 if field == "reserve" else 1.0
     problem = f"must be at least {least:g} bytes"
     try:
-        size = parse_quantity(value, "bytes")
+        size = parse_memory(value)
     except ValueError as error:
         size, problem = -1.0, str(error)
-    if isinstance(value, str) and 0 < size < _LEAST_BYTES and "B" not in value:
-        size, problem = -1.0, "is less than 1 MiB; is its unit missing, as in 70GiB?"
     if not math.isfinite(size):
         problem = "must be a finite size"
     if not least <= size < math.inf:

@@ -137,7 +137,7 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     training, several = strategy["training"], strategy["tp"] * strategy["tp2"] > 1
     panels = strategy["summa_panels"]
     flags = {
-        "sequence parallel": strategy["tp_exchange"] == "rs_ag",
+        "sequence parallel": several and strategy["tp_exchange"] == "rs_ag",
         "scattered between stages": several
         and strategy["pp"] > 1
         and strategy["tp_exchange"] == "p2p_rs_ag",

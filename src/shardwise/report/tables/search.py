@@ -1,5 +1,6 @@
 """What a search found, as tables."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ _REASONS = {
     "software": "the stack cannot run it",
     "ffn": "tp does not divide the width of the MLP",
 }
+_COUNTED_REASON = re.compile(r"\b([a-z]\w*) ([\d,]*\d)\b")
 _MOST_PARETO = 40
 _COUNTED_IN_FULL = 1_000_000
 _MOST_LEFT_OUT = 4
@@ -272,9 +274,15 @@ def closing(result: SearchResult) -> list[str]:
 
 def _smallest(found: SmallestGpus) -> str:
     if found.gpus is None:
-        return f"more GPUs would not help: {found.problem}"
+        return f"more GPUs would not help: {_COUNTED_REASON.sub(_in_words, found.problem or '')}"
     words = f"the smallest number of GPUs that would do: {found.gpus:,}"
     return words if found.strategy is None else f"{words}, such as {in_brief(found.strategy)}"
+
+
+def _in_words(found: re.Match[str]) -> str:
+    """A reason and how often it was met, in words."""
+    words = _REASONS.get(found[1])
+    return found[0] if words is None else f"{words} ({found[2]} strategies)"
 
 
 def _runs_table(found: TrainingRuns) -> Table:
