@@ -11,8 +11,9 @@ from shardwise.planning.search import pieces
 pytestmark = pytest.mark.any_software
 
 SMALL = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--gbs", 32)
-FEW = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
-FEW = (*FEW, "--fix", "fused_activation=false,dp_overlap=true,placement=tp-cp-dp-pp")
+SOME = ("--fix", "offload_weights=false,offload_activations=false,offload_optimizer=false")
+SOME = (*SOME, "--fix", "fused_activation=false,dp_overlap=true,placement=tp-cp-dp-pp")
+FEW = (*SOME, "--fix", "cp=1,vpp=1")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -104,7 +105,7 @@ def test_counts_are_lower_bounds_unless_they_are_requested(shardwise, monkeypatc
     monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
     records, tables = {}, {}
     for flag in ("--top=3", "--counts", "--no-bounds"):
-        words = (*SMALL, *FEW, "--fix", "pp=1", "--top", 3, flag)
+        words = (*SMALL, *SOME, "--fix", "pp=1", "--top", 3, flag)
         records[flag] = json.loads(shardwise(*words, "--json")[1])
         tables[flag] = shardwise(*words)[1]
     fast, counted, timed = records.values()
@@ -126,7 +127,7 @@ def test_counts_are_lower_bounds_unless_they_are_requested(shardwise, monkeypatc
         assert f"{total} strategies, {counted['feasible']:,} of them feasible" in tables[flag]
         assert "timed" not in tables[flag]
         assert "at least" not in tables[flag]
-    _, out, _ = shardwise(*SMALL, *FEW, "--fix", "pp=1", "--top", 3, "--axes", "tp")
+    _, out, _ = shardwise(*SMALL, *SOME, "--fix", "pp=1", "--top", 3, "--axes", "tp")
     assert "timed; the rest cannot be in any of these tables" in out
 
 
@@ -194,7 +195,7 @@ def test_counting_needs_no_search(shardwise):
 def test_nothing_feasible_is_exit_code_1_with_reasons(shardwise):
     """The reasons are counted and the nearest miss is told; --ok-if-none makes it 0."""
     words = ("search", "llama3-70b", "h100-sxm", "--gpus", 8, "--gbs", 8, *FEW)
-    words = (*words, "--fix", "mbs=1,recompute=full,vpp=1")
+    words = (*words, "--fix", "mbs=1,recompute=full")
     code, out, _ = shardwise(*words)
 
     assert code == 1
