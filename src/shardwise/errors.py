@@ -9,6 +9,7 @@ from itertools import islice
 from os import PathLike
 from typing import Any
 
+_SHORT_START = 2
 _VALUE_WIDTH = 80
 """Characters of a value in a message; a terminal line has about as many."""
 _WORD_WIDTH = 200
@@ -179,9 +180,12 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def _closest(name: object, known: Iterable[str], most: int) -> list[str]:
-    """The known names that are similar to what was written, the most similar first."""
-    text = name if isinstance(name, str) else ""
-    return get_close_matches(text[:_VALUE_WIDTH], list(known), n=most, cutoff=0.6)
+    """The known names that continue what was written, then those that are similar to it."""
+    text = name[:_VALUE_WIDTH] if isinstance(name, str) else ""
+    words = list(known)
+    longer = [word for word in words if word.startswith(text)] if len(text) > _SHORT_START else []
+    similar = get_close_matches(text, words, n=most, cutoff=0.6)
+    return list(dict.fromkeys([*longer, *similar]))[:most]
 
 
 def shorten(value: object) -> str:
