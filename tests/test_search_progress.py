@@ -15,6 +15,7 @@ from shardwise import search
 pytestmark = pytest.mark.any_software
 
 WORDS = ("search", "llama3-8b", "h100-sxm", "--gpus", "8,16", "--gbs", "8", "--fix", "tp=8")
+WORDS = (*WORDS, "--fix", "fused_activation=false,dp_overlap=true,tp_overlap=stack")
 # Once it has found a plan, the search waits for a signal.
 WAITS = """
 import sys, time

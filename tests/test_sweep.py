@@ -27,6 +27,8 @@ TINY |= {
     "fused_activation": False,
     "placement": "tp-cp-dp-pp",
     "tp_exchange": "rs_ag",
+    "tp_regather": True,
+    "dp_overlap": True,
 }
 
 
