@@ -32,17 +32,26 @@ SLOW = [
         "guides/fsdp-units.md",
         "guides/layout.md",
         "guides/slow-run.md",
+        "guides/time-and-cost.md",
+        "reference/co-design.md",
         "reference/largest-model.md",
         "reference/search.md",
         "reference/search-space.md",
+        "reference/sweep.md",
     )
 ]
 SLOW_MODULES = (
+    "shardwise.fsdp.api",
     "shardwise.fsdp.result",
     "shardwise.planning.cluster_choice",
+    "shardwise.planning.cluster_options",
     "shardwise.planning.diagnose.results",
+    "shardwise.planning.diagnose.run",
+    "shardwise.planning.search.explain",
     "shardwise.planning.search.largest_model",
     "shardwise.planning.search.results",
+    "shardwise.planning.search.run",
+    "shardwise.validate",
 )
 GLOBAL = ("--verbose", "--log")  # may stand after the verb, too
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))

@@ -317,7 +317,7 @@ def test_listed_plans_of_a_search_can_be_exported(shardwise):
         "64",
         "--json",
         "--fix",
-        "mbs=1,tp=2",
+        "mbs=1,tp=2,zero=2,dp_overlap=true",
     )
     code, out, err = shardwise("search", *words, "--for", "fake", "--pareto", "--top", "30")
     found = json.loads(out)

@@ -183,7 +183,8 @@ def test_searches_know_what_is_reserved() -> None:
 
 def test_the_largest_model_knows_what_is_reserved() -> None:
     """224 of 256 GiB of the host of each GPU."""
-    found = largest_model("h100-sxm", gpus=8, count=1, space={"tp": [8]})
+    few = {"tp": 8, "pp": 1, "mbs": 1, "recompute": "full", "tp_overlap": "stack"}
+    found = largest_model("h100-sxm", gpus=8, count=1, space=few)
     assert found.second_capacity_bytes == 224 * 2**30
 
 

@@ -73,7 +73,7 @@ def _widest(text):
 
 
 # What takes a second or more; the others have the same kinds of tables.
-SLOW = ("cluster", "largest", "recipes", "validate")
+SLOW = ("cluster", "diagnose", "fsdp", "gemms", "largest", "recipes", "validate")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Why a strategy is not the best, or not possible, and what is near it."""
 
 import json
+from functools import cache
 
 import pytest
 
@@ -35,9 +36,15 @@ def fields(changes):
 LEGAL = {"gpus": 8, "tp": 2, "pp": 2, "recompute": "none"}
 
 
+@cache
+def best_of_space():
+    """What a search of the space finds."""
+    return search(MODEL, SYSTEM, SPACE, all_variants=True).best[0]
+
+
 def test_the_best_of_a_space_is_first_and_loses_nothing():
     """Rank 1, no better one, no difference, no change that improves it."""
-    best = search(MODEL, SYSTEM, SPACE, all_variants=True).best[0]
+    best = best_of_space()
     found = explain(MODEL, SYSTEM, SPACE, best.strategy)
     assert (found.rank, found.better, found.differs, found.in_space) == (1, 0, (), True)
     assert set(found.loss.parts_s.values()) == {0.0}
@@ -47,7 +54,7 @@ def test_the_best_of_a_space_is_first_and_loses_nothing():
 def test_the_parts_of_a_loss_sum_to_the_difference():
     """Every part of the step once, largest loss first, against the best of a search."""
     found = explain(MODEL, SYSTEM, SPACE, LEGAL)
-    best = search(MODEL, SYSTEM, SPACE, all_variants=True).best[0]
+    best = best_of_space()
     loss = found.loss
     assert dict(found.best).items() <= dict(best).items()
     assert set(loss.parts_s) == set(TIME_PARTS)

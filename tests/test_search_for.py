@@ -8,6 +8,7 @@ import pytest
 
 import shardwise as shardwise_package
 from launch_plans import legal_plans
+from profiles import drawn
 from shardwise import CannotExportError, InputError, Model, Stack, estimate, export, search
 from shardwise.cli import export_launch
 from shardwise.errors import Fault
@@ -36,7 +37,7 @@ MORE = [
 def test_listed_plans_can_be_exported(launcher, case):
     """Without a fault; the file is recognized and read, with the same model, as a legal plan."""
     model, system, fields = case
-    found = search(model, system, launcher=launcher.name, top=4, **fields)
+    found = search(model, system, launcher=launcher.name, top=drawn(4), **fields)
     assert found.space["stack"] == [launcher.stack]
     for plan in found.best:
         written = export(launcher, model, system, plan.strategy)
@@ -63,7 +64,7 @@ def test_the_command_of_a_plan_sets_every_field(shardwise, monkeypatch, launcher
         raise InputError(Fault(problem="enough"))
 
     monkeypatch.setattr(export_launch, "export", caught)
-    for plan in legal_plans(launcher, 8):
+    for plan in legal_plans(launcher, drawn(12)):
         names = [plan.model.name, plan.system.name]
         words = command_of(launcher, plan, names, None)
         code, _, err = shardwise(*shlex.split(" ".join(words))[1:])

@@ -106,7 +106,7 @@ def test_variants_obey_the_selection_of_a_space(name, monkeypatch):
 
 def test_all_variants_lists_every_strategy():
     """Without lines the best are those of the full space; a line is among them."""
-    space = {"gpus": 8, "gbs": 64, "tp": 2, "pp": [1, 2], "zero": 1, "micro_batch_size": 1}
+    space = {"gpus": 8, "gbs": 64, "tp": 2, "pp": 1, "cp": [1, 2], "micro_batch_size": 1}
     space |= {"recompute": "none", "dp_overlap": True, "fused_activation": False, "vpp": 1}
     space |= {"placement": "tp-cp-dp-pp", "tp_overlap": ["stack", "none"], "tp_exchange": "rs_ag"}
     space |= {"offload_weights": False, "offload_optimizer": [False, True], "zero": [0, 1]}

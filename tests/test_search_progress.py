@@ -10,11 +10,13 @@ import sys
 
 import pytest
 
+from rows import first_of
 from shardwise import search
 
 pytestmark = pytest.mark.any_software
 
 WORDS = ("search", "llama3-8b", "h100-sxm", "--gpus", "8,16", "--gbs", "8", "--fix", "tp=8")
+WORDS = (*WORDS, "--fix", "fused_activation=false,dp_overlap=true,tp_overlap=stack")
 # Once it has found a plan, the search waits for a signal.
 WAITS = """
 import sys, time
@@ -98,7 +100,8 @@ def test_nothing_is_shown_without_a_terminal(shardwise):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+# Of SIGTERM, `test_output_files` has a test, too.
+@pytest.mark.parametrize("how", first_of(1, ["Ctrl-C", "SIGTERM"]))
 def test_an_interrupted_search_prints_the_best_so_far(tmp_path, how):
     """As its result, with exit code 130; JSON says that it is not complete."""
     terminal = Terminal(tmp_path / "out", WAITS, *WORDS, "--json")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
-from profiles import examples
+from profiles import examples, sampled
 from rows import each_row
 from shardwise import InputError, SweepResult, System, estimate, search, sweep
 from shardwise.config.system_columns import figures_of, with_figures
@@ -27,6 +27,8 @@ TINY |= {
     "fused_activation": False,
     "placement": "tp-cp-dp-pp",
     "tp_exchange": "rs_ag",
+    "tp_regather": True,
+    "dp_overlap": True,
 }
 
 
@@ -80,7 +82,7 @@ def test_a_point_is_the_search_on_its_system(vary, more):
     expected = systems_of(model, base, vary)
     assert len(result.points) == len(expected)
     somewhere = False
-    for point, there in zip(result.points, expected, strict=True):
+    for point, there in sampled(zip(result.points, expected, strict=True), 2):
         found = search(model, there, **({"top": 1, "all_variants": True} | asked))
         assert len(point.best) == len(found.best)
         for plan, full in zip(point.best, found.best, strict=True):
@@ -407,7 +409,7 @@ def test_what_a_figure_saves_and_costs_is_what_a_sweep_of_it_finds():
     some = ("matrix.bf16", "hbm.capacity", "between.bandwidth", "host.bandwidth", "inside.latency")
     seen = [influence for influence in point.sensitivity if influence.figure in some]
     assert {influence.figure for influence in seen} == set(some)
-    for one in seen:
+    for one in sampled(seen, 2):
         for factor, same_s, best_s, share in (
             (one.factor, one.step_time_s, one.best_step_time_s, one.best_saved),
             (one.worse_factor, one.worse_step_time_s, one.best_worse_step_time_s, one.best_lost),
