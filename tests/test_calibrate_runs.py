@@ -356,8 +356,8 @@ def test_the_verb_writes_a_system_that_is_used_at_once(tmp_path, shardwise):
 @each_row(
     ("words", "problem"),
     [
-        ((), "from_runs: use either --from-runs FILE or --from-table FILE"),
-        (("--from-runs", "a", "--from-table", "b"), "from_runs: use either"),
+        ((), "--from-runs: use either --from-runs FILE or --from-table FILE"),
+        (("--from-runs", "a", "--from-table", "b"), "--from-runs: use either"),
         (("--from-runs", "a.yaml", "--gpu", "x"), "gpu: 'x': is for --from-table only"),
         (("--from-runs", "a.yaml", "--folds", "3"), "folds: '3': is for --from-table only"),
         (("--from-runs", "a.yaml"), "a.yaml: no such file"),

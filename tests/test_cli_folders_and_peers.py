@@ -60,7 +60,7 @@ def test_a_folder_shows_its_models_in_spite_of_faulty_files(shardwise, folder, t
     assert "llama3-8b" in out
     assert "qwen3-8b" in out
     first, second = err.splitlines()
-    assert first.startswith(f"error: {folder / 'aa.yaml'}: hidden: is missing and has no default (")
+    assert first == f"error: {folder / 'aa.yaml'}: is a system file; a model is expected"
     assert second == f"error: {folder / 'z.toml'}: the file is empty"
     target = tmp_path / "out.json"
     code, out, again = shardwise("models", folder, "--json", "--output", target)

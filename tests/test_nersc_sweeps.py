@@ -171,7 +171,7 @@ def test_figures_advance_together(shardwise: Any) -> None:
         ),
         (
             ["--zip", "--vary", "ib_bandwidth=1x", "--vary", "hbm_capacity=1x,2x"],
-            "zip: 'ib_bandwidth 1, hbm_capacity 2': all figures need as many values",
+            "--zip: 'ib_bandwidth 1, hbm_capacity 2': all figures need as many values",
         ),
         (["--tp", 8], "tp: 8: has no effect with --reference"),
         (["--fixed"], "fixed: has no effect with --reference"),

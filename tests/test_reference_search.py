@@ -272,6 +272,6 @@ def test_every_feasible_execution_that_a_search_tries_is_passed_on(mbs_break):
 
 
 def test_an_unknown_axis_is_refused():
-    """Fields of an execution that a search varies are allowed."""
-    with pytest.raises(InputError, match="'tensor_pra': allowed: tensor_par, "):
+    """Fields of an execution that a search varies are allowed; of these the nearest are named."""
+    with pytest.raises(InputError, match="'tensor_pra': did you mean 'tensor_par', "):
         search(**_tiny(), axes=("tensor_pra",))

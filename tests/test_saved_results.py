@@ -81,7 +81,7 @@ def test_what_was_written_is_read_back(results):
             "search",
             "best 0 strategy ep",
             ["x"],
-            "best[0].strategy.ep: 'x': must be a valid",
+            "best[0].strategy.ep: 'x': must be a whole number",
         ),
         (
             "search",

@@ -188,7 +188,7 @@ def test_csv_holds_what_parquet_holds(everything, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.CSV.gz", "all.csv"]
 
 
-@pytest.mark.parametrize("changed", [{"max_memory": 1000}, {"dp": 5}, {"gbs": 7, "dp": 2}])
+@pytest.mark.parametrize("changed", [{"max_memory": 10_000}, {"dp": 5}, {"gbs": 7, "dp": 2}])
 def test_a_file_without_rows_has_its_columns(everything, tmp_path, changed):
     """Nothing fits, or there is no candidate, or none whose layout is legal."""
     found = case(save=tmp_path / "none.parquet", **(FEW | changed))

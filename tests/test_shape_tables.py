@@ -344,10 +344,10 @@ PLACE = "accelerator.matmul_table.bf16"
         ({"rows": TWICE}, f"{PLACE}: rows.forward[2]: has the shape of rows.forward[0]"),
         ({"rows": {"any": ROW, "forward": ROW}}, "rows.forward[0]: has the shape of rows.any[0]"),
         ({"rows": {"forward": ROW, "any": ROW}}, "rows.any[0]: has the shape of rows.forward[0]"),
-        ({"rows": {"any": [[1, 0, 1, 1, 0.5]]}}, f"{PLACE}.rows.any[0][1]: 0: must be greater"),
+        ({"rows": {"any": [[1, 0, 1, 1, 0.5]]}}, f"{PLACE}.rows.any[0][1]: 0: must be at least"),
         ({"rows": {"backward": []}}, "allowed: any, forward, input_grad, weight_grad"),
         ({"fallback": 0}, f"{PLACE}.fallback: 0: must be at least 0.0001"),
-        ({"fallback": 2.1}, f"{PLACE}.fallback: 2.1: must be less than"),
+        ({"fallback": 2.1}, f"{PLACE}.fallback: 2.1: must be at most"),
     ],
 )
 def test_a_wrong_row_is_one_fault_that_names_it(fields: Any, told: str) -> None:

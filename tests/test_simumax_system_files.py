@@ -177,7 +177,7 @@ FAULTS: list[tuple[dict[str, Any], str, Any, str]] = [
     (A100, "networks/intra_node_pcie_4x", ..., "networks.intra_node_pcie_4x: is needed with intra"),
     (A100, "num_per_node", 4, "networks.intra_with_pcie: true: needs num_per_node 8"),
     (B200, f"{LINK}/op/all2all", ..., "networks.high_intra_node.op: lacks all2all"),
-    (B200, f"{LINK}/op/p2p/offset", -2, "networks.high_intra_node.op.p2p.offset: -2: must be grea"),
+    (B200, f"{LINK}/op/p2p/offset", -2, "networks.high_intra_node.op.p2p.offset: -2: must be at l"),
 ]
 
 

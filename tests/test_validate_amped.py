@@ -99,7 +99,7 @@ def test_the_suite_prints_its_criterion(board, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "Criterion: at most 12 % (abstract of AMPeD" in out
     assert out.count("beyond: ") == len(Published.load("amped").beyond)
-    assert "ours error AMPeD error" in out
+    assert "shardwise error AMPeD error" in out
 
 
 def test_its_own_answers_stand_beside_ours(parts):

@@ -101,7 +101,7 @@ class UnknownNameError(InputError):
     --------
     >>> from shardwise import System, UnknownNameError
     >>> try:
-    ...     System.load("h101-sxm")
+    ...     System.load("h100-smx")
     ... except UnknownNameError as error:
     ...     print("did you mean" in str(error))
     True

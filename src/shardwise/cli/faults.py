@@ -20,6 +20,7 @@ _EXAMPLE = re.compile(r"\bsuch as ([a-z]\w*)=")
 """How a problem writes an argument of Python."""
 _LONG_NAME = re.compile(r"(?<!['\w-])(?<!x )[a-z0-9]+(?:_[a-z0-9]+)+(?![\w']| x )")
 """Names of several words; in a sentence no other word looks like this. Products stay."""
+_SWITCHED = (True, False, "true", "false")
 _LIST = re.compile(r"\b(?:allowed: |did you mean )")
 
 
@@ -59,8 +60,8 @@ class _Options:
         problem = self._problem(fault.problem)
         option = self._by_field.get(found[0])
         rest = fault.field[found.end() :]
-        if option is None:
-            place = self._inside(found[0])
+        place = "" if option is not None and self._is_used(option) else self._inside(found[0])
+        if place or option is None:
             field = f"{place} {fault.field}" if place else fault.field
             return replace(fault, field=field, source="" if place else fault.source)
         name = self._typed(option)
@@ -69,7 +70,8 @@ class _Options:
         if fault.source not in _OF_ENTERED and not self._is_used(option):
             more = f"; set {name}" if "allowed: " in problem else ""
             return replace(fault, problem=problem + more)
-        has_value = fault.has_value and not option.is_flag  # a switch is all that was typed
+        # A switch is all that was typed.
+        has_value = fault.has_value and not (option.is_flag and fault.value in _SWITCHED)
         return Fault(field=name + rest, value=fault.value, has_value=has_value, problem=problem)
 
     def _problem(self, text: str) -> str:

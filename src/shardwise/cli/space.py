@@ -278,7 +278,8 @@ class ReferenceOptions:
         """Options by the model that they are for, with switches that were turned off as words."""
         return {
             "calculon": {
-                "tp_overlap": "false" if self.no_tp_overlap else self.tp_overlap,
+                "tp_overlap": self.tp_overlap,
+                "no_tp_overlap": "true" if self.no_tp_overlap else None,
                 "dp_overlap": None if self.dp_overlap is None else str(self.dp_overlap).lower(),
                 "fused_activation": self.fused,
                 "mbs_break": self.mbs_break,

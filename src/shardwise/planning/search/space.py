@@ -72,8 +72,7 @@ SPLIT_FIELDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer",
 SPACE_FIELDS = tuple(COLUMNS)
 """Fields of `Strategy` in a space: all but the short form of `tp_exchange`."""
 
-# Either the values to try, in order, or "all" (or a word of `_SELECTED_BY`); None for the
-# default ones.
+# The values to try, in order, "all", or a word of `_SELECTED_BY`; None for the default ones.
 Choices = tuple[Any, ...] | str | None
 
 
@@ -84,9 +83,8 @@ def _describe(schema: dict[str, Any]) -> None:
     for name in SPACE_FIELDS:
         one = {key: item for key, item in fields[name].items() if key not in ("title", "default")}
         title = {"title": name, "description": one.pop("description", ""), "default": None}
-        one["anyOf"] = [
-            kind for kind in one.get("anyOf", []) if LEVELS_PATTERN not in kind.values()
-        ]
+        kinds = one.get("anyOf", [])
+        one["anyOf"] = [kind for kind in kinds if LEVELS_PATTERN not in kind.values()]
         one = {key: item for key, item in one.items() if item != []}
         numbers = '"integer"' in json.dumps(one)
         text = {"type": "string", "pattern": _NUMBERS if numbers else ","}
@@ -223,9 +221,8 @@ class Space(_Values):
     def fixed(self, fields: Mapping[str, object], *, source: str) -> Self:
         """Return the space with other values for some fields."""
         own = {name: value for name, value in self if name in self.model_fields_set}
-        return self.validated(
-            own | {SHORT_NAMES.get(n, n): v for n, v in fields.items()}, source=source
-        )
+        others = {SHORT_NAMES.get(name, name): value for name, value in fields.items()}
+        return self.validated(own | others, source=source)
 
     @property
     def selected(self) -> tuple[str, ...]:
@@ -273,10 +270,9 @@ class Space(_Values):
             return math.inf
         if axis == "tp":
             return system.fast_domain or math.inf
-        long = self._longest(model) >= _LONG
-        return (
-            max(self._longest(model) // _LEAST_TOKENS, 1) if axis == "cp" and not long else math.inf
-        )
+        if axis == "cp" and self._longest(model) < _LONG:
+            return max(self._longest(model) // _LEAST_TOKENS, 1)
+        return math.inf
 
     def _longest(self, model: Model) -> int:
         """Tokens of the longest sequence."""
@@ -459,10 +455,9 @@ def _items(name: str, value: object) -> Sequence[object]:
             item is None or isinstance(item, (list, tuple)) or "+" in str(item) for item in value
         )
         return list(value) if several else [value]
-    if isinstance(value, str) and name != "stack":
-        return [item for text in value.split(",") for item in _expanded(text.strip())]
     if isinstance(value, str):
-        return [item.strip() for item in value.split(",")]
+        texts = [text.strip() for text in value.split(",")]
+        return texts if name == "stack" else [item for text in texts for item in _expanded(text)]
     if isinstance(value, Iterable) and not isinstance(value, (Mapping, Stack)):
         return [item for one in value for item in _items(name, one)]
     return [value]
@@ -489,9 +484,8 @@ def _expanded(text: str) -> list[Any]:
 def _value(name: str, value: object) -> object:
     """One value in the form of `Strategy`."""
     word = str(value).strip().lower()
-    if COLUMNS[name].kind is Kind.TIER and (value is None or word in _BY_PLACEMENT):
-        return None
-    if COLUMNS[name].optional and word == "none":
+    by_placement = COLUMNS[name].kind is Kind.TIER and (value is None or word in _BY_PLACEMENT)
+    if by_placement or (COLUMNS[name].optional and word == "none"):
         return None
     if name == "etp" and word == _AS_TP:
         return _AS_TP
