@@ -1,5 +1,6 @@
 """What the marker `any_software` does: tests of formulas, whatever software runs."""
 
+from shardwise.analysis import validated_runs
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.system import System
 from shardwise.parallel.constraints import software
@@ -15,3 +16,5 @@ def lift(monkeypatch):
     """Let strategies need any software; systems have the stack that formulas were tested with."""
     monkeypatch.setattr(software, "capabilities_of", lambda _: None)
     monkeypatch.setattr(System, "stack", property(_default), raising=False)
+    # What is cached is of the catalog as it is.
+    monkeypatch.setattr(validated_runs, "_defaults", validated_runs._defaults.__wrapped__)  # noqa: SLF001
