@@ -16,5 +16,5 @@ def lift(monkeypatch):
     """Let strategies need any software; systems have the stack that formulas were tested with."""
     monkeypatch.setattr(software, "capabilities_of", lambda _: None)
     monkeypatch.setattr(System, "stack", property(_default), raising=False)
-    # What is cached is of the catalog as it is.
+    # The cached result is for the stacks of the catalog.
     monkeypatch.setattr(validated_runs, "_defaults", validated_runs._defaults.__wrapped__)  # noqa: SLF001

@@ -1,7 +1,4 @@
-"""Functions that answer a question again from what they found the first time.
-
-Several tests look at what the same command prints, writes or returns: its search is made once.
-"""
+"""Cached functions: tests that check the same command run its search once."""
 
 import pickle
 from collections.abc import Callable, Iterator
@@ -16,7 +13,7 @@ __all__ = ["remembered"]
 
 @contextmanager
 def remembered(*places: str) -> Iterator[None]:
-    """Put in the place of each function, by its dotted name, one that remembers."""
+    """Replace each function, by its dotted name, with a cached one."""
     with pytest.MonkeyPatch.context() as patch:
         for place in places:
             module, _, name = place.rpartition(".")
@@ -26,15 +23,15 @@ def remembered(*places: str) -> Iterator[None]:
 
 
 def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Arguments tell questions apart, but for `progress`; what is saved is made anew."""
+    """Cache results by all arguments except `progress`; a call that saves a file runs again."""
     found: dict[bytes, Any] = {}
 
     @wraps(function)
     def answer(*args: Any, **words: Any) -> Any:
         if words.get("save") is not None:
             return function(*args, **words)
-        asked = {name: value for name, value in words.items() if name != "progress"}
-        key = pickle.dumps((args, sorted(asked.items())))
+        compared = {name: value for name, value in words.items() if name != "progress"}
+        key = pickle.dumps((args, sorted(compared.items())))
         if key not in found:
             found[key] = function(*args, **words)
         return found[key]

@@ -1,7 +1,7 @@
 """docs/accuracy shows what the predictions of all shipped runs give.
 
 Predictions of all runs take half a minute: .ci/run compares the pages, too.
-SHARDWISE_UPDATE_DOCS=1 with -m "" writes their tables anew.
+SHARDWISE_UPDATE_DOCS=1 with -m "" updates their tables.
 """
 
 import os

@@ -81,13 +81,13 @@ def test_true_is_no_number(noun, data):
     places = dict(_flagged(data))
     assert places
     for place, changed in places.items():
-        told = "\n".join(faults(noun, changed))
-        assert "true" in told, place
-        assert place.split(".")[-1].split("[")[0] in told
+        message = "\n".join(faults(noun, changed))
+        assert "true" in message, place
+        assert place.split(".")[-1].split("[")[0] in message
 
 
 @each_row(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"zero": True}, f"zero: true: {NO_FLAG}"),
         ({"fsdp_prefetch": True}, f"fsdp_prefetch: true: {NO_FLAG}"),
@@ -98,9 +98,9 @@ def test_true_is_no_number(noun, data):
         ({"stage_layers": {}}, "stage_layers: {}: must be a list"),
     ],
 )
-def test_a_field_of_a_strategy_shows_what_it_was_given(fields, told):
+def test_a_field_of_a_strategy_shows_what_it_was_given(fields, message):
     """A mapping too."""
-    assert faults(Strategy, fields) == [f"strategy: {told}"]
+    assert faults(Strategy, fields) == [f"strategy: {message}"]
 
 
 @each_row(
@@ -115,7 +115,7 @@ def test_true_is_no_number_in_a_column_either(field, column):
 
 
 @each_row(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"layers": []}, "layers: []: must have at least 1 item"),
         ({"layers": {}}, "layers: {}: must be a list"),
@@ -130,9 +130,9 @@ def test_true_is_no_number_in_a_column_either(field, column):
         ({"mtp": 9969}, "mtp 9969 must be at most 9968, with 32 layers"),
     ],
 )
-def test_a_model_has_some_layers_but_not_without_end(changes, told):
+def test_a_model_has_some_layers_but_not_without_end(changes, message):
     """They are looked at one by one."""
-    assert faults(Model, LLAMA | changes) == [f"model: {told}"]
+    assert faults(Model, LLAMA | changes) == [f"model: {message}"]
 
 
 def test_as_many_layers_as_may_be_are_read():
@@ -149,8 +149,10 @@ def test_a_simumax_model_has_no_more_layers():
 
 def test_a_calculon_model_has_no_more_layers():
     """Told under its own key; Calculon's own formulas take any number."""
-    (told,) = faults(Model, CALCULON)
-    assert told.startswith("model: num_blocks: 10001: must be at most 10000; --reference calculon")
+    (message,) = faults(Model, CALCULON)
+    assert message.startswith(
+        "model: num_blocks: 10001: must be at most 10000; --reference calculon"
+    )
     assert Model.load(CALCULON | {"num_blocks": 10_000}).depth == 10_000
 
 
@@ -167,9 +169,9 @@ def test_accelerators_that_follow_are_told_by_what_was_given(shardwise):
     """Not by a column that nobody wrote."""
     words = ("llama3-8b", "h100-sxm", "--dp", 2**31, "--tp", 8, "--gbs", 8)
     code, out, err = shardwise("estimate", *words)
-    told = "with tp 8 x cp 1 x pp 1 makes 17179869184 GPUs; at most 2147483648"
+    message = "with tp 8 x cp 1 x pp 1 makes 17179869184 GPUs; at most 2147483648"
 
-    assert (code, out, err) == (2, "", f"error: --dp: 2147483648: {told}\n")
+    assert (code, out, err) == (2, "", f"error: --dp: 2147483648: {message}\n")
 
 
 def test_accelerators_that_follow_are_told_in_columns_too():
@@ -177,16 +179,16 @@ def test_accelerators_that_follow_are_told_in_columns_too():
     given = {"dp": [1, 2**30], "tp": 4, "gbs": 2**30}
     with pytest.raises(InputError) as caught:
         estimate_many("llama3-8b", "h100-sxm", given)
-    told = "with tp x tp2 x pp x cp makes more than 2147483648 GPUs"
+    message = "with tp x tp2 x pp x cp makes more than 2147483648 GPUs"
 
-    assert str(caught.value) == f"columns: dp: 1073741824: {told}"
+    assert str(caught.value) == f"columns: dp: 1073741824: {message}"
 
 
 SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         (SEARCH, "--gbs is missing: sequences per step, such as --gbs 128"),
         (
@@ -202,9 +204,9 @@ SEARCH = ("search", "llama3-8b", "h100-sxm", "--gpus", 8)
         ),
     ],
 )
-def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, told):
+def test_a_flag_that_is_wrong_or_missing_is_one_line(shardwise, words, message):
     """With where it comes from."""
-    line = told.format("must be a whole number of at least 1")
+    line = message.format("must be a whole number of at least 1")
     assert shardwise(*words) == (2, "", f"error: {line}\n")
 
 
@@ -213,8 +215,8 @@ def test_a_trace_writes_a_number_of_micro_batches(number):
     """As the flag of the command line does."""
     with pytest.raises(InputError) as caught:
         trace("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 8}, micro_batches=number)
-    told = "must be a whole number of at least 1"
-    assert str(caught.value) == f"micro_batches: {shorten(number)}: {told}"
+    message = "must be a whole number of at least 1"
+    assert str(caught.value) == f"micro_batches: {shorten(number)}: {message}"
 
 
 PARTS = ["core_attention", "mlp"]

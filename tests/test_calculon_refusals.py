@@ -26,14 +26,16 @@ def estimate_words(paths):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"),
+    ("sizes", "message"),
     [
         ((6, 100), "networks[1].size: 100: must be a larger multiple of networks[0].size 6"),
         ((65536, 8), "networks[1].size: 8: must be a larger multiple of networks[0].size 65536"),
         ((8, 8), "networks[1].size: 8: must be a larger multiple of networks[0].size 8"),
     ],
 )
-def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, files, sizes, told):
+def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(
+    shardwise, files, sizes, message
+):
     """Ours lays networks inside one another; Calculon itself does not mind."""
 
     def resize(system):
@@ -43,7 +45,7 @@ def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, fi
     paths = files(system=resize, execution=lambda e: e.update(tensor_par_net=1))
     code, out, err = shardwise(*estimate_words(paths))
     assert (code, out) == (2, "")
-    place = f"error: {paths['system']}: {told}"
+    place = f"error: {paths['system']}: {message}"
     assert err == f"{place}, as networks lie inside one another here; {THEIRS}\n"
     code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon", "--mbs", 2)
     assert (code, err.startswith(place)) == (2, True)
@@ -52,7 +54,7 @@ def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, fi
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             lambda s: s["vector"].update(int8=s["vector"]["float16"]),
@@ -89,12 +91,12 @@ def test_a_system_that_does_not_nest_is_refused_where_it_must_nest(shardwise, fi
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_calculon_takes_and_we_do_not_is_said_in_its_words(shardwise, files, change, told):
+def test_what_calculon_takes_and_we_do_not_is_said_in_its_words(shardwise, files, change, message):
     """The key of the file, not ours of what it becomes; Calculon's own formulas take it."""
     paths = files(system=change)
     code, out, err = shardwise(*estimate_words(paths))
     assert (code, out) == (2, "")
-    assert err == f"error: {paths['system']}: {told}; {THEIRS}\n"
+    assert err == f"error: {paths['system']}: {message}; {THEIRS}\n"
     code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon")
     assert (code in (0, 1), err) == (True, "")
 
@@ -188,8 +190,8 @@ def test_a_strategy_that_does_not_fit_is_named_by_its_file(shardwise, tmp_path, 
     for words in ([], ["--mbs", 2]):
         code, _, err = shardwise(*estimate_words(paths), "--reference", "calculon", *words)
         assert code == 2
-        told = "tensor_par: 4: must divide the model's hidden 25601"
-        assert err == f"error: {paths['execution']}: {told}\n"
+        message = "tensor_par: 4: must divide the model's hidden 25601"
+        assert err == f"error: {paths['execution']}: {message}\n"
     ours = tmp_path / "zero.yaml"
     ours.write_text("gpus: 64\ntp: 8\npp: 4\ngbs: 64\ndtype: fp16\nzero: 2\n")
     job = ("estimate", *GPT3, "--strategy", ours, "--reference", "calculon")
@@ -202,7 +204,7 @@ JOB = ("--gpus", 64, "--tp", 8, "--pp", 8, "--gbs", 64, "--dtype", "fp16")
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["--also", "calculon"],
@@ -213,12 +215,12 @@ JOB = ("--gpus", 64, "--tp", 8, "--pp", 8, "--gbs", 64, "--dtype", "fp16")
         (["--flops-convention", ""], "flops-convention: '': has no effect"),
     ],
 )
-def test_words_without_effect_are_refused_beside_a_reference(shardwise, words, told):
+def test_words_without_effect_are_refused_beside_a_reference(shardwise, words, message):
     """One answer is asked for; nothing that was asked for beside it is dropped."""
     code, out, err = shardwise("estimate", *GPT3, *JOB, "--reference", "calculon", *words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert told in line
+    assert message in line
 
 
 def test_a_closed_form_system_has_no_form_in_calculon(shardwise):
@@ -243,7 +245,7 @@ def test_a_reference_has_one_name(shardwise):
 def test_convert_refuses_a_model_or_system_that_it_does_not_need(shardwise, files):
     """They place a strategy that is written for Calculon, and do nothing else."""
     paths = files()
-    told = "is for a strategy --to calculon"
+    message = "is for a strategy --to calculon"
     for words in (
         [paths["execution"]],
         [paths["system"], "--to", "calculon"],
@@ -252,7 +254,7 @@ def test_convert_refuses_a_model_or_system_that_it_does_not_need(shardwise, file
         for flag in ("model", "system"):
             code, out, err = shardwise("convert", *words, f"--{flag}", "x.json")
             assert (code, out) == (2, "")
-            assert err == f"error: --{flag}: 'x.json': {told}\n"
+            assert err == f"error: --{flag}: 'x.json': {message}\n"
 
 
 def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
@@ -263,7 +265,7 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--reference", "calcolon", "--gpus", 8, "--gbs", 8], "did you mean 'calculon'"),
         (
@@ -278,16 +280,16 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
         (["--reference", "calculon", "--gpus", "8..64", "--gbs", 8], "one number"),
     ],
 )
-def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, words, told):
+def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, words, message):
     """One line, exit code 2."""
     code, out, err = shardwise("search", *GPT3, *words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert told in line
+    assert message in line
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--dtype", "bf16"], "dtype: 'bf16': allowed: float16"),
         (["--dtype", "fp17"], "dtype: 'fp17': allowed: fp8, fp16, bf16, fp32; did you mean 'fp16'"),
@@ -298,12 +300,12 @@ def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, w
     ],
 )
 @each_row("count", [[], ["--count"]])
-def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, told):
+def test_a_search_says_what_is_wrong_by_its_flags(shardwise, count, words, message):
     """Not by the names that they have within Calculon."""
     code, out, err = shardwise(*SEARCH, "--gpus", 8, "--gbs", 8, *count, *words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"error: --{told}")
+    assert line.startswith(f"error: --{message}")
 
 
 @each_row("dtype", ["fp16", "FP16", "half", "float16", "FLOAT16"])
@@ -320,8 +322,8 @@ def test_where_a_search_is_written_is_checked_before_it(shardwise, monkeypatch, 
         monkeypatch.setattr(f"shardwise.interop.calculon.reference.{name}", None)
     words = [*SEARCH, "--gpus", 8, "--gbs", 8, *count, "--output", "best.txt"]
     code, out, err = shardwise(*words)
-    told = "best.txt: cannot be written; allowed endings: .json, .yaml, each also .gz"
-    assert (code, out, err) == (2, "", f"error: {told}\n")
+    message = "best.txt: cannot be written; allowed endings: .json, .yaml, each also .gz"
+    assert (code, out, err) == (2, "", f"error: {message}\n")
 
 
 @each_row("verb", ["estimate", "peers", "search"])

@@ -22,7 +22,7 @@ PROGRAM = f"{shlex.quote(sys.executable)} -c 'from shardwise.cli import main; ma
 
 
 def test_the_table_is_that_of_the_verbs_and_fields():
-    """`SHARDWISE_UPDATE_DOCS=1` writes it anew."""
+    """`SHARDWISE_UPDATE_DOCS=1` updates it."""
     text = json.dumps(table(), indent=1) + "\n"
     if os.environ.get("SHARDWISE_UPDATE_DOCS"):
         TABLE.write_text(text, encoding="utf-8")

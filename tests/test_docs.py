@@ -1,6 +1,6 @@
 """Everything the documentation shows is run, and shows what it shows.
 
-SHARDWISE_UPDATE_DOCS=1 writes the output of console blocks anew.
+SHARDWISE_UPDATE_DOCS=1 updates the output of console blocks.
 """
 
 import doctest

@@ -46,35 +46,40 @@ def test_every_file_is_there_under_a_date(written):
 
 def test_the_files_tell_of_one_estimate(written):
     """Report, products, graph and JSON have the same totals."""
-    told = _files(written)
-    record = json.loads(told["estimate.json"].read_text())
+    written_files = _files(written)
+    record = json.loads(written_files["estimate.json"].read_text())
     flops = [
-        int(row["flops"]) for row in csv.DictReader(told["gemms.csv"].read_text().splitlines())
+        int(row["flops"])
+        for row in csv.DictReader(written_files["gemms.csv"].read_text().splitlines())
     ]
-    graph = json.loads(told["graph.json"].read_text())
+    graph = json.loads(written_files["graph.json"].read_text())
     assert sum(flops) == int(record["matrix_flops"])
     assert graph["totals"]["matrix_flops"] == record["matrix_flops"]
-    assert len(told["mat_dims.txt"].read_text().splitlines()) == 6
+    assert len(written_files["mat_dims.txt"].read_text().splitlines()) == 6
     report = dict(
-        line.split(" ----- ") for line in told["report.txt"].read_text().splitlines() if line
+        line.split(" ----- ")
+        for line in written_files["report.txt"].read_text().splitlines()
+        if line
     )
     assert float(report["Time of a step"].split()[0]) == pytest.approx(
         record["step_time_s"], rel=1e-5
     )
     assert record["whole_run"]["steps"] == int(report["Steps"])
-    assert "Total time to train (s)" in told["amped_training_time_breakdown.txt"].read_text()
+    assert (
+        "Total time to train (s)" in written_files["amped_training_time_breakdown.txt"].read_text()
+    )
 
 
 def test_the_summary_tells_every_figure_with_its_origin(written):
     """Given and assumed fields of the strategy, figures of model and system with their source."""
     lines = _files(written)["config_summary.txt"].read_text().splitlines()
-    told = {line.split(" : ")[0].strip(): line for line in lines if " : " in line}
-    assert told["tp"].endswith("# given")
-    assert told["vpp"].endswith("# assumed")
-    assert "given, datasheet [" in told["accelerator.matrix.bf16"]
-    assert "312 TFLOP/s" in told["accelerator.matrix.bf16"]
+    lines_of = {line.split(" : ")[0].strip(): line for line in lines if " : " in line}
+    assert lines_of["tp"].endswith("# given")
+    assert lines_of["vpp"].endswith("# assumed")
+    assert "given, datasheet [" in lines_of["accelerator.matrix.bf16"]
+    assert "312 TFLOP/s" in lines_of["accelerator.matrix.bf16"]
     result = estimate("gpt3-13b", "a100-80gb-sxm", {"gpus": 16, "tp": 8, "pp": 2, "gbs": 16})
-    assert set(result.strategy) <= set(told)
+    assert set(result.strategy) <= set(lines_of)
 
 
 def test_nothing_is_written_over(tmp_path, monkeypatch):
@@ -99,10 +104,10 @@ def test_what_cannot_be_written_is_said(tmp_path, capsys):
     """DeepFlow's six lines cannot express experts; the rest is written."""
     moe = ["mixtral-8x7b", "h100-sxm", "--gpus", "8", "--tp", "8", "--gbs", "8"]
     run(["estimate", *moe, "--out", str(tmp_path)])
-    told = capsys.readouterr()
-    assert "mat_dims.txt: DeepFlow's six products cannot express a mixture" in told.err
+    printed = capsys.readouterr()
+    assert "mat_dims.txt: DeepFlow's six products cannot express a mixture" in printed.err
     assert set(_files(tmp_path)) - {"charts.html"} == NAMES
-    assert "GEMMs of a step" not in told.out  # which --gemms asks for
+    assert "GEMMs of a step" not in printed.out  # which --gemms prints
 
 
 def test_pictures_come_where_graphviz_is(tmp_path, monkeypatch, capsys):
@@ -135,7 +140,7 @@ def test_nothing_and_a_dash_are_no_folders(name, tmp_path, monkeypatch, capsys):
 
 
 def test_nothing_is_made_for_a_run_that_cannot_be_estimated(tmp_path, capsys):
-    """A folder comes with its files; a name that is none is told in a line."""
+    """A folder has its files; an invalid name is one line."""
     place = tmp_path / "of" / "mine"
     assert run(["estimate", "no-such-model", *DENSE[1:], "--out", str(place)]) == 2
     assert list(tmp_path.iterdir()) == []

@@ -187,8 +187,8 @@ def test_help_names_all_systems_whose_files_are_read(shardwise, verb):
     assert f"{files}, AMPeD or Hugging Face format, or launch file of a trainer" in out
     assert f"{files} or AMPeD format." in out
     if verb != "search":
-        told = "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or"
-        assert told in out
+        shown = "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or"
+        assert shown in out
 
 
 FLAGS = {
@@ -216,15 +216,15 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
     flags = re.split(r" (?=--[a-z])", text)
     for flag, ending in FLAGS.items():
         name = flag.split(" ")[0]
-        told = next(part for part in flags if part.startswith(f"{name} "))
+        shown = next(part for part in flags if part.startswith(f"{name} "))
         if "/" in flag:  # split at its second name
-            told += " " + flags[flags.index(told) + 1]
-        assert told.startswith(flag)
-        assert ending in told
+            shown += " " + flags[flags.index(shown) + 1]
+        assert shown.startswith(flag)
+        assert ending in shown
 
 
 @each_row(
-    ("verb", "told"),
+    ("verb", "shown"),
     [
         ("estimate", "all replicas. Required unless a file or recipe sets it."),
         ("search", "--gpus N|N,N|N..N Number of GPUs"),
@@ -238,9 +238,9 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
         ("fsdp", "Tokens per sequence. Default: those of the model."),
     ],
 )
-def test_help_says_what_is_required_and_what_holds_by_default(shardwise, verb, told):
+def test_help_states_requirements_and_defaults(shardwise, verb, shown):
     """In a search a field without a flag has several values, no default."""
-    assert told in " ".join(shardwise(verb, "--help-all")[1].split())
+    assert shown in " ".join(shardwise(verb, "--help-all")[1].split())
 
 
 def test_help_of_a_verb_can_be_requested_by_the_word_help(shardwise):
@@ -266,6 +266,6 @@ def test_every_help_of_an_option_ends_with_a_period(shardwise):
 def test_defaults_in_the_help_are_those_of_the_noun(shardwise):
     """None is forgotten."""
     text = shardwise("estimate", "--help-all")[1]
-    told = len(re.findall(r"Default:", text)) - 2  # of --tables and --flops-convention
+    shown = len(re.findall(r"Default:", text)) - 2  # of --tables and --flops-convention
     fields = Strategy.model_fields.values()
-    assert told == sum(field.default is not None for field in fields)
+    assert shown == sum(field.default is not None for field in fields)

@@ -1,4 +1,4 @@
-"""Models by their owner/name on the Hugging Face hub: fetched once, and told why not."""
+"""Models by their owner/name on the Hugging Face hub: fetched once, and refused with the reason."""
 
 import json
 import platform
@@ -90,7 +90,7 @@ def test_without_a_cache_it_is_fetched_again(asked, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("some/thing", NOWHERE),
         ("some/gated", f"{GATED} (HTTP 401); {OR_FILE}"),
@@ -102,17 +102,17 @@ def test_without_a_cache_it_is_fetched_again(asked, monkeypatch, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("asked")
-def test_what_cannot_be_fetched_is_one_line(name, told, tmp_path):
+def test_what_cannot_be_fetched_is_one_line(name, message, tmp_path):
     """And nothing is kept of it."""
-    assert _fault(name) == f"model: {name!r}: {told}"
+    assert _fault(name) == f"model: {name!r}: {message}"
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.usefixtures("asked")
 def test_what_is_not_modeled_is_told_of_the_model():
     """By its name on the hub."""
-    told = "architectures: 'MambaForCausalLM': Mamba layers are not modeled"
-    assert _fault("some/mamba") == f"some/mamba: {told}"
+    message = "architectures: 'MambaForCausalLM': Mamba layers are not modeled"
+    assert _fault("some/mamba") == f"some/mamba: {message}"
 
 
 def test_other_nouns_and_paths_are_not_looked_for_there(asked):
@@ -143,8 +143,8 @@ def test_without_an_address_it_is_told_how_to_give_one(monkeypatch):
     with pytest.raises(UnknownNameError) as caught:
         Model.load("some/thing")
 
-    told = "set the environment variable HF_ENDPOINT to its address, or download its config.json"
-    assert told in str(caught.value)
+    message = "set the environment variable HF_ENDPOINT to its address, or download its config.json"
+    assert message in str(caught.value)
 
 
 def test_the_address_of_an_installed_library_is_used(asked, monkeypatch):

@@ -236,7 +236,7 @@ def test_another_family_is_not_suggested(name):
 
 
 @each_row(
-    ("kind", "key", "value", "told"),
+    ("kind", "key", "value", "problem"),
     [
         ("opt", "do_layer_norm_before", False, "norms behind the residual additions"),
         ("opt", "word_embed_proj_dim", 512, "an embedding of another width"),
@@ -249,11 +249,11 @@ def test_another_family_is_not_suggested(name):
         ("dots1", "mlp_layer_types", ["dense"], "must be a list of 5 words"),
     ],
 )
-def test_what_a_family_can_be_but_is_not_modeled_is_refused(kind, key, value, told):
+def test_what_a_family_can_be_but_is_not_modeled_is_refused(kind, key, value, problem):
     """By its own key."""
     fault = refusal(READ[kind]["small"] | {key: value})
     assert fault.startswith(f"model: {key}: ")
-    assert told in fault
+    assert problem in fault
 
 
 @pytest.mark.nightly

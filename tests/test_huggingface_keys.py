@@ -49,8 +49,8 @@ def _faults(name, **changes):
 )
 def test_a_misspelt_key_is_refused_with_the_one_meant(name, given, meant):
     """It would have left the default in force without a word."""
-    told = _faults(name, **{given: 4, meant: ...})
-    assert f"{given}: unknown key; did you mean {meant!r}?" in told
+    message = _faults(name, **{given: 4, meant: ...})
+    assert f"{given}: unknown key; did you mean {meant!r}?" in message
 
 
 @each_row("name", ["llama3-8b", "deepseek-v3", "starcoder2-3b", "gpt2"])
@@ -59,10 +59,10 @@ def test_a_key_that_is_needed_and_misspelt_is_told_both_ways(name, letter):
     """As missing, and as the unknown one."""
     needed = "vocab_size"
     wrong = needed[1:] if letter == "first" else needed[:-1]
-    told = _faults(name, **{wrong: 1, needed: ...})
+    message = _faults(name, **{wrong: 1, needed: ...})
 
-    assert f"{needed}: is missing and has no default" in told
-    assert f"{wrong}: unknown key; did you mean {needed!r}?" in told
+    assert f"{needed}: is missing and has no default" in message
+    assert f"{wrong}: unknown key; did you mean {needed!r}?" in message
 
 
 def test_a_key_that_is_alike_but_beside_the_right_one_is_no_typing_error():
@@ -142,15 +142,15 @@ def test_keys_of_experts_that_say_there_are_none_are_taken():
 
 def test_experts_without_shared_ones_have_no_keys_of_these():
     """Mixtral's class reads none."""
-    told = _faults("mixtral-8x7b", n_shared_experts=1)
-    assert told == [f"n_shared_experts: 1: shared experts: not modeled for {MIXTRAL}"]
+    message = _faults("mixtral-8x7b", n_shared_experts=1)
+    assert message == [f"n_shared_experts: 1: shared experts: not modeled for {MIXTRAL}"]
     Model.load(_changed("qwen3-coder-480b-a35b", shared_expert_intermediate_size=0))
 
 
 def test_norms_that_a_class_always_has_may_be_told():
     """Qwen3-Coder does, though its class does not read it."""
-    told = _changed("qwen3-coder-480b-a35b", use_qk_norm=True)
-    assert Model.load(told) == Model.load(_changed("qwen3-coder-480b-a35b"))
+    message = _changed("qwen3-coder-480b-a35b", use_qk_norm=True)
+    assert Model.load(message) == Model.load(_changed("qwen3-coder-480b-a35b"))
     assert _faults("qwen3-8b", use_qk_norm=False) == [
         "use_qk_norm: false: must be true: the class has these norms always"
     ]
@@ -160,7 +160,7 @@ NAMES = "must be a list of names"
 
 
 @each_row(
-    ("name", "changes", "told"),
+    ("name", "changes", "message"),
     [
         ("llama3-8b", {"architectures": "abc"}, f"architectures: 'abc': {NAMES}"),
         ("llama3-8b", {"architectures": 3}, f"architectures: 3: {NAMES}"),
@@ -218,9 +218,9 @@ NAMES = "must be a list of names"
         ),
     ],
 )
-def test_what_is_out_of_range_is_refused(name, changes, told):
+def test_what_is_out_of_range_is_refused(name, changes, message):
     """By its own key, and with what it goes against."""
-    assert _faults(name, **changes) == [told]
+    assert _faults(name, **changes) == [message]
 
 
 def test_the_ends_of_these_ranges_are_taken():

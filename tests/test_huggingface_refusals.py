@@ -46,7 +46,7 @@ ZAMBA = {
 
 
 @each_row(
-    ("data", "told"),
+    ("data", "message"),
     [
         (
             ZAMBA,
@@ -108,13 +108,13 @@ ZAMBA = {
         ),
     ],
 )
-def test_what_is_not_modeled_is_refused_by_name(data, told):
+def test_what_is_not_modeled_is_refused_by_name(data, message):
     """With the reason, and what was understood."""
     with pytest.raises(InputError) as caught:
         Model.load(data)
     (fault,) = str(caught.value).splitlines()
-    assert fault.startswith(f"model: {told}")
-    assert "allowed" in told or fault == f"model: {told}"
+    assert fault.startswith(f"model: {message}")
+    assert "allowed" in message or fault == f"model: {message}"
 
 
 @each_row(
@@ -247,10 +247,10 @@ WRONG = [
 ]
 
 
-@each_row(("name", "changes", "told"), WRONG)
-def test_a_bad_key_is_one_clear_line(name, changes, told):
+@each_row(("name", "changes", "message"), WRONG)
+def test_a_bad_key_is_one_clear_line(name, changes, message):
     """Where it is, what it is, and what is allowed."""
-    assert faults_of(name, **changes) == [f"model: {told}"]
+    assert faults_of(name, **changes) == [f"model: {message}"]
 
 
 def test_all_that_is_wrong_is_told_at_once():
@@ -273,7 +273,7 @@ def test_what_our_model_refuses_is_an_error_too():
 
 @each_row("noun", [System, Strategy])
 def test_a_model_is_no_other_noun(noun):
-    """It is told what the file holds."""
+    """The message names the kind of file."""
     with pytest.raises(InputError, match="holds a Hugging Face model, not a"):
         noun.load(_published("llama3-8b"))
 

@@ -116,7 +116,7 @@ def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
 ):
     """Micro-batches, chunks, overlaps and placements that are left out make nothing fit.
 
-    Where nothing fits, the least lack of all strategies is the lack that is told.
+    Where nothing fits, the least lack of all strategies is the lack that is fields_set.
     """
     space = HERE | fields | {"gbs": gpus * batches, "seq_len": seq_len, "dtype": "fp16"}
     space |= {"scope": "full", "any_software": True}
@@ -232,12 +232,12 @@ def test_the_tier_that_is_too_small_is_named():
 def test_a_space_gives_batch_and_length():
     """What is not given beside it is taken from the space, then from the defaults."""
     few = {"gpus": 2, "count": 1, "max_memory": "20 GiB"}
-    told = ONE | {"gbs": 12, "seq_len": 4096}
-    found = largest_model("h100-sxm", space=told, **few)
+    fields_set = ONE | {"gbs": 12, "seq_len": 4096}
+    found = largest_model("h100-sxm", space=fields_set, **few)
     assert (found.global_batch_size, found.seq_len) == (12, 4096)
     assert found.best.strategy["global_batch_size"] == 12
     assert found.model["seq_len"] == 4096
-    found = largest_model("h100-sxm", space=told, gbs=8, **few)
+    found = largest_model("h100-sxm", space=fields_set, gbs=8, **few)
     assert (found.global_batch_size, found.seq_len) == (8, 4096)
     found = largest_model("h100-sxm", space=ONE, **few)
     assert (found.global_batch_size, found.seq_len) == (2, 2048)
@@ -327,7 +327,7 @@ def test_no_model_fits_is_an_answer(shardwise):
 
 
 @each_row(
-    ("words", "told"),
+    ("words", "fields_set"),
     [
         ((), "--gpus is missing: number of GPUs"),
         (("--gpus", "8..16", "--gbs", 8), "--gpus: has several values"),
@@ -342,16 +342,16 @@ def test_no_model_fits_is_an_answer(shardwise):
         (("--gpus", 8, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
     ],
 )
-def test_bad_input_is_one_line(shardwise, words, told):
+def test_bad_input_is_one_line(shardwise, words, fields_set):
     """Each fault names the flag and what is allowed."""
     code, out, err = shardwise("models", *words, "--largest-for", "h100-sxm")
     assert (code, out) == (2, "")
-    assert told in err
+    assert fields_set in err
     assert err.count("\n") == 1
 
 
 def test_a_space_without_a_legal_strategy_says_why(shardwise):
-    """No model of any size has one: the rule is told, not that nothing fits."""
+    """No model of any size has one: the message names the rule, not that nothing fits."""
     few = ("--max-memory", "100 MiB", "--count", 1, "--dtype", "bf16")
     code, _, err = shardwise("models", "--largest-for", "v100-sxm-16gb", "--gpus", 1, *few)
     assert code == 2
@@ -367,9 +367,9 @@ def test_a_system_without_bf16_uses_its_own_type(shardwise):
     found = largest_model("v100-sxm-16gb", **few)
     assert found.space["dtype"] == ["fp16"]
     assert found.notes == ("dtype fp16: v100-sxm-16gb has no matrix rate for bf16",)
-    told = largest_model("v100-sxm-16gb", dtype="fp16", **few)
-    assert told.notes == largest_model("h100-sxm", **few).notes == ()
-    assert told.ladder == found.ladder
+    fields_set = largest_model("v100-sxm-16gb", dtype="fp16", **few)
+    assert fields_set.notes == largest_model("h100-sxm", **few).notes == ()
+    assert fields_set.ladder == found.ladder
     words = ("--gpus", 1, "--count", 1, "--max-memory", "100 MiB")
     code, out, err = shardwise("models", "--largest-for", "calculon-a100-80g", *words)
     assert (code, err) == (1, "")  # nothing fits, in its type

@@ -2,7 +2,7 @@
 
 `data/measured_gate.yaml` has the errors by grade and source as they were when it was written last,
 and why it was written each time. Predictions of all runs take half a minute: .ci/run compares them,
-too. To write the file anew, with the reason:
+too. To update the file, with the reason:
 
     SHARDWISE_UPDATE_GATE="reason" pytest -m "" tests/test_measured_gate.py
 """

@@ -23,7 +23,7 @@ class Readers(Protocol):
         """Return the shardwise fields of a mapping; one of no other tool is returned as it is."""
 
     def check_kind(self, kind: str, data: Mapping[str, object], source: str, /) -> None:
-        """Refuse a shardwise file that clearly holds something else."""
+        """Refuse a shardwise file of another kind."""
 
     def launch_fields(self, kind: Kind, path: str, /) -> Mapping[str, object] | None:
         """Return the shardwise fields in a launch file of a trainer; None for any other file."""

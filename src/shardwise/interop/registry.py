@@ -49,7 +49,7 @@ def share_of_fields(config: type[ConfigBase], data: Mapping[str, object]) -> flo
 
 
 def check_kind(kind: str, data: Mapping[str, object], source: str) -> None:
-    """Refuse a shardwise file that clearly holds something else; its fields say what.
+    """Refuse a shardwise file of another kind, recognized by its fields.
 
     Raises
     ------
