@@ -101,7 +101,7 @@ def test_solvers_write_to_standard_error_and_only_if_asked(solver, capfd):
     [
         ("highs", "highspy: pip install 'shardwise[fsdp]'"),
         ("scipy", "scipy: pip install 'scipy>=1.11'"),
-        ("cbc", "pulp: pip install pulp"),
+        ("cbc", "pulp: pip install 'shardwise[cbc]'"),
     ],
 )
 def test_a_missing_package_is_named(solver, told, monkeypatch):

@@ -73,6 +73,7 @@ def test_a_model_of_three_modules_worked_out_by_hand():
     assert found.bw_rs[0] == pytest.approx([2.2, 4.2, 0])
     assert found.fw_e[0] == pytest.approx([0, 1.1, 0])
     assert found.bw_e[0] == pytest.approx([0, 2.2, 0])
+    assert (found.fcp.tolist(), found.bcp.tolist()) == ([[1, 1, 1]], [[2, 2, 2]])
     assert found.m[0] == pytest.approx([3.75, 8.75, 14.75])
     assert plain(info).peak_gib == 7 + 3
     assert plain(info).compute_ms == 3

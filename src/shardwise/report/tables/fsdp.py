@@ -39,8 +39,8 @@ CATEGORY_WORDS = {
 }
 _MIB = 2**20
 _MS_PER_S = 1e3
-_FIGURES = ("p", "g", "a", "m", "ag", "rs", "fw_ag", "bw_ag", "bw_rs", "fw_e", "bw_e")
-_OPTIONAL_FIGURES = ("bw_rs", "bw_ag", "fw_ag", "rs", "ag", "g", "a")
+_FIGURES = ("p", "g", "a", "m", "ag", "rs", "fw_ag", "bw_ag", "bw_rs", "fcp", "bcp", "fw_e", "bw_e")
+_OPTIONAL_FIGURES = ("bw_rs", "bw_ag", "fw_ag", "rs", "ag", "g", "a", "fcp", "bcp")
 
 
 def print_plan(result: FsdpPlan) -> None:

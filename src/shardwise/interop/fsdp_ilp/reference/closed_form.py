@@ -41,6 +41,10 @@ class Columns:
     """The same of its backward pass [ms]; 0 for the root, where the original leaves it open."""
     bw_rs: Floats
     """Reduce-scatter while a unit's backward pass computes [ms]."""
+    fcp: Floats
+    """Compute time of the forward pass of the module [ms]."""
+    bcp: Floats
+    """Compute time of the backward pass of the module [ms]."""
     fw_e: Floats
     """Communication that the unit's forward pass does not hide [ms]."""
     bw_e: Floats
@@ -143,6 +147,8 @@ def columns(info: ModuleInfo, comm: CommTimes, world_size: int, units: ArrayLike
         fw_ag=fw_ag,
         bw_ag=bw_ag,
         bw_rs=bw_rs,
+        fcp=np.broadcast_to(info.forward_ms, p.shape),
+        bcp=np.broadcast_to(info.backward_ms, p.shape),
         fw_e=fw_e,
         bw_e=bw_e,
     )
