@@ -222,7 +222,6 @@ _WITH_METHOD = [*_NERSC, "--method", "1d"]
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (_NERSC, "--method is missing: set it"),
         (
             [*_NERSC, "--method", "2dd"],
             "method: '2dd': allowed: 1d, 2d, 2d-seqp; did you mean '2d'?",

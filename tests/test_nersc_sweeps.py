@@ -274,3 +274,63 @@ def test_several_numbers_of_gpus_are_points(shardwise: Any) -> None:
     code, _, err = shardwise(*words, "--gpus", "16,64", "--vary", "gpus=8,16")
     assert code == 2
     assert "gpus is set twice" in err
+
+
+def test_tokens_become_training_days(shardwise: Any, tmp_path: Path) -> None:
+    """Days = tokens / sequence length / rate; its default method is 1d; a sweep saves them, too."""
+    words = ["--domain", 8, "--gpus", 256, "--tokens", "1e12"]
+    (best, *_) = found(shardwise, *SEARCH, *words, "--top", 1)["best"]
+    assert best["days"] == pytest.approx(1e12 / 2048 / best["throughput"] / 86_400, rel=1e-12)
+    assert best == found(shardwise, *SEARCH, *words, "--top", 1, "--method", "1d")["best"][0]
+    path = tmp_path / "grid.npy"
+    code, _, _ = shardwise(*SWEEP, *words, "--vary", "hbm_capacity=0.001x,1x,2x", "-o", path)
+    assert code == 0
+    grid = np.load(path)
+    assert grid["hbm_capacity"].tolist() == [192, 384]  # nothing fits the first
+    assert grid["days"][0] == pytest.approx(best["days"], rel=1e-12)
+
+
+def test_breakdowns_are_drawn_of_any_number_of_points() -> None:
+    """More than one chart holds: one for each place, with evenly spaced points."""
+    pytest.importorskip("plotly")
+    from shardwise.report.charts.nersc import charts  # noqa: PLC0415
+
+    row = {"rank": 1, "throughput": 1.0, "memory": 2.0, "t": 4.0, "t_comp": 3.0, "wts_mem": 2.0}
+    rows = [
+        {**row, "system": name, "method": "1d", "nvs": 8, "gpus": gpus}
+        for name in ("a", "b")
+        for gpus in range(1, 101)
+    ]
+    drawn = charts(rows)
+    assert list(drawn) == ["rates", "time-a-1d-8", "memory-a-1d-8", "time-b-1d-8", "memory-b-1d-8"]
+    labels = drawn["time-a-1d-8"].data[0].y
+    assert (len(labels), labels[0], labels[-1]) == (
+        48,
+        "a, 1d, domains of 8, 1 GPUs",
+        "a, 1d, domains of 8, 100 GPUs",
+    )
+    assert "48 of 100" in drawn["time-a-1d-8"].layout.title.text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*SWEEP, "--vary", "hbm_capacity=80..1000:8", "--vary", "hbm_bandwidth=500..16000:80"],
+        [
+            "sweep",
+            "llama3-8b",
+            "h100-sxm",
+            "--gbs",
+            64,
+            "--vary",
+            "nvlink.bandwidth=1x..99x:0.01x",
+            "--vary",
+            "domain=4,8",
+        ],
+    ],
+)
+def test_a_sweep_of_too_many_points_does_not_start(words: list[Any], shardwise: Any) -> None:
+    """It has to be confirmed."""
+    code, _, err = shardwise(*words, "--gpus", 256)
+    assert code == 2
+    assert "points; more than 10,000 need --yes" in err

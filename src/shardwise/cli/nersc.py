@@ -8,21 +8,38 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from shardwise.cli.options import flag_fault, missing_flag, one_of, refuse_options, whole_number
-from shardwise.cli.output import Bar, check_different_files, log, note, progress_bar, show
+from shardwise.cli.options import (
+    flag_fault,
+    missing_flag,
+    one_of,
+    refuse_options,
+    whole_number,
+)
+from shardwise.cli.output import (
+    Bar,
+    check_different_files,
+    check_size,
+    log,
+    note,
+    progress_bar,
+    show,
+)
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
 from shardwise.errors import allowed_words
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
-from shardwise.interop.nersc.results import is_results_file, rows_of, write_results
+from shardwise.interop.nersc.results import is_results_file, rows_of, write_grid, write_results
 from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 from shardwise.planning.sweep.values import AxisValue, parse_values
 
 _NEEDS_SEARCH = "needs a search; --count only counts"
 _DTYPES = ("fp16", "bf16")
 _TOP = 10
+_METHOD = "1d"
+"""As in NERSC's scripts."""
+_S_PER_DAY = 86_400.0
 _RATES = ("matrix_flops_fp16", "vector_flops_fp16", "hbm_bandwidth", "hbm_capacity")
 FIGURES = (
     *_RATES,
@@ -52,6 +69,10 @@ class NerscQuery:
     """Values by figure, or by several figures joined by "+"."""
     together: bool = False
     """Advance all varied figures together."""
+    tokens: float | None = None
+    """Tokens to train on; each configuration gets the days that takes."""
+    large: bool = False
+    """Whether any number of points may be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +113,7 @@ def search_nersc(query: NerscQuery) -> dict[str, Any]:
         problem = f"NERSC's model has 2 bytes per element; allowed: {', '.join(_DTYPES)}"
         raise flag_fault("dtype", query.dtype, problem)
     model, points = model_for_nersc(query.model), _points(query)
+    check_size(len(points), large=query.large or query.vary is None)
     saved = _files(query.save, points)
     if query.plot is not None:
         from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
@@ -138,7 +160,7 @@ def _searched(
             progress = partial(_advance, bar) if bar is not None and len(points) == 1 else None
             top = query.top or _TOP
             result = nersc.search(model, point.system, **point.limits, top_n=top, progress=progress)
-            yield point.place | _record(model, point, result, layers=query.layers)
+            yield point.place | _record(model, point, result, query)
             if bar is not None and len(points) > 1:
                 bar(number + 1, len(points), "")
 
@@ -148,7 +170,7 @@ def _advance(bar: Bar, done: int, total: int) -> None:
 
 
 def _record(
-    model: NerscModel, point: _Point, result: SearchResult, *, layers: bool
+    model: NerscModel, point: _Point, result: SearchResult, query: NerscQuery
 ) -> dict[str, Any]:
     best = []
     for found in result.best:
@@ -158,7 +180,9 @@ def _record(
             "config": nersc.configuration_words(found.configuration),
             "stats": found.statistics,
         }
-        if layers:
+        if query.tokens is not None:
+            entry["days"] = query.tokens / model.l / found.throughput / _S_PER_DAY
+        if query.layers:
             entry["layers"] = nersc.layer_statistics(model, point.system, found.configuration)
         best.append(entry)
     record = {"candidates": result.candidates, "feasible": result.feasible, "best": best}
@@ -183,7 +207,7 @@ def _points(query: NerscQuery) -> list[_Point]:
     """All combinations: systems first, then methods, domains, varied figures, GPUs last."""
     names = [name.strip() for name in query.system.split(",") if name.strip()]
     systems = {name: system_for_nersc(name) for name in dict.fromkeys(names)}
-    texts = _required("method", query.method).split(",")
+    texts = (query.method or _METHOD).split(",")
     methods = dict.fromkeys(one_of("method", text, METHODS) for text in texts)
     counts = _counts("gpus", _required("gpus", query.gpus))
     (batch,) = _counts("gbs", _required("gbs", query.gbs), several=False)
@@ -326,8 +350,16 @@ def print_nersc(record: Mapping[str, Any]) -> None:
 def sweep_nersc(query: NerscQuery, *, json: bool, output: str | None) -> Mapping[str, Any]:
     """Search at every value of the varied figures; print and return the record."""
     check_different_files(output=output, plot=query.plot)
+    grid = output if output is not None and is_results_file(output) else None
+    if grid is not None:
+        files.check_output_path(grid)
+        output = None
     started = time.perf_counter()
     record = search_nersc(query)
     record |= {"reference": "nersc", "elapsed_s": time.perf_counter() - started}
-    show(lambda: record, lambda: print_nersc(record), json=json, output=output)
+    if grid is not None:
+        write_grid(grid, record.get("searches", [record]))
+        log.info("wrote %s", grid)
+    if grid is None or json:
+        show(lambda: record, lambda: print_nersc(record), json=json, output=output)
     return record

@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import combinations
 
-from shardwise.cli.options import flag_fault
+from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.config import files
+from shardwise.errors import Fault, InputError
 
 INTERRUPTED = 130
 """Exit code of interrupted work."""
+
+MOST_POINTS = 10_000
+"""Points of a sweep that need no --yes."""
+_MANY_POINTS = 500
 
 log = logging.getLogger("shardwise")
 
@@ -69,6 +74,15 @@ def check_different_files(**paths: str | None) -> None:
     for (one, first), (other, second) in combinations(used.items(), 2):
         if files.is_same_file(first, second):
             raise flag_fault(other, second, f"is also the file of {one}")
+
+
+def check_size(points: int, *, large: bool) -> None:
+    """Print how many points a sweep has, if they are many; refuse too many without --yes."""
+    if points > MOST_POINTS and not large:
+        problem = f"makes {points:,} points; more than {MOST_POINTS:,} need --yes"
+        raise InputError(Fault(source=COMMAND_LINE, field="vary", problem=problem))
+    if points > _MANY_POINTS:
+        note(f"{points:,} points")
 
 
 class Stopwatch:

@@ -315,11 +315,14 @@ def command(
     case = chosen.model, system_or_config(chosen.model, chosen.system)
     _check_output(output)
     if reference is not None:
-        entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS) | dict(run)
+        entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS)
+        entered |= {name: value for name, value in run.items() if name != "tokens"}
         entered |= {name: value for name, value in flags.items() if name != "dtype"}
         refuse_options(_NO_EFFECT, recipe=recipe, **entered, **{"for": launcher})
         named = _named(case, reference), case[1]
-        theirs_too = {"dtype": flags.get("dtype"), "count": count, **shown}
+        training = training_run(run)
+        days = {"tokens": None if training is None else training.tokens}
+        theirs_too = {"dtype": flags.get("dtype"), "count": count, **days, **shown}
         found = _search_reference(reference, named, of, wanted, theirs, **theirs_too)
         return 0 if found or ok_if_none else 1
     theirs.refuse_others(_NEEDS_REFERENCE)
@@ -365,6 +368,7 @@ def _search_reference(
     *,
     dtype: str | None,
     count: bool,
+    tokens: float | None,
     json: bool,
     output: str | None,
 ) -> bool:
@@ -383,6 +387,7 @@ def _search_reference(
         axes=wanted.axes,
         plot=wanted.plot,
         count=count,
+        tokens=tokens,
         json=json,
         output=output,
     )

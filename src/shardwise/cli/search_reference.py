@@ -69,6 +69,7 @@ class _Query:
     plot: str | None
     count: bool
     options: ReferenceOptions
+    tokens: float | None
 
 
 def search_reference(
@@ -84,6 +85,7 @@ def search_reference(
     axes: str | None,
     plot: str | None,
     count: bool,
+    tokens: float | None,
     json: bool,
     output: str | None,
 ) -> Mapping[str, object]:
@@ -100,6 +102,8 @@ def search_reference(
         refuse_options("NERSC's model has no such option; Calculon has", axes=axes)
     elif name != "calculon":
         refuse_options(f"{_NAMES[name]} has no such option; Calculon has", **everything)
+    if name != "nersc":
+        refuse_options(f"{_NAMES[name]} has no such option; NERSC's model has", tokens=tokens)
     check_different_files(output=output, plot=plot, save=save)
     for other, entered in options.entered().items():
         if other != name:
@@ -114,6 +118,7 @@ def search_reference(
         **everything,
         count=count,
         options=options,
+        tokens=tokens,
     )
     search, print_tables = {
         "calculon": (_search_calculon, _print_calculon),
@@ -296,6 +301,7 @@ def _search_nersc(query: _Query) -> dict[str, object]:
             plot=query.plot,
             layers=options.layers,
             count=query.count,
+            tokens=query.tokens,
         )
     )
 

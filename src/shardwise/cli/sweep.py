@@ -1,5 +1,6 @@
 """`shardwise sweep`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -26,7 +27,15 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.cli.output import (
+    INTERRUPTED,
+    MOST_POINTS,
+    check_different_files,
+    check_size,
+    note,
+    progress_bar,
+    show,
+)
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.space import (
     AllowOption,
@@ -48,7 +57,9 @@ from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
+from shardwise.interop.nersc.results import is_results_file
 from shardwise.interop.translation import known_reference
+from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
 
@@ -187,10 +198,19 @@ def command(
         typer.Option(
             "--tokens",
             metavar="N",
-            help="Charts show days to train on N tokens, as in 1e12.",
+            help="Charts show days to train on N tokens, as in 1e12; with --reference, so do "
+            "tables.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    large: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help=f"Run a sweep of more than {MOST_POINTS:,} points.",
+            rich_help_panel=_SWEEP,
+        ),
+    ] = False,
     ok_if_none: OkIfNoneFlag = False,
     json: JsonFlag = False,
     output: OutputOption = None,
@@ -204,7 +224,7 @@ def command(
 
     Flags of strategy fields set the values that the search tries.
     """
-    if output is not None:
+    if output is not None and (theirs.reference is None or not is_results_file(output)):
         files.check_writable_ending(output)
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
@@ -212,14 +232,19 @@ def command(
     searched = strategy is None and not fixed
     names = _systems(chosen.system, more)
     if theirs.reference is not None:
-        others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures, "tokens": tokens}
+        others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures}
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        query = _reference_query(
-            theirs, flags, model=str(chosen.model), system=",".join(names), top=options.top
+        case = {"model": str(chosen.model), "system": ",".join(names), "top": options.top}
+        query = replace(
+            _reference_query(theirs, flags, **case),
+            vary=_varied(vary or ()),
+            together=together,
+            plot=plot,
+            tokens=positive_number("tokens", tokens, ", as in 1e12"),
+            large=large,
         )
-        query = replace(query, vary=_varied(vary or ()), together=together, plot=plot)
         answer = sweep_nersc(query, json=json, output=output)
         return 0 if answer["best"] or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
@@ -228,6 +253,7 @@ def command(
     check_different_files(output=output, plot=plot, report=report)
     chart_tokens = _chart_tokens(plot, report, tokens)
     flags, varied = _gpus_as_axis(flags, _varied(vary or ()))
+    _check_size(names, varied, together=together, large=large)
     fixed_fields = field_pairs("fix", fix, values="one")
     arguments: dict[str, Any]
     if not searched:
@@ -283,6 +309,15 @@ def _systems(system: str | None, more: str | None) -> list[str]:
         problem = "Missing argument 'SYSTEM[,SYSTEM...]'; it is optional with --recipe"
         raise InputError(Fault(source=COMMAND_LINE, problem=problem))
     return [name.strip() for name in f"{system},{more or ''}".split(",") if name.strip()]
+
+
+def _check_size(
+    names: Sequence[str], varied: Mapping[str, str], *, together: bool, large: bool
+) -> None:
+    systems = [System.load(name) for name in names]
+    sizes = [len(axis.values) for axis in varied_axes(varied, systems)]
+    points = max(sizes, default=1) if together else math.prod(sizes)
+    check_size(len(systems) * points, large=large)
 
 
 def _note_work(result: SweepResult) -> None:

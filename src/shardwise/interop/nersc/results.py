@@ -78,7 +78,7 @@ def rows_of(searches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in search.items() if name not in outcome}
         | {"nvs": search["domain"], "rank": rank}
-        | {"throughput": entry["throughput"], "memory": entry["memory"]}
+        | {name: entry[name] for name in ("throughput", "memory", "days") if name in entry}
         | {**entry["config"], **entry["stats"]}
         for search in searches
         for rank, entry in enumerate(search["best"], start=1)
@@ -116,6 +116,23 @@ def write_results(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> No
             array[row, column] = value
     content = io.BytesIO()
     np.save(content, array, allow_pickle=True)
+    files.write_bytes(path, content.getvalue())
+
+
+def write_grid(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> None:
+    """Write the best configuration of each point of a sweep as a structured array of numpy.
+
+    It has one record per feasible point, with the columns of `rows_of`, and no pickled objects.
+    """
+    rows = rows_of([search | {"best": search["best"][:1]} for search in searches])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [np.array([row.get(name, np.nan) for row in rows]) for name in names]
+    content = io.BytesIO()
+    kind = [(name, column.dtype) for name, column in zip(names, columns, strict=True)]
+    table = np.empty(len(rows), dtype=kind)
+    for name, column in zip(names, columns, strict=True):
+        table[name] = column
+    np.save(content, table, allow_pickle=False)
     files.write_bytes(path, content.getvalue())
 
 

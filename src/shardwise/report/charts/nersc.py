@@ -27,7 +27,10 @@ Axes = Mapping[str, Sequence[float]]
 """Values by varied figure."""
 
 _NO_AXES: Axes = {}
-_RATE = Quantity(title="sequences/s of NERSC's model", lower_is_better=False)
+_SHOWN = {
+    "throughput": Quantity(title="sequences/s of NERSC's model", lower_is_better=False),
+    "days": Quantity(title="training days of NERSC's model"),
+}
 _TIMES = {
     "t_comp": ("compute", TIME_COLORS["backward"]),
     "t_mem": ("memory beyond compute", TIME_COLORS["forward"]),
@@ -71,19 +74,25 @@ def charts(rows: Sequence[Row], *, axes: Axes = _NO_AXES) -> dict[str, Figure]:
     drawn: dict[str, Figure] = {}
     along = next(iter(axes)) if len(axes) == 1 else "gpus"
     lines = _by(best, [name for name in (*_PLACES, *axes) if name != along])
+    shown = "days" if all(_is_figure(row.get("days")) for row in rows) else "throughput"
     if len({row[along] for row in best}) > 1 and len(lines) <= _MOST_LINES:
-        drawn["rates"] = _rates(rows, lines, along, axes)
+        drawn["rates"] = _rates(rows, lines, along, axes, shown)
     if len(axes) == _AXES_OF_A_MAP:
         for place, group in _by(best, _PLACES).items():
             name = "-".join(["map", *(str(value) for value in place)])
-            drawn[name] = _map(group, axes)
-    if len(best) <= _MOST_BARS:
-        known = [name for name in (*_TIMES, *_MEMORY) if all(_has(row, name) for row in best)]
+            drawn[name] = _map(group, axes, shown)
+    known = [name for name in (*_TIMES, *_MEMORY) if all(_has(row, name) for row in best)]
+    groups = (
+        {(): best} if len(best) <= _MOST_BARS else _by(best, [n for n in _PLACES if n != along])
+    )
+    for place, group in groups.items():
+        ending = "".join(f"-{value}" for value in place)
         if all(_is_figure(row.get("t")) for row in best) and _TIMES.keys() & set(known):
-            drawn["time"] = _bars(best, _only(_TIMES, known), "t", "share of the step", axes)
+            parts = _only(_TIMES, known)
+            drawn[f"time{ending}"] = _bars(group, parts, "t", "share of the step", axes)
         if _MEMORY.keys() & set(known):
             parts = _only(_MEMORY, known)
-            drawn["memory"] = _bars(best, parts, None, "memory of a GPU [GB]", axes)
+            drawn[f"memory{ending}"] = _bars(group, parts, None, "memory of a GPU [GB]", axes)
     return drawn
 
 
@@ -127,6 +136,7 @@ def _hover(row: Row, axes: Axes) -> str:
     degrees = [f"{n} {row[n]}" for n in ("tp", "tp1", "tp2", "pp", "dp", "mbs", "nb") if n in row]
     lines = [_label(row, (*_PLACES, *axes)), ", ".join(degrees)]
     lines.append(f"<b>{row['throughput']:.6g} sequences/s</b>")
+    lines += [f"{row['days']:.4g} training days"] if "days" in row else []
     return "<br>".join([*lines, f"memory {row['memory']:.4g} GB"])
 
 
@@ -135,12 +145,13 @@ def _rates(
     lines: Mapping[tuple[object, ...], Sequence[Row]],
     along: str,
     axes: Axes,
+    shown: str,
 ) -> Figure:
-    """Best and last listed rate over the GPUs, or over one varied figure."""
+    """Best and last listed rate or training days over the GPUs, or over one varied figure."""
     figure, scatter = plotly().Figure(), plotly().Scatter
     others = [name for name in (*_PLACES, *axes) if name != along]
     tenth = {
-        tuple(row.get(name) for name in (*others, along)): row["throughput"]
+        tuple(row.get(name) for name in (*others, along)): row[shown]
         for row in rows
         if row["rank"] == _TENTH
     }
@@ -150,7 +161,7 @@ def _rates(
         figure.add_trace(
             scatter(
                 x=[row[along] for row in ordered],
-                y=[row["throughput"] for row in ordered],
+                y=[row[shown] for row in ordered],
                 mode="lines+markers",
                 name=_label(ordered[0], others),
                 line={"color": color},
@@ -171,15 +182,16 @@ def _rates(
                 hovertemplate="tenth: %{y:.6g}<extra></extra>",
             )
         )
-    found = [row["throughput"] for line in lines.values() for row in line]
+    found = [row[shown] for line in lines.values() for row in line]
     values = [float(row[along]) for line in lines.values() for row in line]
-    figure.update_yaxes(title=_RATE.title, **log_axis(found))
+    figure.update_yaxes(title=_SHOWN[shown].title, **log_axis(found))
     figure.update_xaxes(title="GPUs" if along == "gpus" else along, **log_axis(values))
-    return styled(figure, "Best rates", "lines: the best; dashes: the tenth")
+    title = "Fewest training days" if shown == "days" else "Best rates"
+    return styled(figure, title, "lines: the best; dashes: the tenth")
 
 
-def _map(rows: Sequence[Row], axes: Axes) -> Figure:
-    """Best rate over two varied figures of the system."""
+def _map(rows: Sequence[Row], axes: Axes, shown: str) -> Figure:
+    """Best rate, or fewest training days, over two varied figures of the system."""
     down, across = axes
     best = {(row[down], row[across]): row for row in rows}
     labels = sorted(set(axes[down])), sorted(set(axes[across]))
@@ -187,8 +199,8 @@ def _map(rows: Sequence[Row], axes: Axes) -> Figure:
     drawn = Map(
         names=(down, across),
         labels=([f"{value:.6g}" for value in labels[0]], [f"{value:.6g}" for value in labels[1]]),
-        shown=_RATE,
-        values=[[None if cell is None else cell["throughput"] for cell in row] for row in cells],
+        shown=_SHOWN[shown],
+        values=[[None if cell is None else cell[shown] for cell in row] for row in cells],
         hover=[["nothing fits" if c is None else _hover(c, axes) for c in row] for row in cells],
     )
     return drawn.heat_map(_label(rows[0], _PLACES), upwards=True)
@@ -201,8 +213,14 @@ def _bars(
     title: str,
     axes: Axes,
 ) -> Figure:
-    """Components of the best configurations; where `whole` names a figure, as shares of it."""
+    """Components of the best configurations; where `whole` names a figure, as shares of it.
+
+    Of more than `_MOST_BARS` configurations, that many evenly spaced ones.
+    """
     figure = plotly().Figure()
+    number = len(rows)
+    if number > _MOST_BARS:
+        rows = [rows[at * (number - 1) // (_MOST_BARS - 1)] for at in range(_MOST_BARS)]
     labels = [_label(row, (*_PLACES, *axes)) for row in rows]
     for name, (words, color) in parts.items():
         values = [row[name] / (row[whole] if whole else 1.0) for row in rows]
@@ -221,6 +239,7 @@ def _bars(
     figure.update_xaxes(title=title, **({"tickformat": ".0%"} if whole else {}))
     figure.update_yaxes(autorange="reversed")
     subtitle = "the best configuration of each search"
+    subtitle += "" if len(rows) == number else f": {len(rows)} of {number:,}"
     height = 220 + 24 * len(rows)
     name = title.split(" [", maxsplit=1)[0]
     return styled(figure, name[:1].upper() + name[1:], subtitle, height=height)

@@ -78,6 +78,7 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
         "",
         *("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s"),
         *("time", "compute", "tp comm", "dp comm", "pp comm", "bubble", "memory"),
+        *_days(found[0], head=True),
         optional=("pp comm", "dp comm", "bubble", "tp comm", "compute", "memory"),
     )
     for rank, entry in enumerate(found, start=1):
@@ -90,6 +91,7 @@ def print_configurations(found: Sequence[Mapping[str, Any]], summary: str) -> No
             _own("t", stats["t"]),
             *(f"{100 * stats[f'{share}_frac']:.1f} %" for share in shares),
             f"{entry['memory']:.4g} GB",
+            *_days(entry),
         )
     show(table)
 
@@ -108,7 +110,9 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
         return
     feasible = sum(search["feasible"] for search in searches)
     show(Text(f"{summary}; {feasible:,} are feasible, found in {elapsed_s:.2f} s"))
+    with_days = any("days" in one for search in searches for one in search["best"])
     heads = ("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s", "time", "memory")
+    heads += ("days",) if with_days else ()
     table = plain_table(*places[0], *heads, optional=("panels", "in a domain", "memory", "micro"))
     reasons = {}
     for place, search in zip(places, searches, strict=True):
@@ -116,7 +120,7 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
         if search["best"]:
             best = search["best"][0]
             cells = [*_degrees(best), f"{best['throughput']:.6g}", _own("t", best["stats"]["t"])]
-            cells.append(f"{best['memory']:.4g} GB")
+            cells += [f"{best['memory']:.4g} GB", *_days(best)]
         else:
             where = ", ".join(f"{name} {value}" for name, value in place.items())
             reasons[where] = search["reason"]
@@ -124,6 +128,13 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
     show(table)
     for where, reason in reasons.items():
         show(Text(f"{where}: {reason}"))
+
+
+def _days(entry: Mapping[str, Any], *, head: bool = False) -> list[str]:
+    """The cell of the training days of a configuration, or its head; none without tokens."""
+    if "days" not in entry:
+        return []
+    return ["days"] if head else [f"{entry['days']:.4g}"]
 
 
 _OUTCOME = ("candidates", "feasible", "best", "reason")

@@ -288,7 +288,7 @@ def _with_pulp(
     Of CBC at its time limit PuLP says that its answer is optimal (fault 1.8.12); whether it is
     proven to be stands in another field.
     """
-    pulp = _needed("pulp", solver, "pip install 'shardwise[cbc]', or use solver highs without a path")
+    pulp = _needed("pulp", solver, "pip install 'shardwise[cbc]', or use highs without a path")
     model, columns = _pulp_model(pulp, problem)
     program = _pulp_program(pulp, solver, path, msg=log, timeLimit=time_limit_s, gapRel=0.0)
     if not program.available():
