@@ -316,3 +316,29 @@ def test_a_search_without_a_feasible_run_exits_with_1(shardwise):
     assert "mem_tier" in out
     code, out, _ = shardwise(*words, "--ok-if-none", "--json")
     assert (code, json.loads(out)["best"]) == (0, [])
+
+
+@each_row(
+    ("name", "command"),
+    [
+        ("lpc", "models MODEL"),
+        ("lv", "validate seqsel"),
+        ("loe", "search MODEL SYSTEM --gpus N --gbs N --reference calculon"),
+        ("llm-all-executions", "--save all.csv.gz"),
+        ("v", "--version"),
+    ],
+)
+def test_a_command_of_calculon_is_refused_with_what_to_type(shardwise, name, command):
+    """By its long or short name."""
+    code, out, err = shardwise(name, "model.json")
+    assert (code, out) == (2, "")
+    assert err.rstrip().endswith(command)
+
+
+def test_a_reference_begins_with_its_question(shardwise):
+    """Blocks, processors, degrees, batch and options above the statistics."""
+    words = ("--gpus", 3072, "--tp", 8, "--pp", 64, "--mbs", 1, "--gbs", 3072, "--dtype", "fp16")
+    case = ("calculon-megatron-1t", "calculon-a100-80g")
+    out = shardwise("estimate", *case, *words, "--recompute", "full", "--reference", "calculon")[1]
+    assert "128 blocks, hidden 25600, 160 heads, 2,048 tokens" in out
+    assert "3,072 processors: T x P x D = 8 x 64 x 6, batch 3072, micro-batch 1" in out

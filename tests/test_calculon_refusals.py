@@ -277,10 +277,14 @@ def test_convert_gives_back_what_only_calculon_takes(shardwise, files):
             "--gbs is missing: sequences per step, such as --gbs 128",
         ),
         (["--reference", "calculon", "--gpus", 0, "--gbs", 8], "gpus: '0'"),
-        (["--reference", "calculon", "--gpus", "8..64", "--gbs", 8], "one number"),
+        (["--reference", "calculon", "--gpus", 8, "--gbs", "8,16"], "whole number"),
+        (
+            ["--reference", "calculon", "--gpus", "8..64", "--gbs", 8, "--save", "a.csv"],
+            "needs one number of GPUs",
+        ),
     ],
 )
-def test_a_search_by_reference_needs_one_number_of_gpus_and_a_batch(shardwise, words, message):
+def test_a_search_by_reference_needs_gpus_and_one_batch(shardwise, words, message):
     """One line, exit code 2."""
     code, out, err = shardwise("search", *GPT3, *words)
     assert (code, out) == (2, "")

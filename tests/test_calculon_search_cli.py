@@ -41,6 +41,30 @@ def test_all_feasible_executions_are_saved_with_all_statistics(shardwise, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_several_numbers_of_gpus_are_searched_one_by_one(shardwise):
+    """Each as alone, whether in one process or two; the best of each is listed."""
+    words = [*SMALL[:-4], "--gbs", 4, "--json"]
+    for jobs in (1, 2):
+        found = json.loads(shardwise(*words, "--gpus", "4..8", "--jobs", jobs)[1])
+        alone = [json.loads(shardwise(*words, "--gpus", gpus)[1]) for gpus in (4, 8)]
+        assert [one["gpus"] for one in found["searches"]] == [4, 8]
+        assert found["best"] == [one["best"][0] for one in alone]
+        for name in ("candidates", "good", "bad"):
+            assert found[name] == sum(one[name] for one in alone)
+
+
+@pytest.mark.parametrize("name", ["best.csv.gz", "best.parquet"])
+def test_the_best_are_written_as_a_table_in_one_step(shardwise, tmp_path, name):
+    """As convert writes them from the JSON."""
+    file, record = tmp_path / name, tmp_path / "best.json"
+    assert shardwise(*SMALL, "--top", 3, "-o", file)[0] == 0
+    assert shardwise(*SMALL, "--top", 3, "-o", record)[0] == 0
+    assert shardwise("convert", record, tmp_path / f"two-{name}")[0] == 0
+    read = pl.read_parquet if name.endswith("parquet") else pl.read_csv
+    assert read(file).height == 3
+    assert read(file).equals(read(tmp_path / f"two-{name}"))
+
+
 def test_a_file_of_no_feasible_execution_has_a_head(shardwise, tmp_path):
     """Nothing fits: exit code 1, the columns and no row."""
     words = ("search", "calculon-megatron-1t", "calculon-a100-80g", "--reference", "calculon")

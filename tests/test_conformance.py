@@ -10,7 +10,7 @@ import pytest
 from calculon_runs import FEASIBLE, RUNS, float8, model_of, ours, pairs, system_of
 from rows import each_row
 from shardwise import InputError, Strategy, estimate
-from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.calculon.counterparts import CALCULON, counterparts
 from shardwise.interop.calculon.reference import STAT_FIELDS
 from shardwise.interop.calculon.translation import calculon_case
 
@@ -99,6 +99,27 @@ def test_what_means_the_same_is_equal():
     for case, statistics, result in pairs():
         for row in rows:
             assert row.value(result) == pytest.approx(statistics[row.name], **close), case["id"]
+
+
+def test_reasons_are_those_of_the_run():
+    """What differs has a reason, and no reason needs a choice that the strategy did not make."""
+    needs = {
+        "attention input again": ("recompute", "selective"),
+        "working set there": ("recompute", "full"),
+        "edge of a stage": ("tp_exchange", "p2p_rs_ag"),
+        "ring hides": ("tp_overlap", "ring"),
+        "overlap windows": ("dp_overlap", True),
+    }
+    seen = set()
+    for case, statistics, result in pairs():
+        for row in counterparts(result):
+            value, theirs = row.value(result), statistics[row.name] or 0
+            assert row.reason or value == pytest.approx(theirs, **close), (case["id"], row.name)
+            for words, (field, choice) in needs.items():
+                if words in row.reason:
+                    assert result.strategy[field] == choice, (case["id"], row.name)
+                    seen.add(words)
+    assert seen == set(needs)
 
 
 @each_row("kind", KINDS)

@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 import yaml
 
@@ -463,3 +464,17 @@ def test_software_that_needs_less_memory_fits_larger_models(tmp_path, differs, f
         for stack in stacks
     )
     assert small > factor * usual
+
+
+def test_the_shapes_of_calculon_are_listed_without_a_system(shardwise, tmp_path):
+    """Rows of its find_huge: width, heads and depth; the ratio grows from 192 by 32/3 a step."""
+    path = tmp_path / "huge.csv"
+    assert shardwise("models", "--shapes", "calculon", "-o", path)[:2] == (0, "")
+    found = pl.read_csv(path)
+    assert found.height == 15
+    assert found.row(0, named=True)["hidden"] == 24_576
+    assert found.row(14)[2:6] == (576, 196_608, 576, 341)
+    steps = [ratio - 192 - step * 32 / 3 for step, ratio in enumerate(found["ratio"])]
+    assert max(map(abs, steps)) < 512 / 128  # half a step of the width over the least depth
+    assert "gpt-196608x576" in shardwise("models", "--shapes", "calculon")[1]
+    assert "needs --largest-for" in shardwise("models", "--shapes", "gpt")[2]

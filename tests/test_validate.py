@@ -148,7 +148,10 @@ def test_every_figure_has_a_source():
 
 def test_the_tables_say_what_is_formula_and_what_was_measured(shardwise):
     """Which references are formulas, what was tuned or fitted to what, and what is left out."""
-    code, out, err = shardwise("validate", "seqsel")
+    summary = shardwise("validate", "seqsel")[1]
+    assert "all 16" in " ".join(summary.split())
+    assert "gpt3-175b full" not in summary
+    code, out, err = shardwise("validate", "seqsel", "--rows")
     assert (code, err) == (0, "")
     told = " ".join(out.split())
     assert told.count("formula: the paper's own, not a measurement") == 2

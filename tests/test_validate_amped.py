@@ -95,7 +95,7 @@ def test_the_suite_prints_its_criterion(board, capsys):
     assert told["criterion"]["within"] + len(beyond) == told["criterion"]["n"] == 22
     assert all(one["why"] for one in beyond)
     assert {row["status"] for row in told["rows"]} == {"confirmed", "recalled"}
-    print_scoreboard(board)
+    print_scoreboard(board, rows=True)
     out = " ".join(capsys.readouterr().out.split())
     assert "Criterion: at most 12 % (abstract of AMPeD" in out
     assert out.count("beyond: ") == len(Published.load("amped").beyond)

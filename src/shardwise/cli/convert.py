@@ -30,13 +30,11 @@ from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.report.search_csv import (
     PARTS,
-    TABLE_ENDINGS,
     as_csv,
     foreign_search,
     frame,
     is_result,
     is_sweep,
-    is_table_file,
     read_result,
     table,
     write_table,
@@ -130,7 +128,7 @@ def command(
         _write_result(file, rows, output)
         return 0
     refuse_options(_NOT_A_RESULT, rows=rows)
-    if output is not None and is_table_file(output):
+    if output is not None and files.is_table_file(output):
         problem = f"is a {found}; only the result of a search can become a table"
         raise InputError(Fault(source=file, problem=problem))
     if to is None or found != "strategy":
@@ -164,8 +162,8 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
             nersc_charts.write_charts(read_results(file), output)
         else:
             _write_charts(data, file, output)
-    elif output is not None and not is_table_file(output):
-        endings = ", ".join((*TABLE_ENDINGS, *_CHARTS))
+    elif output is not None and not files.is_table_file(output):
+        endings = ", ".join((*files.TABLE_ENDINGS, *_CHARTS))
         problem = f"a {'sweep' if swept else 'search'} result can be written as {endings}"
         raise InputError(Fault(source=output, problem=problem))
     else:

@@ -249,8 +249,27 @@ def _help_of(parameter: Any) -> str:
     return " ".join(str(parameter.help or "").split())
 
 
+_CALCULON_COMMANDS = {
+    ("llm",): "estimate MODEL SYSTEM --strategy EXECUTION --reference calculon",
+    ("lpc", "llm-parameter-calculator"): "models MODEL",
+    ("lv", "llm-validation"): "validate seqsel",
+    ("loe", "llm-optimal-execution"): "search MODEL SYSTEM --gpus N --gbs N --reference calculon",
+    ("lae", "llm-all-executions"): "search MODEL SYSTEM --gpus N --gbs N --reference calculon "
+    "--save all.csv.gz",
+    ("v", "version"): "--version",
+}
+"""Commands of Calculon 0.1.0 with their short names, and what to type instead."""
+
+
 class RootGroup(TyperGroup):
     """All verbs, grouped by what they are for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; a command of Calculon is refused with what to type instead."""
+        for names, command in _CALCULON_COMMANDS.items():
+            if args and args[0] in names:
+                ctx.fail(f"no such command: {args[0]!r}; Calculon's is here: shardwise {command}")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, an example, verbs by purpose, and options."""

@@ -18,8 +18,8 @@ from shardwise.cli.options import (
     whole_number,
     with_options,
 )
-from shardwise.cli.output import emit_json, note
-from shardwise.config.files import SUFFIXES, check_writable_ending
+from shardwise.cli.output import emit_json, note, show
+from shardwise.config.files import SUFFIXES, check_writable_ending, is_table_file
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.report.tables.catalog import model_record, print_model, print_models
@@ -62,7 +62,8 @@ class LargestOptions:
         _option(
             "--shapes",
             "gpt|calculon",
-            "Proportions of GPT-3 (default), or the shapes of Calculon's study of huge models.",
+            "Proportions of GPT-3 (default), or the shapes of Calculon's study of huge models; "
+            "without --largest-for, list the latter.",
         ),
     ] = None
     count: Annotated[
@@ -103,6 +104,9 @@ def command(
     if largest_for is not None:
         refuse_options(_NO_NAME, name=name, explain=explain)
         return _show_largest(largest_for, largest, json=json, output=output)
+    if largest.shapes == "calculon" and name is None:
+        refuse_options(_NEEDS_LARGEST, **asdict(replace(largest, shapes=None)), explain=explain)
+        return _list_shapes(json=json, output=output)
     refuse_options(_NEEDS_LARGEST, **asdict(largest))
     if name is not None and catalog.find("models", name) is None and _is_folder(name):
         refuse_options(_NOT_A_FOLDER, explain=explain)
@@ -146,6 +150,30 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
     if json and found.largest is None:
         note("none of these shapes fits")
     return 0 if found.largest is not None else 1
+
+
+def _list_shapes(*, json: bool, output: str | None) -> int:
+    """List the shapes of Calculon's study, without a system."""
+    from shardwise.planning.search.model_shapes import calculon_rows  # noqa: PLC0415 - slow to import
+
+    rows = calculon_rows()
+    if output is not None and is_table_file(output):
+        from shardwise.report.search_csv import frame, write_table  # noqa: PLC0415 - slow to import
+
+        write_table(frame(rows, source=output), output)
+        output = None
+        if not json:
+            return 0
+    elif output is not None:
+        check_writable_ending(output)
+
+    def tables() -> None:
+        from shardwise.report.tables.largest_model import print_shapes  # noqa: PLC0415
+
+        print_shapes(rows)
+
+    show(lambda: {"shapes": rows}, tables, json=json, output=output)
+    return 0
 
 
 def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.options import (
+    count_of,
     flag_fault,
     missing_flag,
     one_of,
     refuse_options,
-    whole_number,
+    whole_numbers,
 )
 from shardwise.cli.output import (
     Bar,
@@ -25,7 +26,6 @@ from shardwise.cli.output import (
     show,
 )
 from shardwise.config import files
-from shardwise.config.base import MOST
 from shardwise.config.strategy import Strategy
 from shardwise.errors import allowed_words
 from shardwise.interop.nersc import reference as nersc
@@ -209,11 +209,11 @@ def _points(query: NerscQuery) -> list[_Point]:
     systems = {name: system_for_nersc(name) for name in dict.fromkeys(names)}
     texts = (query.method or _METHOD).split(",")
     methods = dict.fromkeys(one_of("method", text, METHODS) for text in texts)
-    counts = _counts("gpus", _required("gpus", query.gpus))
-    (batch,) = _counts("gbs", _required("gbs", query.gbs), several=False)
+    counts = whole_numbers("gpus", _required("gpus", query.gpus))
+    batch = count_of("gbs", _required("gbs", query.gbs))
     domains: tuple[int | None, ...] = (None,)
     if query.domain is not None:
-        domains = _counts("domain", query.domain)
+        domains = whole_numbers("domain", query.domain)
     varied = _varied(query.vary or {}, together=query.together)
     return [
         _Point(
@@ -233,29 +233,6 @@ def _required(flag: str, value: str | None) -> str:
     if value is None:
         raise missing_flag(flag)
     return value
-
-
-def _counts(flag: str, text: str, *, several: bool = True) -> tuple[int, ...]:
-    """Whole numbers: one, a list, or a range such as 64..512, which doubles."""
-    found: list[int] = []
-    for part in text.split(",") if several else [text]:
-        low, dots, high = part.partition("..") if several else (part, "", "")
-        numbers = [_count(flag, low)]
-        last = _count(flag, high) if dots else numbers[0]
-        if last < numbers[0]:
-            raise flag_fault(flag, part, "a range goes from a number to a larger one")
-        while numbers[-1] * 2 <= last:
-            numbers.append(numbers[-1] * 2)
-        found += numbers
-    return tuple(dict.fromkeys(found))
-
-
-def _count(flag: str, text: str) -> int:
-    number = whole_number(flag, text)
-    assert number is not None  # noqa: S101 - there is a text
-    if number > MOST:
-        raise flag_fault(flag, text, f"must be at most {MOST}")
-    return number
 
 
 def _varied(vary: Mapping[str, str], *, together: bool) -> list[dict[str, AxisValue]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.help import INPUT, OUTPUT
-from shardwise.config.base import MISSING
+from shardwise.config.base import MISSING, MOST
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError, allowed_words
 
@@ -229,6 +229,30 @@ def whole_number(flag: str, text: str | None) -> int | None:
     number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
     if number < 1:
         raise flag_fault(flag, text, "must be a whole number of at least 1")
+    return number
+
+
+def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    """Read whole numbers: one, a list, or a range such as 64..512, which doubles."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, dots, high = part.partition("..")
+        numbers = [count_of(flag, low)]
+        last = count_of(flag, high) if dots else numbers[0]
+        if last < numbers[0]:
+            raise flag_fault(flag, part, "a range goes from a number to a larger one")
+        while numbers[-1] * 2 <= last:
+            numbers.append(numbers[-1] * 2)
+        found += numbers
+    return tuple(dict.fromkeys(found))
+
+
+def count_of(flag: str, text: str) -> int:
+    """Read a whole number from 1 to `MOST`."""
+    number = whole_number(flag, text)
+    assert number is not None  # noqa: S101 - there is a text
+    if number > MOST:
+        raise flag_fault(flag, text, f"must be at most {MOST}")
     return number
 
 

@@ -43,7 +43,7 @@ def show(
     output: str | None,
     lacks: str = "",
 ) -> None:
-    """Write the record to a file, print it as JSON, or print tables.
+    """Write the record to a file (a search also as a table), print it as JSON, or print tables.
 
     Parameters
     ----------
@@ -54,7 +54,12 @@ def show(
         if lacks:
             note(lacks)
         data = record()
-        if output is not None:
+        if output is not None and files.is_table_file(output):
+            from shardwise.report.search_csv import table, write_table  # noqa: PLC0415 - slow
+
+            write_table(table(data, source=output), output)
+            log.info("wrote %s", output)
+        elif output is not None:
             emit_json(data, output)
         if json:
             emit_json(data)

@@ -74,6 +74,8 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
         emit_json(record)
     elif output is None:
         tables = _tables(_NAMES[type(case)])
+        if isinstance(case, CalculonCase):
+            tables.print_question(case)
         if statistics:
             tables.print_statistics({name: record[name] for name in record if name in statistics})
         if "message" in record:

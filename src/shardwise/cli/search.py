@@ -17,7 +17,6 @@ from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
-    OutputOption,
     ReportOption,
     SystemOrNone,
     flag_fault,
@@ -63,7 +62,7 @@ _NOT_FOR_A_LAUNCHER = "has no effect with --explain, which is about one strategy
 _PLANS = "Plans to list"
 _WORK = "How to search"
 _NOTHING_FEASIBLE = "nothing of the space is feasible"
-_ALSO_THEIRS = ("top", "save", "axes", "plot")
+_ALSO_THEIRS = ("top", "save", "axes", "plot", "jobs")
 _ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "explain")
 
 
@@ -281,7 +280,16 @@ def command(
     ] = None,
     theirs: ReferenceOptions,
     json: JsonFlag = False,
-    output: OutputOption = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write to FILE (.json, .yaml, or the best as .csv; also .gz; .parquet).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     flags: dict[str, object],
     run: Mapping[str, object],
 ) -> int:
@@ -355,7 +363,9 @@ def _named(case: tuple[str | Model, str], reference: str) -> str:
 
 
 def _check_output(output: str | None) -> None:
-    if output is not None:
+    if output is not None and files.is_table_file(output):
+        files.check_output_path(output)
+    elif output is not None:
         files.check_writable_ending(output)
 
 
@@ -386,6 +396,7 @@ def _search_reference(
         save=wanted.save,
         axes=wanted.axes,
         plot=wanted.plot,
+        jobs=whole_number("jobs", wanted.jobs),
         count=count,
         tokens=tokens,
         json=json,

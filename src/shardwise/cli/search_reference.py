@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from shardwise.cli.options import (
     missing_flag,
     refuse_options,
     whole_number,
+    whole_numbers,
 )
 from shardwise.cli.output import check_different_files, log, note, progress_bar, show
 from shardwise.cli.space import ReferenceOptions
@@ -35,6 +37,7 @@ from shardwise.planning.search.store import check_file, streamed
 from shardwise.units import readable
 
 _NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
+_NEEDS_ONE = "needs one number of GPUs"
 _NEEDS_SEARCH = "needs a search; --count only counts"
 _NO_LAYERS = "AMPeD's search lists no layers; use estimate --reference amped --ops"
 # Flags by Calculon's names.
@@ -69,6 +72,7 @@ class _Query:
     plot: str | None
     count: bool
     options: ReferenceOptions
+    jobs: int | None
     tokens: float | None
 
 
@@ -84,6 +88,7 @@ def search_reference(
     save: str | None,
     axes: str | None,
     plot: str | None,
+    jobs: int | None,
     count: bool,
     tokens: float | None,
     json: bool,
@@ -98,10 +103,13 @@ def search_reference(
     """
     name = known_reference(reference, "reference")
     everything: dict[str, Any] = {"save": save, "axes": axes, "plot": plot}
+    calculon_only: dict[str, Any] = {"axes": axes, "jobs": jobs}
     if name == "nersc":
-        refuse_options("NERSC's model has no such option; Calculon has", axes=axes)
+        refuse_options("NERSC's model has no such option; Calculon has", **calculon_only)
     elif name != "calculon":
-        refuse_options(f"{_NAMES[name]} has no such option; Calculon has", **everything)
+        refuse_options(
+            f"{_NAMES[name]} has no such option; Calculon has", **everything | calculon_only
+        )
     if name != "nersc":
         refuse_options(f"{_NAMES[name]} has no such option; NERSC's model has", tokens=tokens)
     check_different_files(output=output, plot=plot, save=save)
@@ -118,6 +126,7 @@ def search_reference(
         **everything,
         count=count,
         options=options,
+        jobs=jobs,
         tokens=tokens,
     )
     search, print_tables = {
@@ -149,6 +158,28 @@ def _required(flag: str, value: str | None) -> str:
 
 
 def _search_calculon(query: _Query) -> dict[str, Any]:
+    """Search one number of GPUs, or several, each by itself and on --jobs processes."""
+    numbers = whole_numbers("gpus", _required("gpus", query.gpus))
+    if len(numbers) == 1:
+        return _search_one_calculon(query, numbers[0])
+    refuse_options(_NEEDS_ONE, save=query.save, axes=query.axes, plot=query.plot)
+    from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
+
+    work = (delayed(_search_one_calculon)(query, gpus) for gpus in numbers)
+    found = Parallel(n_jobs=query.jobs or 1)(work)
+    searches = [{"gpus": gpus, **record} for gpus, record in zip(numbers, found, strict=True)]
+    totals = [
+        name for name in ("candidates", "network_feasible", "good", "bad") if name in found[0]
+    ]
+    record = {name: sum(one[name] for one in searches) for name in totals}
+    record["searches"] = searches
+    if not query.count:
+        record["rejected"] = dict(sum((Counter(one["rejected"]) for one in searches), Counter()))
+        record["best"] = [one["best"][0] for one in searches if one["best"]]
+    return record
+
+
+def _search_one_calculon(query: _Query, gpus: int) -> dict[str, Any]:
     options = query.options
     if query.count:
         refuse_options(_NEEDS_SEARCH, layers=options.layers, mbs_break=options.mbs_break)
@@ -158,8 +189,8 @@ def _search_calculon(query: _Query) -> dict[str, Any]:
     axes = _calculon_axes(query.axes, query.plot)
     dtype = query.dtype or "fp16"
     space: dict[str, Any] = {
-        "num_procs": _calculon_number("gpus", query.gpus),
-        "max_batch_size": _calculon_number("gbs", query.gbs),
+        "num_procs": gpus,
+        "max_batch_size": _number("gbs", query.gbs),
         "datatype": _calculon_dtype(dtype),
         "fused_activation": options.fused or "true",
         "tp_overlap": options.tries_tp_overlap,
@@ -225,13 +256,6 @@ def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
 
         check_chart_file(plot)
     return axes
-
-
-def _calculon_number(flag: str, value: str | None) -> int:
-    text = _required(flag, value).strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise flag_fault(flag, value, "Calculon searches one number, of at least 1")
-    return int(text)
 
 
 def _calculon_dtype(name: str) -> str:
@@ -314,12 +338,12 @@ def _search_amped(query: _Query) -> dict[str, Any]:
     refuse_options(_NO_LAYERS, layers=query.options.layers)
     parameters = _amped_parameters(query)
     scale = _amped_scale(query.model)
-    gpus = _amped_number("gpus", query.gpus or scale.get("gpus"))
+    gpus = _number("gpus", query.gpus or scale.get("gpus"))
     if gpus > amped.MOST_ACCELERATORS:
         problem = f"must be at most {amped.MOST_ACCELERATORS:,}: more have too many permutations"
         raise flag_fault("gpus", query.gpus, problem)
     batch_sizes = _required("gbs", query.gbs or scale.get("gbs"))
-    batches = [_amped_number("gbs", text) for text in batch_sizes.split(",")]
+    batches = [_number("gbs", text) for text in batch_sizes.split(",")]
     tokens = max(batches) * parameters["context"]
     limits: dict[str, Any] = {
         "accelerators": gpus,
@@ -372,7 +396,7 @@ def _amped_parameters(query: _Query) -> dict[str, float]:
     return {name: value for name, value in free.items() if name not in varied}
 
 
-def _amped_number(flag: str, value: str | None) -> int:
+def _number(flag: str, value: str | None) -> int:
     number = whole_number(flag, _required(flag, value))
     assert number is not None  # noqa: S101 - required
     return number

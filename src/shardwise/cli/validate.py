@@ -87,7 +87,7 @@ def command(
         bool,
         typer.Option(
             "--rows",
-            help="runs and other suites: list every row; kernels: add rows to the JSON.",
+            help="List every row instead of scores by group; kernels: add rows to the JSON.",
         ),
     ] = False,
     out: Annotated[

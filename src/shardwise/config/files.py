@@ -196,6 +196,14 @@ def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
     write_text(path, text)
 
 
+TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
+
+
+def is_table_file(path: str | Path) -> bool:
+    """Whether a file has the suffix of a table."""
+    return str(path).lower().endswith(TABLE_ENDINGS)
+
+
 def check_writable_ending(path: str | Path) -> None:
     """Raise an `InputError` if `write_mapping` cannot tell a format by the ending of a file.
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 PARTS = ("best", "pareto", "cells", "scales")
 """What of a search can be rows."""
 
@@ -50,11 +49,6 @@ def foreign_search(data: Mapping[str, object]) -> str | None:
     if _is_numbered(data):
         return "calculon"
     return str(data["reference"]) if _is_search(data) and "reference" in data else None
-
-
-def is_table_file(path: str | Path) -> bool:
-    """Whether a file has the suffix of a table."""
-    return str(path).lower().endswith(TABLE_ENDINGS)
 
 
 def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl.DataFrame":

@@ -162,7 +162,6 @@ def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list
         unit="us",
         kind="measured",
         source=measured.source_text("series"),
-        listed=False,
         compared=Compared(
             reference="nccl-tests, out of place, one sample for each size and group.",
             ours=(

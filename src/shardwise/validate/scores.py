@@ -104,8 +104,6 @@ class Part:
     """Source of the reference."""
     compared: Compared
     rows: tuple[Row, ...]
-    listed: bool = True
-    """Whether tables show every row; if not, scores of its groups."""
 
     @property
     def groups(self) -> dict[str, Score]:

@@ -4,6 +4,11 @@ Where both mean the same, the figures agree to rounding (tests check that); wher
 reason says what differs. docs/from/calculon.md shows the sizes.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardwise.analysis.results import Estimate
 from shardwise.interop.counterpart import Counterpart
 
 _VECTOR = (
@@ -11,17 +16,18 @@ _VECTOR = (
 )
 _BYTES = "traffic of element-wise operations is counted differently; that of products is equal"
 _ADDED = "gradients are added to what is there: read and written here, written there"
-_CORE = "attn_only: the full core is recomputed here, all but its last product there"
+_CORE = "the full core is recomputed here, all but its last product there"
 _TIME = "follows from FLOPs and bytes"
 _PREFIX = "theirs adds up running sums instead of the recomputed operations' own"
-_EDGE = "p2p_rs_ag: what differs at the edge of a stage is in comm_s.pp here"
+_EDGE = "what differs at the edge of a stage is in comm_s.pp here"
 _MESSAGES = "messages into the critical stage here: of 2 v one less at an end of the model"
 _WAITS = (
     "the critical stage waits here, processor 0 there; each stage has its own time, with its end"
 )
 _LINK = "theirs also times the additions of the reduction"
-_EXPOSED = "ring hides one piece in T for nothing there, stale values remain between passes"
-_REDO = "attn_only: theirs gathers the attention input again in any case"
+_RING = "ring hides one piece in T for nothing there"
+_STALE = "exposed times there keep what an earlier pass left"
+_REDO = "theirs gathers the attention input again in any case"
 _OPTIMIZER = "theirs reads the state once; here gradients are read, all is written back"
 _BIAS = "biases are parameters here"
 _ENDS = "embedding, head and loss stand at the ends here"
@@ -29,9 +35,11 @@ _STATE = "theirs saves full checkpoints and omits some inputs; here each rank's 
 _OFFLOAD = "the link runs in parallel with kernels here; there it must wait for their traffic"
 _STREAM = "optimizer state moves once a step here, with every micro-batch there"
 _WINDOW = "windows there are shortened by running sums, one chunk stands for all but one"
+_OVERLAPPED = "overlap " + _WINDOW
 _GRADIENTS = "gradients have the stack's type here; 2 bytes there, 4 for one block"
 _FOLLOWS = "follows from the rows above"
 _LIVE = "the largest working set here, the sum of all there"
+_FULL = "checkpoints here, a working set there"
 _MOMENT = "what is live at the memory peak here, which may be the update; a block's gradients there"
 _ON_STAGE = "layers.0.{}_bytes * stages.0.layers"
 
@@ -52,7 +60,9 @@ def _block(theirs: str, ours: str, flops: str, moved: str) -> tuple[Counterpart,
         Counterpart(f"block_{theirs}_mem_accessed", f"layers.0.{ours}.bytes", moved),
         Counterpart(f"block_{theirs}_mem_time", f"layers.0.{ours}.memory_s", time),
         Counterpart(
-            f"block_{theirs}_time", f"layers.0.{ours}.time_s", _CORE if theirs == "re" else _TIME
+            f"block_{theirs}_time",
+            f"layers.0.{ours}.time_s",
+            f"{_CORE}; {time}" if theirs == "re" else _TIME,
         ),
     )
 
@@ -60,9 +70,37 @@ def _block(theirs: str, ours: str, flops: str, moved: str) -> tuple[Counterpart,
 def _communication(kind: str, theirs: str, ours: str, link: str) -> tuple[Counterpart, ...]:
     return (
         Counterpart(f"{kind}block_{theirs}", f"layers.0.{ours}.time_s", link),
-        Counterpart(f"{kind}block_{theirs}_exposed", f"layers.0.{ours}.exposed_s", _EXPOSED),
+        Counterpart(
+            f"{kind}block_{theirs}_exposed",
+            f"layers.0.{ours}.exposed_s",
+            f"{link}; {_RING}; {_STALE}",
+        ),
     )
 
+
+_Strategy = Mapping[str, Any]
+
+
+def _is(field: str, *values: object) -> Callable[[_Strategy], bool]:
+    return lambda strategy: strategy[field] in values
+
+
+def _offloads(strategy: _Strategy) -> bool:
+    return any(value for name, value in strategy.items() if name.startswith("offload_"))
+
+
+_APPLIES: dict[str, Callable[[_Strategy], bool]] = {
+    _CORE: _is("recompute", "selective"),
+    _REDO: _is("recompute", "selective"),
+    _FULL: _is("recompute", "full"),
+    _EDGE: _is("tp_exchange", "p2p_rs_ag"),
+    _RING: _is("tp_overlap", "ring"),
+    _STALE: _is("tp_overlap", "ring", "pipe"),
+    _OVERLAPPED: _is("dp_overlap", True),
+    _OFFLOAD: _offloads,
+    _STREAM: _offloads,
+}
+"""Reasons that need a choice of the strategy; the others always apply."""
 
 _LAYERS_TIMES_BATCHES = "layers.0.tp_again.{} * stages.0.layers * micro_batches"
 
@@ -70,11 +108,11 @@ CALCULON: tuple[Counterpart, ...] = (
     *(row for names in _PASSES for row in _block(*names)),
     *(
         row
-        for kind, edge in (("base", ""), ("edge", _EDGE))
+        for kind, edge in (("base", ""), ("edge", f"{_EDGE}; "))
         for theirs, ours, link in (
-            ("fw_tp_time", "tp_forward", edge or _LINK),
-            ("agrad_tp_time", "tp_backward", edge or _LINK),
-            ("recomm_time", "tp_again", edge or _REDO),
+            ("fw_tp_time", "tp_forward", edge + _LINK),
+            ("agrad_tp_time", "tp_backward", edge + _LINK),
+            ("recomm_time", "tp_again", f"{edge}{_REDO}; {_LINK}"),
         )
         for row in _communication(kind, theirs, ours, link)
     ),
@@ -83,7 +121,7 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("baseblock_bw_tp_size", "layers.0.tp_backward.volume_bytes"),
     Counterpart("edgeblock_bw_tp_size", "layers.0.tp_backward.volume_bytes", _EDGE),
     Counterpart("baseblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
-    Counterpart("edgeblock_recomm_size", "layers.0.tp_again.volume_bytes", _REDO),
+    Counterpart("edgeblock_recomm_size", "layers.0.tp_again.volume_bytes", f"{_EDGE}; {_REDO}"),
     Counterpart("block_fw_pp_size", "layers.0.boundary_bytes"),
     Counterpart("block_bw_pp_size", "layers.0.boundary_bytes", "forward only: none there"),
     Counterpart("block_dp_size", "layers.0.gradient_bytes", _BIAS),
@@ -108,7 +146,7 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart(
         "act_space",
         _ON_STAGE.format("kept") + " * stages.0.in_flight",
-        "full: checkpoints here, a working set there; " + _STATE,
+        _FULL + "; " + _STATE,
     ),
     Counterpart("act_checkpoint_size", _ON_STAGE.format("kept") + " * stages.0.in_flight", _STATE),
     Counterpart("act_grad_space", "stages.0.buffers", _MOMENT),
@@ -117,9 +155,15 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("fw_time", "time_s.forward", _ENDS),
     Counterpart("bw_time", "time_s.backward", _ENDS),
     Counterpart("optim_step_time", "time_s.optimizer", _OPTIMIZER),
-    Counterpart("recompute_time", "time_s.recompute", _CORE),
-    Counterpart("recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), _REDO),
-    Counterpart("recomm_exposed_time", _LAYERS_TIMES_BATCHES.format("exposed_s"), _REDO),
+    Counterpart("recompute_time", "time_s.recompute", f"{_CORE}; {_PREFIX}"),
+    Counterpart(
+        "recomm_link_time", _LAYERS_TIMES_BATCHES.format("time_s"), f"{_EDGE}; {_REDO}; {_LINK}"
+    ),
+    Counterpart(
+        "recomm_exposed_time",
+        _LAYERS_TIMES_BATCHES.format("exposed_s"),
+        f"{_EDGE}; {_REDO}; {_LINK}; {_RING}; {_STALE}",
+    ),
     Counterpart("bubble_time", "time_s.bubble", _WAITS),
     Counterpart(
         "tp_comm_link_time",
@@ -134,7 +178,7 @@ CALCULON: tuple[Counterpart, ...] = (
         _LINK + "; embedding and head communicate too",
     ),
     Counterpart("pp_comm_exposed_time", "comm_s.pp.exposed", _MESSAGES + "; " + _EDGE),
-    Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _ENDS + "; overlapped, " + _WINDOW),
+    Counterpart("dp_comm_exposed_time", "comm_s.dp.exposed", _ENDS + "; " + _OVERLAPPED),
     Counterpart("fw_offload_exposed_time", "time_s.offload", "both passes here; " + _OFFLOAD),
     Counterpart("bw_offload_exposed_time", "time_s.offload", "both passes here; " + _STREAM),
     Counterpart("total_time", "step_time_s", _FOLLOWS),
@@ -154,3 +198,14 @@ CALCULON: tuple[Counterpart, ...] = (
     Counterpart("total_efficiency", "efficiency.total", "model FLOPs here"),
     Counterpart("sample_rate", "samples_per_s", _FOLLOWS),
 )
+
+
+def counterparts(result: Estimate) -> tuple[Counterpart, ...]:
+    """Return the statistics, each with the reasons that apply to a run."""
+
+    def applies(reason: str) -> bool:
+        return reason not in _APPLIES or _APPLIES[reason](result.strategy)
+
+    return tuple(
+        replace(row, reason="; ".join(filter(applies, row.reason.split("; ")))) for row in CALCULON
+    )

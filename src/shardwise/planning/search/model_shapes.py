@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import itemgetter
+from typing import Any
 
 from shardwise.config.model import Model
 from shardwise.errors import check_word
@@ -49,6 +50,25 @@ def calculon_shapes() -> list[tuple[int, int, int]]:
         target = layers * (192 + step * 32 / 3)
         found.append((1024 * round(target / 1024), layers, layers))
     return found
+
+
+def calculon_rows() -> list[dict[str, Any]]:
+    """Return the shapes of Calculon's study with their parameters and ratio of width to depth."""
+    models = _calculon_ladder(0.0, beyond=0, seq_len=_FAMILIES["calculon"].seq_len)[0]
+    return [
+        {
+            "name": model.name,
+            "parameters": count_parameters(model).total,
+            "layers": model.depth,
+            "hidden": model.hidden,
+            "heads": model.layers[0].attention.heads,
+            "head_dim": model.layers[0].attention.head_dim,
+            "ffn": model.layers[0].feed_forward.ffn,
+            "seq_len": model.seq_len,
+            "ratio": model.hidden / model.depth,
+        }
+        for model in models
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

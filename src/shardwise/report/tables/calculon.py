@@ -7,8 +7,9 @@ from rich.text import Text
 
 from shardwise.analysis.results import Estimate
 from shardwise.interop.calculon import reference as calculon
-from shardwise.interop.calculon.counterparts import CALCULON
+from shardwise.interop.calculon.counterparts import counterparts
 from shardwise.interop.calculon.files import CalculonExecution
+from shardwise.interop.calculon.translation import CalculonCase
 from shardwise.interop.counterpart import Counterpart
 from shardwise.report.console import plain_table, show
 from shardwise.report.tables.process_groups import as_ranges, first_groups
@@ -83,6 +84,25 @@ def print_statistics(statistics: Mapping[str, float | None]) -> None:
     show(table)
 
 
+def print_question(case: CalculonCase) -> None:
+    """Print what is run: model, system, degrees and options, as Calculon's own output begins."""
+    model, execution = case.model, case.execution
+    degrees = " x ".join(str(getattr(execution, name)) for name in _DEGREES)
+    batch = f"batch {execution.batch_size}, micro-batch {execution.microbatch_size}"
+    options = [execution.datatype, f"recompute {execution.activation_recompute}"]
+    options += [execution.tensor_par_comm_type, f"tp overlap {execution.tensor_par_overlap}"]
+    options += [
+        name.replace("_", " ")
+        for name in ("data_par_overlap", "optimizer_sharding", *_OFFLOADS)
+        if getattr(execution, name)
+    ]
+    shape = f"{model.num_blocks} blocks, hidden {model.hidden}, {model.attn_heads} heads"
+    chunks = f"chunks {execution.pipeline_interleaving}"
+    run = f"{execution.num_procs:,} processors: T x P x D = {degrees}, {batch}, {chunks}"
+    lines = [f"{shape}, {model.seq_size:,} tokens", run, ", ".join(options)]
+    show(Text("\n".join(lines)))
+
+
 def print_refusal(message: str) -> None:
     """Say why Calculon gives no figures."""
     show(f"Calculon refuses this run: {message}")
@@ -121,7 +141,7 @@ def print_comparison(
     result: Estimate, statistics: Mapping[str, float | None], *, everything: bool
 ) -> None:
     """Print Calculon's figures next to those of shardwise."""
-    shown = (row for row in CALCULON if everything or row.name in _MAIN)
+    shown = (row for row in counterparts(result) if everything or row.name in _MAIN)
     print_pairs("Calculon", shown, result, statistics, _amount)
 
 

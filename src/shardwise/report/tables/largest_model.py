@@ -1,6 +1,7 @@
 """The largest model that fits: the practical answer and the limit, as tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +28,16 @@ def print_largest(found: LargestModel) -> None:
         ("limit", _LIMIT, found),
     ):
         show(_answer(name, allowed), _ladder(fit), *_fastest(fit))
+
+
+def print_shapes(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the shapes of a study: parameters, dimensions, and the ratio of width to depth."""
+    table = plain_table(*(name.replace("_", " ") for name in rows[0]), optional=("ffn", "seq len"))
+    for row in rows:
+        cells = [f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()]
+        cells[1], cells[-1] = count(row["parameters"]), f"{row['ratio']:.4g}"
+        table.add_row(*cells)
+    show(table)
 
 
 def _headline(found: LargestModel) -> Text:

@@ -25,7 +25,7 @@ def print_suites(suites: Mapping[str, str]) -> None:
 
 
 def print_scoreboard(board: Scoreboard, *, rows: bool = False) -> None:
-    """Print each part with what it compares, then the scores of all; `rows` lists every figure."""
+    """Print the scores of each part by group, or with `rows` every figure; then those of all."""
     show(Text(f"\n{board.suite}: {board.title}", style="bold"))
     show(Text("errors: predicted / reference - 1", style="dim"))
     named = _NAMES[board.predecessor]
@@ -34,7 +34,7 @@ def print_scoreboard(board: Scoreboard, *, rows: bool = False) -> None:
     for part in board.parts:
         unit = _SYMBOLS.get(part.unit, part.unit)
         title = Text(f"\n{part.title} [{unit}]", style="bold")
-        show(title, _rows(part, elder) if part.listed or rows else _groups(part, named))
+        show(title, _rows(part, elder) if rows else _groups(part, named))
         if part.compared != described:
             show(_notes(part, named))
         described = part.compared
