@@ -1,5 +1,6 @@
 """Exchanges by direction and level, what experts add, and the report of one term a line."""
 
+import json
 import re
 
 import numpy as np
@@ -183,3 +184,18 @@ def test_the_report_goes_to_a_file_or_the_terminal(tmp_path, capsys):
     assert "no such folder" in capsys.readouterr().err
     assert run([*FLAGS, "--report", str(tmp_path / "report.json")]) == 2
     assert "allowed: .html, .txt" in capsys.readouterr().err
+
+
+def test_collectives_name_the_network_that_they_cross(shardwise):
+    """The outermost tier, its bandwidth for one accelerator, and volume over time, as a table."""
+    words = ["llama3-8b", "h100-sxm", "--gpus", 32, "--tp", 4, "--pp", 2, "--gbs", 32, "--ops"]
+    rows = json.loads(shardwise("estimate", *words, "--json")[1])["operations"]
+    crossed = {(row["axis"], row["network"], row["link_bandwidth"]) for row in rows if row["axis"]}
+    assert crossed == {("tp", "nvlink", 450e9), ("pp", "fabric", 50e9), ("dp", "fabric", 50e9)}
+    assert all(not row["network"] for row in rows if not row["axis"])
+    out = shardwise("estimate", *words)[1]
+    table = out.partition("Collectives")[2].splitlines()
+    (gather,) = (line.split() for line in table if line.startswith(" all-gather"))
+    row = next(row for row in rows if row["kind"] == "all_gather")
+    assert gather[1:8] == ["tp", "4", "/", "4", "nvlink", "450", "GB/s"]
+    assert float(gather[-2]) == pytest.approx(row["volume_bytes"] / row["time_s"] / 1e9, rel=0.01)

@@ -196,7 +196,9 @@ def estimate(
         extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
         memory_bytes=memory,
         cost=_cost(the_system, table, result),
-        operations=operation_estimates(the_model, table, result, parts) if operations else None,
+        operations=operation_estimates(the_model, the_system, table, result, parts)
+        if operations
+        else None,
         gemms=_gemms().gemm_estimates(the_system, table, result, parts) if gemms else None,
     )
 

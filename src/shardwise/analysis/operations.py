@@ -15,6 +15,7 @@ from shardwise.analysis.results import OperationEstimate
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
@@ -30,6 +31,7 @@ _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 
 def operation_estimates(
     model: Model,
+    system: System,
     table: Table,
     evaluation: Evaluation,
     parts: Sequence[ComponentOperations],
@@ -41,8 +43,8 @@ def operation_estimates(
 
     Parameters
     ----------
-    model
-        What runs.
+    model, system
+        What runs, and on what.
     table
         One legal row.
     evaluation
@@ -77,7 +79,17 @@ def operation_estimates(
         rows += [
             row for cost in costs for row in _recomputed(part, count, cost, extents, recomputed)
         ]
-    return (*rows, *_step_rows(model, table, evaluation))
+    rows += _step_rows(model, table, evaluation)
+    return tuple(row.model_copy(update=_network(system, row)) for row in rows)
+
+
+def _network(system: System, row: OperationEstimate) -> dict[str, object]:
+    """The outermost tier that a collective crosses, and its bandwidth for one accelerator."""
+    if row.group == 1 or not row.extents:
+        return {}
+    tier = row.extents.index(row.group)
+    name, bandwidth = system.network[tier].name, system.tier_bandwidth(tier)
+    return {"network": name, "link_bandwidth": bandwidth}
 
 
 def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tuple[str, ...]:

@@ -168,6 +168,10 @@ class OperationEstimate(Result):
     """Members of a collective."""
     extents: tuple[int, ...] = ()
     """Members within one domain of each network tier, innermost first."""
+    network: str = ""
+    """Outermost network tier that a collective crosses."""
+    link_bandwidth: float = 0.0
+    """Bandwidth of that tier for one accelerator, in one direction [byte/s]."""
     weight_bytes: float = 0.0
     """Weights, on the first row of an operation."""
     saved_bytes: float = 0.0

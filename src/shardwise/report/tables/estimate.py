@@ -99,6 +99,8 @@ def print_estimate(result: Estimate) -> None:
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
         show(_operations(result.operations))
+        if any(row.network for row in result.operations):
+            show(_collectives(result.operations))
         show(*(_layer_table(layer) for layer in result.layers), _bandwidths(result))
     if result.gemms is not None:
         show(gemm_table(result))
@@ -249,6 +251,30 @@ def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
         return list(stages)
     half = _MOST_STAGES // 2
     return [*stages[:half], None, *stages[-half:]]
+
+
+def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
+    """Each different collective: network, bandwidth of its link, and volume over time."""
+    table = plain_table(
+        *("collective", "axis", "group", "network", "link", "volume", "time", "volume/time"),
+        title="Collectives",
+        left=2,
+        notes={"link": "link: bandwidth of one accelerator, one direction"},
+    )
+    rows = [row for row in operations if row.network]
+    for row in dict.fromkeys((r.kind, r.axis, r.extents, r.volume_bytes) for r in rows):
+        one = next(r for r in rows if (r.kind, r.axis, r.extents, r.volume_bytes) == row)
+        table.add_row(
+            one.kind.replace("_", "-"),
+            one.axis,
+            " / ".join(map(str, one.extents)),
+            one.network,
+            readable(one.link_bandwidth, "byte/s"),
+            _bytes(one.volume_bytes),
+            seconds(one.time_s),
+            readable(one.volume_bytes / one.time_s, "byte/s"),
+        )
+    return table
 
 
 def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
