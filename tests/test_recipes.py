@@ -240,7 +240,7 @@ def test_fields_that_follow_from_a_flag_are_left_out_aloud(capsys):
         (["estimate"], "Missing argument 'MODEL'"),
         (["search", "--gpus", "8"], "Missing argument 'MODEL'"),
         (["sweep"], "Missing argument 'MODEL'"),
-        (["sweep", "llama3-8b"], "Missing argument 'SYSTEM"),
+        (["sweep", "llama3-8b"], "Missing argument SYSTEM"),
         (["estimate", "llama3-8b", "--recipe", "NAME"], "is of model llama3-70b"),
         (["search", "llama3-70b", "b200-sxm", "--recipe", "NAME"], "is of system h100-sxm"),
         (["estimate", "--recipe", "NAME", "--strategy", "a.yaml"], "strategy"),

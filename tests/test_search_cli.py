@@ -1,6 +1,7 @@
 """`shardwise search` as people call it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -393,3 +394,37 @@ def test_memory_above_the_capacity_is_noted(shardwise):
 
     assert "note: --max-memory 600GiB has no effect: a GPU has 79.6 GiB" in err
     assert out == shardwise(*words)[1]
+
+
+AMPED = Path(__file__).parents[1] / "docs/from/amped/config.json"
+SIMUMAX = Path(__file__).parent / "data/simumax"
+
+
+def test_an_amped_configuration_needs_nothing_else(shardwise):
+    """Model, system, GPUs, batch, sequence and tokens are those of the file, as in `estimate`."""
+    found = json.loads(shardwise("search", AMPED, "--tp", 8, "--mbs", 1, "--json")[1])
+    one = json.loads(shardwise("estimate", AMPED, "--json")[1])
+    work = ("gpus", "global_batch_size", "seq_len", "dtype", "stack")
+    for plan in found["best"]:
+        assert [plan["strategy"][name] for name in work] == [one["strategy"][name] for name in work]
+    assert (found["model"], found["system"]) == (one["model"], one["system"])
+    assert found["best"][0]["whole_run"]["tokens"] == one["whole_run"]["tokens"]
+    assert found["imported"]["format"] == "amped"
+    swept = json.loads(
+        shardwise("sweep", AMPED, "--tp", 8, "--mbs", 1, "--vary", "hbm.bandwidth=1x", "--json")[1]
+    )
+    assert swept["points"][0]["best"][0]["step_time_s"] == found["best"][0]["step_time_s"]
+
+
+def test_a_search_starts_from_a_strategy_file(shardwise):
+    """Its work and software stay, degrees are searched; flags override; never slower than it."""
+    files = (SIMUMAX / "mixtral-8x7b.json", SIMUMAX / "b200.json")
+    strategy = SIMUMAX / "ep4_pp2_dp4_mbs1_selective_recompute.json"
+    words = (*files, "--strategy", strategy, "--gpus", 32, "--json")
+    one = json.loads(shardwise("estimate", *words)[1])
+    best = json.loads(shardwise("search", *words)[1])["best"][0]
+    work = ("gpus", "global_batch_size", "seq_len", "dtype", "stack")
+    assert [best["strategy"][name] for name in work] == [one["strategy"][name] for name in work]
+    assert best["step_time_s"] <= one["step_time_s"] * (1 + 1e-9)
+    larger = json.loads(shardwise("search", *words, "--gbs", 64, "--pp", 1)[1])
+    assert larger["best"][0]["strategy"]["global_batch_size"] == 64

@@ -11,6 +11,7 @@ from shardwise.cli.output import log
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_input import explicit_fields, work_fields
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 
@@ -48,8 +49,16 @@ class Inputs:
 
     def record(self, result: Estimate) -> dict[str, Any]:
         """Return the estimate for JSON, with the import of the configuration, if any."""
-        imported = {} if self.imported is None else {"imported": self.imported}
-        return result.to_dict() | imported
+        return result.to_dict() | self.imported_record()
+
+    def imported_record(self) -> dict[str, Any]:
+        """Return how the fields of the configuration were read; empty without one."""
+        return {} if self.imported is None else {"imported": self.imported}
+
+    def question(self) -> dict[str, Any]:
+        """Return the fields that say what is trained and with what, which a search keeps."""
+        own = {} if self.strategy is None else explicit_fields(self.strategy)
+        return work_fields(own | dict(self.flags))
 
     def show_imported(self) -> None:
         """Print how the fields of the configuration were read, if there is one."""
@@ -66,11 +75,17 @@ def read_inputs(
     strategy: str | None,
     flags: Mapping[str, Any],
     run: Mapping[str, Any],
-    tables: str | None,
+    tables: str | None = None,
+    searched: bool = False,
 ) -> Inputs:
     """Read model, system and strategy from the command line or an AMPeD configuration.
 
     With a configuration as MODEL, SYSTEM is optional; other arguments override the configuration.
+
+    Parameters
+    ----------
+    searched
+        Whether the strategy is searched, for the work that the configuration describes.
 
     Raises
     ------
@@ -98,6 +113,7 @@ def read_inputs(
     note = ""
     if strategy is None:
         fields, note = _without_flags(config, sections["strategy"], flags)
+        fields = work_fields(fields) if searched else fields
     record = import_record(config, nouns, fields)
     record["notes"] += [note] if note else []
     the_model = Model.validated(sections["model"], source=config.source)

@@ -8,7 +8,7 @@ from shardwise.cli.output import note
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS
+from shardwise.config.strategy_input import work_fields
 from shardwise.errors import Fault, InputError, one_line
 
 if TYPE_CHECKING:
@@ -172,10 +172,4 @@ def launch_fields(
 def launch_work(launch: "Launch") -> dict[str, Any]:
     """Return the fields that a search leaves as the launch file has them: what is trained."""
     own = Strategy.validated(launch.strategy, source=launch.source).explicit_fields(launch.strategy)
-    work = {name: value for name, value in own.items() if name in FIELDS and FIELDS[name].role.work}
-    if "gpus" not in work and isinstance(own.get("dp"), int):
-        degrees = (own.get(name, 1) for name in ("tp", "tp2", "cp", "pp"))
-        work["gpus"] = own["dp"]
-        for degree in degrees:
-            work["gpus"] *= degree
-    return work
+    return work_fields(own)

@@ -118,6 +118,18 @@ StrategyOption = Annotated[
 ]
 
 
+SearchStrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="FILE",
+        help="Strategy or launch file that sets GPUs, batch, sequence, types and software; flags "
+        "override them, and everything else is searched.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+
 def expand(
     function: Callable[..., object],
     name: str,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import system_or_config
+from shardwise.cli.amped import Inputs, read_inputs, system_or_config
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
@@ -18,6 +18,7 @@ from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
     ReportOption,
+    SearchStrategyOption,
     SystemOrNone,
     flag_fault,
     missing_flag,
@@ -256,6 +257,7 @@ def command(
     model: ModelOrNone = None,
     system: SystemOrNone = None,
     recipe: SearchRecipeOption = None,
+    strategy: SearchStrategyOption = None,
     of: SpaceOptions,
     wanted: SearchOptions,
     cluster: ClusterOptions,
@@ -310,7 +312,7 @@ def command(
     shown: dict[str, Any] = {"json": json, "output": output}
     if cluster.systems is not None:
         entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
-        entered["for"] = launcher
+        entered |= {"for": launcher, "strategy": strategy}
         check_one_kind(system, cluster, **entered)
         theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
@@ -319,14 +321,14 @@ def command(
         space, training = of.read(flags | theirs.fields(), {}), training_run(run)
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()
-    chosen = Chosen.of(recipe, model=model, system=system, gpus=of.gpus)
-    case = chosen.model, system_or_config(chosen.model, chosen.system)
+    chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy, gpus=of.gpus)
     _check_output(output)
     if reference is not None:
         entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS)
         entered |= {name: value for name, value in run.items() if name != "tokens"}
         entered |= {name: value for name, value in flags.items() if name != "dtype"}
-        refuse_options(_NO_EFFECT, recipe=recipe, **entered, **{"for": launcher})
+        refuse_options(_NO_EFFECT, recipe=recipe, strategy=strategy, **entered, **{"for": launcher})
+        case = chosen.model, system_or_config(chosen.model, chosen.system)
         named = _named(case, reference), case[1]
         training = training_run(run)
         days = {"tokens": None if training is None else training.tokens}
@@ -334,12 +336,17 @@ def command(
         found = _search_reference(reference, named, of, wanted, theirs, **theirs_too)
         return 0 if found or ok_if_none else 1
     theirs.refuse_others(_NEEDS_REFERENCE)
+    inputs = read_inputs(
+        chosen.model, chosen.system, strategy=chosen.strategy, flags={}, run=run, searched=True
+    )
+    work = inputs.question() | chosen.question(launcher)
     query = _Query(
-        model=case[0],
-        system=case[1],
-        space=of.read(flags | theirs.fields(), chosen.question(launcher)),
+        model=inputs.model,
+        system=inputs.system,
+        space=of.read(flags | theirs.fields(), work),
         launcher=launcher,
         also=chosen.launch_record(),
+        inputs=inputs,
         **shown,
     )
     if count:
@@ -352,7 +359,7 @@ def command(
             others = wanted.without(_ALSO_EXPLAINED)
             refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
             return query.explain(wanted)
-    return query.search(wanted, training_run(run), ok_if_none=ok_if_none)
+    return query.search(wanted, training_run(inputs.run), ok_if_none=ok_if_none)
 
 
 def _named(case: tuple[str | Model, str], reference: str) -> str:
@@ -410,11 +417,12 @@ class _Query:
     """What is searched, and where the answer goes; each method returns the exit code."""
 
     model: str | Model
-    system: str
+    system: str | System
     space: Space
     launcher: str | None
     also: Mapping[str, Any]
     """What to add to the record of a search."""
+    inputs: Inputs
     json: bool
     output: str | None
 
@@ -457,8 +465,10 @@ class _Query:
             if explained is not None:
                 _print_explanation(explained)
             print_search(found)
+            self.inputs.show_imported()
 
-        more = dict(self.also) | ({"explanation": explained.to_dict()} if explained else {})
+        more = dict(self.also) | self.inputs.imported_record()
+        more |= {"explanation": explained.to_dict()} if explained else {}
         lacks = ""
         if not found.best:
             from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import

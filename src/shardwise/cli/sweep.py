@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.cli.amped import read_inputs
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
-    COMMAND_LINE,
     JsonFlag,
     ModelOrNone,
     OutputOption,
@@ -56,7 +56,6 @@ from shardwise.config import files
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
 from shardwise.interop.nersc.results import is_results_file
 from shardwise.interop.translation import known_reference
 from shardwise.planning.sweep.axes import varied_axes
@@ -230,13 +229,16 @@ def command(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
     )
     searched = strategy is None and not fixed
-    names = _systems(chosen.system, more)
+    inputs = read_inputs(
+        chosen.model, chosen.system, strategy=strategy, flags={}, run={}, searched=searched
+    )
+    names = _systems(inputs.system, more)
     if theirs.reference is not None:
         others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures}
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        case = {"model": str(chosen.model), "system": ",".join(names), "top": options.top}
+        case = {"model": str(chosen.model), "system": ",".join(map(str, names)), "top": options.top}
         query = replace(
             _reference_query(theirs, flags, **case),
             vary=_varied(vary or ()),
@@ -245,8 +247,7 @@ def command(
             tokens=positive_number("tokens", tokens, ", as in 1e12"),
             large=large,
         )
-        answer = sweep_nersc(query, json=json, output=output)
-        return 0 if answer["best"] or ok_if_none else 1
+        return 0 if sweep_nersc(query, json=json, output=output)["best"] or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
@@ -259,7 +260,7 @@ def command(
     if not searched:
         refuse_options(_NEEDS_SEARCH, **asdict(options), **{"for": launcher})
         fields = merge_fields(flags, fix=fixed_fields)
-        fields = _not_varied(chosen.fields(fields), varied) | fields
+        fields = _not_varied(dict(inputs.flags) | chosen.fields(fields), varied) | fields
         arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
     else:
         if not sensitivity:
@@ -271,14 +272,14 @@ def command(
             allow=field_pairs("allow", options.allow, values="several"),
         )
         arguments = used(options, "objective", "max_memory", "reserve", "reoptimize")
-        work = _not_varied(chosen.question(launcher), varied)
+        work = _not_varied(inputs.question() | chosen.question(launcher), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1
         arguments["launcher"] = launcher
     _refuse_twice(varied, fields)
     with progress_bar("points", counted=False) as bar:
         result = sweep(
-            chosen.model,
+            inputs.model,
             names,
             vary=varied,
             together=together,
@@ -303,16 +304,15 @@ def command(
     return 0 if found or ok_if_none else 1
 
 
-def _systems(system: str | None, more: str | None) -> list[str]:
-    """Names of SYSTEM, which has to be there, and of --system."""
-    if system is None:
-        problem = "Missing argument 'SYSTEM[,SYSTEM...]'; it is optional with --recipe"
-        raise InputError(Fault(source=COMMAND_LINE, problem=problem))
-    return [name.strip() for name in f"{system},{more or ''}".split(",") if name.strip()]
+def _systems(system: str | System, more: str | None) -> list[str | System]:
+    """SYSTEM, or that of a configuration, and the names of --system."""
+    first = system.split(",") if isinstance(system, str) else [system]
+    named = [*first, *(more or "").split(",")]
+    return [one if isinstance(one, System) else one.strip() for one in named if str(one).strip()]
 
 
 def _check_size(
-    names: Sequence[str], varied: Mapping[str, str], *, together: bool, large: bool
+    names: Sequence[str | System], varied: Mapping[str, str], *, together: bool, large: bool
 ) -> None:
     systems = [System.load(name) for name in names]
     sizes = [len(axis.values) for axis in varied_axes(varied, systems)]
@@ -404,7 +404,7 @@ def _chart_tokens(plot: str | None, report: str | None, tokens: str | None) -> f
 
 def _draw(
     result: SweepResult,
-    names: Sequence[str],
+    names: Sequence[str | System],
     tokens: float | None,
     *,
     plot: str | None,

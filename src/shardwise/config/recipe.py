@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from shardwise.config.base import ConfigBase, printable
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS
+from shardwise.config.strategy_input import work_fields
 
 _Amount = Annotated[float, Field(gt=0)]
 
@@ -93,7 +93,7 @@ class Recipe(ConfigBase):
         Accelerators, batch, sequence, types and software: what a search of a better way to train
         the same leaves as it is.
         """
-        return {name: value for name, value in self.fields().items() if FIELDS[name].role.work}
+        return work_fields(self.fields())
 
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
         """Return plain values; of the strategy the fields that the recipe sets."""

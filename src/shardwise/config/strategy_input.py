@@ -1,11 +1,13 @@
 """A strategy as a user sets it: an object, a mapping, a file, keywords, or keywords over these."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardwise.config.expressions.dimensions import canonical_names
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError
 
 StrategyLike = Strategy | Mapping[str, Any] | str | Path
@@ -84,3 +86,16 @@ def explicit_fields(strategy: StrategyLike) -> dict[str, Any]:
     """
     loaded, resolved = Strategy.explained(strategy)
     return loaded.explicit_fields(resolved.data)
+
+
+def work_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a strategy that say what is trained and with what: those a search keeps.
+
+    Accelerators, batch, sequence, types and software. The number of accelerators is the product of
+    the degrees where only those are set.
+    """
+    known = (name for name in fields if name in FIELDS)
+    work = {name: fields[name] for name in known if FIELDS[name].role.work}
+    if "gpus" not in work and isinstance(fields.get("dp"), int):
+        work["gpus"] = math.prod(fields.get(name, 1) for name in ("dp", "tp", "tp2", "cp", "pp"))
+    return work
