@@ -13,6 +13,7 @@ from shardwise.cli.output import emit_json, log
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
+from shardwise.config.plain import as_yaml
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -140,7 +141,7 @@ def command(
         if output is not None:
             config.to_file(output)
         else:
-            sys.stdout.write(files.as_yaml(config.to_dict(units=True)))
+            sys.stdout.write(as_yaml(config.to_dict(units=True)))
         return 0
     if known_reference(to, "to", _TARGETS) == "nersc":
         emit_json(_for_nersc(found, file), output)

@@ -1,6 +1,5 @@
 """Output of all verbs: tables or JSON, files, progress on stderr, the log."""
 
-import json
 import logging
 import sys
 import time
@@ -10,6 +9,7 @@ from itertools import combinations
 
 from shardwise.cli.options import flag_fault
 from shardwise.config import files
+from shardwise.config.plain import as_json
 
 INTERRUPTED = 130
 """Exit code of interrupted work."""
@@ -22,12 +22,11 @@ Bar = Callable[[float, int, str], None]
 
 def emit_json(data: Mapping[str, object], output: str | None = None) -> None:
     """Print JSON, or write it to a file."""
-    plain = files.finite(data)
     if output is not None:
-        files.write_mapping(output, plain)
+        files.write_mapping(output, data)
         log.info("wrote %s", output)
         return
-    sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    sys.stdout.write(as_json(data, indent=2) + "\n")
 
 
 def show(

@@ -11,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from shardwise.config.parse import parse
+from shardwise.config.plain import plain
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.errors import Fault, InputError
 
@@ -161,7 +162,7 @@ def _literal(text: str) -> str:
 
 
 def _packed(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, separators=(",", ":")).encode()
+    text = json.dumps(plain(data), separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(zlib.compress(text, 9)).decode().rstrip("=")
 
 
