@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from itertools import combinations
 
 from shardwise.cli.options import flag_fault
+from shardwise.cli.streams import is_unicode
 from shardwise.config import files
 from shardwise.config.plain import as_json
 
@@ -26,7 +27,8 @@ def emit_json(data: Mapping[str, object], output: str | None = None) -> None:
         files.write_mapping(output, data)
         log.info("wrote %s", output)
         return
-    sys.stdout.write(as_json(data, indent=2) + "\n")
+    escaped = not is_unicode(sys.stdout)
+    sys.stdout.write(as_json(data, indent=2, escaped=escaped) + "\n")
 
 
 def show(

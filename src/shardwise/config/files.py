@@ -263,6 +263,8 @@ class _Command:
     inputs: dict[_Identity, str] = field(default_factory=dict)
     """What each is: an input, or the log."""
     outputs: set[_Identity] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    """Inputs that are no files of the package, as they were named."""
 
 
 _command: ContextVar[_Command | None] = ContextVar("_command", default=None)
@@ -296,6 +298,14 @@ def note_input(path: str | Path) -> None:
         if _identity(path) in command.outputs:
             raise _fault(path, f"is an input and an output of the same command; {_ANOTHER}")
         command.inputs[_identity(path)] = "an input"
+        if not catalog.holds(path):
+            command.names.append(str(path))
+
+
+def last_input() -> str:
+    """Return the file that the command began to read last, for a fault; empty without one."""
+    command = _command.get()
+    return command.names[-1] if command and command.names else ""
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:

@@ -57,15 +57,23 @@ def _key(key: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def as_json(data: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Return a value of any type that `plain` knows as JSON."""
+def as_json(
+    data: Any, *, indent: int | None = None, sort_keys: bool = False, escaped: bool = False
+) -> str:
+    """Return a value of any type that `plain` knows as JSON.
+
+    Parameters
+    ----------
+    escaped
+        Whether to escape what is not ASCII.
+    """
     return json.dumps(
-        plain(data), indent=indent, sort_keys=sort_keys, allow_nan=False, ensure_ascii=False
+        plain(data), indent=indent, sort_keys=sort_keys, allow_nan=False, ensure_ascii=escaped
     )
 
 
-def as_yaml(data: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML, in its order."""
+def as_yaml(data: Mapping[str, Any], *, escaped: bool = False) -> str:
+    """Return a mapping as YAML, in its order, as `as_json` does."""
     import yaml  # noqa: PLC0415 - only where used
 
-    return yaml.safe_dump(plain(data), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(plain(data), sort_keys=False, allow_unicode=not escaped, width=100)
