@@ -87,9 +87,14 @@ class _NamesHandler(logging.Handler):
     """Prints which entries names mean."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line on stderr; nothing is lost if that is full."""
-        with suppress(OSError):
-            print(f"note: {record.getMessage()}", file=sys.stderr)  # noqa: T201 - as above
+        """Print a line on stderr."""
+        _print(f"note: {record.getMessage()}")
+
+
+def _print(line: str) -> None:
+    """Print a line on stderr; nothing is lost if that is full."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)  # noqa: T201 - this is the command line
 
 
 logging.getLogger("shardwise.names").addHandler(_NamesHandler())
@@ -180,8 +185,7 @@ def _show_completion(option: str, shell: str, *others: str) -> int:
 
 def _refuse(lines: Sequence[str], *, code: int = 2) -> int:
     for line in lines:
-        with suppress(OSError):
-            print(f"error: {line}", file=sys.stderr)  # noqa: T201 - this is the command line
+        _print(f"error: {line}")
         logging.getLogger("shardwise").error(line)
     return code
 
@@ -328,11 +332,32 @@ def _root(
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 
 
+class _LogFile(logging.FileHandler):
+    """A log that ends where the disk is full; the answer and its exit code stay."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - of logging
+        """Note why the log ends."""
+        self._end(sys.exception())
+
+    def close(self) -> None:
+        """Close the file, whose last lines may not fit."""
+        try:
+            super().close()
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.level <= logging.CRITICAL:
+            self.setLevel(logging.CRITICAL + 1)
+            reason = getattr(error, "strerror", None) or error
+            _print(f"note: {self.baseFilename}: cannot be written: {reason}; the log is incomplete")
+
+
 def _log_file(path: str) -> logging.Handler:
     """Append to a log, and to no other file."""
     files.check_output_path(path)
     try:
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
         with Path(path).open("rb") as stream:
             begin = stream.read(40)
     except OSError as error:

@@ -243,7 +243,7 @@ def _digest(path: Path) -> str | None:
 def _read(path: Path) -> Any:
     """Content of a JSON file, or None if there is none."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 
