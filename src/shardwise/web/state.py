@@ -14,6 +14,7 @@ from shardwise.config.parse import parse
 from shardwise.config.plain import plain
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.errors import Fault, InputError
+from shardwise.units import read_whole
 
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
 _NAMES = ("model", "system")
@@ -155,10 +156,8 @@ def _literal(text: str) -> str:
     """A value as Python writes it."""
     if text in ("true", "false"):
         return text.capitalize()
-    try:
-        return repr(int(text))
-    except ValueError:
-        return repr(text)
+    number = read_whole(text)
+    return repr(text if number is None else number)
 
 
 def _packed(data: Mapping[str, Any]) -> str:
