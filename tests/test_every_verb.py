@@ -2,18 +2,22 @@
 
 import functools
 import io
+import json
 import os
 import resource
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from shardwise import Model, cli
+from shardwise import Model, Strategy, System, cli
 from shardwise.cli import VERBS, run, streams
 from shardwise.config.files import write_mapping
+from shardwise.interop.launch import LaunchPlan
+from shardwise.interop.launchers import LAUNCHERS, launch_files, read_launch
 
 NAME = "модель · 模型 → µ"
 JOB = "own.yaml h100-sxm --gpus 8 --gbs 8"
@@ -145,6 +149,25 @@ ENDS = [
 ]
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)
+@pytest.mark.parametrize("ending", ["yaml", "json"])
+def test_what_import_writes_is_the_strategy_that_it_read(launcher, ending, tmp_path, capsys):
+    """Words of enumerations, stacks and lists included; models too, where the file has one."""
+    model, system = Model.load("qwen3-30b-a3b"), System.load("h100-sxm")
+    fields = {"gpus": 8, "global_batch_size": 64, "dtype": "bf16", "stack": launcher.stack}
+    plan = LaunchPlan(model=model, system=system, strategy=Strategy.load(fields).resolved(model))
+    launch = tmp_path / f"launch{launcher.endings[0]}"
+    launch.write_text(launch_files(launcher, plan)[0].text)
+    output = tmp_path / f"strategy.{ending}"
+    words = ["--model", "qwen3-30b-a3b", "--gpus", "8", "--output", str(output), "--json"]
+    assert run(["import", str(launch), *words]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    read = read_launch(launch, model=model, gpus=8)
+    written = Strategy.load(output)
+    assert written == Strategy.load(read.strategy)
+    assert written.explicit_fields({}) == printed["strategy"] | {"stack": ANY}
+
+
 def raising(function, error):
     """The function of a verb, with an error in place of what it does."""
 
@@ -163,7 +186,7 @@ def test_an_unexpected_exception_is_one_line(verb, monkeypatch, capsys):
     function = getattr(module, attribute)
     for error, expected, text in ENDS:
         monkeypatch.setattr(module, attribute, raising(function, error))
-        assert run(words_of(verb)) == expected
+        assert run(words_of(verb), guarded=True) == expected
         out, err = capsys.readouterr()
         assert out == ""
         assert err.startswith("error: ")
@@ -171,7 +194,7 @@ def test_an_unexpected_exception_is_one_line(verb, monkeypatch, capsys):
         assert err.count("\n") == 1
         assert ("SHARDWISE_TRACEBACK=1" in err) == ("unexpected" in text)
     monkeypatch.setattr(module, attribute, raising(function, KeyboardInterrupt()))
-    assert run(words_of(verb)) == 130
+    assert run(words_of(verb), guarded=True) == 130
 
 
 def test_the_line_names_the_file_and_a_variable_shows_the_traceback(folder, monkeypatch, capsys):
@@ -179,10 +202,10 @@ def test_the_line_names_the_file_and_a_variable_shows_the_traceback(folder, monk
     monkeypatch.chdir(folder)
     monkeypatch.setattr("shardwise.config.base.faults_of", None)
     write_mapping("bad.yaml", {"name": "x", "hidden": -1, "layers": []})
-    assert run(["models", "bad.yaml"]) == 2
+    assert run(["models", "bad.yaml"], guarded=True) == 2
     assert capsys.readouterr().err.startswith("error: bad.yaml: unexpected TypeError: ")
     monkeypatch.setenv("SHARDWISE_TRACEBACK", "1")
-    assert run(["models", "bad.yaml"]) == 2
+    assert run(["models", "bad.yaml"], guarded=True) == 2
     err = capsys.readouterr().err
     assert err.startswith("Traceback (most recent call last):\n")
     assert err.splitlines()[-1].startswith("error: bad.yaml: unexpected TypeError: ")

@@ -109,18 +109,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(complete(os.environ[_COMPLETION]))
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = run(sys.argv[1:] if arguments is None else arguments)
+    code = run(sys.argv[1:] if arguments is None else arguments, guarded=True)
     gc.freeze()  # so that the end of Python looks for no cycles in what it frees
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
+def run(arguments: Sequence[str], *, guarded: bool = False) -> int:
+    """Run one command and return its exit code.
+
+    Parameters
+    ----------
+    guarded
+        Whether faults of shardwise itself end in one line, too; else their exceptions are raised.
+    """
     with files.keeping_inputs():
-        return _run(arguments)
+        return _run(arguments, guarded=guarded)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *, guarded: bool) -> int:
     words = _global_options_first(list(arguments)) or ["--help"]
     if words[0] == "help":
         words = [*words[1:], "--help"]
@@ -142,15 +148,18 @@ def _run(arguments: Sequence[str]) -> int:
         return _refuse(["interrupted"], code=_INTERRUPTED)
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - also the panics of libraries in Rust
-        return _refuse(_explained(error))
+    except BaseException as error:  # also the panics of libraries in Rust
+        lines = _explained(error)
+        if lines is None and not guarded:
+            raise
+        return _refuse([line_of(error)] if lines is None else lines)
     finally:
         _close_logs()
     return code if isinstance(code, int) else 0
 
 
-def _explained(error: BaseException) -> list[str]:
-    """Say what ended a command: a wrong option, a full disk, or a fault of shardwise."""
+def _explained(error: BaseException) -> list[str] | None:
+    """Say what is wrong with options, or with standard output; None of other exceptions."""
     if isinstance(error, OSError) and error.filename is None and error.errno in _STREAM_ERRORS:
         streams.discard_output()
         return [f"standard output: cannot be written: {error.strerror}"]
@@ -159,7 +168,7 @@ def _explained(error: BaseException) -> list[str]:
         text = unknown_option(error) if unknown else error.format_message()
         message = one_line(text, _MESSAGE_WIDTH)
         return [str(Fault(source="command line", problem=message))] if message else []
-    return [line_of(error)]
+    return None
 
 
 # All files raise `InputError`; other errors of these kinds are those of standard output.

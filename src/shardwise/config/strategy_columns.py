@@ -411,7 +411,7 @@ def _with_default_stack(column: Any, default_stack: str) -> Any:
 
 def _stack_defaults(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of the stacks of fields that no column sets."""
-    one = isinstance(column, (str, Mapping, Stack))
+    one = _is_single(column)
     codes, stacks = _stacks(column, 1 if one else len(column))
     names = {name for stack in stacks for name in stack.defaults}
     names -= {SHORT_NAMES.get(name, name) for name, value in given.items() if value is not None}

@@ -134,10 +134,9 @@ def _read_quoted(text: str) -> tuple[str, str]:
 def _word(text: str) -> Leaf:
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
-    if _INTEGER.fullmatch(text):
-        number = read_whole(text)
-    else:
-        number = read_number(text) if _FLOAT.fullmatch(text) else None
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = read_whole(text) if _INTEGER.fullmatch(text) else read_number(text)
     return text if number is None else number
 
 

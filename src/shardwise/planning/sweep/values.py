@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import Fault, InputError
-from shardwise.units import UNITS, parse_quantity, read_number, readable
+from shardwise.units import EXAMPLES, UNITS, parse_quantity, read_number, readable
 
 FACTOR = "x"
 _RANGE = re.compile(r"(.+?)\s*\.\.\s*(.+?)(?:\s*:\s*(.+?))?")
@@ -66,6 +66,7 @@ def _fault(name: str, value: object, problem: str) -> InputError:
 def _items(values: object) -> Sequence[object]:
     if isinstance(values, str):
         return [part.strip() for part in values.split(",") if part.strip()]
+    values = values.tolist() if hasattr(values, "tolist") else values  # an array of numpy
     if isinstance(values, Iterable):
         return [item for one in values for item in _items(one)]
     return [values]
@@ -122,8 +123,7 @@ def _float(number: str, unit: str | None) -> float:
 
 
 def _hint(unit: str | None) -> str:
-    examples = {"bytes": "96 GiB", "byte/s": "900 GB/s", "FLOP/s": "2 PFLOP/s", "seconds": "5 us"}
-    examples["watts"] = "700 W"
+    examples = EXAMPLES | {"bytes": "96 GiB", "byte/s": "900 GB/s", "FLOP/s": "2 PFLOP/s"}
     if unit is None:
         return "must be a number, a range such as 64..512, or a factor such as 2x"
     if unit not in UNITS:

@@ -96,7 +96,7 @@ def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
 
 def _accelerators_of_ranks(ranks: int, unit: str | None) -> int:
     """Accelerators of so many tensor-parallel ranks; a Trainium chip is two of its cores."""
-    found = re.search(r"(\d+) per chip", unit or "")
+    found = re.search(r"([1-9]\d{0,8}) per chip", unit or "")
     return max(ranks // int(found[1]), 1) if found else ranks
 
 
