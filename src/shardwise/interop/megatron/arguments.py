@@ -191,7 +191,7 @@ def _value(text: str) -> Value:
     """A number, true or false, nothing, or a word."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    number = read_whole(text) if _WHOLE.fullmatch(text) else None
+    number: float | None = read_whole(text) if _WHOLE.fullmatch(text) else None
     if number is None and _NUMBER.fullmatch(text):
         number = read_number(text)
     if number is not None:
