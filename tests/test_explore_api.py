@@ -296,6 +296,8 @@ def test_a_token_is_needed_where_one_is_set():
     ("words", "message"),
     [
         (["--host", "0.0.0.0"], "host: '0.0.0.0': needs --token"),  # noqa: S104 - refused
+        (["--host", "999.1.1.1", "--token", "x" * 12], "--host: '999.1.1.1': is no address"),
+        (["--host", "8.8.8.8", "--token", "x" * 12], "--host: '8.8.8.8': is no address"),
         (["--token", "short"], "token: '*****': must have at least 12 characters"),
         (["--port", "99999"], "port: '99999': must be from 1 to 65535"),
         (["--port", "http"], "port: 'http': must be a whole number"),

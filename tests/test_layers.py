@@ -24,6 +24,7 @@ LAYERS = [
     ["planning"],
     ["report"],
     ["cli", "web"],
+    ["__main__"],
 ]
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 MATHS = {"arrays", "ops", "parallel", "cost", "engine"}

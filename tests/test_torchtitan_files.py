@@ -298,7 +298,7 @@ def test_schedules_without_a_word_have_the_nearest() -> None:
 
 
 def test_no_toml_and_unknown_models_are_faults() -> None:
-    with pytest.raises(InputError, match="is no TOML"):
+    with pytest.raises(InputError, match="not TOML"):
         read(PLAIN + "\nx = \n")
     with pytest.raises(InputError, match=r"model\.flavor: '8b': shardwise knows 8B"):
         read(PLAIN.replace("8B", "8b"))

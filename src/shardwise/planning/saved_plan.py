@@ -10,11 +10,11 @@ from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.results import RankedPlan
+from shardwise.units import read_whole
 
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
 _MARK = "#"
-_MOST_DIGITS = 9
 _EXPECTED = "the result of estimate --json or search --json"
 
 
@@ -84,8 +84,8 @@ def _split(text: str) -> tuple[str, int]:
     path, mark, number = text.rpartition(_MARK)
     if not mark or (not number.isdecimal() and Path(text).exists()):
         return text, 1
-    is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
-    if not is_number or int(number) < 1:
+    place = read_whole(number) or 0
+    if place < 1:
         problem = "must be FILE#N, with the number of a plan from 1"
         raise InputError(Fault.of("plan", text, problem))
-    return path, int(number)
+    return path, place

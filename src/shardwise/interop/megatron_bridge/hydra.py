@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from shardwise.errors import Fault, InputError
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put, remove
+from shardwise.units import read_number, read_whole
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_]\w*(?:[./@][\w./@-]+)?)(?:=(.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
@@ -133,9 +134,10 @@ def _read_quoted(text: str) -> tuple[str, str]:
 def _word(text: str) -> Leaf:
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = read_whole(text) if _INTEGER.fullmatch(text) else read_number(text)
+    return text if number is None else number
 
 
 def written_value(value: Leaf) -> str:

@@ -41,7 +41,7 @@ from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
 from shardwise.planning.search.keywords import SpaceKeywords
 
-_RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
+_RANGE = re.compile(r"(\d{1,18})\s*\.\.\s*(\d{1,18})(?:\s*:\s*(\d{1,18}))?")
 _MOST_VALUES = 10_000
 _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
 _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"

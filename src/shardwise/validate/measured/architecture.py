@@ -131,9 +131,9 @@ def _interleave(row: Architecture) -> list[int]:
 def _windows(row: Architecture) -> tuple[int, int] | None:
     """Layers with a sliding window for each without, and the window."""
     text = row.attention or ""
-    if found := re.search(r"alternating full / sliding-window-(\d+)", text):
+    if found := re.search(r"alternating full / sliding-window-(\d{1,9})", text):
         return 1, int(found[1])
-    if found := re.search(r"(\d+):1 local\((\d+)\)", text):
+    if found := re.search(r"(\d{1,9}):1 local\((\d{1,9})\)", text):
         return int(found[1]), int(found[2])
     return None
 
@@ -168,7 +168,7 @@ def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:
         "sinks": "sink" in text,
         "qk_norm": "head" if "qk-norm" in text else "none",
     }
-    if found := re.search(r"rotary_percent ([\d.]+)", row.pos_emb or ""):
+    if found := re.search(r"rotary_percent (\d{1,9}(?:\.\d{1,9})?)", row.pos_emb or ""):
         fields["rotary_dim"] = int(fields["head_dim"] * float(found[1]))
     return fields
 

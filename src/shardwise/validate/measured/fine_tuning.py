@@ -170,7 +170,7 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
 def _adapters(run: Run, stack: str) -> dict[str, object]:
     """Rank and places of adapters; embedding and head where they are trained next to them."""
     text = run.model.notes or ""
-    rank = re.search(r"\br ?= ?(\d+)", text)
+    rank = re.search(r"\br ?= ?(\d{1,9})", text)
     ends = "trainable embedding" in text
     in_mlp = stack in _ADAPTED_MLP
     parts = ("attention", *(("mlp",) if in_mlp else ()), *(("embedding", "head") if ends else ()))

@@ -167,14 +167,14 @@ def _node_rate(text: str, per_node: int) -> float | None:
     """
     compute = re.search(r"[Cc]ompute: (.*?)(,|$)", text)
     text = _CARDS.sub("", compute[1] if compute else text)
-    if found := re.search(r"(\d+)x Omni-Path (\d+)", text):
+    if found := re.search(r"(\d{1,9})x Omni-Path (\d{1,9})", text):
         return int(found[1]) * int(found[2]) * _GIGABIT * _OMNI_PATH
-    if found := re.search(r"(\d+)x\D*?(\d+) ?Gb", text):
+    if found := re.search(r"(\d{1,9})x\D*?(\d{1,9}) ?Gb", text):
         cards = per_node if "per card" in text else 1
         return int(found[1]) * int(found[2]) * cards * _GIGABIT
-    if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?per GPU", text):
+    if found := re.search(r"(\d{1,9}) ?Gb(?:/s|ps)[^.;]*?per GPU", text):
         return int(found[1]) * per_node * _GIGABIT
-    if found := re.search(r"(\d+) ?Gb(?:/s|ps)[^.;]*?(?:per node|node-node)", text):
+    if found := re.search(r"(\d{1,9}) ?Gb(?:/s|ps)[^.;]*?(?:per node|node-node)", text):
         return int(found[1]) * _GIGABIT
     return None
 

@@ -14,6 +14,7 @@ from typing import Any
 from shardwise.config.enums import ZERO_WEIGHTS, AttentionImplementation
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
+from shardwise.units import read_whole
 from shardwise.validate.measured.run import Run
 
 _QKV = frozenset({"query_proj", "key_proj", "value_proj", "qkv_proj"})
@@ -115,7 +116,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
         parts -= _NORMS  # Megatron's dense layers have their norms in the products that follow
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
     number = str(settings.get("recompute_num_layers"))
-    layers = int(number) if number.isdigit() else None
+    layers = read_whole(number)
     if "full" in text and "flash" not in text:
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:
