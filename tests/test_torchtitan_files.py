@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rows import each_row
-from shardwise import Model, System, estimate
+from shardwise import Model
 from shardwise.errors import InputError
-from shardwise.interop.launch import Launch, LaunchPlan, LaunchText
+from shardwise.interop.launch import Launch, LaunchText
 from shardwise.interop.torchtitan import LAUNCHER
 from torchtitan_plans import imported, made
 
@@ -160,41 +159,6 @@ def test_a_published_toml_of_deepseek_is_understood() -> None:
     assert stack.name == "torchtitan-eager"
     assert (stack.loss_saved_bytes, stack.loss_split_bytes) == (4, 0)
     assert options_left(launch) == []
-
-
-@each_row(
-    ("lines", "stack", "saved_bytes"),
-    [
-        ((), "torchtitan-eager", 12),
-        (("enable = true",), "torchtitan-2025", 4),
-        (("enable = true", 'components = ["model"]'), "torchtitan-2025", 12),
-        (("enable = true", 'components = ["loss"]'), "torchtitan-eager", 4),
-        (("enable = false", 'components = ["loss"]'), "torchtitan-eager", 12),
-    ],
-)
-def test_model_and_loss_are_compiled_apart(lines: tuple[str, ...], stack: str, saved_bytes: int):
-    """The loss of a stack keeps 4 bytes a logit where it is compiled, 12 where it is not; a plan
-    of it is written with the same components."""
-    plain = '[activation_checkpoint]\nmode = "none"\n'
-    launch = read(with_lines("compile", *lines) + plain, gpus=8)
-    model, strategy = imported(launch)
-    assert strategy.loaded_stack().name == stack
-    assert strategy.loaded_stack().loss_saved_bytes == saved_bytes
-    plan = LaunchPlan(
-        model=model, system=System.load("h100-sxm"), strategy=strategy.resolved(model)
-    )
-    again = read(LAUNCHER.write(plan, "0.2.2", ".toml")[0].text, gpus=8)
-    assert imported(again)[1].loaded_stack() == strategy.loaded_stack()
-
-
-def test_memory_of_a_published_run_of_experts() -> None:
-    """DeepSeek-V3 16B on 8 H100, 8-fold expert parallelism, 4 sequences of 4,096 tokens, loss
-    compiled: 73.3 GiB reserved (pytorch/torchtitan, issue 1789)."""
-    text = DEEPSEEK_671B.replace('"671B"', '"16B"').partition("[quantize.dense.float8]")[0]
-    text = text.replace("expert_parallel_degree = 1", "expert_parallel_degree = 8")
-    model, strategy = imported(read(text, gpus=8))
-    result = estimate(model, "h100-sxm", strategy)
-    assert result.memory_bytes.reserved / 2**30 == pytest.approx(73.3, rel=0.06)
 
 
 def test_the_rest_of_the_ranks_needs_their_number() -> None:

@@ -162,8 +162,9 @@ def _expert_ranks(_: Model, __: System, table: Table) -> Bools:
 def _may_split(table: Table) -> bool:
     """Whether a table of one row may have sequence parallelism."""
     bound = table.stacks[one(table.stack)].capabilities
-    lifted = bound is None or bool(one(table.any_software))
-    return lifted or bound.allows("tp_exchange", TpExchange.RS_AG)
+    if bound is None or table.any_software.any():
+        return True
+    return bound.allows("tp_exchange", TpExchange.RS_AG)
 
 
 def _split_routing(model: Model, _: System, table: Table) -> Bools:
