@@ -85,7 +85,7 @@ def _rows() -> list[tuple[tuple[str, ...], str, str, Fields, Fields]]:
             {"recompute": "full", "recompute_layers": 8},
             {"recompute": "full"},
         ),
-        (("maxtext-2024",), GROUPED, "etp", {"tp": 2, "ep": 4}, {"tp": 2, "etp": 2, "ep": 4}),
+        (("maxtext-2024",), GROUPED, "etp", {"tp": 2, "etp": 1, "ep": 4}, {"tp": 2, "ep": 4}),
         (("maxtext-2024",), DENSE, "fsdp_reshard", resident, SHARDED),
         (("maxtext-2024",), DENSE, "schedule", reversed_, gpipe),
         (("maxtext-2024",), DENSE, "embedding_as_layer", gpipe | {"embedding_as_layer": True}, {}),

@@ -78,17 +78,38 @@ def test_an_unfused_gate_keeps_its_first_product_alone() -> None:
     assert dropped(apart.values(), "every_other") == gone
 
 
-def test_products_of_experts_are_saved() -> None:
-    """Their activation runs again, and what it gives goes; so it is with the shared expert's."""
+ROUTED = 2 * T
+"""Rows of experts: two for each token, 32 wide inside, of two gated products and one back."""
+
+
+@each_row(("ep", "rows"), [(1, 2 * ROUTED * 64), (2, 0)])
+def test_grouped_products_run_again(ep: int, rows: int) -> None:
+    """Both, their activation and the sorting before; what they give and read goes, but for rows
+    that an all-to-all brought. Of the shared expert's products every other one runs again."""
     model = EXPERTS.model_copy(update={"layers": EXPERTS.layers[1:]})
-    found = operations(model)
+    found = operations(model, ep=ep)
     again = {name: o.rerun_share for name, o in found.items() if "every_other" in o.reruns_with}
     assert again["moe.shared_up"] == 0.5
-    assert again["moe.activation"] == 1
-    assert not {"moe.up", "moe.down", "moe.shared_down", "moe.dispatch"} & again.keys()
-    gone = {n for n, operation in found.items() if dropped([operation], "every_other") > 0}
-    assert {"moe.down", "moe.shared_down"} <= gone
-    assert not {"moe.activation", "moe.shared_activation", "moe.combine", "attention.core"} & gone
+    assert {n for n in again if n.startswith("moe.") and again[n] == 1} == {
+        *("moe.dispatch", "moe.up", "moe.activation", "moe.down"),
+        "moe.shared_activation",
+    }
+    gone = {name: dropped([operation], "every_other") for name, operation in found.items()}
+    assert gone["moe.up"] == rows
+    assert gone["moe.activation"] == 2 * ROUTED * 2 * 32
+    assert gone["moe.down"] == 2 * ROUTED * 32
+    kept = ("moe.shared_activation", "moe.top_k", "moe.combine", "attention.core")
+    assert {name: gone[name] for name in kept} == dict.fromkeys(kept, 0)
+
+
+def test_flops_of_grouped_products_by_hand() -> None:
+    """Three products of 128 rows, 64 wide outside and 32 inside, next to those of a dense model:
+    the output of attention, 8 of 12 wide heads, and half of a shared expert 64 wide."""
+    model = EXPERTS.model_copy(update={"layers": EXPERTS.layers[1:]})
+    heads = model.layers[0].attention
+    attention = 2 * T * heads.heads * heads.v_head_dim * 64
+    [layer] = run(model, **selective("every_other")).layers
+    assert layer.recompute.matrix_flops == attention + 2 * T * 64 * 64 + 3 * 2 * ROUTED * 64 * 32
 
 
 @each_row("kind", KINDS)

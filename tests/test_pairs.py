@@ -31,7 +31,8 @@ from shardwise.config.enums import (
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
-from shardwise.engine.memory import stage_memory, stage_parameters
+from shardwise.engine.memory import stage_memory
+from shardwise.engine.zero import stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import by_stage, stage_groups

@@ -211,7 +211,7 @@ def test_parts_sum_to_the_step(table: list[dict[str, Any]], learned: bool) -> No
     held = result.memory
     parts = np.stack([getattr(held, name) for name in MEMORY_PARTS])
     assert (parts >= 0).all()
-    assert (parts.sum(axis=0) == held.total).all()
+    np.testing.assert_allclose(parts.sum(axis=0), held.total, rtol=1e-14)  # shards of a third
     assert (held.gradients > 0).all()
     assert (held.optimizer > 0).all()
     # ZeRO 3 may gather them from the copy in the optimizer's state.

@@ -148,14 +148,17 @@ def test_a_published_toml_of_release_0_1_is_understood() -> None:
     assert launch.strategy["stack"] == "torchtitan-2025"
 
 
-def test_a_published_toml_of_deepseek_is_understood_but_for_its_compile() -> None:
+def test_a_published_toml_of_deepseek_is_understood() -> None:
+    """Of which the loss alone is compiled: eager layers, and no fp32 copies of logits."""
     launch = read(DEEPSEEK_671B, gpus=512)
     model, strategy = imported(launch)
 
     assert (model.hidden, model.mtp, strategy.dp) == (7168, 0, 512)
     assert strategy.recompute_parts == ("every_other",)
-    assert launch.strategy["stack"] == "torchtitan-eager"
-    assert options_left(launch) == ["compile.components"]
+    stack = strategy.loaded_stack()
+    assert stack.name == "torchtitan-eager"
+    assert (stack.loss_saved_bytes, stack.loss_split_bytes) == (4, 0)
+    assert options_left(launch) == []
 
 
 def test_the_rest_of_the_ranks_needs_their_number() -> None:

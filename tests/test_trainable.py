@@ -172,10 +172,11 @@ def test_replicas_communicate_trained_weights_only() -> None:
 
 
 def test_frozen_weights_have_no_copy_to_be_gathered_from() -> None:
-    """ZeRO 3: trained ones are split with the fp32 copy, frozen ones hold their 2 bytes apart."""
+    """ZeRO 3: trained ones are fp32 shards, frozen ones have 2 bytes."""
     memory = run(dp=4, gbs=8, zero=3, frozen=("mlp",)).memory_bytes
-    assert memory.weights == 2 * SIZES["mlp"] / 4
-    assert memory.optimizer == 12 * (sum(SIZES.values()) - SIZES["mlp"]) / 4
+    trained = sum(SIZES.values()) - SIZES["mlp"]
+    assert memory.weights == (2 * SIZES["mlp"] + 4 * trained) / 4
+    assert memory.optimizer == 8 * trained / 4
 
 
 def test_frozen_products_need_no_buffer_for_their_gradient() -> None:

@@ -16,7 +16,7 @@ from shardwise import Estimate, Model, estimate
 from shardwise.arrays import gather
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
-from shardwise.engine.memory import stage_parameters
+from shardwise.engine.zero import stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.pipeline_layout import by_stage, layers_on_ranks, most_layers
 

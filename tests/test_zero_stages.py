@@ -39,12 +39,13 @@ def held(software: dict[str, Any] | None = None, **columns: Any) -> Memory:
 
 
 def test_each_stage_splits_one_thing_more() -> None:
-    """Optimizer state, gradients, weights; the last are gathered from the fp32 copy in the state.
+    """Optimizer state, gradients, weights; the last are gathered from fp32 shards, which are all
+    that is stored of them.
 
     Split gradients are whole for one layer; split weights for the layer that computes and the one
     gathered ahead.
     """
-    bare = {0: (2, 4, 12), 1: (2, 4, 12 / 8), 2: (2, 4 / 8, 12 / 8), 3: (0, 4 / 8, 12 / 8)}
+    bare = {0: (2, 4, 12), 1: (2, 4, 12 / 8), 2: (2, 4 / 8, 12 / 8), 3: (4 / 8, 4 / 8, 8 / 8)}
     live = {0: 0, 1: 0, 2: 4 * LAYER, 3: (4 + 2 * 2) * LAYER}
     for zero, sizes in bare.items():
         found = held(zero=zero)
@@ -62,9 +63,10 @@ def test_shards_with_the_fp32_copy() -> None:
 
 
 def test_weights_that_are_not_released_stay_unsharded() -> None:
-    """All 2 bytes from forward to backward, and no layer beside; shards beside, if any."""
+    """All 2 bytes from forward to backward, and no layer beside; next to shards, in fp32 if weights
+    are gathered from these."""
     kept = held(zero=3, fsdp_reshard=False)
-    assert kept.weights == 2 * WHOLE
+    assert kept.weights == pytest.approx(2 * WHOLE + 4 * WHOLE / 8)
     assert kept.buffers == WORKING + 4 * LAYER
     beside = held({"gathers_master": False}, zero=3, fsdp_reshard=False)
     assert beside.weights == pytest.approx(2 * WHOLE + 2 * WHOLE / 8)
@@ -123,12 +125,13 @@ def test_context_parallel_ranks_are_replicas_too() -> None:
 def test_hybrid_sharding_splits_among_a_part(shard: int, zero: int) -> None:
     """What 8 replicas would split by 8 they split by the size of a group."""
     found = held(zero=zero, dp_shard=shard)
-    assert found.optimizer == pytest.approx(12 * WHOLE / shard)
+    moments = 8 if zero == 3 else 12  # and fp32 copies, which are the weights of ZeRO 3
+    assert found.optimizer == pytest.approx(moments * WHOLE / shard)
     assert found.gradients == pytest.approx(4 * WHOLE / (shard if zero > 1 else 1))
-    assert found.weights == pytest.approx(0 if zero == 3 else 2 * WHOLE)
+    assert found.weights == pytest.approx(4 * WHOLE / shard if zero == 3 else 2 * WHOLE)
     # Of 2 x 4 ranks of a replica too: every other replica and both halves of its context.
     split = held(zero=zero, dp_shard=shard, cp=2)
-    assert split.optimizer == pytest.approx(12 * WHOLE / shard / 2)
+    assert split.optimizer == pytest.approx(moments * WHOLE / shard / 2)
 
 
 def spent(**columns: Any) -> float:

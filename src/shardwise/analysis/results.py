@@ -32,8 +32,11 @@ class Memory(Result):
     """Peak memory of one rank of a stage [byte]."""
 
     weights: float
+    """Trained and frozen weights that are resident between uses. Where ZeRO-3 gathers 16-bit
+    weights from fp32 ones and stores no others (PyTorch FSDP), these are the weights."""
     gradients: float
     optimizer: float
+    """Moments, and fp32 copies of weights that are also stored in a smaller type."""
     activations: float
     """Saved from forward to backward."""
     buffers: float

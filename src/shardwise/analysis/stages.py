@@ -15,8 +15,8 @@ from shardwise.engine.memory import (
     StageMemory,
     reserved_bytes,
     stage_memory,
-    stage_parameters,
 )
+from shardwise.engine.zero import stage_parameters
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
 

@@ -118,6 +118,8 @@ def export_launch(
         seconds = readable(written.estimate.step_time_s, "seconds")
         note(f"written with {change_words(written.changes)}; step time {seconds}")
     _write(written, output)
+    for line in written.read_back.lines(written.estimate):
+        note(line)
     return 0
 
 

@@ -154,6 +154,11 @@ def _is_possible(field: Any, value: Value) -> bool:
     return is_number or comparison(value) is not None
 
 
+def plain_values(values: Values) -> list[Value]:
+    """Those that a field can be set to: no comparison, and no word for several values."""
+    return [one for one in values if one not in (ANY, SET) and comparison(one) is None]
+
+
 def described(values: Values) -> str:
     """Values as people write them."""
     names: Mapping[object, str] = {None: "not set", True: "true", False: "false"}

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from shardwise import catalog
 from shardwise.config.base import NO_FLAG, Count, Sourced
 from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Speed
-from shardwise.config.capabilities import Capabilities
+from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
     AttentionImplementation,
     CudaGraphs,
@@ -19,8 +19,11 @@ from shardwise.config.enums import (
     GradientDtype,
     GradSync,
     GroupedProducts,
+    LaunchRule,
     Quantization,
     RecomputePart,
+    Schedule,
+    TpExchange,
 )
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
@@ -29,6 +32,9 @@ from shardwise.units import Bytes, Duration, Latency
 DEFAULT_STACK = "megatron-core-2025"
 """Stack of a system that names none."""
 
+# What fields are that follow from others, where a strategy has tensor parallelism or stages.
+_FOLLOWING = {"tp_exchange": TpExchange.RS_AG, "schedule": Schedule.ONE_F_ONE_B}
+_SEVERAL_CHUNKS = (Schedule.INTERLEAVED, Schedule.ZB_V)  # of `vpp`
 # Its first month is the one that `yearly_time_factor` counts from.
 _TREND_SINCE = 2025
 
@@ -271,6 +277,31 @@ class Stack(Sourced):
         year, month = map(int, last.split("-"))
         years = year - _TREND_SINCE + (month - 1) / 12
         return self.yearly_time_factor**years
+
+    @property
+    def splits_experts_as_tp(self) -> bool:
+        """Whether its release has no expert tensor-parallel degree other than `tp`."""
+        bound = self.capabilities
+        return bound is not None and bound.rules.get(LaunchRule.EXPERTS_SPLIT_AS_TP, False)
+
+    def field_defaults(self) -> dict[str, Any]:
+        """Values of fields that a strategy leaves open, where the usual ones do not apply.
+
+        These are `defaults`, and of a field whose default the release cannot run the first value
+        that it can.
+        """
+        from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
+
+        if self.capabilities is None:
+            return dict(self.defaults)
+        found = dict(self.defaults)
+        for name, values in self.capabilities.fields.items():
+            default = _FOLLOWING.get(name, Strategy.model_fields[name].default)
+            usual = found.get(name, default)
+            runs = [one for one in plain_values(values) if one not in _SEVERAL_CHUNKS]
+            if usual is not None and runs and not self.capabilities.allows(name, usual):
+                found[name] = getattr(Strategy.validated({name: runs[0]}), name)
+        return found
 
     @classmethod
     def from_fields(cls, value: object) -> "str | Stack":

@@ -73,6 +73,7 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
 }
 
+_FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
 DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
@@ -438,8 +439,10 @@ class Strategy(ConfigBase):
             faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
         stack = self.loaded_stack(default_stack)
-        own = self.model_fields_set
-        inherited = {name: value for name, value in stack.defaults.items() if name not in own}
+        own, usual = self.model_fields_set, stack.field_defaults()
+        inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
+        if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
+            inherited["etp"] = self.tp
         if inherited:
             return self.model_copy(update=inherited).resolved(model, default_stack)
         gpus, dp = self._accelerators(fault)
@@ -450,12 +453,14 @@ class Strategy(ConfigBase):
             fault("global_batch_size", MISSING["global_batch_size"])
         if faults:
             raise InputError(faults)
-        parallel = self.tp > 1 if self.sequence_parallel is None else self.sequence_parallel
-        exchange = self.tp_exchange or (TpExchange.RS_AG if parallel else TpExchange.ALL_REDUCE)
-        schedule = self.schedule or (Schedule.INTERLEAVED if self.vpp > 1 else Schedule.ONE_F_ONE_B)
-        stack = self.loaded_stack(default_stack)
+        parallel = self.sequence_parallel
+        split = TpExchange.RS_AG if parallel else usual.get("tp_exchange", TpExchange.RS_AG)
+        shares = self.tp > 1 if parallel is None else parallel
+        exchange = self.tp_exchange or (split if shares else TpExchange.ALL_REDUCE)
+        one_chunk = usual.get("schedule", Schedule.ONE_F_ONE_B)
+        schedule = self.schedule or (Schedule.INTERLEAVED if self.vpp > 1 else one_chunk)
         sends = model.has_experts and self.ep * self.etp > 1
-        usual = stack.dispatcher if sends else Dispatcher.ALL_TO_ALL
+        dispatcher = stack.dispatcher if sends else Dispatcher.ALL_TO_ALL
         return self.model_copy(
             update={
                 "gpus": gpus,
@@ -464,7 +469,7 @@ class Strategy(ConfigBase):
                 "tp_exchange": exchange,
                 "sequence_parallel": exchange == TpExchange.RS_AG,
                 "schedule": schedule,
-                "dispatcher": self.dispatcher or usual,
+                "dispatcher": self.dispatcher or dispatcher,
                 "stack": stack,
             }
         )

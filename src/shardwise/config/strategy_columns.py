@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MISSING, MOST
-from shardwise.config.enums import Dispatcher, Schedule, TpExchange
+from shardwise.config.enums import Dispatcher, Schedule, TpExchange, Word
 from shardwise.config.model import Model
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
@@ -36,7 +37,7 @@ def columns_of(
     InputError
         If a column is unknown, of the wrong type, or of another length than the others.
     """
-    given = columns
+    given = {SHORT_NAMES.get(n, n) for n, value in columns.items() if value is not None}
     columns = _with_defaults(columns)
     columns["stack"] = _with_default_stack(columns["stack"], default_stack)
     columns |= _stack_defaults(columns["stack"], given)
@@ -53,8 +54,12 @@ def columns_of(
         else:
             found[name] = _READ[field.kind](field, column, length)
     _fill_degrees(found, model, length)
-    chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, Schedule.ONE_F_ONE_B.code)
+    one_chunk = _usual_codes(found, "schedule", Schedule.ONE_F_ONE_B)
+    chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)
     found.setdefault("schedule", chunked)
+    if model.has_experts and "etp" not in given:
+        as_tp = np.array([stack.splits_experts_as_tp for stack in found["stacks"]])[found["stack"]]
+        found["etp"] = np.where(as_tp, found["tp"], found["etp"])
     usual = default_dispatchers(model, found)
     found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))
     _fill_tp_exchange(found, columns["sequence_parallel"], length)
@@ -331,8 +336,16 @@ def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int
             if np.any(wrong):
                 problem = "contradicts tp_exchange; give one"
                 raise _bad_value("sequence_parallel", parallel, wrong, problem)
-    reduced, split = TpExchange.ALL_REDUCE.code, TpExchange.RS_AG.code
-    found.setdefault("tp_exchange", np.where(parallel, split, reduced))
+    split = np.full(length, TpExchange.RS_AG.code)
+    if sequence_parallel is None:
+        split = _usual_codes(found, "tp_exchange", TpExchange.RS_AG)
+    found.setdefault("tp_exchange", np.where(parallel, split, TpExchange.ALL_REDUCE.code))
+
+
+def _usual_codes(found: Mapping[str, Any], name: str, usual: Word) -> Ints:
+    """Codes of a word that follows from others, by stack."""
+    words = [stack.field_defaults().get(name, usual) for stack in found["stacks"]]
+    return np.array([word.code for word in words])[found["stack"]]
 
 
 def _unnamed_dispatchers(column: Any, length: int) -> tuple[Bools, Any]:
@@ -409,15 +422,15 @@ def _with_default_stack(column: Any, default_stack: str) -> Any:
     return [default_stack if item is None else item for item in column]
 
 
-def _stack_defaults(column: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults of the stacks of fields that no column sets."""
+def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:
+    """Defaults of the stacks of fields that no column sets, and that follow from no other."""
     one = _is_single(column)
     codes, stacks = _stacks(column, 1 if one else len(column))
-    names = {name for stack in stacks for name in stack.defaults}
-    names -= {SHORT_NAMES.get(name, name) for name, value in given.items() if value is not None}
+    defaults = [stack.field_defaults() for stack in stacks]
+    names = {name for one_of in defaults for name in one_of} - given
     found: dict[str, Any] = {}
-    for name in sorted(names):
-        by_stack = [stack.defaults.get(name, _DEFAULTS[name]) for stack in stacks]
+    for name in sorted(name for name in names if not FIELDS[name].role.implied):
+        by_stack = [one_of.get(name, _DEFAULTS[name]) for one_of in defaults]
         found[name] = by_stack[0] if len(stacks) == 1 else [by_stack[code] for code in codes]
     return found
 

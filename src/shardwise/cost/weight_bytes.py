@@ -23,6 +23,8 @@ class WeightBytes:
     gradients: Floats
     state: Floats
     """Optimizer state, with the fp32 copy of weights in a smaller type."""
+    master: Floats
+    """That copy alone."""
 
 
 def weight_bytes(
@@ -68,4 +70,5 @@ def weight_bytes(
         frozen=sizes.total(weights - trained.weights, quantized, sizes.frozen),
         gradients=np.where(training, trained.weights * gradient_bytes, 0.0),
         state=np.where(training, state, 0.0),
+        master=np.where(training, sizes.master * trained.weights, 0.0),
     )

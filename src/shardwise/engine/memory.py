@@ -8,10 +8,17 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, component_bytes, layer_bytes
+from shardwise.cost.component_costs import ComponentCosts, layer_bytes
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
-from shardwise.engine.zero import Shares, Unsharded, largest_gradients, releases, weight_totals
+from shardwise.engine.zero import (
+    Shares,
+    Unsharded,
+    gathers_master,
+    largest_gradients,
+    releases,
+    weight_totals,
+)
 from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.in_flight import (
@@ -28,9 +35,13 @@ MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 class StageMemory:
     """Memory of a rank of one stage at its peak, by kind [byte]."""
 
-    weights: Floats
+    stored: Floats
+    """Weights, but for those of `master`."""
     gradients: Floats
-    optimizer: Floats
+    state: Floats
+    """Optimizer state, with fp32 copies of weights."""
+    master: Floats
+    """Of these, fp32 weights that ZeRO 3 gathers from, and next to which none are stored (FSDP)."""
     activations: Floats
     """Saved between forward and backward, for the micro-batches in flight."""
     buffers: Floats
@@ -46,23 +57,17 @@ class StageMemory:
     @property
     def total(self) -> Floats:
         """Sum of all kinds, as the allocator counts it."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+        return self.stored + self.gradients + self.state + self.activations + self.buffers
 
+    @property
+    def weights(self) -> Floats:
+        """Weights, in fp32 where there are no others."""
+        return self.stored + self.master
 
-def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
-    """Number of weights on a rank of a stage: dense, and of routed experts.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    group
-        One stage group; columns of shape (n,).
-    """
-    return (
-        component_bytes(costs, group.resident, lambda size: size.parameters),
-        component_bytes(costs, group.resident, lambda size: size.expert_parameters),
-    )
+    @property
+    def optimizer(self) -> Floats:
+        """Moments, and fp32 copies of weights that are stored in a smaller type, too."""
+        return self.state - self.master
 
 
 def stage_memory(
@@ -108,6 +113,8 @@ def stage_memory(
     here = _tiers(layers.weights(shares, released), table.offload_weights, group.layers)
     state = layers.shared("state", shares.optimizer)
     optimizer = _tiers(state, table.offload_optimizer, group.layers)
+    masters = ends.shared("master", shares.optimizer)
+    masters = masters + layers.shared("master", shares.optimizer) * optimizer.share
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     saved = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
@@ -130,9 +137,10 @@ def stage_memory(
         copies=copies,
     )
     return StageMemory(
-        weights=ends.weights(shares, released) + here.here,
+        stored=ends.weights(shares, released) + here.here,
         gradients=peak.gradients,
-        optimizer=ends.shared("state", shares.optimizer) + optimizer.here,
+        state=ends.shared("state", shares.optimizer) + optimizer.here,
+        master=np.where(gathers_master(table, costs), masters, 0.0),
         activations=peak.activations,
         buffers=peak.buffers,
         part=np.where(peak.of_layers, in_layers.component, component),
@@ -471,9 +479,7 @@ def _tiers(size: Floats, offloaded: Bools, layers: Floats) -> _Tiers:
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:
-    """Reserved memory [byte]: the allocator's blocks and the memory of the runtime.
-
-    reserved = total * slack + runtime_memory
+    """Reserved memory [byte], total * slack + runtime_memory: blocks of the allocator, and runtime.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts
+from shardwise.cost.component_costs import ComponentCosts, component_bytes
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.parallel.pipeline_layout import StageGroup
 
@@ -50,7 +50,7 @@ class Shares:
         """Compute the shares, once for all stages of the pipeline."""
         dense, expert = _inverse(table, ZERO_WEIGHTS)
         unsharded = np.where((table.zero >= ZERO_WEIGHTS) & ~table.fsdp_reshard, 1.0, 0.0)
-        from_master = _from_master(table, costs)
+        from_master = gathers_master(table, costs)
         frozen = None
         if np.any(from_master):
             frozen = np.where(from_master, dense, 0.0), np.where(from_master, expert, 0.0)
@@ -89,6 +89,22 @@ class WeightTotals:
         if shares.frozen_only is not None:
             resident = resident + self.shared("frozen", shares.frozen_only)
         return resident
+
+
+def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
+    """Number of weights on a rank of a stage: dense, and of routed experts.
+
+    Parameters
+    ----------
+    costs
+        Costs by component; columns of shape (n,).
+    group
+        One stage group; columns of shape (n,).
+    """
+    return (
+        component_bytes(costs, group.resident, lambda size: size.parameters),
+        component_bytes(costs, group.resident, lambda size: size.expert_parameters),
+    )
 
 
 def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotals, WeightTotals]:
@@ -197,8 +213,16 @@ def scatters(table: Table) -> Bools:
     return rows
 
 
-def _from_master(table: Table, costs: ComponentCosts) -> Bools:
-    """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
+def gathers_master(table: Table, costs: ComponentCosts) -> Bools:
+    """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer.
+
+    Parameters
+    ----------
+    table
+        Strategies of n rows.
+    costs
+        Component costs of the rows; shape (n,).
+    """
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = table.by_stack(lambda stack: stack.gathers_master)
     rows: Bools = split & gathers & (costs.weight_sizes.master > 0)

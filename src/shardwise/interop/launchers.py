@@ -13,8 +13,10 @@ from typing import Any
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import MOST
+from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word
 from shardwise.interop import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
@@ -235,7 +237,10 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
     own = Stack.load(launcher.stack)
     if plan.strategy.loaded_stack().name in (own.name, *launcher.other_stacks):
         return ()
-    strategy = plan.strategy.model_copy(update={"stack": own})
+    changes: dict[str, Any] = {"stack": own}
+    if plan.strategy.recompute != Recompute.SELECTIVE:  # nobody set parts that have no effect
+        changes["recompute_parts"] = Strategy.model_fields["recompute_parts"].default
+    strategy = plan.strategy.model_copy(update=changes)
     found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
     return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]
 

@@ -32,6 +32,7 @@ _ALL = frozenset({"moe"})
 _UP = _ALL | {"mlp_up"}
 _ROUTED = _ALL | {"experts"}
 _SHARED = _ALL | {"shared_experts"}
+_EVERY_OTHER = frozenset({"every_other"})
 # Saved per token and expert: the fp32 probability and the destination row of the copy.
 _ROUTING_BYTES = 8
 # Gathered per token and expert with the tokens: the flag of a choice and the fp32 probability;
@@ -314,13 +315,20 @@ def _moved_rows(
         saved_bytes=zeros(work),
         working_bytes=resident * width,
         routed=True,
-        reruns_with=_UP if outwards else _ALL,
+        reruns_with=_UP | _EVERY_OTHER if outwards else _ALL,
         dropped_with=_ALL,
     )
 
 
 def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Operation]:
-    """Grouped products of the local experts, each 1/etp as wide."""
+    """Grouped products of the local experts, each 1/etp as wide.
+
+    The part `every_other` runs both again, with the activation between them and the sorting of rows
+    before: torchtitan saves what products of matrices and all-to-alls give, and grouped products
+    are neither (pytorch/torchtitan b5bcd76, distributed/activation_checkpoint.py,
+    _get_default_save_ops; compute_intensive_ops of torch/_functorch/partitioners.py). Rows that
+    arrived from other ranks stay; those that were only sorted are rebuilt.
+    """
     inner = moe.ffn / work.etp
     gates = 2 if moe.gated else 1
     up = linear(
@@ -334,10 +342,15 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         arriving_bytes=work.dispatch_bytes,
-        reruns_with=_UP | _ROUTED,
-        dropped_with=_UP,
+        reruns_with=_UP | _ROUTED | _EVERY_OTHER,
+        dropped_with=_UP | _EVERY_OTHER,
     )
+    arrived = work.ep * work.etp > 1
+    up = replace(up, half_rebuilt_bytes=np.where(arrived, 0.0, up.saved_bytes))
     middle = activation("moe.activation", work, load.rows * inner, gates, block=_ROUTED)
+    middle = replace(
+        middle, dropped_with=middle.dropped_with | _EVERY_OTHER, half_rebuilt_bytes=None
+    )
     down = linear(
         "moe.down",
         work,
@@ -350,8 +363,8 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         grouped=True,
         expert=True,
         saved_elsewhere=work.fused_activation,
-        reruns_with=_ROUTED,
-        dropped_with=_ROUTED | {"activation", "every_other"},
+        reruns_with=_ROUTED | _EVERY_OTHER,
+        dropped_with=_ROUTED | _EVERY_OTHER | {"activation"},
     )
     products = [
         replace(one, routed=True, host_calls=calls)

@@ -31,6 +31,7 @@ from shardwise.planning.nearest import (
     set_fields,
     with_possible_degrees,
 )
+from shardwise.planning.read_back import ReadBack, read_back
 from shardwise.planning.search.results import FieldChange
 from shardwise.shown import Brief
 from shardwise.units import readable
@@ -54,6 +55,8 @@ class Export(Brief):
     """The first is the launch file; the others have its name with their own endings."""
     estimate: Estimate
     """Of the plan that was written."""
+    read_back: ReadBack
+    """The launch file read again: its estimate, and in what it differs from the plan."""
     changes: tuple[FieldChange, ...] = ()
     """Fields that differ from the requested strategy."""
 
@@ -169,7 +172,12 @@ def export(
     lines = comments(used, plan, result, changes, names, release)
     number, written = target.written(replace(plan, comments=tuple(lines)))
     return Export(
-        launcher=used.name, release=number, files=written, estimate=result, changes=changes
+        launcher=used.name,
+        release=number,
+        files=written,
+        estimate=result,
+        read_back=read_back(plan, result, used, written[0]),
+        changes=changes,
     )
 
 

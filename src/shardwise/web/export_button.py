@@ -44,6 +44,8 @@ class ExportButton:
         show_faults(self._faults, view["faults"])
         self._files.clear()
         with self._files:
+            for line in view.get("notes", []):
+                ui.label(line)
             for name, text in view.get("files", {}).items():
                 self._file(name, text)
 

@@ -89,7 +89,7 @@ class ExportQuestion(Question):
 
 
 def answer_export(question: ExportQuestion) -> dict[str, Any]:
-    """Return the files by name, and in what the plan differs from the requested one."""
+    """Return the files by name, and what differs: plan and request, plan and file read back."""
     from shardwise.planning.export import export, file_names  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
@@ -103,12 +103,15 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
             nearest=question.nearest,
         )
     names = file_names(f"{model.name}{found.files[0].ending}", found.files)
+    read = found.read_back
     return {
         "launcher": found.launcher,
         "release": found.release,
         "files": {name: one.text for name, one in names.items()},
         "changes": [one.to_dict() for one in found.changes],
         "step_time_s": found.estimate.step_time_s,
+        "file_step_time_s": None if read.estimate is None else read.estimate.step_time_s,
+        "file_differences": [one.to_dict() for one in read.differences],
         "fits": found.estimate.fits,
     }
 

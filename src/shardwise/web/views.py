@@ -363,4 +363,6 @@ def export_view(question: Mapping[str, Any], launcher: str) -> View:
         model, system, strategy = inputs_of(question)
         found = export(launcher, model, system, strategy, nearest=bool(question.get("nearest")))
         names = file_names(f"{model.name}{found.files[0].ending}", found.files)
-        return {"faults": [], "files": {name: one.text for name, one in names.items()}}
+        notes = found.read_back.lines(found.estimate)
+        files_by_name = {name: one.text for name, one in names.items()}
+        return {"faults": [], "notes": notes, "files": files_by_name}

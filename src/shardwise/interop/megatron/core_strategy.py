@@ -137,8 +137,7 @@ def read_parallel(reading: CoreReading, gpus: int | None) -> None:
     _read_batch(reading, gpus)
     split = reading.flag("sequence_parallel") and tp > 1
     reading.set("tp_exchange", TpExchange.RS_AG if split else TpExchange.ALL_REDUCE)
-    overlapped = reading.flag("tp_comm_overlap") and split
-    if tp > 1 and not overlapped:
+    if split and not reading.flag("tp_comm_overlap"):  # all-reduces are no option's
         reading.set("tp_overlap", TpOverlap.NONE)
     _read_cp(reading, cp)
     if not reading.flag("overlap_p2p_comm") and "vpp" in reading.strategy:

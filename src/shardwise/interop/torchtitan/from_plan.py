@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.config.model import Model
+from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault
@@ -18,6 +19,7 @@ from shardwise.interop.torchtitan.flavors import (
 )
 from shardwise.interop.torchtitan.options import CONVERTERS, ONE_TO_ONE, Options, OptionValue
 from shardwise.interop.torchtitan.stages import stage_options
+from shardwise.interop.torchtitan.to_fields import COMPILED_STACK
 
 STEPS = 100
 """Steps that an exported run trains for: enough to read its step time."""
@@ -31,6 +33,15 @@ _NO_CONTEXT = ("deepseek_v3", "gpt_oss")
 def is_compiled(strategy: Strategy) -> bool:
     """Whether a plan needs torch.compile: its stack fuses kernels, its schedule allows it."""
     return strategy.loaded_stack().fused_swiglu and strategy.schedule != "zb-v"
+
+
+def _compile_options(strategy: Strategy) -> Options:
+    """Components that are compiled; both are named where none is."""
+    stack, compiled = strategy.loaded_stack(), Stack.load(COMPILED_STACK)
+    parts = ["model"] if is_compiled(strategy) else []
+    if stack.loss_saved_bytes <= compiled.loss_saved_bytes:
+        parts.append("loss")
+    return {"compile.enable": bool(parts), "compile.components": [*(parts or ("model", "loss"))]}
 
 
 def shards(strategy: Strategy) -> int:
@@ -66,8 +77,7 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
         | _converters(model, strategy)
         | {
             "activation_checkpoint.selective_ac_option": "op",
-            "compile.enable": is_compiled(strategy),
-            "compile.components": ["model", "loss"],
+            **_compile_options(strategy),
         }
     )
 

@@ -128,7 +128,8 @@ def _converters(options: Options) -> list[str]:
     """Converters of a model: low-precision products of linear layers and of experts."""
     names = options["model.converters"]
     classes = [LINEAR_CONVERTERS[str(name)] for name in names] if isinstance(names, list) else []
-    compiled = f"model_compile_enabled={options['compile.enable']}"
+    parts = options["compile.components"] if options["compile.enable"] else []
+    compiled = f"model_compile_enabled={isinstance(parts, list) and 'model' in parts}"
     return [f"{one}.Config({_CONVERTER_ARGUMENTS.get(one, '')}{compiled})" for one in classes]
 
 

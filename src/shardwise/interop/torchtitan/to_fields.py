@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
 from shardwise.config.model import Model
+from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.interop.launch import NotUnderstood
 from shardwise.interop.torchtitan.options import (
@@ -23,6 +24,8 @@ from shardwise.interop.torchtitan.stages import Pipeline, stage_fields
 from shardwise.units import read_whole
 
 COMPILED_STACK, EAGER_STACK = "torchtitan-2025", "torchtitan-eager"
+LOSS_FIGURES = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes", "loss_split_bytes")
+"""Figures of a stack that compiling the loss decides."""
 _PREFIX = "parallelism."
 _REPLICATE = f"{_PREFIX}data_parallel_replicate_degree"
 _SHARD = f"{_PREFIX}data_parallel_shard_degree"
@@ -137,16 +140,18 @@ def _key(value: object) -> object:
 def _words(reading: Reading, fields: Mapping[str, object]) -> dict[str, object]:
     """What depends on words of the file that are not fields."""
     is_async = fields["tp_overlap"] == "ring"
-    if is_async and not _is_compiled(reading):
+    if is_async and "model" not in _compiled(reading):
         reading.leave(f"{_PREFIX}enable_async_tensor_parallel", "has no effect without compile")
         return {"tp_overlap": "stack"}
     return {}
 
 
-def _is_compiled(reading: Reading) -> bool:
+def _compiled(reading: Reading) -> list[object]:
+    """Components that torch.compile compiles: model, loss."""
     components = reading.options["compile.components"]
-    parts = components if isinstance(components, list) else str(components).split(",")
-    return reading.options["compile.enable"] is True and "model" in parts
+    if reading.options["compile.enable"] is not True:
+        return []
+    return components if isinstance(components, list) else [*str(components).split(",")]
 
 
 def _data_parallel(reading: Reading, fields: Mapping[str, object]) -> dict[str, object]:
@@ -287,14 +292,20 @@ def _present(fields: Mapping[str, object], model: Model) -> Iterator[tuple[str, 
 
 
 def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
-    """Stack of the run, with recompute of some layers where every n-th is recomputed."""
-    name = COMPILED_STACK if _is_compiled(reading) else EAGER_STACK
-    if reading.options["compile.enable"] is True and not _is_compiled(reading):
-        reading.leave("compile.components", f"layers are not compiled; predicted as {name}")
-    if fields.get("recompute_layers") is None:
-        return name
-    some = {"like": name, "fields": {"recompute_layers": "any"}}
-    return {"base": name, "capabilities": some}
+    """Stack of the run, with the loss of another where one of model and loss is compiled.
+
+    Where every n-th layer is recomputed, it recomputes some layers.
+    """
+    model, loss = (
+        COMPILED_STACK if part in _compiled(reading) else EAGER_STACK for part in ("model", "loss")
+    )
+    changes: dict[str, object] = {}
+    if model != loss:
+        other = Stack.load(loss)
+        changes = {name: getattr(other, name) for name in LOSS_FIGURES}
+    if fields.get("recompute_layers") is not None:
+        changes["capabilities"] = {"like": model, "fields": {"recompute_layers": "any"}}
+    return {"base": model, **changes} if changes else model
 
 
 def _list_the_rest(reading: Reading) -> None:

@@ -159,6 +159,14 @@ def _expert_ranks(_: Model, __: System, table: Table) -> Bools:
     return (table.tp * table.tp2 * table.cp * table.dp) % (table.ep * table.etp) != 0
 
 
+def _may_split(table: Table) -> bool:
+    """Whether a table of one row may have sequence parallelism."""
+    bound = table.stacks[one(table.stack)].capabilities
+    if bound is None or table.any_software.any():
+        return True
+    return bound.allows("tp_exchange", TpExchange.RS_AG)
+
+
 def _split_routing(model: Model, _: System, table: Table) -> Bools:
     return (table.tp > 1) & ~table.sequence_parallel & model.has_experts
 
@@ -223,7 +231,11 @@ EXPERT_CONSTRAINTS: tuple[Constraint, ...] = (
         violated=_split_routing,
         problem=lambda _, __, t: (
             f"experts with tp {one(t.tp)} need it: each rank routes its own tokens; allowed: true"
+            if _may_split(t)
+            else "experts need sequence parallelism with tp above 1; "
+            f"{t.stacks[one(t.stack)].name} has none; allowed: 1"
         ),
+        blame=lambda _, __, t: "sequence_parallel" if _may_split(t) else "tp",
     ),
     Constraint(
         reason="expert_load",

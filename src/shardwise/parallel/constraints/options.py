@@ -226,7 +226,9 @@ def _positions(model: Model, _: System, table: Table) -> Bools:
 
 def _parts_unused(_: Model, __: System, table: Table) -> Bools:
     own = table.by_stack(
-        lambda stack: RecomputePart.bits(stack.defaults.get("recompute_parts", ("core_attention",)))
+        lambda stack: RecomputePart.bits(
+            stack.field_defaults().get("recompute_parts", ("core_attention",))
+        )
     )
     usual = (table.recompute_parts == _USUAL_PARTS) | (table.recompute_parts == own)
     return (table.recompute != Recompute.SELECTIVE.code) & ~usual

@@ -346,8 +346,8 @@ def _rule_check(rule: Rule) -> Check:
 
 
 def _checks(capabilities: Capabilities) -> Iterator[Check]:
-    for name, values in capabilities.fields.items():
-        if ANY not in values:
+    for name in COLUMNS:  # degrees before what follows from them
+        if ANY not in (values := capabilities.fields.get(name, (ANY,))):
             yield _field_check(name, values)
     for combination in capabilities.combinations.values():
         if combination is not None:
@@ -443,18 +443,22 @@ def _constraint(
         layout_only=layout_only,
         violated=_broken(selected),
         problem=problem,
-        blame=lambda m, s, t: _blamed(_first(selected, m, s, t).field, t),
+        blame=lambda m, s, t: _blamed(_first(selected, m, s, t), t),
         parts=lambda table: _parts(selected, table),
     )
 
 
-def _blamed(field: str, table: Table) -> str:
-    """The field to blame in a table of one row: what stands in place of a placement."""
-    if field != "placement":
-        return field
-    if one(table.extents) >= 0:
-        return "extents"
-    return next((name for name in TIER_FIELDS if one(getattr(table, name)) >= 0), field)
+def _blamed(check: Check, table: Table) -> str:
+    """The field to blame in a table of one row: not at its default, or in place of a placement."""
+    if check.field == "placement":
+        if one(table.extents) >= 0:
+            return "extents"
+        return next((name for name in TIER_FIELDS if one(getattr(table, name)) >= 0), check.field)
+    strategy, stack = table.strategy(0), table.stacks[one(table.stack)]
+    usual = stack.field_defaults() | ({"etp": strategy.tp} if stack.splits_experts_as_tp else {})
+    own = (name for name in (check.field, *check.reads) if not COLUMNS[name].role.implied)
+    differs = (n for n in own if getattr(strategy, n) != usual.get(n, COLUMNS[n].default))
+    return next(differs, check.field)
 
 
 def _of_network(check: Check) -> bool:

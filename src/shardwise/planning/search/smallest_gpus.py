@@ -422,7 +422,7 @@ def _least_replicas(table: Table, chunk: Evaluated, capacity_bytes: float) -> Fl
     holding = chunk.holding_of
     slack = table.by_stack(lambda stack: stack.allocator_slack)
     spare = (capacity_bytes - chunk.holding.reserved_bytes[holding]) / slack
-    state = chunk.holding.memory.optimizer[holding]
+    state = chunk.holding.memory.state[holding]
     room = np.where(chunk.feasible, state + spare, np.inf)
     needed = table.dp * state / np.where(room > 0, room, 1.0)
     needed = np.where((table.zero >= ZERO_OPTIMIZER) & (room > 0), needed, 1.0)
