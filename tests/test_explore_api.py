@@ -3,19 +3,24 @@
 It needs the extra `web`.
 """
 
+import ast
 import asyncio
 import json
 import multiprocessing
+import re
+import shlex
 import socket
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from http.client import HTTPResponse
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from shardwise import Model, estimate, search
 from shardwise.cli import run as run_command
+from shardwise.interop.launchers import LAUNCHERS
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("nicegui")
@@ -23,7 +28,9 @@ pytest.importorskip("nicegui")
 from served import serving  # noqa: E402 - an extra
 from shardwise.web import connections, guard  # noqa: E402
 from shardwise.web.guard import MOST_BYTES, Hosts  # noqa: E402
+from shardwise.web.questions import ExportQuestion, answer_export  # noqa: E402
 from shardwise.web.serve import SETTINGS, Server  # noqa: E402
+from shardwise.web.state import Named, State  # noqa: E402
 from shardwise.web.workers import Jobs  # noqa: E402
 
 RUN = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
@@ -370,6 +377,38 @@ def test_paths_and_methods_that_there_are_not_are_refused(server, method, path, 
     assert answer.status_code == status
     assert answer.headers.get("allow") == allowed
     assert messages(answer)
+
+
+NAMES = [
+    "../../x",
+    ".hidden",
+    'a"""; print(1); """',
+    "'; print(1); '",
+    "a $(print 1) `b`",
+    "\\",
+    "//",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_model_is_only_a_name(name):
+    """It leads exported files to no folder and no shell, and nothing of it is run."""
+    model = Model.load("llama3-8b").to_dict() | {"name": name}
+    for launcher in LAUNCHERS:
+        for release in launcher.releases:
+            question = {"launcher": launcher.name, "release": release, "model": model}
+            plan = {"system": "h100-sxm", "strategy": {"gpus": 8, "gbs": 8, "zero": 3}}
+            asked = ExportQuestion.validated({**question, **plan, "nearest": True}, source="")
+            for file, text in answer_export(asked)["files"].items():
+                assert re.fullmatch(r"\w[\w.+-]*", file)
+                if file.endswith(".py"):
+                    calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)]
+                    assert "print" not in [getattr(one.func, "id", "") for one in calls]
+    state = State.of_query(urlencode({"model": name, "system": "--plot=x", "figure": "a=1\nb"}))
+    words = shlex.split(state.command(), comments=True)
+    assert words[:3] == ["shardwise", "estimate", name]
+    assert words[3] == "./--plot=x"
+    assert replace(state, model=Named(name=name, data={})).command().count("/") == 1
 
 
 @pytest.fixture
