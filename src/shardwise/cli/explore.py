@@ -35,7 +35,7 @@ def command(
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            help="Address to listen on; addresses other than localhost need --token. Default: "
+            help="Address to listen on; addresses other than localhost need a token. Default: "
             f"{_LOCAL[0]}.",
         ),
     ] = _LOCAL[0],
