@@ -3,26 +3,39 @@
 It needs the extra `web`.
 """
 
+import ast
 import asyncio
 import json
 import multiprocessing
+import re
+import shlex
+import socket
 import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from http.client import HTTPResponse
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from shardwise import Model, estimate, search
 from shardwise.cli import run as run_command
+from shardwise.interop.launchers import LAUNCHERS
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("nicegui")
 
-from shardwise.web import guard  # noqa: E402 - an extra
-from shardwise.web.guard import MOST_BYTES  # noqa: E402
-from shardwise.web.serve import Server  # noqa: E402
+from served import serving  # noqa: E402 - an extra
+from shardwise.web import connections, guard  # noqa: E402
+from shardwise.web.guard import MOST_BYTES, Hosts  # noqa: E402
+from shardwise.web.questions import ExportQuestion, answer_export  # noqa: E402
+from shardwise.web.serve import SETTINGS, Server  # noqa: E402
+from shardwise.web.state import Named, State  # noqa: E402
 from shardwise.web.workers import Jobs  # noqa: E402
 
 RUN = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
 QUESTION = {"model": "llama3-70b", "system": "h100-sxm", "strategy": RUN}
+JSON = {"content-type": "application/json"}
 SPACE = {"gpus": 16, "gbs": 64, "pp": 1}
 
 
@@ -40,7 +53,7 @@ def ask(server, test):
     async def runs():
         transport = httpx.ASGITransport(app=server.app)
         try:
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 return await test(http)
         finally:
             server.jobs.close()
@@ -126,8 +139,7 @@ def test_bad_requests_are_refused(server, body, status, words):
 
     async def asked(http):
         how = {"content": body} if isinstance(body, bytes) else {"json": body}
-        how["headers"] = {"content-type": "application/json"}
-        answer = await http.post("/api/v1/estimate", **how)
+        answer = await http.post("/api/v1/estimate", **how, headers=JSON)
         return answer, await http.get("/api/v1/models")
 
     answer, after = ask(server, asked)
@@ -164,7 +176,7 @@ def test_a_slow_request_is_refused(server, monkeypatch):
             yield b" "
 
     async def asked(http):
-        slow = await http.post("/api/v1/estimate", content=body())
+        slow = await http.post("/api/v1/estimate", content=body(), headers=JSON)
         return slow, await http.get("/api/v1/models")
 
     slow, after = ask(server, asked)
@@ -274,22 +286,193 @@ def test_the_catalog_and_openapi(server):
     assert openapi["paths"]["/api/v1/estimate"]["post"]["responses"]["422"]
 
 
-def test_a_token_is_needed_where_one_is_set():
-    """In the header, the address, or the cookie that the first answer sets."""
-    token = "a long secret text"  # noqa: S105 - of the test
+@pytest.mark.parametrize(
+    "token", ["a long secret text", "ein längeres Wort", "bytes\udcff of no text"]
+)
+def test_a_token_is_needed_where_one_is_set(token):
+    """In the header, the address, or the cookie that the first answer sets; of any letters."""
+    sent = token.encode("utf-8", "surrogateescape")
 
     async def asked(http):
         without = await http.get("/api/v1/models")
-        wrong = await http.get("/api/v1/models", headers={"authorization": "Bearer wrong"})
-        header = await http.get("/api/v1/models", headers={"authorization": f"Bearer {token}"})
-        address = await http.get("/api/v1/models", params={"token": token})
+        headers = [{"authorization": value} for value in (b"Bearer \xff", b"Basic " + sent)]
+        wrong = [await http.get("/api/v1/models", headers=one) for one in headers]
+        wrong.append(await http.get("/api/v1/models?token=%ff"))
+        address = await http.get("/api/v1/models?token=" + quote(sent))
         cookie = await http.get("/api/v1/models")
-        return [one.status_code for one in (without, wrong, header)], address, cookie
+        http.cookies.clear()
+        headers = [{"authorization": scheme + sent} for scheme in (b"Bearer ", b"bearer ")]
+        right = [await http.get("/api/v1/models", headers=one) for one in headers]
+        return [without, *wrong], address, [address, cookie, *right]
 
-    codes, address, cookie = ask(Server(processes=1, page=False, token=token), asked)
-    assert codes[:2] == [401, 401]
-    assert codes[2] == address.status_code == cookie.status_code == 200
+    refused, address, served = ask(Server(processes=1, page=False, token=token), asked)
+    assert {one.status_code for one in refused} == {401}
+    assert {one.status_code for one in served} == {200}
     assert "HttpOnly" in address.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "origin", "status"),
+    [
+        ({}, "localhost:8765", None, 200),
+        ({}, "127.0.0.1", None, 200),
+        ({}, "[::1]:8765", None, 200),
+        ({}, "evil.example", None, 421),
+        ({}, "127.0.0.1.evil.example", None, 421),
+        ({}, "localhost@evil.example", None, 421),
+        ({}, "192.0.2.1", None, 421),
+        ({}, "", None, 421),
+        ({"bound": "192.0.2.1"}, "192.0.2.1:8765", None, 200),
+        ({"bound": "0.0.0.0"}, "192.0.2.1", None, 200),  # noqa: S104 - an address
+        ({"bound": "::"}, "[2001:db8::1]:8765", None, 200),
+        ({"bound": "0.0.0.0"}, "evil.example", None, 421),  # noqa: S104 - an address
+        ({"allowed": ("plans.example",)}, "Plans.example:8765", None, 200),
+        ({}, "localhost:8765", "http://localhost:8765", 200),
+        ({}, "localhost", "https://localhost", 200),
+        ({}, "localhost:8765", "http://localhost:9000", 403),
+        ({}, "localhost:8765", "http://127.0.0.1:8765", 403),
+        ({}, "localhost:8765", "null", 403),
+        ({}, "localhost:8765", "file://localhost:8765", 403),
+        ({}, "evil.example", "http://evil.example", 421),
+        ({"allowed": ("plans.example",)}, "localhost:8765", "https://plans.example", 200),
+        ({"allowed": ("plans.example",)}, "localhost:8765", "https://plans.example:9000", 403),
+        ({"allowed": ("plans.example:9000",)}, "localhost", "https://plans.example:9000", 200),
+    ],
+)
+def test_requests_of_other_sites_are_refused(hosts, host, origin, status):
+    """Those for a name that is not the server's, and those that a page of another site sends."""
+    one = Server(processes=1, page=False, hosts=Hosts(**hosts))
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    answer = ask(one, lambda http: http.get("/api/v1/models", headers=headers))
+    one.pool.close()
+    assert answer.status_code == status
+    assert status == 200 or messages(answer)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_only_json_is_read(server, kind):
+    """A page of another site can send other types without a question to the server."""
+    headers = {} if kind is None else {"content-type": kind}
+    text = json.dumps(QUESTION).encode()
+    answer = ask(server, lambda http: http.post("/api/v1/estimate", content=text, headers=headers))
+    assert answer.status_code == 415
+    assert "must be application/json" in messages(answer)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("OPTIONS", "/api/v1/estimate", 405, "POST"),
+        ("GET", "/api/v1/estimate", 405, "POST"),
+        ("PUT", "/api/v1/search/x", 405, "DELETE, GET"),
+        ("BREW", "/api/v1/models", 405, "GET"),
+        ("GET", "/api/v1/estimates", 404, None),
+        ("OPTIONS", "/api/v2/estimate", 404, None),
+    ],
+)
+def test_paths_and_methods_that_there_are_not_are_refused(server, method, path, status, allowed):
+    """As JSON, with the methods that a path has."""
+    answer = ask(server, lambda http: http.request(method, path))
+    assert answer.status_code == status
+    assert answer.headers.get("allow") == allowed
+    assert messages(answer)
+
+
+NAMES = [
+    "../../x",
+    ".hidden",
+    'a"""; print(1); """',
+    "'; print(1); '",
+    "a $(print 1) `b`",
+    "\\",
+    "//",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_model_is_only_a_name(name):
+    """It leads exported files to no folder and no shell, and nothing of it is run."""
+    model = Model.load("llama3-8b").to_dict() | {"name": name}
+    for launcher in LAUNCHERS:
+        for release in launcher.releases:
+            question = {"launcher": launcher.name, "release": release, "model": model}
+            plan = {"system": "h100-sxm", "strategy": {"gpus": 8, "gbs": 8, "zero": 3}}
+            asked = ExportQuestion.validated({**question, **plan, "nearest": True}, source="")
+            for file, text in answer_export(asked)["files"].items():
+                assert re.fullmatch(r"\w[\w.+-]*", file)
+                if file.endswith(".py"):
+                    calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)]
+                    assert "print" not in [getattr(one.func, "id", "") for one in calls]
+    state = State.of_query(urlencode({"model": name, "system": "--plot=x", "figure": "a=1\nb"}))
+    words = shlex.split(state.command(), comments=True)
+    assert words[:3] == ["shardwise", "estimate", name]
+    assert words[3] == "./--plot=x"
+    assert replace(state, model=Named(name=name, data={})).command().count("/") == 1
+
+
+@pytest.fixture
+def connected(monkeypatch):
+    """Opens connections from an address of this machine to a server that lets 8 wait, 5 of one."""
+    monkeypatch.setattr(connections, "MOST_WAITING", 8)
+    monkeypatch.setattr(connections, "MOST_WAITING_OF_ADDRESS", 5)
+    with serving(processes=1, page=False, token=TOKEN) as (_, port), ExitStack() as stack:
+
+        def connect(text, source="127.0.0.1"):
+            one = socket.create_connection(("127.0.0.1", port), 60, (source, 0))
+            stack.enter_context(one)
+            one.sendall(text)
+            return one
+
+        yield connect
+
+
+TOKEN = "a long secret text"  # noqa: S105 - of the tests
+REQUEST = f"GET /api/v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+
+
+def status(one):
+    """Status of the next answer; None where the connection was closed."""
+    answer = HTTPResponse(one)
+    try:
+        answer.begin()
+        answer.read()
+    except ConnectionError:
+        return None
+    return answer.status
+
+
+def test_connections_that_send_no_request_take_no_places(connected):
+    """However many wait: those that waited longest are closed, of one address first."""
+    early = connected(REQUEST.encode() + b"\r\n")
+    assert status(early) == 200
+    early.sendall(REQUEST.encode())
+    near = [connected(b"GET / HTTP/1.1\r\nX: ", "127.0.0.2") for _ in range(9)]
+    assert [status(one) for one in near[:4]] == [None] * 4
+    early.sendall(b"\r\n")
+    assert status(early) == 200
+    far = [connected(b"GET /", f"127.0.1.{number}") for number in range(1, 9)]
+    assert [status(one) for one in near] == [None] * 9
+    late = connected(REQUEST.encode() + b"\r\n", "127.0.0.3")
+    assert status(late) == 200
+    assert status(far[0]) is None
+    far[-1].sendall(REQUEST.encode()[5:] + b"\r\n")
+    assert status(far[-1]) == 200
+
+
+def test_a_request_that_never_ends_is_closed(connected, monkeypatch):
+    """The time for the headers of a request counts from the start of the connection."""
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 0.2)
+    slow = connected(b"GET / HTTP/1.1\r\nX: ")
+    with suppress(ConnectionError):
+        while True:
+            slow.sendall(b"x")
+            time.sleep(0.05)
+
+
+def test_most_places_are_of_requests():
+    """Less than half of what uvicorn serves at a time may wait."""
+    assert SETTINGS["limit_concurrency"] > 2 * connections.MOST_WAITING
 
 
 @pytest.mark.parametrize(
@@ -299,6 +482,9 @@ def test_a_token_is_needed_where_one_is_set():
         (["--host", "999.1.1.1", "--token", "x" * 12], "--host: '999.1.1.1': is no address"),
         (["--host", "8.8.8.8", "--token", "x" * 12], "--host: '8.8.8.8': is no address"),
         (["--token", "short"], "token: '*****': must have at least 12 characters"),
+        (["--allow-host", "http://x/"], "allow-host: 'http://x/': must be a name"),
+        (["--token-file", "/none"], "/none: no such file"),
+        (["--token-file", "/none", "--token", "a long secret text"], "--token sets the token too"),
         (["--port", "99999"], "port: '99999': must be from 1 to 65535"),
         (["--port", "http"], "port: 'http': must be a whole number"),
     ],

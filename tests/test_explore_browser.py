@@ -3,8 +3,8 @@
 It needs the extra `web`, playwright, and Debian's Chromium.
 """
 
+import http.server
 import json
-import socket
 import threading
 
 import pytest
@@ -14,32 +14,25 @@ from shardwise.report.console import seconds
 from shardwise.web.state import Named, State
 
 playwright = pytest.importorskip("playwright.sync_api")
-uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("nicegui")
 
-from shardwise.web.serve import Server  # noqa: E402 - an extra
+from served import serving  # noqa: E402 - an extra
 
 QUERY = "model=llama3-8b&system=h100-sxm&gpus=64&gbs=256&tp=2"
 RUN = {"gpus": 64, "gbs": 256}
 
 
 @pytest.fixture(scope="module")
-def address():
-    """A server in a thread, on a free port, with processes of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = threading.Event()
-    config = uvicorn.Config(
-        Server(processes=2, ready=started.set).app, port=port, log_level="warning"
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    assert started.wait(60)
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(30)
+def explorer():
+    """A server on a free port, with processes of its own; and its address."""
+    with serving(processes=2) as (server, port):
+        yield server, f"http://127.0.0.1:{port}/"
+
+
+@pytest.fixture(scope="module")
+def address(explorer):
+    """Where the server is."""
+    return explorer[1]
 
 
 @pytest.fixture
@@ -244,3 +237,81 @@ def test_the_page_fits_its_width(browser, address, scheme, width):
     )
     assert nameless == []
     context.close()
+
+
+ATTACK = """([address, question]) => {
+  const outcome = promise => promise.then(answer => answer.type, error => 'refused')
+  const post = (type, mode) => outcome(fetch(address + 'api/v1/search',
+    {method: 'POST', mode, headers: {'content-type': type}, body: JSON.stringify(question)}))
+  const socket = new WebSocket(address.replace('http', 'ws')
+    + '_nicegui_ws/socket.io/?EIO=4&transport=websocket')
+  const script = document.createElement('script')
+  script.src = address + 'api/v1/models'
+  const ends = (target, good) => new Promise(done => {
+    target.addEventListener(good, () => done(good))
+    target.addEventListener('error', () => done('refused'))
+  })
+  document.head.append(script)
+  return Promise.all([
+    post('text/plain', 'no-cors'),
+    post('application/json', 'cors'),
+    outcome(fetch(address + 'api/v1/models')),
+    outcome(fetch(address + '_nicegui_ws/socket.io/?EIO=4&transport=polling')),
+    ends(socket, 'open'),
+    ends(script, 'load'),
+  ])
+}"""
+
+
+@pytest.fixture
+def foreign():
+    """Address of an empty page of another server of this machine."""
+
+    class Empty(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Empty) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"//localhost:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "other.localhost"])
+def test_a_page_of_another_site_cannot_use_the_server(
+    browser, explorer, foreign, name, monkeypatch
+):
+    """It starts no search, reads no answer, and opens no web socket."""
+    server, address = explorer
+    context = browser.new_context()
+    one = context.new_page()
+    one.goto("http:" + foreign.replace("localhost", name))
+    question = {"model": "llama3-8b", "system": "h100-sxm", "space": {"gpus": 8, "gbs": 8}}
+    searches = []
+    monkeypatch.setattr(server.jobs, "start", lambda *words: searches.append(words))
+    assert one.evaluate(ATTACK, [address, question]) == ["refused"] * 6
+    assert searches == []
+    context.close()
+
+
+def test_a_name_that_points_here_is_refused(browser, address):
+    """As after DNS rebinding: a page of the name would be of the same origin."""
+    context = browser.new_context()
+    answer = context.new_page().goto(address.replace("127.0.0.1", "other.localhost"))
+    assert answer.status == 421
+    assert "no server of this name" in answer.json()["errors"][0]["message"]
+    context.close()
+
+
+def test_a_page_keeps_what_it_shows(page, address):
+    """It runs no scripts of other sites, sends them nothing, and is in no frame of theirs."""
+    policy = page.goto(address + "?" + QUERY).headers["content-security-policy"].split("; ")
+    see(step_time(page), expected(tp=2))
+    assert {"default-src 'self'", "frame-ancestors 'self'", "object-src 'none'"} <= set(policy)
+    assert not [words for words in policy if "*" in words or "http" in words]

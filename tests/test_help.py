@@ -233,7 +233,7 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
         ("search", "--recompute none|selective|full,... "),
         ("search", "--recompute-parts PART+PART,... "),
         ("search", "(in dualpipe, on each of its two stages). --zero"),
-        ("explore", "need --token. Default: 127.0.0.1."),
+        ("explore", "need a token. Default: 127.0.0.1."),
         ("explore", "Port to listen on. Default: 8765."),
         ("fsdp", "Tokens per sequence. Default: those of the model."),
     ],

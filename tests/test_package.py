@@ -1,6 +1,8 @@
 """The public surface, and the package as users install it."""
 
 import ast
+import re
+import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -141,3 +143,39 @@ def test_the_package_names_the_versions_of_python_that_are_tested():
     named = [one.removeprefix(prefix) for one in project["classifiers"] if one.startswith(prefix)]
     assert [f"3.{minor}" for minor in named] == tested
     assert project["requires-python"] == f">={tested[0]}"
+
+
+def test_notices_are_in_all_that_is_built():
+    """Files of licenses exist, and the container image gets what the package is built from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    copied = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    sent = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    for name in ("LICENSE", "NOTICE"):
+        assert name in project["license-files"]
+        assert (ROOT / name).is_file()
+        assert f" {name} " in copied
+        assert f"!{name}" in sent
+
+
+def test_what_others_publish_is_pinned():
+    """Actions by commit with the release, base images by digest: their tags can be moved."""
+    workflows = [one.read_text("utf-8") for one in (ROOT / ".github" / "workflows").iterdir()]
+    used = re.findall(r"uses: (.*)", "".join(workflows))
+    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
+    images = re.findall(r"^FROM (.*)", (ROOT / "Containerfile").read_text("utf-8"), re.MULTILINE)
+    assert [one for one in images if not re.fullmatch(r".+@sha256:[0-9a-f]{64}", one)] == []
+
+
+def test_what_the_server_imports_is_declared():
+    """With a lowest version: not left to what another package happens to need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    packages = project["dependencies"] + project["optional-dependencies"]["web"]
+    declared = {one.split(">=")[0].lower() for one in packages}
+    imported = set()
+    for path in (ROOT / "src" / "shardwise" / "web").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module).split(".")[0])
+            elif isinstance(node, ast.Import):
+                imported |= {one.name.split(".")[0] for one in node.names}
+    assert imported - {*sys.stdlib_module_names, "shardwise"} <= declared

@@ -1,6 +1,10 @@
 """`shardwise explore`."""
 
+import html
+import os
+import tempfile
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -9,12 +13,14 @@ import typer
 from shardwise.cli.help import with_help
 from shardwise.cli.options import flag_fault, whole_number
 from shardwise.cli.output import note
+from shardwise.config import files
 from shardwise.errors import Fault, InputError
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _PORT = "8765"
 _MOST_PORT = 65_535
 _LEAST_TOKEN = 12
+_TOKEN_VARIABLE = "SHARDWISE_TOKEN"  # noqa: S105 - a name
 
 
 @with_help(
@@ -29,7 +35,7 @@ def command(
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            help="Address to listen on; addresses other than localhost need --token. Default: "
+            help="Address to listen on; addresses other than localhost need a token. Default: "
             f"{_LOCAL[0]}.",
         ),
     ] = _LOCAL[0],
@@ -42,9 +48,23 @@ def command(
         typer.Option(
             "--token",
             metavar="TEXT",
-            envvar="SHARDWISE_TOKEN",
             help="Text that clients must know: ?token=TEXT in the first address, or the header "
-            "'Authorization: Bearer TEXT'.",
+            "'Authorization: Bearer TEXT'. Other users of the machine can read it in the list of "
+            f"processes: prefer --token-file, or the environment variable {_TOKEN_VARIABLE}.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option("--token-file", metavar="FILE", help="File that contains the token alone."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Another name under which clients reach the server, as through a proxy: "
+            "example.com, or example.com:8443 if the port is not that of http or https. May be "
+            "repeated.",
         ),
     ] = None,
     no_open: Annotated[
@@ -58,10 +78,9 @@ def command(
     number = whole_number("port", port)
     if number is None or not 1 <= number <= _MOST_PORT:
         raise flag_fault("port", port, f"must be from 1 to {_MOST_PORT}")
+    token = _token(token, token_file)
     if host not in _LOCAL and token is None:
-        raise flag_fault("host", host, "needs --token: other machines could reach it")
-    if token is not None and len(token) < _LEAST_TOKEN:
-        raise flag_fault("token", "*" * len(token), f"must have at least {_LEAST_TOKEN} characters")
+        raise flag_fault("host", host, "needs --token-file: other machines could reach it")
     try:
         from shardwise.web.serve import serve  # noqa: PLC0415 - an extra
     except ImportError:
@@ -71,9 +90,43 @@ def command(
     address = f"http://{shown}:{number}/"
     note(f"serving {address} (stop with Ctrl+C)")
 
-    def ready() -> None:
-        if not no_open:
-            webbrowser.open(address if token is None else f"{address}?token={quote(token)}")
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
 
-    serve(host=host, port=number, token=token, ready=ready)
+        def ready() -> None:
+            if not no_open:
+                webbrowser.open(address if token is None else _with_token(address, token, folder))
+
+        serve(
+            host=host,
+            port=number,
+            token=token,
+            allowed_hosts=tuple(allow_host or ()),
+            ready=ready,
+        )
     return 0
+
+
+def _token(entered: str | None, path: str | None) -> str | None:
+    """Return the token of an option, of a file or of the environment."""
+    if entered is not None and path is not None:
+        raise flag_fault("token-file", path, "--token sets the token too; use one of them")
+    flag, token = "token", entered
+    if path is not None:
+        flag, token = "token-file", files.read_text(path).strip()
+    elif entered is None:
+        token = os.environ.get(_TOKEN_VARIABLE)
+    if token is not None and len(token) < _LEAST_TOKEN:
+        problem = f"must have at least {_LEAST_TOKEN} characters"
+        raise flag_fault(flag, "*" * len(token), problem)
+    return token
+
+
+def _with_token(address: str, token: str, folder: str) -> str:
+    """Return a page that only this user can read, and that opens an address with its token.
+
+    A browser gets its address as an argument, which other users can read.
+    """
+    target = html.escape(f"{address}?token={quote(os.fsencode(token))}")
+    page = Path(folder, "open.html")
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={target}">', encoding="utf-8")
+    return page.as_uri()

@@ -6,6 +6,7 @@ YAML, JSON and TOML, each also gzipped. Every failure is an `InputError` that na
 import gzip
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -70,6 +71,11 @@ def has_known_ending(path: str | Path) -> bool:
 
 def _kind(path: str | Path) -> str:
     return Path(str(path).removesuffix(".gz")).suffix.lower()
+
+
+def safe_name(text: str) -> str:
+    """Return a text as the name of a file, in no folder, that shells need not quote."""
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.")[:100] or "file"
 
 
 def entry_name(path: str | Path) -> str:

@@ -1,7 +1,13 @@
-"""Python in launch files: parsed, never run."""
+"""Python in launch files: parsed, never run; and texts in Python that is written."""
 
 import ast
 import warnings
+
+
+def docstring(text: str) -> str:
+    """Return a docstring of one line, which a text cannot end."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"""{escaped}"""'
 
 
 def parsed_module(text: str) -> ast.Module:

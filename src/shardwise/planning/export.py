@@ -8,6 +8,7 @@ from typing import Unpack
 
 from shardwise._version import __version__
 from shardwise.analysis.results import Estimate
+from shardwise.config.files import safe_name
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import Stack
@@ -369,3 +370,8 @@ def file_names(output: str, written: Sequence[LaunchFile]) -> dict[str, LaunchFi
     first, *others = written
     stem = output[: -len(first.ending)] if output.lower().endswith(first.ending) else output
     return {output: first} | {stem + one.ending: one for one in others}
+
+
+def download_names(model: str, written: Sequence[LaunchFile]) -> dict[str, LaunchFile]:
+    """Return the files of an export by name; anyone may have chosen that of the model."""
+    return file_names(f"{safe_name(model)}{written[0].ending}", written)

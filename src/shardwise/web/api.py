@@ -1,6 +1,7 @@
 """The REST API: `/api/v1/estimate`, `/search`, `/models`, `/systems`, `/stacks`, `/export`.
 
-Errors are 422 with the messages of the command line; 503 where too much work waits.
+Errors are JSON: 422 with the messages of the command line, 404 and 405 for paths and methods that
+there are not, 503 where too much work waits.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
 
 from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError
@@ -17,7 +20,7 @@ from shardwise.web.questions import EstimateQuestion, ExportQuestion, SearchQues
 from shardwise.web.workers import BusyError, Jobs, Pool
 
 PREFIX = "/api/v1"
-_UNPROCESSABLE, _BUSY, _ACCEPTED = 422, 503, 202
+_UNPROCESSABLE, _BUSY, _ACCEPTED, _NOT_FOUND, _NO_METHOD = 422, 503, 202, 404, 405
 _QUESTIONS: Mapping[str, type[ConfigBase]] = {
     "/estimate": EstimateQuestion,
     "/search": SearchQuestion,
@@ -61,9 +64,30 @@ def add_api(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
     for folder in questions.FOLDERS:
         _add_folder(routes, pool, folder)
     app.include_router(routes)
+    app.router.routes.append(Route("/api/{rest:path}", _Unknown(routes)))
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(BusyError, _busy)
+
+
+class _Unknown:
+    """Answers what no route takes, of all methods; the page would answer as HTML."""
+
+    def __init__(self, routes: APIRouter) -> None:
+        self._routes = [one for one in routes.routes if isinstance(one, Route)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a path that does not exist, or a method that its path does not have."""
+        matching = [one for one in self._routes if one.matches(scope)[0] is not Match.NONE]
+        allowed = ", ".join(sorted({name for one in matching for name in one.methods or ()}))
+        if allowed:
+            status, headers = _NO_METHOD, {"Allow": allowed}
+            fault = Fault.of("method", scope["method"], f"allowed: {allowed}", "request")
+        else:
+            status, headers = _NOT_FOUND, {}
+            problem = f"no such path; {PREFIX}/openapi.json lists all"
+            fault = Fault.of("path", scope["path"], problem, "request")
+        await JSONResponse(faults_record((fault,)), status, headers)(scope, receive, send)
 
 
 def _add_folder(routes: APIRouter, pool: Pool, folder: str) -> None:

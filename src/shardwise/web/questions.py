@@ -90,7 +90,7 @@ class ExportQuestion(Question):
 
 def answer_export(question: ExportQuestion) -> dict[str, Any]:
     """Return the files by name, and what differs: plan and request, plan and file read back."""
-    from shardwise.planning.export import export, file_names  # noqa: PLC0415 - slow to import
+    from shardwise.planning.export import download_names, export  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
         model = Model.load(question.model)
@@ -102,7 +102,7 @@ def answer_export(question: ExportQuestion) -> dict[str, Any]:
             release=question.release,
             nearest=question.nearest,
         )
-    names = file_names(f"{model.name}{found.files[0].ending}", found.files)
+    names = download_names(model.name, found.files)
     read = found.read_back
     return {
         "launcher": found.launcher,

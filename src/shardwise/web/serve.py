@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,10 +14,23 @@ from fastapi import FastAPI
 from shardwise._version import __version__
 from shardwise.errors import Fault, InputError
 from shardwise.web.api import PREFIX, add_api
-from shardwise.web.guard import Guard
+from shardwise.web.connections import WAIT_SECONDS, Connection
+from shardwise.web.guard import Guard, Hosts
 from shardwise.web.workers import Jobs, Pool
 
 _SEARCHES, _MOST_SEARCHES, _SEARCH_SECONDS = 2, 64, 300.0
+SETTINGS: dict[str, Any] = {
+    "http": Connection,
+    "timeout_keep_alive": WAIT_SECONDS,
+    # Together less than the 1,024 files that many systems let a process open.
+    "limit_concurrency": 700,
+    "backlog": 128,
+    # The address of a page may contain several uploaded models.
+    "h11_max_incomplete_event_size": 2**18,
+    "log_level": "warning",
+    "server_header": False,
+}
+"""Of uvicorn."""
 
 
 class Server:
@@ -26,6 +40,7 @@ class Server:
         self,
         *,
         token: str | None = None,
+        hosts: Hosts | None = None,
         processes: int | None = None,
         page: bool = True,
         ready: Callable[[], object] | None = None,
@@ -52,10 +67,13 @@ class Server:
         )
         add_api(self.app, self.pool, self.jobs)
         if page:
+            from nicegui import core  # noqa: PLC0415 - slow to import
+
             from shardwise.web.page import add_page  # noqa: PLC0415 - slow to import
 
             add_page(self.app, self.pool, self.jobs)
-        self.app.add_middleware(Guard, token=token, api=PREFIX)
+            core.sio.eio.cors_allowed_origins = []  # the guard checks; by default, all are let in
+        self.app.add_middleware(Guard, token=token, hosts=hosts or Hosts(), api=PREFIX)
 
     async def _warm(self, ready: Callable[[], object] | None) -> None:
         """Start the processes of the pool, so that the first question does not wait for them."""
@@ -65,7 +83,12 @@ class Server:
 
 
 def serve(
-    *, host: str, port: int, token: str | None = None, ready: Callable[[], object] | None = None
+    *,
+    host: str,
+    port: int,
+    token: str | None = None,
+    allowed_hosts: tuple[str, ...] = (),
+    ready: Callable[[], object] | None = None,
 ) -> None:
     """Serve until interrupted.
 
@@ -73,6 +96,8 @@ def serve(
     ----------
     token
         What clients must know; None: nothing.
+    allowed_hosts
+        More names under which clients reach the server, as `Hosts.allowed`.
     ready
         Called in a thread when the first question can be answered.
 
@@ -82,16 +107,8 @@ def serve(
         If the address cannot be used.
     """
     _check_address(host, port)
-    server = Server(token=token, ready=ready)
-    uvicorn.run(
-        server.app,
-        host=host,
-        port=port,
-        log_level="warning",
-        timeout_keep_alive=30,
-        limit_concurrency=1000,
-        server_header=False,
-    )
+    server = Server(token=token, hosts=Hosts(bound=host, allowed=allowed_hosts), ready=ready)
+    uvicorn.run(server.app, host=host, port=port, **SETTINGS)
 
 
 def _check_address(host: str, port: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
+from shardwise.config.files import safe_name
 from shardwise.config.parse import parse
 from shardwise.config.plain import plain
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
@@ -129,7 +130,8 @@ class State:
                 words.append(flag if text == "true" else flag.replace("--", "--no-", 1))
             else:
                 words += [flag, text]
-        changed = ", ".join(f"{name}={text}" for name, text in self.figures.items())
+        figures = ", ".join(f"{name}={text}" for name, text in self.figures.items())
+        changed = " ".join(figures.split())  # a line break would end the comment
         return shlex.join(words) + (f"  # without the changed figures {changed}" if changed else "")
 
     def python(self) -> str:
@@ -149,7 +151,9 @@ class State:
 
 def _file_or_name(named: Named) -> str:
     """A name of the catalog; of data, the file that a user would save it to."""
-    return named.name if named.data is None else f"{named.name}.yaml"
+    if named.data is not None:
+        return f"{safe_name(named.name)}.yaml"
+    return f"./{named.name}" if named.name.startswith("-") else named.name  # no option
 
 
 def _literal(text: str) -> str:

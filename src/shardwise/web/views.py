@@ -357,12 +357,12 @@ def _uploaded(one: Model | System, fields: Mapping[str, str], notes: Sequence[st
 
 def export_view(question: Mapping[str, Any], launcher: str) -> View:
     """Files of a launcher for a plan, or why it cannot run the plan."""
-    from shardwise.planning.export import export, file_names  # noqa: PLC0415 - slow to import
+    from shardwise.planning.export import download_names, export  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)
         found = export(launcher, model, system, strategy, nearest=bool(question.get("nearest")))
-        names = file_names(f"{model.name}{found.files[0].ending}", found.files)
+        names = download_names(model.name, found.files)
         notes = found.read_back.lines(found.estimate)
         files_by_name = {name: one.text for name, one in names.items()}
         return {"faults": [], "notes": notes, "files": files_by_name}

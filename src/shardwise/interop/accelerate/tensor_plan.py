@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from shardwise.config.enums import NormPlacement, Position, QkNorm, TpExchange
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.interop.python_text import docstring
 
 _COLUMNS, _ROWS = "ColwiseParallel()", "RowwiseParallel()"
 _SCATTERED = "RowwiseParallel(output_layouts=Shard(1))"
@@ -138,7 +139,8 @@ def python_plan(model: Model, strategy: Strategy) -> str:
         style_names="".join(f"    {name},\n" for name in _STYLE_NAMES if name in body),
     )
     ties = "    model.lm_head.weight = model.model.embed_tokens.weight\n"
+    title = f"Tensor-parallel plan of {model.name}: tp {strategy.tp}, {strategy.tp_exchange}."
     return (
-        f'"""Tensor-parallel plan of {model.name}: tp {strategy.tp}, {strategy.tp_exchange}."""\n\n'
+        f"{docstring(title)}\n\n"
         f"{imports}{body}{ties if model.tied_embeddings else ''}    return model\n"
     )

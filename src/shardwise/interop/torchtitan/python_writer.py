@@ -1,11 +1,13 @@
 """Plans as Python configurations of torchtitan v0.3.0."""
 
+import json
 import re
 from collections.abc import Mapping
 
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.interop.launch import LaunchFile, LaunchPlan
+from shardwise.interop.python_text import docstring
 from shardwise.interop.torchtitan.builders import (
     LLAMA,
     QWEN_EXPERTS,
@@ -84,9 +86,10 @@ def write_python(plan: LaunchPlan) -> LaunchFile:
         model_lines, own = _built(plan, builder, options)
     else:
         model_lines, own = _registered(plan, flavor, options)
+    title = f"{plan.model.name} on {plan.strategy.gpus} x {plan.system.name}."
     body = [
         f"def {FUNCTION}() -> Trainer.Config:",
-        f'    """{plan.model.name} on {plan.strategy.gpus} x {plan.system.name}."""',
+        f"    {docstring(title)}",
         *_indented(model_lines, 4),
         "    return Trainer.Config(",
         *_indented(_sections(plan.model, options), 8),
@@ -194,7 +197,7 @@ def _built(
         *(f"model = {one}.build().convert(model)" for one in _converters(options)),
         "model_spec = ModelSpec(",
         f'    name="{builder.family}",',
-        f'    flavor="{model.name}",',
+        f"    flavor={json.dumps(model.name, ensure_ascii=False)},",
         "    model=model,",
         f"    parallelize_fn={builder.parallelize},",
         "    pipelining_fn=pipeline_llm,",
