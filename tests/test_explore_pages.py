@@ -304,6 +304,7 @@ def test_simultaneous_pages_are_bounded(visit, monkeypatch):
     monkeypatch.setattr(page, "MOST_PAGES", 2)
 
     async def test(one):
+        assert [(await one.http.get(f"/{n}")).status_code for n in range(4)] == [404] * 4
         answers = [await one.http.get(QUERY) for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 503, 503]
         assert answers[-1].text == "too many pages are open; try again later"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import nicegui
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from nicegui import Client, events, ui
@@ -46,7 +47,7 @@ def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
 
     @ui.page("/", title="shardwise", response_timeout=30)
     async def page(request: Request, client: Client) -> Response | None:
-        if len(Client.instances) > MOST_PAGES:
+        if sum(one.page is client.page for one in Client.instances.values()) > MOST_PAGES:
             client.delete()
             headers = {"Retry-After": str(_CONNECT_SECONDS)}
             return PlainTextResponse("too many pages are open; try again later", 503, headers)
@@ -62,7 +63,13 @@ def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
             await shown.opened()
         return None
 
+    # NiceGUI's own answer is a page, which stays for a minute.
+    nicegui.app.add_exception_handler(404, _not_found)
     ui.run_with(app, title="shardwise", favicon="⛁", dark=None, reconnect_timeout=30)
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return PlainTextResponse(f"{request.url.path}: no such page", 404)
 
 
 class Page:
