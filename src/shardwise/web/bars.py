@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.analysis.results import Estimate, StageEstimate
-from shardwise.report.charts.common import COMPONENT_NAMES, MEMORY_COLORS, TIME_COLORS
-from shardwise.report.charts.estimate_parts import MEMORY_NAMES
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.report.charts.common import COMPONENT_NAMES, GREY, MEMORY_COLORS, TIME_COLORS
+from shardwise.report.charts.estimate_parts import MEMORY_NAMES, comm_part
 from shardwise.report.console import GIB, percent, seconds
 
 _NO_LIMIT = 2.0**50
@@ -28,27 +29,14 @@ class _Part:
 def time_html(found: Estimate) -> str:
     """Components of the step, with the interval of measured runs, and what communication hides."""
     step, interval = found.step_time_s, found.interval
-    longest = max(step, interval.high_s if interval else step)
-    parts = [
-        _Part(
-            name=COMPONENT_NAMES.get(name, name),
-            color=TIME_COLORS[name],
-            size=time,
-            words=seconds(time),
-        )
-        for name, time in found.time_s.items()
-        if time > 0
-    ]
+    parts = [_time_part(name, time) for name, time in found.time_s.items() if time > 0]
     hidden = [
-        _Part(
-            name=f"{axis} communication, hidden",
-            color=TIME_COLORS[f"{axis}_comm"],
-            size=comm.total - comm.exposed,
-            words=seconds(comm.total - comm.exposed),
-        )
+        _time_part(comm_part(axis), comm.total - comm.exposed, ", hidden")
         for axis, comm in found.comm_s.items()
         if comm.total - comm.exposed > _WORDLESS * _WORDLESS * step
     ]
+    hidden_s = sum(part.size for part in hidden)
+    longest = max(step, interval.high_s if interval else step, hidden_s)
     summary = ", ".join(f"{part.name} {part.words}" for part in parts)
     rows = [_bar(parts, longest, "exposed")]
     if interval is not None:
@@ -58,6 +46,15 @@ def time_html(found: Estimate) -> str:
     return (
         f'<div class="sw-bars" role="img" aria-label="{html.escape("Time of a step: " + summary)}">'
         f"<h3>Time of a step</h3>{''.join(rows)}</div>{_legend([*parts, *hidden], step)}"
+    )
+
+
+def _time_part(name: str, time: float, more: str = "") -> _Part:
+    return _Part(
+        name=COMPONENT_NAMES.get(name, name) + more,
+        color=TIME_COLORS.get(name, GREY),
+        size=time,
+        words=seconds(time),
     )
 
 
@@ -85,14 +82,12 @@ def memory_html(found: Estimate) -> str:
 
 
 def _memory_parts(stage: StageEstimate) -> Iterator[_Part]:
-    for name, color in MEMORY_COLORS.items():
-        if name == "free":
-            continue
+    for name in (*MEMORY_PARTS, "runtime"):
         size = stage.reserved - stage.total if name == "runtime" else getattr(stage, name)
         if size > 0:
             yield _Part(
                 name=MEMORY_NAMES.get(name, name),
-                color=color,
+                color=MEMORY_COLORS.get(name, GREY),
                 size=size,
                 words=f"{size / GIB:.2f} GiB",
             )

@@ -1,14 +1,11 @@
 """The tab of pinned plans, next to each other."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from nicegui import events, ui
 
-from shardwise.errors import InputError
 from shardwise.web import views
-from shardwise.web.explorer import Explorer
+from shardwise.web.explorer import Explorer, View
 from shardwise.web.plots import Chart, faults_label, show_faults
 from shardwise.web.state import State
 
@@ -35,28 +32,26 @@ class CompareTab:
 
     async def renew(self) -> None:
         """Compute all pinned plans."""
-        pins = self._explorer.state.pinned
-        names = [chr(ord("A") + position) for position in range(len(pins))]
-        self._table.set_visibility(bool(pins))
-        if not pins:
-            show_faults(self._faults, [])
-            self._show_charts({})
-            return
-        try:
-            questions = [State.of_query(pin).question() for pin in pins]
-        except InputError as error:
-            show_faults(self._faults, [str(fault) for fault in error.faults])
-            return
-        explorer = self._explorer
-        view = await explorer.ask(views.compare_view, questions, names, explorer.is_dark)
-        show_faults(self._faults, view["faults"])
-        self._table.rows = view.get("rows", [])
-        self._table.update()
-        self._show_charts(view.get("charts", {}))
+        self.show(await self._answer())
 
-    def _show_charts(self, figures: Mapping[str, Any]) -> None:
+    async def _answer(self) -> View:
+        explorer = self._explorer
+        pins = explorer.state.pinned
+        if not pins:
+            return {"faults": []}
+        questions = [State.of_query(pin).question() for pin in pins]
+        names = [chr(ord("A") + position) for position in range(len(pins))]
+        return await explorer.ask(views.compare_view, questions, names, explorer.is_dark)
+
+    def show(self, view: View) -> None:
+        """Show a view."""
+        show_faults(self._faults, view["faults"])
+        rows = view.get("rows", [])
+        self._table.set_visibility(bool(rows))
+        self._table.rows = rows
+        self._table.update()
         for name, chart in self._charts.items():
-            chart.show(figures.get(name))
+            chart.show(view.get("charts", {}).get(name))
 
     def _row_clicked(self, event: events.GenericEventArguments) -> None:
         """Load a pinned plan into the page."""

@@ -2,12 +2,11 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 from nicegui import ui
 
 from shardwise.web import views
-from shardwise.web.explorer import Explorer
+from shardwise.web.explorer import Explorer, View
 from shardwise.web.export_button import ExportButton
 from shardwise.web.plots import Chart, faults_label, show_faults
 
@@ -53,28 +52,29 @@ class EstimateTab:
         view = await explorer.ask(
             views.estimate_view, explorer.state.question(), opened, explorer.is_dark
         )
-        self._show(view)
-        self._nearest.set_visibility(False)
+        self.show(view)
         if view["faults"] or not view["fits"]:
             await asyncio.sleep(_QUIET_S)
-            await self._offer_nearest()
+            near = await explorer.ask(views.nearest_view, explorer.state.question())
+            self._offer_nearest(near, view["faults"])
 
-    async def _offer_nearest(self) -> None:
-        """Offer the nearest plan that is legal and fits."""
-        explorer = self._explorer
-        view = await explorer.ask(views.nearest_view, explorer.state.question())
-        if view.get("fields"):
-            self._fields = view["fields"]
-            self._nearest.set_text(f"Nearest plan that runs: {view['words']}")
+    def _offer_nearest(self, near: View, faults: list[str]) -> None:
+        """Offer the nearest plan that is legal and fits, or say why there is none."""
+        show_faults(self._faults, list(dict.fromkeys([*faults, *near["faults"]])))
+        if near.get("fields"):
+            self._fields = near["fields"]
+            self._nearest.set_text(f"Nearest plan that runs: {near['words']}")
             self._nearest.set_visibility(True)
 
     def _take_nearest(self) -> None:
         explorer = self._explorer
         explorer.set_state(replace(explorer.state, strategy=self._fields), show=True)
 
-    def _show(self, view: dict[str, Any]) -> None:
+    def show(self, view: View) -> None:
+        """Show a view."""
         faults = view["faults"]
         show_faults(self._faults, faults)
+        self._nearest.set_visibility(False)
         self._facts.set_visibility(not faults)
         for name, bars in self._bars.items():
             bars.set_content(view.get(name, ""))

@@ -1,23 +1,26 @@
 """What one client's page shows: its plan, its theme, and the answers that it waits for."""
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from nicegui import ui
 
-from shardwise.errors import InputError, ShardwiseError
-from shardwise.web.state import State
-from shardwise.web.workers import Jobs, Pool
+from shardwise.web.state import MOST_PINS, State
+from shardwise.web.workers import Jobs, Pool, faults_of
 
-MOST_PINS = 8
-"""Plans that are compared at most."""
+View = dict[str, Any]
 
 
-async def _nothing() -> None:
-    """Renew nothing: the page is not built yet."""
+class Tab(Protocol):
+    """A tab of the page."""
+
+    async def renew(self) -> None:
+        """Compute what follows from the state of the page, and show it."""
+
+    def show(self, view: View) -> None:
+        """Show a view in place of an older one; one with `faults` shows these alone."""
 
 
 class Explorer:
@@ -28,12 +31,14 @@ class Explorer:
         self.state = State()
         self.show_inputs: Callable[[], None] = lambda: None
         """Puts the state into the inputs."""
-        self.renew: Callable[[], Awaitable[None]] = _nothing
-        """Renews the open tab."""
+        self.open_tab: Callable[[], Tab] | None = None
+        """Returns the tab that is shown; None: the page is not built yet."""
         self.prefers_dark = False
         """Theme of the browser."""
         self._dark = ui.dark_mode(value=None)
         self._task: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        ui.context.client.on_delete(self._close)
 
     @property
     def is_dark(self) -> bool:
@@ -62,20 +67,30 @@ class Explorer:
         ui.run_javascript(f"history.replaceState(null, '', '?{query}')")
         if self._task is not None:
             self._task.cancel()
-        self._task = asyncio.create_task(self._renew())
+        if self.open_tab is not None:
+            tab = self.open_tab()
+            self._task = self.start(tab.renew(), tab.show)
 
-    async def _renew(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.renew()
+    def start(
+        self, work: Coroutine[Any, Any, None], show: Callable[[View], None]
+    ) -> asyncio.Task[None]:
+        """Do the work of a tab in the background, until the page is closed."""
+        task = asyncio.create_task(guarded(work, show))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
-    async def ask(self, view: Callable[..., Any], *arguments: Any) -> Any:
-        """Compute a view in a worker; faults come back as `faults`."""
+    def _close(self) -> None:
+        """Stop the work: nobody sees what it finds."""
+        for task in self.tasks:
+            task.cancel()
+
+    async def ask(self, view: Callable[..., View], *arguments: Any) -> View:
+        """Compute a view in a worker; what goes wrong comes back as `faults`."""
         try:
             return await self.pool.run(view, *arguments)
-        except InputError as error:
-            return {"faults": [str(fault) for fault in error.faults]}
-        except ShardwiseError as error:
-            return {"faults": [str(error)]}
+        except Exception as error:  # noqa: BLE001 - the page shows every fault
+            return faults_view(error)
 
     def pin(self) -> None:
         """Add the plan of the page to those that are compared."""
@@ -87,3 +102,16 @@ class Explorer:
         else:
             self.set_state(replace(self.state, pinned=(*self.state.pinned, address)))
             ui.notify("Pinned", type="positive")
+
+
+async def guarded(work: Awaitable[None], show: Callable[[View], None]) -> None:
+    """Do the work of a tab; if it fails, show why, in place of older figures."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - the page shows every fault
+        show(faults_view(error))
+
+
+def faults_view(error: Exception) -> View:
+    """Return the view of an error."""
+    return {"faults": [str(fault) for fault in faults_of(error)]}

@@ -6,7 +6,7 @@ from nicegui import ui
 
 from shardwise.interop.launchers import LAUNCHERS
 from shardwise.web import views
-from shardwise.web.explorer import Explorer
+from shardwise.web.explorer import Explorer, View, guarded
 from shardwise.web.plots import faults_label, show_faults
 
 
@@ -23,24 +23,30 @@ class ExportButton:
             first = next(iter(titles), None)
             self._launcher = ui.select(titles, value=first, label="launcher")
             self._launcher.props("dense outlined").classes("w-full").mark("launcher")
-            self._launcher.on_value_change(self._write)
-            self._nearest = ui.checkbox("the nearest plan that it can run", on_change=self._write)
+            self._launcher.on_value_change(self._renew)
+            self._nearest = ui.checkbox("the nearest plan that it can run", on_change=self._renew)
             self._faults = faults_label()
             self._files = ui.column().classes("w-full")
             ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
 
     async def _open(self) -> None:
         self._dialog.open()
-        await self._write()
+        await self._renew()
+
+    async def _renew(self) -> None:
+        """Write the plan of the page for the chosen launcher."""
+        await guarded(self._write(), self.show)
 
     async def _write(self) -> None:
-        """Write the plan of the page for the chosen launcher."""
         explorer = self._explorer
         question: dict[str, Any] = {
             **explorer.state.question(),
             "nearest": bool(self._nearest.value),
         }
-        view = await explorer.ask(views.export_view, question, str(self._launcher.value))
+        self.show(await explorer.ask(views.export_view, question, str(self._launcher.value)))
+
+    def show(self, view: View) -> None:
+        """Show the files of a view."""
         show_faults(self._faults, view["faults"])
         self._files.clear()
         with self._files:

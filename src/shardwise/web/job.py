@@ -58,9 +58,10 @@ class JobBar:
                 self._words.set_text(f"{job.state}: {share:.0%}{best or ''}")
                 await asyncio.sleep(_LOOK_EVERY_S)
         finally:
-            self._idle()
             if job.state in ("waiting", "running"):
                 self._jobs.cancel(job.id)
+            if not self._button.is_deleted:
+                self._idle()
         self._words.set_text("" if job.state == "done" else job.state)
         if job.result is not None:
             return dict(job.result)

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fastapi import FastAPI, Request
-from nicegui import events, ui
+import nicegui
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from nicegui import Client, events, ui
 
 from shardwise import catalog
 from shardwise.errors import InputError
@@ -19,19 +21,55 @@ from shardwise.web.search_tab import SearchTab
 from shardwise.web.state import MOST_BYTES, Named, State
 from shardwise.web.style import SCRIPT, STYLE
 from shardwise.web.sweep_tab import SweepTab
-from shardwise.web.workers import Jobs, Pool
+from shardwise.web.workers import Jobs, Pool, faults_of
+
+MOST_PAGES = 100
+"""Open at a time; each needs about 1.3 MiB."""
+_CONNECT_SECONDS = 20
+# NiceGUI's element for uploads adds a route for each page, which FastAPI's caches keep for ever.
+_READ_FILE = f"""
+async (event) => {{
+  const file = event.target.files[0];
+  let text = null;
+  if (!file) return;
+  try {{
+    const bytes = file.size > {MOST_BYTES} ? null : await file.arrayBuffer();
+    if (bytes) text = new TextDecoder("utf-8", {{fatal: true}}).decode(bytes);
+  }} catch (error) {{}}
+  emit(file.name, text);
+  event.target.value = "";
+}}
+"""
 
 
 def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
     """Add the page to a server."""
 
     @ui.page("/", title="shardwise", response_timeout=30)
-    async def page(request: Request) -> None:
+    async def page(request: Request, client: Client) -> Response | None:
+        if sum(one.page is client.page for one in Client.instances.values()) > MOST_PAGES:
+            client.delete()
+            headers = {"Retry-After": str(_CONNECT_SECONDS)}
+            return PlainTextResponse("too many pages are open; try again later", 503, headers)
         ui.add_css(STYLE)
         ui.add_head_html(SCRIPT)
-        Page(Explorer(pool, jobs)).build(str(request.url.query))
+        shown = Page(Explorer(pool, jobs))
+        shown.build(str(request.url.query))
+        try:
+            await client.connected(timeout=_CONNECT_SECONDS)  # the response is sent meanwhile
+        except TimeoutError:
+            client.delete()
+        if client.id in Client.instances:
+            await shown.opened()
+        return None
 
+    # NiceGUI's own answer is a page, which stays for a minute.
+    nicegui.app.add_exception_handler(404, _not_found)
     ui.run_with(app, title="shardwise", favicon="⛁", dark=None, reconnect_timeout=30)
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return PlainTextResponse(f"{request.url.path}: no such page", 404)
 
 
 class Page:
@@ -56,13 +94,14 @@ class Page:
                 self._build_inputs()
             with ui.element("section").classes("sw-results").props('aria-label="Results"'):
                 self._build_tabs()
-        self._explorer.show_inputs, self._explorer.renew = self.show_inputs, self._renew
+        self._explorer.show_inputs = self.show_inputs
+        self._explorer.open_tab = lambda: self._tabs[self._explorer.state.tab]
         self.show_inputs()
+        ui.on_exception(self._failed)
         for fault in faults:
             ui.notify(fault, type="negative", timeout=0, close_button="Close")
-        ui.timer(0, self._opened, once=True)
 
-    async def _opened(self) -> None:
+    async def opened(self) -> None:
         """Ask the browser for its theme, then show the first answer."""
         with contextlib.suppress(TimeoutError):
             query = "window.matchMedia('(prefers-color-scheme: dark)').matches"
@@ -129,18 +168,11 @@ class Page:
             select = ui.select(catalog.names(folder), label=kind, with_input=True)
             select.props("dense outlined options-dense").classes("grow").mark(kind)
             select.on_value_change(lambda event: self._chose(kind, event.value))
-            upload = ui.upload(
-                on_upload=lambda event: self._uploaded(kind, event),
-                on_rejected=lambda: ui.notify(
-                    f"files of at most {MOST_BYTES // 1024} KiB", type="negative"
-                ),
-                max_file_size=MOST_BYTES,
-                auto_upload=True,
-            ).classes("hidden")
-            button = ui.button(icon="upload_file", on_click=lambda: upload.run_method("pickFiles"))
-            button.props(f'flat dense round aria-label="Upload a {kind} file"').mark(
-                f"{kind}-upload"
-            )
+            chooser = ui.element("input").props("type=file").classes("hidden").mark(f"{kind}-file")
+            chooser.on("change", lambda event: self._uploaded(kind, event), js_handler=_READ_FILE)
+            button = ui.button(icon="upload_file").mark(f"{kind}-upload")
+            button.props(f'flat dense round aria-label="Upload a {kind} file"')
+            button.on("click", js_handler=f"() => getHtmlElement({chooser.id}).click()")
             button.tooltip(f"Upload a {kind}: shardwise, Hugging Face config.json, Calculon, ...")
         self._selects[kind] = select
 
@@ -176,21 +208,23 @@ class Page:
         )
         self._panels.set_value(self._explorer.state.tab)
 
-    async def _renew(self) -> None:
-        await self._tabs[self._explorer.state.tab].renew()
+    @staticmethod
+    def _failed(error: Exception) -> None:
+        """Say what went wrong in the handler of an event; NiceGUI has logged it."""
+        ui.notify("\n".join(map(str, faults_of(error))), type="negative", multi_line=True)
 
     def _chose(self, kind: str, name: Any) -> None:
         named: Named = getattr(self._explorer.state, kind)
         if name and name != named.name:
             self._explorer.set_state(self._explorer.state.with_named(kind, Named(name=str(name))))
 
-    async def _uploaded(self, kind: str, event: events.UploadEventArguments) -> None:
+    async def _uploaded(self, kind: str, event: events.GenericEventArguments) -> None:
         """Read a file that a user sent: as data, never as a path."""
-        name = event.file.name.rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
-        try:
-            text = (await event.file.read()).decode()
-        except UnicodeDecodeError:
-            ui.notify(f"{name}: is not UTF-8 text", type="negative")
+        path, text = event.args
+        name = str(path).rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
+        if text is None or len(text.encode()) > MOST_BYTES:
+            problem = f"is not UTF-8 text of at most {MOST_BYTES // 1024} KiB"
+            ui.notify(f"{name}: {problem}", type="negative")
             return
         view = await self._explorer.ask(views.uploaded, kind, name, text)
         if view.get("faults"):

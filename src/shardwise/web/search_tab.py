@@ -1,6 +1,5 @@
 """The tab of a search: progress, best plans, Pareto front and heat map; a click loads a plan."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SCOPES
 from shardwise.web import views
 from shardwise.web.controls import SIZES, label_of
-from shardwise.web.explorer import Explorer
+from shardwise.web.explorer import Explorer, View
 from shardwise.web.job import JobBar
 from shardwise.web.plots import Chart, faults_label, show_faults
 
@@ -33,7 +32,6 @@ class SearchTab:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._view: Mapping[str, Any] = {}
-        self._task: asyncio.Task[None] | None = None
         ui.label(
             "Searches all layouts for the model, system, GPUs, batch, types and stack of the page."
         ).classes("sw-hint")
@@ -65,7 +63,10 @@ class SearchTab:
         """Leave the answer of the last search: a new one starts with the button."""
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._search())
+        self._explorer.start(self._search(), self.show)
+
+    async def _search(self) -> None:
+        self.show(await self._job.run(views.search_view, self._question()))
 
     def _question(self) -> dict[str, Any]:
         state = self._explorer.state
@@ -82,18 +83,17 @@ class SearchTab:
             "dark": self._explorer.is_dark,
         }
 
-    async def _search(self) -> None:
-        view = await self._job.run(views.search_view, self._question())
+    def show(self, view: View) -> None:
+        """Show a view."""
         show_faults(self._faults, view["faults"])
-        if view["faults"] or "rows" not in view:
-            return
         self._view = view
-        self._summary.set_text(view["summary"])
-        self._table.set_visibility(bool(view["rows"]))
-        self._table.rows = view["rows"]
+        self._summary.set_text(view.get("summary", ""))
+        rows = view.get("rows", [])
+        self._table.set_visibility(bool(rows))
+        self._table.rows = rows
         self._table.update()
         for name, chart in self._charts.items():
-            chart.show(view["charts"].get(name))
+            chart.show(view.get("charts", {}).get(name))
 
     def _best(self, rank: int) -> Mapping[str, str]:
         return dict(self._view["best"][rank - 1])

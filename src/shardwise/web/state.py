@@ -23,6 +23,8 @@ _DATA = {"model": "model-data", "system": "system-data"}
 _TABS = ("estimate", "search", "sweep", "compare")
 MOST_BYTES = 65_536
 """Of a model or system that is in an address, unpacked."""
+MOST_PINS = 8
+"""Plans that are compared at most."""
 _START = {"gpus": "64", "global_batch_size": "256", "tp": "8"}
 
 
@@ -118,6 +120,8 @@ class State:
             raise InputError([Fault(source="address", field=k, problem="unknown") for k in unknown])
         figures = dict(text.partition("=")[::2] for key, text in pairs if key == "figure")
         pins = tuple(text for key, text in pairs if key == "pin")
+        if len(pins) > MOST_PINS:
+            raise InputError(Fault.of("pin", len(pins), f"at most {MOST_PINS} plans", "address"))
         return replace(state, tab=tab, strategy=strategy, figures=figures, pinned=pins)
 
     def command(self, verb: str = "estimate") -> str:

@@ -1,13 +1,12 @@
 """The tab of a sweep: a figure of the system against the step time."""
 
-import asyncio
 from typing import Any
 
 from nicegui import ui
 
 from shardwise.web import views
 from shardwise.web.controls import SIZES
-from shardwise.web.explorer import Explorer
+from shardwise.web.explorer import Explorer, View
 from shardwise.web.job import JobBar
 from shardwise.web.plots import Chart, faults_label, show_faults
 
@@ -23,7 +22,6 @@ class SweepTab:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._system: object = None
-        self._task: asyncio.Task[None] | None = None
         with ui.row().classes("items-end w-full"):
             self._figure = ui.select([], label="figure", with_input=True).classes("w-64")
             self._values = ui.input("values", value="0.5x,1x,2x").classes("w-48")
@@ -39,19 +37,11 @@ class SweepTab:
     async def renew(self) -> None:
         """List the figures of the system, if it is another one."""
         system = self._explorer.state.system
-        if system == self._system:
-            return
-        self._system = system
-        figures = await self._explorer.ask(views.figures_view, system.value)
-        if isinstance(figures, dict):
-            show_faults(self._faults, figures["faults"])
-            return
-        names = [str(one["figure"]) for one in figures]
-        usual = next((name for name in names if name in _USUAL), names[0])
-        self._figure.set_options(names, value=usual)
+        if system != self._system:
+            self.show(await self._explorer.ask(views.figures_view, system.value))
 
     def _start(self) -> None:
-        self._task = asyncio.create_task(self._sweep())
+        self._explorer.start(self._sweep(), self.show)
 
     async def _sweep(self) -> None:
         state = self._explorer.state
@@ -62,8 +52,16 @@ class SweepTab:
             "space": {name: text for name, text in state.strategy.items() if name in _WORK},
             "dark": self._explorer.is_dark,
         }
-        view = await self._job.run(views.sweep_view, question)
+        self.show(await self._job.run(views.sweep_view, question))
+
+    def show(self, view: View) -> None:
+        """Show the points of a sweep, or the figures that can be varied."""
         show_faults(self._faults, view["faults"])
-        figures = list(view.get("charts", {}).values())
+        charts = list(view.get("charts", {}).values())
         for position, chart in enumerate(self._charts):
-            chart.show(figures[position] if position < len(figures) else None)
+            chart.show(charts[position] if position < len(charts) else None)
+        if "figures" in view:
+            self._system = self._explorer.state.system
+            names = [str(one["figure"]) for one in view["figures"]]
+            usual = next((name for name in names if name in _USUAL), names[0])
+            self._figure.set_options(names, value=usual)

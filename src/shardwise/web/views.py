@@ -17,6 +17,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.report.charts.plans import degrees
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.web.bars import memory_html, time_html
+from shardwise.web.questions import check_cost
 
 View = dict[str, Any]
 PLAN_FIELDS = (
@@ -30,6 +31,8 @@ _DARK_INK, _DARK_GRID = "#e6edf3", "#3a424c"
 _TITLE_HEIGHT, _LEAST_MARGIN, _LEAST_HEIGHT = 66, 30, 160
 _MOST_PLANS, _MOST_POINTS = 15, 200
 _MOST_BYTES = 2**20
+# Of micro-batches through virtual stages; they take some seconds.
+_MOST_PASSES = 100_000
 
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
@@ -48,14 +51,16 @@ def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool
     with files.catalog_only():
         try:
             model, system, strategy = inputs_of(question)
+            check_cost(model, strategy)
             found = estimate(model, system, strategy, operations="roofline" in charts)
-            drawn = _estimate_charts(found, (model, system, strategy), charts)
+            notes = _notes(found)
+            drawn = _estimate_charts(found, (model, system, strategy), charts, notes)
         except InputError as error:
             return {"faults": [str(fault) for fault in error.faults]}
     return {
         "faults": [],
         "facts": facts(found),
-        "notes": _notes(found),
+        "notes": notes,
         "time": time_html(found),
         "memory": memory_html(found),
         "fits": found.fits,
@@ -98,8 +103,12 @@ def _notes(found: Estimate) -> list[str]:
 
 
 def _estimate_charts(
-    found: Estimate, inputs: tuple[Model, System, Strategy], wanted: Sequence[str]
+    found: Estimate,
+    inputs: tuple[Model, System, Strategy],
+    wanted: Sequence[str],
+    notes: list[str],
 ) -> dict[str, Any]:
+    """Charts by name; a timeline that cannot be drawn is a note."""
     from shardwise.report.charts.roofline import roofline  # noqa: PLC0415 - plotly is slow to import
     from shardwise.report.charts.timeline import pipeline_timeline  # noqa: PLC0415
     from shardwise.report.trace import trace  # noqa: PLC0415
@@ -107,7 +116,13 @@ def _estimate_charts(
     drawn: dict[str, Any] = {}
     if "roofline" in wanted:
         drawn["roofline"] = roofline(found, inputs[1])
-    if "timeline" in wanted:
+    passes = found.micro_batches * len(found.stages) * found.strategy["vpp"]
+    if "timeline" in wanted and passes > _MOST_PASSES:
+        notes.append(
+            f"No timeline: {passes:,} passes of micro-batches are more than the {_MOST_PASSES:,} "
+            "that a server simulates; a smaller batch shows the same pattern."
+        )
+    elif "timeline" in wanted:
         drawn["timeline"] = pipeline_timeline(trace(*inputs).timeline)
     return drawn
 
@@ -239,12 +254,12 @@ def sweep_view(
     }
 
 
-def figures_view(system: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+def figures_view(system: str | Mapping[str, Any]) -> View:
     """Figures of a system that a sweep can vary."""
     from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
-        return figure_list(System.load(system))
+        return {"faults": [], "figures": figure_list(System.load(system))}
 
 
 def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
@@ -258,7 +273,9 @@ def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], d
     with files.catalog_only():
         for name, question in zip(names, questions, strict=True):
             try:
-                found[name] = estimate(*inputs_of(question))
+                model, system, strategy = inputs_of(question)
+                check_cost(model, strategy, plans=len(questions))
+                found[name] = estimate(model, system, strategy)
             except InputError as error:
                 faults += [f"{name}: {fault}" for fault in error.faults]
         rows = [_compared(name, one) for name, one in found.items()]
@@ -289,6 +306,7 @@ def nearest_view(question: Mapping[str, Any]) -> View:
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)
+        check_cost(model, strategy, nearest=True)
         blamed: set[str] = set()
         try:
             estimate(model, system, strategy)
@@ -361,6 +379,7 @@ def export_view(question: Mapping[str, Any], launcher: str) -> View:
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)
+        check_cost(model, strategy, nearest=True)  # a refusal names the nearest plan
         found = export(launcher, model, system, strategy, nearest=bool(question.get("nearest")))
         names = download_names(model.name, found.files)
         notes = found.read_back.lines(found.estimate)

@@ -5,8 +5,8 @@ estimate. Numbers of processes, waiting questions and seconds are bounded.
 """
 
 import asyncio
-import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import secrets
@@ -23,6 +23,7 @@ from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError, ShardwiseError
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _CONTEXT = multiprocessing.get_context("spawn")
 _MOST_WAITING = 256
 _MOST_SECONDS = 20.0
@@ -41,28 +42,69 @@ def _warm_up() -> None:
     estimate("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 8}).to_dict()
 
 
-def _alive() -> int:
-    return os.getpid()
+def faults_of(error: Exception) -> tuple[Fault, ...]:
+    """What a client reads about an error; details of an unexpected one go to the server's log."""
+    if isinstance(error, InputError):
+        return error.faults
+    if isinstance(error, ShardwiseError):
+        return (Fault(problem=str(error)),)
+    _log.error("unexpected error", exc_info=error)
+    problem = f"internal error ({type(error).__name__}); details are in the log of the server"
+    return (Fault(source="server", problem=problem),)
+
+
+class _Worker:
+    """One process, which answers one question at a time."""
+
+    def __init__(self) -> None:
+        self._executor = self._started()
+
+    @staticmethod
+    def _started() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_warm_up)
+
+    async def answer(self, seconds: float, work: Callable[..., T], *arguments: Any) -> T:
+        """Run a function; a process that takes too long, or dies, is replaced."""
+        try:
+            # A new process first imports; that is not part of the time of the question.
+            await asyncio.wrap_future(self._executor.submit(os.getpid))
+            future = asyncio.wrap_future(self._executor.submit(work, *arguments))
+            return await asyncio.wait_for(future, seconds)
+        except (TimeoutError, BrokenProcessPool, asyncio.CancelledError):
+            self.stop()
+            self._executor = self._started()
+            raise
+
+    def stop(self) -> None:
+        """Stop the process, whatever it does."""
+        for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no other way before Python 3.14
+            process.kill()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Pool:
     """Processes for answers that take milliseconds."""
 
     def __init__(self, processes: int) -> None:
-        self._processes = processes
+        self._workers = [_Worker() for _ in range(processes)]
+        self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
+        for worker in self._workers:
+            self._idle.put_nowait(worker)
         self._waiting = 0
-        self._pool = self._started()
-
-    def _started(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._processes, mp_context=_CONTEXT, initializer=_warm_up)
 
     async def ready(self) -> None:
         """Wait until all processes are there."""
-        tasks = [asyncio.wrap_future(self._pool.submit(_alive)) for _ in range(self._processes)]
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*(self.run(os.getpid) for _ in self._workers))
 
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def run(
+        self, work: Callable[..., T], *arguments: Any, most_seconds: float = _MOST_SECONDS
+    ) -> T:
         """Run a function of a module in a process.
+
+        Parameters
+        ----------
+        most_seconds
+            Of the function alone: the time until a process is free does not count.
 
         Raises
         ------
@@ -75,31 +117,31 @@ class Pool:
             raise BusyError("the server is busy; try again in a few seconds")
         self._waiting += 1
         try:
-            future = self._pool.submit(work, *arguments)
-            return await asyncio.wait_for(asyncio.wrap_future(future), _MOST_SECONDS)
+            worker = await self._idle.get()
+        finally:
+            self._waiting -= 1
+        # If nobody waits for the answer any more, the worker is idle only when it has ended.
+        answer = self._answer(worker, most_seconds, work, *arguments)
+        return await asyncio.shield(asyncio.create_task(answer))
+
+    async def _answer(
+        self, worker: _Worker, seconds: float, work: Callable[..., T], *arguments: Any
+    ) -> T:
+        try:
+            return await worker.answer(seconds, work, *arguments)
         except TimeoutError:
-            self._restart()
-            problem = f"took more than {_MOST_SECONDS:g} s and was stopped"
+            problem = f"took more than {seconds:g} s and was stopped"
             raise InputError(Fault(source="question", problem=problem)) from None
         except BrokenProcessPool:
-            self._restart()
             problem = "could not be answered: its process ended"
             raise InputError(Fault(source="question", problem=problem)) from None
         finally:
-            self._waiting -= 1
-
-    def _restart(self) -> None:
-        """Replace all processes; questions in them fail."""
-        old, self._pool = self._pool, self._started()
-        for process in list((old._processes or {}).values()):  # noqa: SLF001 - no other way to stop one
-            process.terminate()
-        old.shutdown(wait=False, cancel_futures=True)
+            self._idle.put_nowait(worker)
 
     def close(self) -> None:
         """Stop all processes."""
-        for process in list((self._pool._processes or {}).values()):  # noqa: SLF001
-            process.terminate()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,9 +236,9 @@ class Jobs:
             job.state, started = "running", time.monotonic()
             ours, its = _CONTEXT.Pipe(duplex=False)
             process = _CONTEXT.Process(target=_search, args=(its, work, question), daemon=True)
-            process.start()
-            its.close()
             try:
+                process.start()
+                its.close()
                 while job.state == "running":
                     await asyncio.sleep(_REPORT_EVERY_S / 2)
                     job.elapsed_s = time.monotonic() - started
@@ -204,11 +246,13 @@ class Jobs:
                         _fail(job, f"took more than {self._most_seconds:g} s and was stopped")
                     elif not _receive(ours, job) and not process.is_alive():
                         _fail(job, "its process ended without an answer")
+            except Exception as error:  # noqa: BLE001 - the client must know
+                job.state, job.errors = "failed", faults_of(error)
             finally:
-                process.kill()
-                ours.close()
-                with contextlib.suppress(ValueError):
+                if process.pid is not None:
+                    process.kill()
                     process.join(1.0)
+                ours.close()
 
 
 def _fail(job: Job, problem: str) -> None:
@@ -246,6 +290,6 @@ def _search(pipe: Connection, work: Callable[..., Mapping[str, Any]], question: 
 
     try:
         pipe.send(("result", as_json(work(question, progress))))
-    except InputError as error:
-        pipe.send(("faults", error.faults))
+    except Exception as error:  # noqa: BLE001 - the client must know
+        pipe.send(("faults", faults_of(error)))
     pipe.close()

@@ -22,6 +22,7 @@ from shardwise.report.charts.estimate_parts import (
     MEMORY_NAMES,
     NO_LIMIT,
     Part,
+    comm_part,
     memory_parts,
     operation_parts,
     time_parts,
@@ -50,7 +51,7 @@ def time_bars(result: Estimate) -> Figure:
     """
     parts = sorted(time_parts(result), key=lambda part: -part.value)
     figure = _bars(parts, TIME_COLORS, _STEP, 1.0)
-    moved = {_part_of(axis): time.total - time.exposed for axis, time in result.comm_s.items()}
+    moved = {comm_part(axis): time.total - time.exposed for axis, time in result.comm_s.items()}
     hidden = {PART_NAMES[key]: value for key, value in moved.items() if value > 0}
     if hidden:
         colors = [TIME_COLORS[key] for key, value in moved.items() if value > 0]
@@ -69,11 +70,6 @@ def time_bars(result: Estimate) -> Figure:
         most = ends[1]
     axis = ("time of a step [s]", max(most, *(end for end, _ in texts.values())))
     return _ranked(figure, "Where the step goes", subtitle, len(texts) + 1, axis)
-
-
-def _part_of(axis: str) -> str:
-    """The component of the step that is the exposed communication of an axis, or offload."""
-    return axis if axis in PART_NAMES else f"{axis}_comm"
 
 
 def _hidden_bars(hidden: Mapping[str, float], colors: Sequence[str]) -> Trace:

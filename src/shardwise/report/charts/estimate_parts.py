@@ -83,6 +83,11 @@ def _time_hover(result: Estimate, part: str) -> str:
     return "<br>".join(lines)
 
 
+def comm_part(axis: str) -> str:
+    """The part of the step that is the exposed communication of an axis, or offload."""
+    return axis if axis in PART_NAMES else f"{axis}_comm"
+
+
 def memory_parts(result: Estimate) -> list[Part]:
     """Return the memory of the peak-memory stage by component, free memory included.
 
