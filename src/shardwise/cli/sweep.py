@@ -234,7 +234,7 @@ def command(
     )
     names = _systems(inputs.system, more)
     if theirs.reference is not None:
-        others = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures}
+        others: dict[str, Any] = {"fixed": fixed, "sensitivity": sensitivity, "figures": figures}
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})

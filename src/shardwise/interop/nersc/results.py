@@ -124,7 +124,7 @@ def write_grid(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> None:
 
     It has one record per feasible point, with the columns of `rows_of`, and no pickled objects.
     """
-    rows = rows_of([search | {"best": search["best"][:1]} for search in searches])
+    rows = rows_of([{**search, "best": search["best"][:1]} for search in searches])
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [np.array([row.get(name, np.nan) for row in rows]) for name in names]
     content = io.BytesIO()

@@ -112,11 +112,11 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
     show(Text(f"{summary}; {feasible:,} are feasible, found in {elapsed_s:.2f} s"))
     with_days = any("days" in one for search in searches for one in search["best"])
     heads = ("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s", "time", "memory")
-    heads += ("days",) if with_days else ()
-    table = plain_table(*places[0], *heads, optional=("panels", "in a domain", "memory", "micro"))
+    days = ["days"] if with_days else []
+    table = plain_table(*places[0], *heads, *days, optional=("panels", "in a domain", "memory", "micro"))
     reasons = {}
     for place, search in zip(places, searches, strict=True):
-        cells = ["-"] * len(heads)
+        cells = ["-"] * (len(heads) + len(days))
         if search["best"]:
             best = search["best"][0]
             cells = [*_degrees(best), f"{best['throughput']:.6g}", _own("t", best["stats"]["t"])]
