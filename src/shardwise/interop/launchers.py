@@ -235,7 +235,9 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
     own = Stack.load(launcher.stack)
     if plan.strategy.loaded_stack().name in (own.name, *launcher.other_stacks):
         return ()
-    strategy = plan.strategy.model_copy(update={"stack": own})
+    # Defaults of the other stack count as set, too: they are written.
+    fields = {name: getattr(plan.strategy, name) for name in type(plan.strategy).model_fields}
+    strategy = plan.strategy.model_copy(update=fields | {"stack": own})
     found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
     return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]
 
