@@ -25,11 +25,13 @@ import numpy as np
 
 import fuzz
 import shardwise
-from shardwise.cli import run
+from shardwise.cli import run, streams
 
 _CODES = (0, 1, 2, 130)
 _NOTE = re.compile(r"nearest plan that |note: |\S+: (not used|is of stack|.* also has )")
 """Lines of stderr before those of faults: what was read, and what would do."""
+_UNEXPECTED = re.compile(r"unexpected (\w+): (.*?)(?: \((\S+?):\d+\))?; a fault of shardwise")
+"""What a command prints of an exception that nothing expected."""
 _LONGEST = 1500
 """Characters of a line of stderr: a source, a field, a value and all allowed words."""
 _NOT_FINITE = re.compile(r"(?<![\w.\-/'\"])-?(?:nan|NaN|inf|Infinity)(?![\w.\-/'\"]| Fabric)")
@@ -129,6 +131,7 @@ def _in_process(
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
+        streams.prepare()
         try:
             code = run(words)
         except Exception as error:  # noqa: BLE001 - what is looked for
@@ -170,6 +173,8 @@ def _of_texts(case: fuzz.Case, code: int | None, out: str, err: str) -> list[str
     faults = []
     if "Traceback (most recent call last)" in err + out:
         faults.append(f"traceback: {err.strip().splitlines()[-1:]}")
+    elif found := _UNEXPECTED.search(err):
+        faults.append(f"raised {found[1]} at {found[3]}: {found[2][:200]}")
     elif "Warning:" in err:
         faults.append(f"warning: {err.strip()[:200]}")
     log_lines = "--verbose" in case["words"]

@@ -4,12 +4,19 @@ import gzip
 import json
 import os
 import stat
+from collections import UserDict, deque
+from datetime import date
+from pathlib import PurePosixPath
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from shardwise import InputError, Model, Strategy, System
+from shardwise.config.enums import Dtype
 from shardwise.config.files import read_mapping, write_mapping, write_text
 from shardwise.config.parse import parse
+from shardwise.config.plain import plain
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.yml", "a.json", "a.yaml.gz", "a.json.gz"])
@@ -173,3 +180,34 @@ def test_aliases_of_other_programs_are_read_within_the_limits():
     ):
         with pytest.raises(InputError, match=told):
             value_of(text)
+
+
+UNPLAIN = [
+    (Dtype.BF16, "bf16"),
+    ({Dtype.BF16: 1, 2: True}, {"bf16": 1, "2": True}),
+    (MappingProxyType({"a": (Dtype.FP32, 1)}), {"a": ["fp32", 1]}),
+    (UserDict(a=deque([1])), {"a": [1]}),
+    (np.float64(0.5), 0.5),
+    (np.int64(2), 2),
+    (np.bool_(True), True),
+    (np.str_("x"), "x"),
+    (np.array([[1.0, np.nan]]), [[1.0, None]]),
+    (float("-inf"), None),
+    (PurePosixPath("a/b"), "a/b"),
+    (date(2025, 4, 1), "2025-04-01"),
+    (frozenset({"b", "a"}), ["a", "b"]),
+    (range(2), [0, 1]),
+]
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_values_of_every_type_are_written_as_plain_ones(tmp_path, name):
+    """At any depth; a value of no such type is refused before a file is touched."""
+    path = tmp_path / name
+    write_mapping(path, MappingProxyType({"all": tuple(value for value, _ in UNPLAIN)}))
+    assert read_mapping(path) == {"all": [value for _, value in UNPLAIN]}
+    assert [type(plain(v)) for v, _ in UNPLAIN] == [type(value) for _, value in UNPLAIN]
+    old = path.read_bytes()
+    with pytest.raises(TypeError, match="cannot hold a object"):
+        write_mapping(path, {"a": object()})
+    assert path.read_bytes() == old

@@ -6,9 +6,23 @@ import statistics
 import pytest
 
 from launcher_rules import launch_faults
-from shardwise import Recipe, System, catalog, estimate, estimate_recipe, recipes, search
+from shardwise import (
+    Recipe,
+    Stack,
+    Strategy,
+    System,
+    catalog,
+    estimate,
+    estimate_recipe,
+    recipes,
+    search,
+)
 from shardwise.cli import run
+from shardwise.cli.schema import SCHEMAS
+from shardwise.config.base import ConfigBase
+from shardwise.config.files import write_mapping
 from shardwise.config.model import Model
+from shardwise.config.reliability import Reliability
 from shardwise.errors import InputError
 from shardwise.planning.recipes import measured_step_time_s
 
@@ -288,3 +302,47 @@ def test_machines_of_recipes_have_the_memory_that_they_need(estimates):
     for one in estimates.values():
         system = System.load(one.recipe["system"])
         assert one.estimate.memory_bytes.capacity == system.accelerator.memory[0].capacity
+
+
+def test_a_recipe_of_the_user_works_in_every_verb(capsys, tmp_path, monkeypatch):
+    """Its own files are found next to it; other verbs say what the file is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    Model.load("llama3-8b").to_file("own/small.yaml")
+    System.load("h100-sxm").to_file("own/gpus.yaml")
+    (tmp_path / "own" / "runtime.yaml").write_text("name: runtime\nbase: megatron-core-2025\n")
+    files = {"model": "small.yaml", "system": "gpus.yaml"}
+    strategy = EXAMPLE["strategy"] | {"stack": "runtime.yaml"}
+    write_mapping("own/mine.yaml", EXAMPLE | files | {"strategy": strategy})
+    figures = []
+    fix = ["--top", "1", *(f"--fix={axis}=1" for axis in ("tp", "pp", "cp", "micro_batch_size"))]
+    for words in (["recipes"], ["estimate", "--recipe"], ["search", *fix, "--recipe"]):
+        assert run([*words, "own/mine.yaml", "--json"]) in (0, 1)
+        figures.append(json.loads(capsys.readouterr().out))
+    assert figures[0]["estimate"]["step_time_s"] == figures[1]["step_time_s"]
+    assert figures[1]["recipe"]["name"] == figures[0]["recipe"]["name"] == "mine"
+    assert figures[2]["best"][0]["strategy"]["global_batch_size"] == 16
+    assert run(["estimate", "own/mine.yaml", "h100-sxm"]) == 2
+    assert "own/mine.yaml: is a recipe: set it with --recipe" in capsys.readouterr().err
+
+
+CONFIGS = [kind for kind in SCHEMAS.values() if issubclass(kind, ConfigBase)]
+
+
+@pytest.mark.parametrize("kind", CONFIGS, ids=lambda kind: kind.__name__)
+def test_a_file_of_any_kind_is_read_or_refused_as_any_other(kind, tmp_path):
+    """No config type is missing in a table of those whose files are recognized."""
+    held = [Model.load("llama3-8b"), System.load("h100-sxm"), Stack.load("nemo-2025")]
+    held += [
+        Recipe.load(EXAMPLE),
+        Reliability(accelerator_mtbf="1 d", checkpoint_time="1 s", restart_time="1 s"),
+        Strategy.load({"gpus": 8, "gbs": 8}),
+    ]
+    for one in held:
+        path = tmp_path / f"{type(one).__name__}.yaml"
+        write_mapping(path, one.to_dict())
+        if isinstance(one, kind):
+            assert isinstance(kind.load(path), kind)
+        else:
+            with pytest.raises(InputError):
+                kind.load(path)

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation, Overflow
 from functools import partial
 from typing import Annotated
 
@@ -90,6 +90,34 @@ _OUT_OF_RANGE = 2
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9].*?)?\s*")
 
 
+_LONGEST_WHOLE = 40
+_MOST_WHOLE = 2**63 - 1
+"""Columns have 64 bits."""
+
+
+def read_whole(text: str) -> int | None:
+    """Read a whole number as others wrote it; None where the text is none, or needs over 64 bits.
+
+    Python itself refuses numbers of thousands of digits, and reads digits of all scripts.
+    """
+    if not text.isascii() or len(text) > _LONGEST_WHOLE:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if abs(number) <= _MOST_WHOLE else None
+
+
+def read_number(text: str) -> float | None:
+    """Read a number as others wrote it; None where the text is none, NaN, or too large."""
+    try:
+        number = float(text) if text.isascii() else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _canonical_unit(unit: str) -> str:
     for alias, canonical in _ALIASES.items():
         if unit == alias or (unit.endswith(alias) and alias.startswith("FLOP")):
@@ -132,11 +160,7 @@ def parse_quantity(value: object, dimension: str) -> float:
         unit = _COUNT_ALIASES.get(unit.removesuffix("tokens").strip(), unit)
     if unit and unit not in units:
         raise ValueError(f"unit {shorten(unit)} is not one of {', '.join(units)}")
-    try:
-        result = Decimal(number) * (units[unit] if unit else 1)
-    except InvalidOperation:
-        raise ValueError(_hint(dimension)) from None
-    return float(result)
+    return _scaled(number, units[unit] if unit else 1, _hint(dimension))
 
 
 _LEAST_SIZE = 2.0**20
@@ -175,10 +199,7 @@ def read_quantity(text: str) -> tuple[float, str | None]:
         raise ValueError("is not a number, with or without a unit")
     number, unit = match.groups()
     if not unit:
-        try:
-            return float(number), None
-        except ValueError:
-            raise ValueError("is not a number, with or without a unit") from None
+        return _scaled(number, 1, "is not a number, with or without a unit"), None
     unit = _canonical_unit(unit)
     dimension = next((name for name, units in UNITS.items() if unit in units), None)
     if dimension is None:
@@ -235,12 +256,17 @@ def parse_money(value: object) -> float:
     return _positive(value, _MOST_USD, _MONEY_HINT)
 
 
-def _scaled(number: str, scale: int, hint: str) -> float:
+def _scaled(number: str, scale: Decimal | int, hint: str) -> float:
     """A number as text, times a scale."""
     try:
-        return float(Decimal(number) * scale)
+        result = float(Decimal(number) * scale)
+    except Overflow:
+        result = math.inf
     except InvalidOperation:
         raise ValueError(hint) from None
+    if not math.isfinite(result):
+        raise ValueError("is too large for a number")
+    return result
 
 
 def _positive(value: object, most: float, hint: str) -> float:

@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 no feasible answer; 2 bad input, one line per fault.
 
 import errno
 import gc
-import io
 import logging
 import os
 import re
@@ -22,8 +21,10 @@ import typer
 
 from shardwise import catalog
 from shardwise._version import __version__
+from shardwise.cli import streams
 from shardwise.cli.command_line import note_command
 from shardwise.cli.help import CONTEXT, RootGroup, VerbCommand, description_of, unknown_option
+from shardwise.cli.unexpected import line_of
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
@@ -87,9 +88,14 @@ class _NamesHandler(logging.Handler):
     """Prints which entries names mean."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line on stderr; nothing is lost if that is full."""
-        with suppress(OSError):
-            print(f"note: {record.getMessage()}", file=sys.stderr)  # noqa: T201 - as above
+        """Print a line on stderr."""
+        _print(f"note: {record.getMessage()}")
+
+
+def _print(line: str) -> None:
+    """Print a line on stderr; nothing is lost if that is full."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)  # noqa: T201 - this is the command line
 
 
 logging.getLogger("shardwise.names").addHandler(_NamesHandler())
@@ -97,7 +103,7 @@ logging.getLogger("shardwise.names").addHandler(_NamesHandler())
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    _open_closed_streams()
+    streams.prepare()
     if _COMPLETION in os.environ:
         from shardwise.cli.completion import complete  # noqa: PLC0415 - it imports this module
 
@@ -131,64 +137,34 @@ def _run(arguments: Sequence[str]) -> int:
     except ShardwiseError as error:
         return _refuse(str(error).splitlines())
     except BrokenPipeError:  # the reader closed the pipe
-        _discard_output()
+        streams.discard_output()
         return 0
-    except OSError as error:
-        if error.filename is not None or error.errno not in _STREAM_ERRORS:
-            raise
-        _discard_output()
-        return _refuse([f"standard output: cannot be written: {error.strerror}"])
     except (KeyboardInterrupt, typer.Abort):
         return _refuse(["interrupted"], code=_INTERRUPTED)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # errors of typer have it
-            raise
-        unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")
-        text = unknown_option(error) if unknown else error.format_message()
-        message = one_line(text, _MESSAGE_WIDTH)
-        return _refuse([str(Fault(source="command line", problem=message))]) if message else 2
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - also the panics of libraries in Rust
+        return _refuse(_explained(error))
     finally:
         _close_logs()
     return code if isinstance(code, int) else 0
 
 
+def _explained(error: BaseException) -> list[str]:
+    """Say what ended a command: a wrong option, a full disk, or a fault of shardwise."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _STREAM_ERRORS:
+        streams.discard_output()
+        return [f"standard output: cannot be written: {error.strerror}"]
+    if hasattr(error, "format_message"):  # errors of typer have it
+        unknown = hasattr(error, "option_name") and hasattr(error, "possibilities")
+        text = unknown_option(error) if unknown else error.format_message()
+        message = one_line(text, _MESSAGE_WIDTH)
+        return [str(Fault(source="command line", problem=message))] if message else []
+    return [line_of(error)]
+
+
 # All files raise `InputError`; other errors of these kinds are those of standard output.
 _STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-
-
-class _ClosedStream(io.TextIOBase):
-    """Standard output that was closed before the start; Python has None there."""
-
-    def write(self, text: str) -> int:
-        """Refuse any text."""
-        if not text:
-            return 0
-        raise OSError(errno.EBADF, "it is closed")
-
-    def fileno(self) -> int:
-        """Return its usual descriptor."""
-        return 1
-
-
-def _open_closed_streams() -> None:
-    """Keep closed standard streams from being None, and files from getting their descriptors."""
-    streams: tuple[object, ...] = (sys.stdin, sys.stdout, sys.stderr)
-    for descriptor, stream in enumerate(streams):
-        if stream is None:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != descriptor:
-                os.dup2(opened, descriptor)
-                os.close(opened)
-    if streams[1] is None:
-        sys.stdout = _ClosedStream()
-    if streams[2] is None:
-        sys.stderr = os.fdopen(2, "w", closefd=False)
-
-
-def _discard_output() -> None:
-    """Send the rest of standard output nowhere, so that its end is no second error."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_completion(option: str, shell: str, *others: str) -> int:
@@ -210,8 +186,7 @@ def _show_completion(option: str, shell: str, *others: str) -> int:
 
 def _refuse(lines: Sequence[str], *, code: int = 2) -> int:
     for line in lines:
-        with suppress(OSError):
-            print(f"error: {line}", file=sys.stderr)  # noqa: T201 - this is the command line
+        _print(f"error: {line}")
         logging.getLogger("shardwise").error(line)
     return code
 
@@ -358,11 +333,32 @@ def _root(
 _LOG_LINE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 
 
+class _LogFile(logging.FileHandler):
+    """A log that ends where the disk is full; the answer and its exit code stay."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - of logging
+        """Note why the log ends."""
+        self._end(sys.exception())
+
+    def close(self) -> None:
+        """Close the file, whose last lines may not fit."""
+        try:
+            super().close()
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.level <= logging.CRITICAL:
+            self.setLevel(logging.CRITICAL + 1)
+            reason = getattr(error, "strerror", None) or error
+            _print(f"note: {self.baseFilename}: cannot be written: {reason}; the log is incomplete")
+
+
 def _log_file(path: str) -> logging.Handler:
     """Append to a log, and to no other file."""
     files.check_output_path(path)
     try:
-        handler = logging.FileHandler(path, encoding="utf-8")
+        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
         with Path(path).open("rb") as stream:
             begin = stream.read(40)
     except OSError as error:

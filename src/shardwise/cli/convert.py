@@ -10,9 +10,11 @@ from shardwise import catalog
 from shardwise.cli.help import with_help
 from shardwise.cli.options import OutputOption, refuse_options
 from shardwise.cli.output import emit_json, log
+from shardwise.cli.streams import is_unicode
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
+from shardwise.config.plain import as_yaml
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -140,7 +142,8 @@ def command(
         if output is not None:
             config.to_file(output)
         else:
-            sys.stdout.write(files.as_yaml(config.to_dict(units=True)))
+            data = config.to_dict(units=True)
+            sys.stdout.write(as_yaml(data, escaped=not is_unicode(sys.stdout)))
         return 0
     if known_reference(to, "to", _TARGETS) == "nersc":
         emit_json(_for_nersc(found, file), output)

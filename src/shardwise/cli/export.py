@@ -36,7 +36,7 @@ from shardwise.estimator import estimate
 from shardwise.interop.amped.translation import AmpedCase
 from shardwise.interop.translation import known_reference
 from shardwise.report.deepflow import deepflow_text, shapes_text
-from shardwise.report.graph import check_graph_file, graph_json, write_graph
+from shardwise.report.graph import check_graph_file, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 THINGS = ("gemms", "graph", "deepflow")
@@ -207,7 +207,7 @@ def _write_graph(model: Model, system: System, strategy: Strategy, path: str | N
         check_graph_file(path)
     graph = graph_of(model, system, strategy)
     if path is None:
-        sys.stdout.write(graph_json(graph))
+        emit_json(graph.to_dict())
         return
     write_graph(graph, path)
     log.info("wrote %s", path)

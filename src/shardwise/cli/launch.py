@@ -10,6 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError, one_line
+from shardwise.units import read_whole
 
 if TYPE_CHECKING:
     from shardwise.interop.launch import Launch
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_NOTES = 20
 _NOTE_WIDTH = 300
-_MOST_DIGITS = 10
 # Fields that follow from others: a flag of one of these leaves them out.
 _FOLLOW = {
     "dp": ("gpus",),
@@ -55,9 +55,7 @@ def find_launch(
         return None
     from shardwise.interop.registry import find_launch as found_in  # noqa: PLC0415 - slow to import
 
-    text = str(gpus).strip()
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS else None
-    found = found_in(name, model=model, gpus=number)
+    found = found_in(name, model=model, gpus=read_whole(str(gpus)))
     if found is not None:
         show_not_understood(found)
     return found

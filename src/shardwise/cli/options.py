@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise import units
 from shardwise.cli.help import INPUT, OUTPUT
 from shardwise.config.base import MISSING
 from shardwise.config.strategy_fields import SHORT_NAMES
@@ -226,7 +227,7 @@ def whole_number(flag: str, text: str | None) -> int | None:
     """Read a whole number of at least 1; None without a value."""
     if text is None:
         return None
-    number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
+    number = units.read_whole(text) or 0
     if number < 1:
         raise flag_fault(flag, text, "must be a whole number of at least 1")
     return number
@@ -249,10 +250,7 @@ def positive_number(flag: str, text: str | None, example: str = "") -> float | N
     """Read a number above 0; None without a value."""
     if text is None:
         return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
+    number = units.read_number(text) or 0.0
+    if number <= 0:
         raise flag_fault(flag, text, f"must be a number above 0{example}")
     return number

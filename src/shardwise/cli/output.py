@@ -1,6 +1,5 @@
 """Output of all verbs: tables or JSON, files, progress on stderr, the log."""
 
-import json
 import logging
 import sys
 import time
@@ -9,7 +8,9 @@ from contextlib import contextmanager, suppress
 from itertools import combinations
 
 from shardwise.cli.options import flag_fault
+from shardwise.cli.streams import is_unicode
 from shardwise.config import files
+from shardwise.config.plain import as_json
 
 INTERRUPTED = 130
 """Exit code of interrupted work."""
@@ -22,12 +23,12 @@ Bar = Callable[[float, int, str], None]
 
 def emit_json(data: Mapping[str, object], output: str | None = None) -> None:
     """Print JSON, or write it to a file."""
-    plain = files.finite(data)
     if output is not None:
-        files.write_mapping(output, plain)
+        files.write_mapping(output, data)
         log.info("wrote %s", output)
         return
-    sys.stdout.write(json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    escaped = not is_unicode(sys.stdout)
+    sys.stdout.write(as_json(data, indent=2, escaped=escaped) + "\n")
 
 
 def show(

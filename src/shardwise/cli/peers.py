@@ -27,6 +27,7 @@ from shardwise.interop.calculon import reference as calculon
 from shardwise.interop.calculon.translation import CalculonCase
 from shardwise.interop.translation import known_reference
 from shardwise.parallel.process_groups import peers_of
+from shardwise.units import read_whole
 
 
 @with_help(
@@ -125,8 +126,8 @@ def _show_calculon(inputs: Inputs, rank: str | None, *, json: bool, output: str 
 
 
 def _number(rank: str, ranks: int) -> int:
-    try:
-        return int(rank)
-    except ValueError:
+    number = read_whole(rank)
+    if number is None:
         problem = f"must be a whole number; allowed: 0 to {ranks - 1}"
-        raise InputError(Fault(field="rank", value=rank, has_value=True, problem=problem)) from None
+        raise InputError(Fault(field="rank", value=rank, has_value=True, problem=problem))
+    return number

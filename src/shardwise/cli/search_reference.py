@@ -32,7 +32,7 @@ from shardwise.interop.calculon.reference import Columns
 from shardwise.interop.calculon.translation import model_for_calculon, system_for_calculon
 from shardwise.interop.translation import known_reference
 from shardwise.planning.search.store import check_file, streamed
-from shardwise.units import readable
+from shardwise.units import read_whole, readable
 
 _NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -223,10 +223,10 @@ def _calculon_axes(text: str | None, plot: str | None) -> list[str]:
 
 
 def _calculon_number(flag: str, value: str | None) -> int:
-    text = _required(flag, value).strip()
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    number = read_whole(_required(flag, value)) or 0
+    if number < 1:
         raise flag_fault(flag, value, "Calculon searches one number, of at least 1")
-    return int(text)
+    return number
 
 
 def _calculon_dtype(name: str) -> str:

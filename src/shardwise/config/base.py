@@ -28,7 +28,7 @@ from shardwise.config.enums import Word
 from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
 from shardwise.config.expressions.resolve import resolve
-from shardwise.config.problems import problem_of
+from shardwise.config.problems import problem_of, refuse_foreign
 from shardwise.errors import (
     Fault,
     InputError,
@@ -80,6 +80,9 @@ class ConfigBase(Described):
         except ValidationError as error:
             kind = type(self)
             raise InputError(faults_of(kind, error, kind.__name__.lower())) from None
+        except Exception as error:
+            refuse_foreign(fields, type(self).__name__.lower(), error)
+            raise
 
     # So that pydantic does not call it for records inside others, whose faults name their place.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -149,7 +152,7 @@ class ConfigBase(Described):
                 return cls._of_data(launch, text, text, chain.with_step(text), foreign=False)
             data = files.read_mapping(text)
             if cls.CATALOG is not None or cls.KIND is not None:
-                readers.foreign().check_kind(kind, data, text)
+                readers.foreign().check_kind(cls, data, text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         problem = cls._unknown(text)
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))
@@ -266,6 +269,9 @@ class ConfigBase(Described):
         except InputError as error:  # of a nested config, which does not know where it stands
             named = [replace(f, source=f.source or source) for f in error.faults]
             raise InputError(named) from None
+        except Exception as error:
+            refuse_foreign(data, source, error)
+            raise
 
     def explicit_fields(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that were set, as plain values, for others to be put over them.

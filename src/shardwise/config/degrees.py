@@ -13,6 +13,7 @@ from typing import Any
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, TIER_FIELDS
 from shardwise.config.extents import EXTENT_NAMES, axis_order, canonical_placement, extents_text
 from shardwise.errors import Fault, InputError
+from shardwise.units import read_whole
 
 LEVELLED_AXES = EXTENT_NAMES
 """Degrees that may be set by level."""
@@ -166,9 +167,9 @@ def _plain(by_axis: Mapping[str, _Levels], fields: Mapping[str, Any]) -> dict[st
 
 def _number(value: object) -> int:
     """A number from a field; 1 if it is unset or invalid, which is refused elsewhere."""
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
-        value = int(value)
-    return int(value) if isinstance(value, (int, float)) and value >= 1 else 1
+    if isinstance(value, str):
+        value = read_whole(value)
+    return int(value) if isinstance(value, (int, float)) and 1 <= value < float("inf") else 1
 
 
 def _members_by_tier(

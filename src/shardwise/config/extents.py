@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS
 from shardwise.errors import nearest, shorten
+from shardwise.units import read_whole
 
 EXTENT_NAMES = (*EXTENT_AXES, "ep")
 """Axes that may have extents, in the order of their text."""
@@ -94,7 +95,10 @@ def _from_text(text: str) -> dict[str, int]:
             )
         if match[1] in found:
             raise ValueError(f"names {match[1]} twice in a tier")
-        found[match[1]] = int(match[2])
+        members = read_whole(match[2])
+        if members is None:
+            raise ValueError(f"{shorten(part.strip())} has too many members")
+        found[match[1]] = members
     return _checked(found)
 
 

@@ -5,8 +5,6 @@ YAML, JSON and TOML, each also gzipped. Every failure is an `InputError` that na
 
 import gzip
 import io
-import json
-import math
 import os
 import shutil
 import stat
@@ -21,6 +19,7 @@ from typing import Any
 
 from shardwise import catalog
 from shardwise.config.parse import parse
+from shardwise.config.plain import as_json, as_yaml
 from shardwise.errors import Fault, InputError, kind_of, shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -202,11 +201,8 @@ def _fault(path: str | Path, problem: str) -> InputError:
 def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
     """Write a mapping as YAML or JSON, by the ending of the file; `.gz` compresses."""
     check_writable_ending(path)
-    if _kind(path) == ".json":
-        text = json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
-    else:
-        text = as_yaml(data)
-    write_text(path, text)
+    is_json = _kind(path) == ".json"
+    write_text(path, as_json(data, indent=2) + "\n" if is_json else as_yaml(data))
 
 
 def check_writable_ending(path: str | Path) -> None:
@@ -280,6 +276,8 @@ class _Command:
     inputs: dict[_Identity, str] = field(default_factory=dict)
     """What each is: an input, or the log."""
     outputs: set[_Identity] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    """Inputs that are no files of the package, as they were named."""
 
 
 _command: ContextVar[_Command | None] = ContextVar("_command", default=None)
@@ -313,6 +311,14 @@ def note_input(path: str | Path) -> None:
         if _identity(path) in command.outputs:
             raise _fault(path, f"is an input and an output of the same command; {_ANOTHER}")
         command.inputs[_identity(path)] = "an input"
+        if not catalog.holds(path):
+            command.names.append(str(path))
+
+
+def last_input() -> str:
+    """Return the file that the command began to read last, for a fault; empty without one."""
+    command = _command.get()
+    return command.names[-1] if command and command.names else ""
 
 
 def is_same_file(one: str | Path, other: str | Path) -> bool:
@@ -326,13 +332,6 @@ def _identity(path: str | Path) -> _Identity:
     except (OSError, ValueError):
         return os.path.realpath(path)
     return status.st_dev, status.st_ino
-
-
-def as_yaml(data: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML, in its order."""
-    import yaml  # noqa: PLC0415 - only where used
-
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -398,14 +397,3 @@ def put_in_place(complete: str | Path, path: str | Path) -> None:
         new.unlink()
     else:
         new.replace(target)
-
-
-def finite(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value

@@ -1,12 +1,17 @@
 """What is wrong with the value of a field, in plain words."""
 
 import re
+from collections.abc import Mapping
+from enum import Enum
+from os import PathLike
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from shardwise.config.roles import Role
-from shardwise.errors import allowed_words
+from shardwise.errors import Fault, InputError, allowed_words, refuse
+from shardwise.units import read_number, read_whole
 
 _PLAIN_WORDS = {
     "a valid integer": "a whole number",
@@ -39,7 +44,7 @@ def problem_of(config_type: type[BaseModel], details: ErrorDetails) -> str:
     if kind in ("enum", "literal_error"):
         expected = str(details.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
-        problem = allowed_words(str(details["input"]), options)
+        problem = allowed_words(details["input"], options)
     elif kind == "invalid_key":
         problem = "is not text; a key is the name of a field"
     elif kind == "value_error":
@@ -58,12 +63,10 @@ def problem_of(config_type: type[BaseModel], details: ErrorDetails) -> str:
 def _as_whole(text: str, field: str) -> str:
     """What to write in place of text that means a whole number, if it does."""
     found = _THOUSANDS.fullmatch(text.strip())
-    if found and field in _BINARY_FIELDS:
-        return f"; write {int(found[1]) * 1024}"
-    try:
-        number = float(text.replace(",", ""))
-    except ValueError:
-        return ""
+    thousands = read_whole(found[1]) if found else None
+    if thousands and field in _BINARY_FIELDS:
+        return f"; write {thousands * 1024}"
+    number = read_number(text.replace(",", "")) or 0.0
     is_whole = number.is_integer() and 0 < number < _MOST
     return f"; write {int(number)}" if is_whole else ""
 
@@ -80,3 +83,17 @@ def _length(details: ErrorDetails) -> str:
     word, limit = _LENGTHS[details["type"]]
     number = details["ctx"][limit]
     return f"must have {word} {number} item{'' if number == 1 else 's'}"
+
+
+_PLAIN = (str, int, float, Mapping, list, tuple, set, frozenset, Enum, PathLike, BaseModel)
+
+
+def refuse_foreign(data: Mapping[str, Any], source: str, error: Exception) -> None:
+    """Raise an `InputError` if an error is due to values of other libraries, such as data frames.
+
+    Their comparisons and conversions raise errors of their own.
+    """
+    if not isinstance(error, InputError):
+        wrong = [(n, v) for n, v in data.items() if v is not None and not isinstance(v, _PLAIN)]
+        problem = "must be a number, a word, a list or a mapping"
+        refuse(Fault.of(name, value, problem, source) for name, value in wrong)

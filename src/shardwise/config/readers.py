@@ -6,7 +6,7 @@ or from the launch file of a trainer, as it does from a shardwise file.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Kind = Literal["model", "system", "strategy"]
 
@@ -22,8 +22,8 @@ class Readers(Protocol):
     ) -> Mapping[str, object]:
         """Return the shardwise fields of a mapping; one of no other tool is returned as it is."""
 
-    def check_kind(self, kind: str, data: Mapping[str, object], source: str, /) -> None:
-        """Refuse a shardwise file of another kind."""
+    def check_kind(self, config: type[Any], data: Mapping[str, object], source: str, /) -> None:
+        """Refuse a shardwise file that holds something else than a config type."""
 
     def launch_fields(self, kind: Kind, path: str, /) -> Mapping[str, object] | None:
         """Return the shardwise fields in a launch file of a trainer; None for any other file."""

@@ -1,10 +1,12 @@
 """`Recipe`: a published way to train a model on a machine, and what was measured with it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from shardwise.config.base import ConfigBase, printable
+from shardwise.config.expressions.chain import with_located_file
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 
@@ -54,9 +56,10 @@ class Recipe(ConfigBase):
     name: Annotated[str, AfterValidator(printable)] = Field(min_length=1)
     description: str = ""
     model: str = Field(min_length=1)
-    """Catalog name or file."""
+    """Catalog name or file; files are relative to the recipe's file, or to the working
+    directory."""
     system: str = Field(min_length=1)
-    """Catalog name or file."""
+    """Likewise."""
     strategy: Strategy
     """Only the fields that the recipe sets; the others have their defaults."""
     measured: RecipeMeasured
@@ -69,6 +72,16 @@ class Recipe(ConfigBase):
 
     def __str__(self) -> str:
         return repr(self)
+
+    @classmethod
+    def located(cls, data: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+        """Find the files of model, system and stack."""
+        for kind in ("model", "system"):
+            data = with_located_file(data, kind, f"{kind}s", source)
+        strategy = data.get("strategy")
+        if not isinstance(strategy, Mapping):
+            return data
+        return {**data, "strategy": Strategy.located(strategy, source)}
 
     @model_validator(mode="after")
     def _names_machine_and_batch(self) -> Self:

@@ -158,6 +158,7 @@ def _integers(field: StrategyField, column: Any, length: int) -> Ints:
         return np.full(length, column, dtype=np.int64)
     array: Any = _broadcast(name, column, length)
     if array.dtype.kind == "f":
+        array = array.astype(np.float64)
         wrong = ~np.isfinite(array) | (np.trunc(array) != array)
         if np.any(wrong):
             raise _bad_value(name, array, wrong, "must be integers")
@@ -265,12 +266,20 @@ def _listed(
             continue
         plain = value.tolist() if isinstance(value, np.ndarray) else value
         is_complete = isinstance(plain, (str, list, tuple, dict))  # others may be cut short
-        written = repr(plain) if is_complete else str(row)
+        try:
+            written = repr(plain) if is_complete else str(row)
+        except ValueError:  # a number of thousands of digits
+            written = str(row)
         if written not in known:
             one = read(value)
             known[written] = -1 if one is None else found.setdefault(one, len(found))
         codes[row] = known[written]
     return codes, tuple(found)
+
+
+def _is_single(column: Any) -> bool:
+    """Whether a column is one value for all rows."""
+    return not isinstance(column, (list, tuple)) and not np.ndim(column)
 
 
 def _is_open(value: object) -> bool:
@@ -285,12 +294,13 @@ def _numbers(field: StrategyField, column: Any, length: int) -> Floats:
     array = _broadcast(field.name, array, length)
     if array.dtype.kind not in "iuf":
         raise InputError(Fault(source="columns", field=field.name, problem="must be numbers"))
+    array = array.astype(np.float64)
     inside = (array >= field.least) & (array <= field.most)
     wrong = ~(inside | (array == 0) if field.optional else inside)
     if np.any(wrong):
         problem = f"must be from {field.least:g} to {field.most:g}"
         raise _bad_value(field.name, array, wrong, problem)
-    return array.astype(np.float64)
+    return array
 
 
 def _filled(name: str, column: Any, length: int, nothing: int) -> Any:
@@ -327,8 +337,8 @@ def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int
 
 def _unnamed_dispatchers(column: Any, length: int) -> tuple[Bools, Any]:
     """Rows that name no dispatcher, and the column with some word in these."""
-    if column is None or isinstance(column, (str, int)):
-        return np.full(length, column is None), column
+    if _is_single(column):
+        return np.full(length, _is_open(column)), None if _is_open(column) else column
     named = np.array([not _is_open(item) for item in column], dtype=np.bool_)
     usual: object = Dispatcher.ALL_TO_ALL
     filled = [item if is_named else usual for item, is_named in zip(column, named, strict=True)]
@@ -359,6 +369,9 @@ def _codes(field: StrategyField, column: Any, length: int) -> Ints:
         if np.any(wrong):
             raise _bad_value(name, array, wrong, f"positions reach from 0 to {len(known) - 1}")
         return array.astype(np.int64)
+    wrong = np.array([not isinstance(value, str) for value in array.tolist()], dtype=np.bool_)
+    if np.any(wrong):
+        raise _bad_value(name, array, wrong, f"must be a word; allowed: {', '.join(known)}")
     if isinstance(column, str):
         array = np.asarray([column])
     distinct, inverse = np.unique(array.astype(str), return_inverse=True)
@@ -391,7 +404,7 @@ def _with_default_stack(column: Any, default_stack: str) -> Any:
     """A stack, or a column of them, with the default in place of None."""
     if column is None:
         return default_stack
-    if isinstance(column, (str, Mapping, Stack)):
+    if _is_single(column):
         return column
     return [default_stack if item is None else item for item in column]
 

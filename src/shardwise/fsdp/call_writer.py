@@ -14,6 +14,7 @@ from keyword import iskeyword
 
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Unit
+from shardwise.units import read_whole
 
 _Path = tuple[str, ...]  # parts of a name; a key of a dictionary stands in quotes
 _Write = Callable[[list[str], bool, str], list[str]]
@@ -257,7 +258,7 @@ def pattern(name: str) -> str:
 
 def _is_index(name: str) -> bool:
     """Whether a component of a name is a number, as PyTorch writes it."""
-    return name.isascii() and name.isdecimal() and str(int(name)) == name
+    return str(read_whole(name)) == name
 
 
 def _is_place(part: str) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.interop.shell import Script, directives_of, names_in, parse_script
+from shardwise.units import read_whole
 
 _SLURM_NAMES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -130,5 +131,5 @@ def _options(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
 
 def _ranks(nodes: str, per_node: str) -> Ranks:
     missing = (*names_in(nodes), *names_in(per_node))
-    counts = [int(text) if text.isdigit() else None for text in (nodes, per_node)]
+    counts = [read_whole(text) for text in (nodes, per_node)]
     return Ranks(nodes=counts[0], per_node=counts[1], missing=tuple(dict.fromkeys(missing)))

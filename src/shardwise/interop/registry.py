@@ -17,6 +17,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
 from shardwise.interop.launch import Launch
+from shardwise.planning.saved import kind_of_saved
 
 # The first format that recognizes a file reads it.
 FORMATS: tuple[FileFormat, ...] = (
@@ -27,13 +28,9 @@ FORMATS: tuple[FileFormat, ...] = (
     *huggingface.FORMATS,
 )
 
-_CONFIGS: dict[str, type[ConfigBase]] = {
-    "model": Model,
-    "system": System,
-    "strategy": Strategy,
-    "stack": Stack,
-}
+_CONFIGS: tuple[type[ConfigBase], ...] = (Model, System, Strategy, Stack)
 _OTHERS = {
+    frozenset({"model", "system", "measured"}): "is a recipe: set it with --recipe",
     frozenset({"model", "system"}): "is a scenario: compare it with shardwise compare",
     frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
 }
@@ -48,8 +45,8 @@ def share_of_fields(config: type[ConfigBase], data: Mapping[str, object]) -> flo
     return len(keys & known) / len(keys) if keys else 0.0
 
 
-def check_kind(kind: str, data: Mapping[str, object], source: str) -> None:
-    """Refuse a shardwise file of another kind, recognized by its fields.
+def check_kind(config: type[ConfigBase], data: Mapping[str, object], source: str) -> None:
+    """Refuse a file that holds something else than a config type, recognized by its fields.
 
     Raises
     ------
@@ -58,15 +55,23 @@ def check_kind(kind: str, data: Mapping[str, object], source: str) -> None:
     """
     if _format_of(data) is not None:
         return
-    shares = {name: share_of_fields(config, data) for name, config in _CONFIGS.items()}
-    if shares[kind] >= _MOSTLY:
+    if share_of_fields(config, data) >= _MOSTLY:
         return
+    if (saved := kind_of_saved(data)) is not None:
+        problem = f"is a saved result of {saved.command}: show it with shardwise show"
+        raise InputError(Fault(source=source, problem=problem))
+    if is_launch(source):
+        problem = f"is a launch file; a {config.__name__.lower()} is expected"
+        raise InputError(Fault(source=source, problem=problem))
     for keys, problem in _OTHERS.items():
         if keys <= set(data):
             raise InputError(Fault(source=source, problem=problem))
-    best = max(shares, key=lambda name: shares[name])
-    if shares[best] > _MOSTLY:
-        raise InputError(Fault(source=source, problem=f"is a {best} file; a {kind} is expected"))
+    best = max(_CONFIGS, key=lambda other: share_of_fields(other, data))
+    if share_of_fields(best, data) > _MOSTLY:
+        kind, expected = best.__name__.lower(), config.__name__.lower()
+        raise InputError(
+            Fault(source=source, problem=f"is a {kind} file; a {expected} is expected")
+        )
 
 
 def recognised(data: Mapping[str, object]) -> tuple[Kind, str] | None:

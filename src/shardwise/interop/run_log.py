@@ -8,12 +8,14 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import Word
+from shardwise.units import read_number, read_whole
 
 GIB = 2.0**30
 MIB = 2.0**20
 NUMBER = r"(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 """A number in a pattern of a log line; what follows it must be named, so that one that was cut off
 is not read."""
+_MOST_FIGURE = 1e18
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -174,7 +176,11 @@ class LogBuilder:
     def add(self, line: str) -> None:
         """Read one line."""
         self.marked = self.marked or any(marker in line for marker in self.format.markers)
-        for one in self.format.read(line):
+        try:
+            found = list(self.format.read(line))
+        except UnreadableError:  # damaged, as by two processes that write at the same time
+            return
+        for one in found:
             if isinstance(one, LoggedStep):
                 if not all(np.isnan(getattr(one, name)) for name in _STEP_FIGURES):
                     self.steps.append(one)
@@ -236,9 +242,24 @@ def without_colors(line: str) -> str:
     return _ANSI.sub("", line) if "\x1b" in line else line
 
 
+class UnreadableError(ValueError):
+    """A number of a line is none, or larger than any that a run prints."""
+
+
 def number(text: str) -> float:
     """Return a number that may have separators of thousands."""
-    return float(text.replace(",", ""))
+    found = read_number(text.replace(",", ""))
+    if found is None or abs(found) > _MOST_FIGURE:
+        raise UnreadableError
+    return found
+
+
+def count(text: str) -> int:
+    """Return a whole number, such as that of a step."""
+    found = read_whole(text)
+    if found is None:
+        raise UnreadableError
+    return found
 
 
 def found_number(pattern: re.Pattern[str], line: str) -> float:

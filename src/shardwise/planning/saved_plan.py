@@ -10,9 +10,9 @@ from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.saved import MOST_BYTES, kind_of_saved
 from shardwise.planning.search.results import RankedPlan
+from shardwise.units import read_whole
 
 _MARK = "#"
-_MOST_DIGITS = 9
 _EXPECTED = "the result of estimate --json or search --json"
 
 
@@ -93,8 +93,8 @@ def split_plan(text: str) -> tuple[str, int | None]:
     path, mark, number = text.rpartition(_MARK)
     if not mark or (not number.isdecimal() and files.exists(text)):
         return text, None
-    is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
-    if not is_number or int(number) < 1:
+    place = read_whole(number) or 0
+    if place < 1:
         problem = "must be FILE#N, with the number of a plan from 1"
         raise InputError(Fault.of("plan", text, problem))
-    return path, int(number)
+    return path, place

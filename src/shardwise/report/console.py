@@ -39,6 +39,11 @@ class _Terminal(Console):
         """Print the rest to nowhere; rich would exit with 1, which means that nothing fits."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    @property
+    def encoding(self) -> str:
+        """UTF-8, so that tables look the same in others: `cli.streams` replaces what they lack."""
+        return "utf-8"
+
 
 class _Fitting(Table):
     """A table without frames that adapts to the width of the terminal."""

@@ -1,6 +1,5 @@
 """A compute graph in a file: JSON, DOT, Mermaid, or a picture that graphviz draws from DOT."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from shardwise.analysis.graph.records import (
     StageNode,
 )
 from shardwise.config import files
+from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.gemms import flop_count
@@ -59,7 +59,7 @@ _MERMAID_ARROWS = {"residual": "==>", "adapter": "-.->", "stage": "==>"}
 
 def graph_json(graph: ComputeGraph) -> str:
     """Return every node, edge and sum as JSON."""
-    return json.dumps(files.finite(graph.to_dict()), indent=2, ensure_ascii=False) + "\n"
+    return as_json(graph.to_dict(), indent=2) + "\n"
 
 
 def graph_dot(graph: ComputeGraph) -> str:
@@ -88,7 +88,7 @@ def graph_dot(graph: ComputeGraph) -> str:
 
 def graph_mermaid(graph: ComputeGraph) -> str:
     """Return a graph as a Mermaid flowchart: the model and each of its components as a subgraph."""
-    title = json.dumps(f"{graph.model} on {graph.system}", ensure_ascii=False)
+    title = as_json(f"{graph.model} on {graph.system}")
     lines = ["---", f"title: {title}", "---", "flowchart TB"]
     for number, cluster in enumerate(_clusters(graph)):
         lines.append(f"  subgraph c{number} [{_mermaid_string(cluster.title)}]")

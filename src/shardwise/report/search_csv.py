@@ -1,7 +1,6 @@
 """The result of a search as a table: one row for each plan."""
 
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
+from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError, allowed_words, kind_of, refuse
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
@@ -204,7 +204,7 @@ def _in_a_cell(value: object) -> Any:
     """A field of a strategy as a number or a text: items of a list separated by spaces."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
-    return json.dumps(value) if isinstance(value, Mapping) else value
+    return as_json(value) if isinstance(value, Mapping) else value
 
 
 def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame":

@@ -9,6 +9,7 @@ from nicegui import ui
 from shardwise import catalog
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind, StrategyField
+from shardwise.units import read_whole
 
 Set = Callable[[str, str | None], None]
 """Called with the name of a field and its value as the command line takes it; None: the default."""
@@ -125,8 +126,9 @@ def _only(
 ) -> None:
     """Pass on what a user moved; a number between stops stays where the slider stands below it."""
     text = shown["value"] or ""
-    if text.isdecimal() and int(text) not in stops:
-        below = max((i for i, stop in enumerate(stops) if stop <= int(text)), default=0)
+    number = read_whole(text)
+    if number is not None and number not in stops:
+        below = max((i for i, stop in enumerate(stops) if stop <= number), default=0)
         if int(at) == below:
             return
     moved(at)

@@ -2,13 +2,13 @@
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from shardwise.config.parse import parse
+from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError
 
 Scope = MutableMapping[str, Any]
@@ -133,7 +133,7 @@ async def _refuse(scope: Scope, send: Send, status: int, *problems: str) -> None
         await send({"type": "websocket.close", "code": 1008})
         return
     faults = [Fault(source="request", problem=problem) for problem in problems]
-    text = json.dumps({"errors": [{"message": str(fault)} for fault in faults]}).encode()
+    text = as_json({"errors": [{"message": str(fault)} for fault in faults]}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *_HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})

@@ -3,7 +3,6 @@
 The functions run in worker processes. Answers are the records that `--json` prints.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
+from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -172,4 +172,4 @@ def entry_text(folder: str, name: str) -> str:
 
 
 def _text(record: Mapping[str, Any]) -> str:
-    return json.dumps(files.finite(record), allow_nan=False, ensure_ascii=False)
+    return as_json(record)

@@ -1,6 +1,7 @@
 """The server of the explorer: the page, the API, and their processes."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -100,8 +101,12 @@ def _check_address(host: str, port: int) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, port))
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                Fault.of("port", port, f"cannot be used on {host}: {reason}")
-            ) from None
+            # Names that no server knows, text that is no name, and addresses of other machines.
+            of_host = isinstance(error, (socket.gaierror, ValueError))
+            if of_host or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+                fault = Fault.of("host", host, f"is no address of this machine: {reason}")
+            else:
+                fault = Fault.of("port", port, f"cannot be used on {host}: {reason}")
+            raise InputError(fault) from None

@@ -11,8 +11,10 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from shardwise.config.parse import parse
+from shardwise.config.plain import plain
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.errors import Fault, InputError
+from shardwise.units import read_whole
 
 _SHORT = {name: short for short, name in SHORT_NAMES.items()}
 _NAMES = ("model", "system")
@@ -154,14 +156,12 @@ def _literal(text: str) -> str:
     """A value as Python writes it."""
     if text in ("true", "false"):
         return text.capitalize()
-    try:
-        return repr(int(text))
-    except ValueError:
-        return repr(text)
+    number = read_whole(text)
+    return repr(text if number is None else number)
 
 
 def _packed(data: Mapping[str, Any]) -> str:
-    text = json.dumps(data, separators=(",", ":")).encode()
+    text = json.dumps(plain(data), separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(zlib.compress(text, 9)).decode().rstrip("=")
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal, TypeVar
 
-from shardwise.config import files
+from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError, ShardwiseError
 
 T = TypeVar("T")
@@ -245,7 +245,7 @@ def _search(pipe: Connection, work: Callable[..., Mapping[str, Any]], question: 
             pipe.send(("progress", (done, total, plan)))
 
     try:
-        pipe.send(("result", json.dumps(files.finite(work(question, progress)))))
+        pipe.send(("result", as_json(work(question, progress))))
     except InputError as error:
         pipe.send(("faults", error.faults))
     pipe.close()

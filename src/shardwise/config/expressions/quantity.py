@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shardwise.units import format_quantity, read_quantity, readable
+from shardwise.units import format_quantity, read_quantity, read_whole, readable
 
 Powers = tuple[int, int, int, int]
 """Of bytes, seconds, watts, and emissions by energy, which stay in their unit."""
@@ -58,10 +58,9 @@ class Quantity:
     def of_text(cls, text: str) -> "Quantity":
         """Read text such as ``"25 GB/s"``."""
         value, dimension = read_quantity(text)
-        if not math.isfinite(value):
-            raise ValueError(_TOO_LARGE)
-        integer = dimension is None and text.strip().lstrip("+-").isdigit()
-        return cls.of(int(text) if integer and abs(value) < _MOST_INTEGER else value, dimension)
+        number = read_whole(text) if dimension is None else None
+        is_exact = number is not None and abs(number) < _MOST_INTEGER
+        return cls.of(number if number is not None and is_exact else value, dimension)
 
     @property
     def kind(self) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.config.enums import Dtype, Quantization, Recompute
-from shardwise.config.files import as_yaml
 from shardwise.config.model import Model
+from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
 from shardwise.interop.accelerate import options

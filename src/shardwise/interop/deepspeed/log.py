@@ -14,7 +14,9 @@ from shardwise.interop.run_log import (
     LoggedMemory,
     LoggedStep,
     MemoryKind,
+    count,
     found_number,
+    number,
 )
 
 _TIMER, _PIPELINE_TIME = "CurrSamplesPerSec=", "iter time (s):"
@@ -28,11 +30,11 @@ _PIPELINE = re.compile(rf"steps:\s*(\d+)\s+loss:\s*\S+\s+iter time \(s\):\s*{NUM
 def read_line(line: str) -> Iterator[Logged]:
     """Yield what a line holds."""
     if _TIMER in line and (match := _STEP.search(line)):
-        yield LoggedStep(index=int(match[1]), samples_per_s=found_number(_SAMPLES, line))
+        yield LoggedStep(index=count(match[1]), samples_per_s=found_number(_SAMPLES, line))
         if memory := _MEMORY.search(line):
-            yield LoggedMemory(kind=MemoryKind.ALLOCATED, bytes=float(memory[1]) * GIB)
+            yield LoggedMemory(kind=MemoryKind.ALLOCATED, bytes=number(memory[1]) * GIB)
     elif _PIPELINE_TIME in line and (match := _PIPELINE.search(line)):
-        yield LoggedStep(index=int(match[1]), seconds=float(match[2]))
+        yield LoggedStep(index=count(match[1]), seconds=number(match[2]))
 
 
 FORMAT = LogFormat(

@@ -1,6 +1,5 @@
 """A plan as DeepSpeed's JSON and the script that launches it."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from shardwise.config.enums import (
     TpOverlap,
 )
 from shardwise.config.model import Model
+from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -49,7 +49,7 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
 
 def write(plan: LaunchPlan, release: str, _: str) -> tuple[LaunchFile, ...]:
     """Write a plan, as `Launcher.write`."""
-    config = json.dumps(configuration(plan.model, plan.strategy), indent=2) + "\n"
+    config = as_json(configuration(plan.model, plan.strategy), indent=2) + "\n"
     script = _script(plan, release)
     return (
         LaunchFile(ending=".json", text=config),

@@ -8,7 +8,15 @@ import re
 from collections.abc import Iterator
 
 from shardwise.interop.megatron_bridge.nemo_log import bar_seconds
-from shardwise.interop.run_log import NUMBER, LogFormat, Logged, LoggedStep, LoggedTotal
+from shardwise.interop.run_log import (
+    NUMBER,
+    LogFormat,
+    Logged,
+    LoggedStep,
+    LoggedTotal,
+    count,
+    number,
+)
 
 # A bar of training or evaluation has no label; those of downloads and data sets have one.
 _BAR = re.compile(
@@ -28,10 +36,10 @@ def read_line(line: str) -> Iterator[Logged]:
     if "/it" in line or "it/s" in line:
         for done, of, figure, unit in _BAR.findall(line):
             seconds = bar_seconds(figure, unit)
-            yield LoggedStep(index=int(done), seconds=seconds, of=int(of))
+            yield LoggedStep(index=count(done), seconds=seconds, of=count(of))
     if "train_" in line or "global_step" in line:
         for name, value in _TOTAL.findall(line):
-            yield LoggedTotal(name=_TOTALS[name], value=float(value))
+            yield LoggedTotal(name=_TOTALS[name], value=number(value))
 
 
 FORMAT = LogFormat(

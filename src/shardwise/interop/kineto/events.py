@@ -124,6 +124,8 @@ class _Reader:
                 continue
             except RecursionError:
                 raise self._fault("is nested too deep") from None
+            except ValueError:
+                raise self._fault("a number has thousands of digits") from None
             if end < len(self.buffer) or not self._more():  # a number may go on
                 self.position = end
                 return value

@@ -1,6 +1,5 @@
 """Where the steps of a trace went: matrix products, attention, communication by axis, idle."""
 
-import math
 import re
 from array import array
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from shardwise.interop.kineto.kernels import (
     axis_of,
     class_of,
 )
+from shardwise.units import read_whole
 
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _DATA = "enumerate(DataLoader)"
@@ -154,8 +154,10 @@ class _Collected:
             self._add_device(event, category, name, begin, length)
 
     def _annotate(self, name: str, on_device: bool, start: float, end: float) -> None:
-        if match := _STEP.match(name):
-            steps, number = self.steps[on_device], int(match[1])
+        match = _STEP.match(name)
+        number = read_whole(match[1]) if match else None
+        if number is not None:
+            steps = self.steps[on_device]
             first, last = steps.get(number, (start, end))
             steps[number] = min(first, start), max(last, end)
         elif name.startswith(_DATA) and not on_device:
@@ -360,7 +362,7 @@ def _covered(intervals: tuple[Floats, Floats], until: Floats) -> Floats:
 def _is_time(value: object) -> bool:
     """Whether a value is a finite number; traces may have text in its place."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) < _LATEST  # type: ignore[arg-type]
+    return is_number and abs(value) < _LATEST  # type: ignore[arg-type]
 
 
 _LATEST = 1e18

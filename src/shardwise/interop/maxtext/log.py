@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from shardwise.interop.run_log import NUMBER, LogFormat, Logged, LoggedStep, found_number
+from shardwise.interop.run_log import NUMBER, LogFormat, Logged, LoggedStep, count, found_number
 
 _MARKER = "completed step: "
 _STEP = re.compile(r"completed step: (\d+),")
@@ -16,7 +16,7 @@ def read_line(line: str) -> Iterator[Logged]:
     """Yield what a line holds."""
     if _MARKER in line and (match := _STEP.search(line)):
         yield LoggedStep(
-            index=int(match[1]),
+            index=count(match[1]),
             seconds=found_number(_TIME, line),
             tokens_per_s_per_gpu=found_number(_TOKENS, line),
             tflops_per_gpu=found_number(_TFLOPS, line),

@@ -19,6 +19,7 @@ from shardwise.interop.megatron.legacy import (
 from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
 from shardwise.interop.python_text import parsed_expression
 from shardwise.interop.shell import names_in, shown
+from shardwise.units import read_number, read_whole
 
 WrittenOption = tuple[str, tuple[str, ...]]
 """An option and the words that follow it."""
@@ -159,7 +160,7 @@ def _read_list(arguments: Arguments, option: Option, _: str, values: Sequence[st
 def _read_pattern(arguments: Arguments, option: Option, flag: str, values: Sequence[str]) -> None:
     text = values[0]
     if _WHOLE.fullmatch(text):
-        arguments.fields[option.field] = int(text)
+        arguments.fields[option.field] = _value(text)
     elif text != "None":
         listed = _literal(text)
         if listed is None:
@@ -172,7 +173,7 @@ def _read_pattern(arguments: Arguments, option: Option, flag: str, values: Seque
 def _read_pair(arguments: Arguments, option: Option, flag: str, values: Sequence[str]) -> None:
     words = re.findall(r"-?\d+", " ".join(values))
     if len(words) == 2:  # noqa: PLR2004 - a pair
-        arguments.fields[option.field] = tuple(map(int, words))
+        arguments.fields[option.field] = tuple(map(_value, words))
     elif values[0] != "None":
         problem = "must be two numbers, such as 127,0"
         arguments.faults.append(Fault.of(flag, " ".join(values), problem, arguments.source))
@@ -190,10 +191,11 @@ def _value(text: str) -> Value:
     """A number, true or false, nothing, or a word."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if _NUMBER.fullmatch(text):
-        return float(text)
+    number = read_whole(text) if _WHOLE.fullmatch(text) else None
+    if number is None and _NUMBER.fullmatch(text):
+        number = read_number(text)
+    if number is not None:
+        return number
     return re.sub(r"^[A-Z]\w*\.", "", text)  # AttnBackend.flash, as a run prints it
 
 

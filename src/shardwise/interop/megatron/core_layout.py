@@ -13,6 +13,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.interop.megatron.core_reading import CoreReading, Fields, Value
 from shardwise.parallel.pipeline_layout import layers_on_ranks
+from shardwise.units import read_whole
 
 _ITEM = re.compile(r"[EtmL|()]|\*\d+")
 _MOST_ITEMS = 100_000
@@ -53,8 +54,8 @@ def expanded(layout: str) -> list[str]:
         elif item[0] == "*":
             if not groups[-1]:
                 raise ValueError("repeats nothing")
-            repeated, times = groups[-1][-1], int(item[1:])
-            if len(repeated) * times > _MOST_ITEMS:
+            repeated, times = groups[-1][-1], read_whole(item[1:])
+            if times is None or len(repeated) * times > _MOST_ITEMS:
                 raise ValueError(f"has more than {_MOST_ITEMS} items")
             groups[-1][-1] = repeated * times
         else:

@@ -17,7 +17,9 @@ from shardwise.interop.run_log import (
     LoggedMemory,
     LoggedStep,
     MemoryKind,
+    count,
     found_number,
+    number,
 )
 
 _MARKER = "elapsed time per iteration (ms):"
@@ -57,14 +59,14 @@ def read_line(line: str) -> Iterator[Logged]:
         yield from _step(line)
     elif "| max allocated:" in line:
         for kind, mib in _MEMORY.findall(line):
-            yield LoggedMemory(kind=MemoryKind(kind), bytes=float(mib) * MIB)
+            yield LoggedMemory(kind=MemoryKind(kind), bytes=number(mib) * MIB)
         if match := _USED.search(line):
-            yield LoggedMemory(kind=MemoryKind.DEVICE, bytes=float(match[1]) * MIB)
+            yield LoggedMemory(kind=MemoryKind.DEVICE, bytes=number(match[1]) * MIB)
     elif "using world size:" in line:
         for name, value in _DEGREE.findall(f"{line} "):
-            yield LoggedField(name=_DEGREES[name], value=int(value))
+            yield LoggedField(name=_DEGREES[name], value=count(value))
     elif " ..." in line and (match := _ARGUMENT.search(line)):
-        yield LoggedField(name=_ARGUMENTS[match[1]], value=int(match[2]))
+        yield LoggedField(name=_ARGUMENTS[match[1]], value=count(match[2]))
 
 
 def _step(line: str) -> Iterator[Logged]:
@@ -73,14 +75,14 @@ def _step(line: str) -> Iterator[Logged]:
     if match is None:
         return
     yield LoggedStep(
-        index=int(match[1]),
+        index=count(match[1]),
         seconds=time / 1000,
         tokens_per_s_per_gpu=found_number(_TOKENS, line),
         tflops_per_gpu=found_number(_TFLOPS, line),
         global_batch=found_number(_BATCH, line),
     )
     if used := _DEVICE.search(line):
-        yield LoggedMemory(kind=MemoryKind.DEVICE, bytes=float(used[1]) * GIB)
+        yield LoggedMemory(kind=MemoryKind.DEVICE, bytes=number(used[1]) * GIB)
 
 
 FORMAT = LogFormat(

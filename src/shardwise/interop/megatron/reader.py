@@ -21,6 +21,7 @@ from shardwise.interop.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kin
 from shardwise.interop.megatron.printed import ON_BY_DEFAULT, USUAL
 from shardwise.interop.ranks import Ranks, parse_job, ranks_of
 from shardwise.interop.shell import Script
+from shardwise.units import read_whole
 
 NAME, STACK = "megatron", "megatron-lm-2026"
 _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
@@ -153,7 +154,8 @@ def _printed(block: str) -> _Found:
     found = [line for line in map(_PRINTED.match, block.splitlines()) if line is not None]
     values = {line[1]: line[2] for line in found}
     world = values.pop("world_size", "")
-    ranks = Ranks(nodes=1, per_node=int(world)) if world.isdecimal() else None
+    number = read_whole(world)
+    ranks = None if number is None else Ranks(nodes=1, per_node=number)
     written = [one for name, value in values.items() for one in _printed_option(name, value)]
     return _Found(written=written, ranks=ranks, documents={})
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from shardwise.errors import Fault, InputError
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put, remove
+from shardwise.units import read_number, read_whole
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_]\w*(?:[./@][\w./@-]+)?)(?:=(.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[-+]?\d+(_\d+)*")
@@ -134,8 +135,10 @@ def _word(text: str) -> Leaf:
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+        number = read_whole(text)
+    else:
+        number = read_number(text) if _FLOAT.fullmatch(text) else None
+    return text if number is None else number
 
 
 def written_value(value: Leaf) -> str:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, shorten
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree
+from shardwise.units import read_number
 
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
@@ -153,13 +154,15 @@ def _written(value: Leaf) -> str:
 def _typed(text: str) -> Leaf:
     if text in ("null", "true", "false"):
         return {"null": None, "true": True, "false": False}[text]
-    return _whole(float(text)) if _NUMBER.fullmatch(text) else text
+    number = read_number(text) if _NUMBER.fullmatch(text) else None
+    return text if number is None else _whole(number)
 
 
 def _number(text: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise _ReferenceError(f"needs a number in place of {text!r}")
-    return _whole(float(text))
+    number = _typed(text)
+    if not isinstance(number, (int, float)) or isinstance(number, bool):
+        raise _ReferenceError(f"needs a number in place of {shorten(text)}")
+    return number
 
 
 def _whole(number: float) -> int | float:

@@ -3,7 +3,15 @@
 import re
 from collections.abc import Iterator
 
-from shardwise.interop.run_log import NUMBER, LogFormat, Logged, LoggedStep, found_number
+from shardwise.interop.run_log import (
+    NUMBER,
+    LogFormat,
+    Logged,
+    LoggedStep,
+    count,
+    found_number,
+    number,
+)
 
 _MARKER = "reduced_train_loss"
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/")
@@ -21,7 +29,7 @@ def read_line(line: str) -> Iterator[Logged]:
         return
     if match := _LINE.search(line):
         yield LoggedStep(
-            index=int(match[1]),
+            index=count(match[1]),
             seconds=found_number(_TIMING, line),
             tflops_per_gpu=found_number(_TFLOPS, line),
             global_batch=found_number(_BATCH, line),
@@ -29,9 +37,9 @@ def read_line(line: str) -> Iterator[Logged]:
     elif match := _BAR.search(line):
         overall = _OVERALL.search(line)
         yield LoggedStep(
-            index=int(float(overall[1])) if overall else int(match[1]),
+            index=int(number(overall[1])) if overall else count(match[1]),
             seconds=_seconds(line),
-            of=int(match[2]),
+            of=count(match[2]),
         )
 
 
@@ -45,7 +53,7 @@ def _seconds(line: str) -> float:
 
 def bar_seconds(figure: str, unit: str) -> float:
     """Time of a step by the rate of a progress bar: seconds per step, or steps per second."""
-    rate = float(figure)
+    rate = number(figure)
     if unit == "s/it":
         return rate
     return 1 / rate if rate > 0 else float("nan")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put
+from shardwise.units import read_whole
 
 _NAME = re.compile(
     r"(?P<model>\w+?)_pretrain(?:_v\d+)?_(?P<gpus>\d+)gpu_(?P<gpu>[a-z]+\d+)_(?P<dtype>\w+?)_config"
@@ -141,8 +142,8 @@ def performance_tree(name: str, gpus: int | None) -> Tree | None:
     recipe = _KNOWN.get((found["model"], found["gpu"], found["dtype"])) if found else None
     if found is None or recipe is None:
         return None
-    used = gpus or int(found["gpus"])
-    if recipe.batch[1] * used % recipe.gpus:
+    used = gpus or read_whole(found["gpus"]) or 0
+    if not used or recipe.batch[1] * used % recipe.gpus:
         return None
     tree: Tree = {}
     for path, value in _paths(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from shardwise.config.model import Model
+from shardwise.units import read_whole
 
 RECIPES: Mapping[str, str] = {
     "deepseek-v2": "deepseek_v2",
@@ -98,4 +99,4 @@ def model_of(recipe: str) -> str | None:
 def gpus_of(recipe: str) -> int | None:
     """Return the number of accelerators that the name of a recipe has."""
     found = _GPUS.search(recipe)
-    return int(found[1]) if found else None
+    return read_whole(found[1]) if found else None

@@ -18,6 +18,7 @@ from shardwise.interop.megatron_bridge.recipes import gpus_of, model_of
 from shardwise.interop.megatron_bridge.trees import Leaf, Tree, put
 from shardwise.interop.ranks import Ranks, parse_job, ranks_of
 from shardwise.interop.shell import names_in, shown
+from shardwise.units import read_whole
 
 _SHORT = {
     "-tp": "--tensor_model_parallel_size",
@@ -186,8 +187,8 @@ def _set_options(tree: Tree, named: Mapping[str, list[str]]) -> Iterator[NotUnde
     """Set what options of a runner mean; yields those that are not known."""
     for name, words in named.items():
         value: Leaf = words[0] if words else True
-        if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
-            value = int(value)
+        number = read_whole(value) if isinstance(value, str) else None
+        value = value if number is None else number
         if name in _FEATURES:
             _FEATURES[name](tree, value)
         elif name in OPTIONS:
@@ -253,9 +254,9 @@ def _recipe(named: Mapping[str, list[str]]) -> str | None:
 def _accelerators(named: Mapping[str, list[str]], ranks: Ranks | None) -> int | None:
     """Accelerators by the options of the runner, else by the ranks that are started."""
     counts = {
-        name: int(named[name][0])
+        name: number
         for name in ("num_gpus", "nodes", "gpus_per_node")
-        if named.get(name) and named[name][0].isdecimal()
+        if named.get(name) and (number := read_whole(named[name][0])) is not None
     }
     if "num_gpus" in counts:
         return counts["num_gpus"]

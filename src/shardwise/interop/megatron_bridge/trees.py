@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from shardwise.units import read_number
+
 Leaf = bool | int | float | str | None | list["Leaf"] | dict[str, "Leaf"]
 """Value of a configuration file."""
 Tree = dict[str, Leaf]
@@ -81,7 +83,8 @@ def plain(value: Leaf) -> Leaf:
             return _short(target)
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, str):
-        return float(value) if _SCIENTIFIC.fullmatch(value) else _short(value)
+        number = read_number(value) if _SCIENTIFIC.fullmatch(value) else None
+        return _short(value) if number is None else number
     return value
 
 

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator
 
 from shardwise.config.enums import Dispatcher
-from shardwise.config.files import as_yaml
 from shardwise.config.model import Model
+from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.interop.launch import LaunchFile, LaunchPlan

@@ -9,12 +9,12 @@ Left out, because NERSC has nothing of the kind:
 Whatever else it has no word for is refused by name.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.model import Model
+from shardwise.config.plain import plain
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.interop.nersc.files import NerscModel, NerscSystem
 from shardwise.interop.nersc.reader import GIGA, TERA, system_fields
@@ -73,7 +73,7 @@ def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
         If its figures are of a form that NERSC has no word for.
     """
     name = source or str(system["name"])
-    system = json.loads(json.dumps(system))
+    system = plain(system)
     refuse(_form_faults(system, name))
     chip, (inside, between) = system["accelerator"], system["network"]
     links = between["links_per_node"]
@@ -96,7 +96,7 @@ def nersc_system(system: Mapping[str, Any], source: str = "") -> NerscSystem:
         },
         source=name,
     )
-    again = json.loads(json.dumps(_with_defaults(system_fields(theirs, name))))
+    again = plain(_with_defaults(system_fields(theirs, name)))
     compared = {"accelerator": (chip, again["accelerator"])}
     for index, tier in enumerate(system["network"]):
         compared[f"network[{index}]"] = (tier, again["network"][index])

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 
 from shardwise.config.base import MOST_LAYERS, ConfigBase
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.units import LEAST_SHARE
+from shardwise.units import LEAST_SHARE, read_whole
 
 Count = Annotated[int, Strict(), Field(ge=1, le=2**31)]
 Layers = Annotated[int, Strict(), Field(ge=1, le=MOST_LAYERS)]
@@ -328,7 +328,7 @@ Latency = Annotated[NonNegative, Field(le=1e15)]
 
 
 def _number(text: str) -> str:
-    if not text.isdecimal() or not 2 <= int(text) <= _MOST_MEMBERS:  # noqa: PLR2004 - two at least
+    if not 2 <= (read_whole(text) or 0) <= _MOST_MEMBERS:  # noqa: PLR2004 - two at least
         raise ValueError(f"must be a number of members from 2 to {_MOST_MEMBERS}")
     return text
 

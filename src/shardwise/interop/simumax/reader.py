@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.errors import Fault, refuse
 from shardwise.interop.simumax.files import SimumaxModel, SimumaxStrategy
+from shardwise.units import read_whole
 
 # What a stack of this name assumes of the vocabulary.
 _VOCAB_MULTIPLE = 128
@@ -182,7 +183,9 @@ def _reaches(version: str | None, least: str) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:3]]
+    numbers = [
+        read_whole("".join(filter(str.isdigit, part))) or 0 for part in version.split(".")[:3]
+    ]
     return (*numbers, 0, 0, 0)[:3]
 
 

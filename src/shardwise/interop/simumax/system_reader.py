@@ -14,7 +14,7 @@ from shardwise.interop.simumax.files import (
     SimumaxNetwork,
     SimumaxSystem,
 )
-from shardwise.units import LEAST_SHARE
+from shardwise.units import LEAST_SHARE, read_whole
 
 GIB, TERA, MICRO = 2**30, 1e12, 1e6
 COLLECTIVES: dict[str, CollectiveClass] = {
@@ -316,9 +316,10 @@ class _Entry:
     def size(self, name: str) -> int:
         """A number of its shape, 1 or more."""
         text = self.parts.get(name, "")
-        if not text.isdecimal() or int(text) < 1:
+        number = read_whole(text) or 0
+        if number < 1:
             raise self.fault(f"must have {name}=a whole number")
-        return int(text)
+        return number
 
     def word(self, name: str, allowed: Mapping[str, object], default: str = "") -> Any:
         """Meaning of one of the words that a key may have."""

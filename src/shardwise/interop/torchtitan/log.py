@@ -11,7 +11,9 @@ from shardwise.interop.run_log import (
     LoggedMemory,
     LoggedStep,
     MemoryKind,
+    count,
     found_number,
+    number,
 )
 
 _MARKER = "tps: "
@@ -26,12 +28,12 @@ def read_line(line: str) -> Iterator[Logged]:
     if _MARKER not in line or (match := _STEP.search(line)) is None:
         return
     yield LoggedStep(
-        index=int(match[1]),
+        index=count(match[1]),
         tokens_per_s_per_gpu=found_number(_TOKENS, line),
         tflops_per_gpu=found_number(_TFLOPS, line),
     )
     if memory := _MEMORY.search(line):
-        yield LoggedMemory(kind=MemoryKind.RESERVED, bytes=float(memory[1]) * GIB)
+        yield LoggedMemory(kind=MemoryKind.RESERVED, bytes=number(memory[1]) * GIB)
 
 
 FORMAT = LogFormat(

@@ -12,6 +12,7 @@ from shardwise.interop.ranks import parse_job, ranks_of
 from shardwise.interop.shell import Script, names_in, shown
 from shardwise.interop.torchtitan.options import DEFAULTS, Options, OptionValue, current_name
 from shardwise.interop.torchtitan.toml_reader import is_toml, read_toml
+from shardwise.units import read_number, read_whole
 
 _TRAIN = re.compile(r"torchtitan[./]train\b|\brun_(?:llama_)?train\.sh\b|\btrain\.py\b")
 _CONFIG = re.compile(r"--job\.config[_-]file\b|\bCONFIG_FILE=")
@@ -107,7 +108,9 @@ def _as_value(name: str, text: str) -> OptionValue:
         return text.lower() == "true"
     if isinstance(DEFAULTS.get(current), str) or not _NUMBER.fullmatch(text):
         return text
-    return int(text) if re.fullmatch(r"[+-]?[\d_]+", text) else float(text)
+    number = read_whole(text)
+    exact = read_number(text) if number is None else number
+    return text if exact is None else exact
 
 
 def _ranks(script: Script, command: Sequence[str], source: str) -> int | None:
@@ -118,7 +121,8 @@ def _ranks(script: Script, command: Sequence[str], source: str) -> int | None:
     per_node = script.exported.get(_RANKS_VARIABLE, "")
     if not per_node or names_in(per_node):
         return None
-    if not per_node.isdecimal() or not int(per_node):
+    number = read_whole(per_node) or 0
+    if number < 1:
         problem = "must be a whole number above 0"
         raise InputError(Fault.of(_RANKS_VARIABLE, per_node, problem, source))
-    return int(per_node)
+    return number

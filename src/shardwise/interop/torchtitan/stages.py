@@ -11,6 +11,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError
 from shardwise.interop.torchtitan.options import OptionValue
 from shardwise.parallel.pipeline_layout import layers_on_ranks
+from shardwise.units import read_whole
 
 _LESS_FIRST = "parallelism.pipeline_parallel_first_stage_less_layers"
 _LESS_LAST = "parallelism.pipeline_parallel_last_stage_less_layers"
@@ -225,9 +226,10 @@ def _is_layer(name: object) -> bool:
 
 def _layer_number(name: object, field: str, source: str) -> int:
     found = _LAYER.fullmatch(name.strip()) if isinstance(name, str) else None
-    if found is None:
+    number = read_whole(found[1]) if found else None
+    if number is None:
         raise InputError(Fault.of(field, name, "must be a layer, such as layers.4", source))
-    return int(found[1])
+    return number
 
 
 def _whole(options: Mapping[str, OptionValue], name: str, source: str) -> int:

@@ -20,6 +20,7 @@ from shardwise.interop.torchtitan.options import (
     has_no_effect,
 )
 from shardwise.interop.torchtitan.stages import Pipeline, stage_fields
+from shardwise.units import read_whole
 
 COMPILED_STACK, EAGER_STACK = "torchtitan-2025", "torchtitan-eager"
 _PREFIX = "parallelism."
@@ -227,10 +228,11 @@ def _recompute(reading: Reading, model: Model, fields: Mapping[str, object]) -> 
     every = str(reading.options[_EVERY])
     if every == "op" or reading.options["activation_checkpoint.mode"] == "memory_budget":
         return {"recompute_parts": ("every_other",)}
-    if not every.isdecimal() or not int(every):
+    step = read_whole(every) or 0
+    if step < 1:
         reading.wrong(_EVERY, "allowed: op, or a whole number above 0")
         return {}
-    layers = -(-model.depth // int(str(fields["pp"]))) // int(every)
+    layers = -(-model.depth // int(str(fields["pp"]))) // step
     if every == "1":
         return {"recompute": "full"}
     if not layers:

@@ -1,10 +1,10 @@
 """TOML files of torchtitan v0.1 to v0.2.2, and the scripts that launch them."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 
 from shardwise.config.model import Model
+from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.interop.launch import Launch, LaunchText
 from shardwise.interop.torchtitan.flavors import (
@@ -41,10 +41,7 @@ def read_toml(launch: LaunchText, overrides: Mapping[str, OptionValue] | None = 
     InputError
         If it is no TOML, or values are wrong or missing.
     """
-    try:
-        data = tomllib.loads(launch.text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(Fault(source=launch.source, problem=f"is no TOML: {error}")) from None
+    data = parse(launch.text, ".toml", launch.source, most_bytes=len(launch.text))
     written = dict(_flat(data)) | dict(overrides or {})
     options: Options = {current_name(name): value for name, value in written.items()}
     return launch_of(launch, options)

@@ -1,8 +1,8 @@
 """Plans as TOML files of torchtitan v0.2.2."""
 
-import json
 from collections.abc import Iterator, Mapping
 
+from shardwise.config.plain import as_json, plain
 from shardwise.interop.launch import LaunchFile, LaunchPlan
 from shardwise.interop.torchtitan.flavors import TOML_RELEASE
 from shardwise.interop.torchtitan.from_plan import STEPS, options_of
@@ -60,7 +60,7 @@ def _sections(options: Options) -> Iterator[str]:
     for section in sorted(tables, key=lambda name: (_ORDER.index(name.split(".")[0]), name)):
         yield f"\n[{section}]\n"
         for key, value in tables[section].items():
-            yield f"{key} = {_as_toml(value)}\n"
+            yield f"{key} = {_as_toml(plain(value))}\n"
 
 
 def _as_toml(value: object) -> str:
@@ -71,5 +71,5 @@ def _as_toml(value: object) -> str:
             return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
     if isinstance(value, str):
-        return json.dumps(str(value), ensure_ascii=False)
+        return as_json(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,6 +1,5 @@
 """`compare`: what differs between scenarios, and how that changes the time."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from shardwise.analysis.comparison import (
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.config.plain import plain
 from shardwise.config.system import SystemLike
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
@@ -153,9 +153,9 @@ def _scale(estimate: Estimate, per: str) -> float:
 
 def _inputs(estimate: Estimate) -> dict[str, object]:
     """The inputs of an estimate, and what follows from them, as plain values."""
-    plain: dict[str, object] = json.loads(json.dumps(estimate.strategy))
-    stack = plain.pop("stack", None)
-    fields = {name: value for name, value in plain.items() if name not in _DERIVED}
+    inputs: dict[str, object] = plain(estimate.strategy)
+    stack = inputs.pop("stack", None)
+    fields = {name: value for name, value in inputs.items() if name not in _DERIVED}
     return {
         "model": estimate.model,
         "parameters": estimate.parameters,

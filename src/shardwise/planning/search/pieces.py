@@ -1,7 +1,6 @@
 """Run a search piece by piece: in order, on any workers; pieces saved before are not repeated."""
 
 import hashlib
-import json
 import math
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from shardwise._version import __version__
 from shardwise.config import files
+from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.planning.search.bounded import BoundedScan, LayoutBounds, scan_bounded
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates, Scale
@@ -220,7 +220,7 @@ class Work:
 
 
 def _digest(record: object) -> str:
-    text = json.dumps(record, sort_keys=True)
+    text = as_json(record, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -40,6 +40,7 @@ from shardwise.errors import Fault, InputError, shorten
 from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
 from shardwise.planning.search.keywords import SpaceKeywords
+from shardwise.units import read_whole
 
 _RANGE = re.compile(r"(\d+)\s*\.\.\s*(\d+)(?:\s*:\s*(\d+))?")
 _MOST_VALUES = 10_000
@@ -468,7 +469,7 @@ def _expanded(text: str) -> list[Any]:
     match = _RANGE.fullmatch(text)
     if match is None:
         return [text]
-    low, high, step = (None if part is None else int(part) for part in match.groups())
+    low, high, step = (None if part is None else read_whole(part) for part in match.groups())
     if not low or high is None or high < low or step == 0:
         raise ValueError("a range runs from a number of at least 1 up to a larger one")
     if step is not None and (high - low) // step >= _MOST_VALUES:

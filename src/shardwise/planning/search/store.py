@@ -26,6 +26,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config import files
 from shardwise.config.model import Model
+from shardwise.config.plain import as_json, plain
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
     CHOICE_FIELDS,
@@ -120,13 +121,13 @@ class Store:
         return self.file.with_name(f"{self.file.name}.parts")
 
     def _begin(self) -> None:
-        record = json.loads(json.dumps({"search": self.fingerprint, "pieces": self.pieces}))
+        record = plain({"search": self.fingerprint, "pieces": self.pieces})
         manifest = self.folder / _MANIFEST
         if not manifest.exists():
             strangers = [path for path in self.folder.iterdir() if path.name != _LOCK]
             if strangers:
                 raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
-            files.write_text(manifest, json.dumps(record, indent=2))
+            files.write_text(manifest, as_json(record, indent=2))
         before = _read(manifest)
         if before is None:
             raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
@@ -242,7 +243,7 @@ def _digest(path: Path) -> str | None:
 def _read(path: Path) -> Any:
     """Content of a JSON file, or None if there is none."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import Fault, InputError
-from shardwise.units import UNITS, parse_quantity, readable
+from shardwise.units import UNITS, parse_quantity, read_number, readable
 
 FACTOR = "x"
 _RANGE = re.compile(r"(.+?)\s*\.\.\s*(.+?)(?:\s*:\s*(.+?))?")
 _NUMBER = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(.*)")
 _MOST = 10_000
+_LARGEST = 1e300
 # Steps of a range that end this close to its end reach it.
 _ROUNDING = 1e-9
 
@@ -74,6 +75,8 @@ def _read(item: object, unit: str | None) -> list[AxisValue]:
     if isinstance(item, bool) or not isinstance(item, (int, float, str)):
         raise ValueError(_hint(unit))  # noqa: TRY004 - becomes a fault
     if not isinstance(item, str):
+        if not abs(item) < _LARGEST:
+            raise ValueError(f"is no number, or too large; {_hint(unit)}")
         return [AxisValue(number=float(item), factor=False, label=_label(float(item), unit))]
     match = _RANGE.fullmatch(item)
     if match is None:
@@ -112,10 +115,10 @@ def _one(text: str, unit: str | None) -> AxisValue:
 
 
 def _float(number: str, unit: str | None) -> float:
-    try:
-        return float(number)
-    except ValueError:
-        raise ValueError(_hint(unit)) from None
+    found = read_number(number)
+    if found is None:
+        raise ValueError(_hint(unit))
+    return found
 
 
 def _hint(unit: str | None) -> str:

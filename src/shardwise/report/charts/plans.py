@@ -1,12 +1,12 @@
 """A plan of a search in words: titles of charts, labels of axes, hover texts."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from shardwise.analysis.results import Estimate
+from shardwise.config.plain import as_json
 from shardwise.config.strategy import Strategy
 from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.report.console import GIB, gpu_count
@@ -110,19 +110,19 @@ def value_word(value: object) -> str:
         changed = [f"{key} {item}" for key, item in value.items() if key != "base"]
         if "base" in value:
             return f"{value['base']}, {', '.join(changed)}"
-        return str(value.get("name", json.dumps(value)))
+        return str(value.get("name", as_json(value)))
     return str(value)
 
 
 def ordered_values(field: str, values: Sequence[Any]) -> list[Any]:
     """Distinct values of a field: numbers by size, words as `Strategy` lists them."""
     distinct = [value for i, value in enumerate(values) if value not in values[:i]]
-    schema = json.dumps(_properties()[field])
+    schema = as_json(_properties()[field])
 
     def key(value: object) -> tuple[int, float, str]:
         if value is None or isinstance(value, (int, float)):
             return (0, -1.0 if value is None else float(value), "")
-        place = schema.find(json.dumps(value))
+        place = schema.find(as_json(value))
         return (1, float(place), str(value))
 
     return sorted(distinct, key=key)

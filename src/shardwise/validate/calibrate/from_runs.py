@@ -22,8 +22,8 @@ from shardwise import catalog
 from shardwise.analysis.prediction_interval import error_levels
 from shardwise.arrays import Floats
 from shardwise.config.base import Source
-from shardwise.config.files import finite
 from shardwise.config.model import Model
+from shardwise.config.plain import plain
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
@@ -171,7 +171,7 @@ class Calibrated:
             "runs": [asdict(run) for run in self.runs],
             "unusable": [asdict(one) for one in self.unusable],
         }
-        return dict(finite(record))
+        return dict(plain(record))
 
 
 def calibrated_by_runs(system: System, path: str | Path) -> Calibrated:

@@ -28,7 +28,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.units import Bytes, Duration
+from shardwise.units import Bytes, Duration, read_number
 from shardwise.validate.measured.run import (
     Amount,
     Architecture,
@@ -231,8 +231,7 @@ def _strategy(row: Mapping[str, Any], source: str) -> Strategy:
 
 def _number(value: object) -> object:
     """Text of a table as a number, where it is one."""
-    try:
-        number = float(str(value))
-    except ValueError:
+    number = read_number(str(value))
+    if number is None:
         return value
     return int(number) if number.is_integer() else number

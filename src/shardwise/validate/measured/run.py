@@ -16,6 +16,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError
+from shardwise.units import read_whole
 from shardwise.validate.measured.words import named_features
 
 Grade = Literal["A", "B", "C"]
@@ -30,8 +31,8 @@ def _integer(value: object) -> object:
 
 def _every_rank(value: object) -> object:
     """Convert text to a number: torchtitan's settings print degrees so, -1 for the rest."""
-    digits = isinstance(value, str) and re.fullmatch(r"-?\d+", value.strip())
-    return int(str(value)) if digits else value
+    number = read_whole(value) if isinstance(value, str) else None
+    return value if number is None else number
 
 
 def _nothing(value: object) -> object:

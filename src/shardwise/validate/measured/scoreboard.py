@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from shardwise.config.files import finite
+from shardwise.config.plain import plain
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.run import PrecisionClass, Run, Scale
 from shardwise.validate.measured.statistics import (
@@ -116,7 +116,7 @@ class RunScore:
         """Return plain values, those of the step time at the top."""
         rest = {"skill": self.skill, "coverage": self.coverage, "memory": asdict(self.memory)}
         record = {"rows": self.rows, "refused": self.refused, **asdict(self.errors), **rest}
-        return dict(finite(record))
+        return dict(plain(record))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class Ranking:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return dict(finite(asdict(self)))
+        return dict(plain(asdict(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardwise.analysis.memory_interval import memory_error
 from shardwise.analysis.validated_runs import validated_runs
-from shardwise.config.files import finite
+from shardwise.config.plain import plain
 from shardwise.validate.measured.predict import Prediction, metric_of
 
 Floats = NDArray[np.float64]
@@ -216,7 +216,7 @@ class ReferenceScore:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the predecessor's errors at the top."""
         record = {"rows": self.rows, "refused": self.refused, **asdict(self.theirs)}
-        return dict(finite(record | {"ours": asdict(self.ours)}))
+        return dict(plain(record | {"ours": asdict(self.ours)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class LeftOut:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, those of the step time at the top."""
         rest = {"skill": self.skill, "coverage": self.coverage}
-        return dict(finite(asdict(self.errors) | rest))
+        return dict(plain(asdict(self.errors) | rest))
 
 
 def memory_error_levels(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:

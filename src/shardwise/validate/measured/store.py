@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase, unfold
+from shardwise.config.plain import as_json
 from shardwise.errors import Fault, InputError
 from shardwise.validate.measured.own_runs import is_run_file, read_run_file
 from shardwise.validate.measured.run import Run, RunFault
@@ -298,7 +299,7 @@ def _block(sections: Mapping[str, Any], depth: int) -> str:
 
 
 def _line(value: object) -> str:
-    return json.dumps(_in_order(value), ensure_ascii=False)
+    return as_json(_in_order(value))
 
 
 def _in_order(value: object) -> object:

@@ -15,12 +15,14 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.estimator import estimate_many
+from shardwise.units import read_whole
 from shardwise.validate.measured.fine_tuning import memory_fields
 from shardwise.validate.measured.recompute import is_xla, recompute_choices
 from shardwise.validate.measured.run import NotModeledError, Run
 from shardwise.validate.measured.software import capacity_of, dispatcher_of, newest, truth
 from shardwise.validate.measured.words import FP8_SWITCHES
 
+_MOST_REPEATS = 10_000
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025", "meta-2024")
 
@@ -272,9 +274,13 @@ def _uneven_stages(model: Model, stack: Stack, chunks: int) -> dict[str, object]
 
 def _expand_layout(layout: str) -> list[str]:
     """Chunks of a pipeline layout such as Et*4|(t*4|)*14tmL."""
-    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
-    text = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), text)
-    return text.split("|")
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", _repeated, layout)
+    return re.sub(r"(\w)\*(\d+)", _repeated, text).split("|")
+
+
+def _repeated(found: re.Match[str]) -> str:
+    times = read_whole(found[2])
+    return found[1] * min(_MOST_REPEATS if times is None else times, _MOST_REPEATS)
 
 
 def _experts(
