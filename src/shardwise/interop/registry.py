@@ -30,9 +30,9 @@ FORMATS: tuple[FileFormat, ...] = (
 
 _CONFIGS: tuple[type[ConfigBase], ...] = (Model, System, Strategy, Stack)
 _OTHERS = {
+    frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
     frozenset({"model", "system", "measured"}): "is a recipe: set it with --recipe",
     frozenset({"model", "system"}): "is a scenario: compare it with shardwise compare",
-    frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
 }
 """Keys of files that are no config, and what to do with them."""
 _MOSTLY = 0.5

@@ -104,7 +104,12 @@ def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
             Fault(source=launch.source, problem=f"is a launch file without a {missing}")
         )
     strategy = Strategy.validated(launch.strategy, source=launch.source)
-    return estimate(launch.model, System.load(system), strategy)
+    the_system = System.load(system)
+    try:
+        return estimate(launch.model, the_system, strategy)
+    except InputError as error:
+        named = [replace(f, source=_placed(launch.source, f.source)) for f in error.faults]
+        raise InputError(named) from None
 
 
 def _stem(path: str) -> str:
