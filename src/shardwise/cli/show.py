@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shardwise.analysis import Result
+from shardwise.analysis.saved import MOST_BYTES, read_saved
 from shardwise.cli.help import with_help
 from shardwise.cli.options import JsonFlag, OutputOption
 from shardwise.cli.output import note, show
@@ -13,7 +14,6 @@ from shardwise.config import files
 from shardwise.errors import Fault, InputError
 from shardwise.interop.registry import is_launch
 from shardwise.planning.recipes import RecipeNote
-from shardwise.planning.saved import MOST_BYTES, read_saved
 from shardwise.planning.saved_plan import read_plan, split_plan
 from shardwise.planning.search.results import Explanation
 

@@ -6,6 +6,7 @@ A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 from collections.abc import Mapping
 from pathlib import Path
 
+from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -17,7 +18,6 @@ from shardwise.errors import Fault, InputError
 from shardwise.interop import amped, calculon, huggingface, nersc, simumax
 from shardwise.interop.formats import FileFormat
 from shardwise.interop.launch import Launch
-from shardwise.planning.saved import kind_of_saved
 
 # The first format that recognizes a file reads it.
 FORMATS: tuple[FileFormat, ...] = (

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.saved import MOST_BYTES, kind_of_saved
 from shardwise.planning.search.results import RankedPlan
 from shardwise.units import read_whole
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -17,7 +18,6 @@ from shardwise.interop.amped.files import looks_like, read_config
 from shardwise.interop.amped.import_record import fields_of_several
 from shardwise.interop.launch import Launch
 from shardwise.interop.registry import find_launch
-from shardwise.planning.saved import MOST_BYTES, kind_of_saved
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
 
