@@ -47,18 +47,56 @@ _KINDS = {
     "comm": ("comm", False),
     "space": ("space", False),
     "rows": ("rows", False),
+    "recipe": ("recipes", True),
+    "launch": ("launch", False),
+    "log": ("log", False),
+    "trace": ("trace", False),
+    "saved": ("results", False),
 }
 # What an option reads, where its name is that of no kind; other options with files write them.
-_READS = {"data": "rows", "from_table": "rows", "from_runs": "rows", "source": "modules"}
+_READS = {
+    "plan": "saved",
+    "data": "rows",
+    "from_table": "rows",
+    "from_runs": "rows",
+    "source": "modules",
+}
 # These start processes or another program, or read all of the file system.
 _LEFT_OUT = {"jobs", "backend", "solver_path", "solver"}
-_WORDS = (*_START["words"], "9" * 400, "a" * 5000, "tp=2," * 200)
+_WORDS = (*_START["words"], "9" * 400, "9" * 5000, "a" * 5000, f"{'a' * 5000}/b", "tp=2," * 200)
 _VALUES = (*_START["values"], "x" * 3000, 10**4000)
 _OUTPUTS = ("out", "output", "plot", "graph", "report", "csv", "save")
 # Changes of a value in a file, with their weights; and arguments of some.
 _CHANGES = {"set": 3, "scale": 2, "delete": 1, "nest": 1, "rename": 1, "repeat": 1}
 _FACTORS = (0.5, 2, 3, -1, 0, 1.1, 1e3, 1e6, 1e12, 1e-6, 1e-30, 1e300)
 _KEYS = ("x", "", "name", "unknown", "gpus", "hidden", "\n")
+# What a line of a text becomes; LINE is the line itself.
+_LINES = (
+    "",
+    "LINELINE",
+    "#LINE",
+    "LINE\\\n",
+    "x LINE",
+    "\tLINE",
+    "LINE$(rm -rf x)\n",
+    "EOF\n",
+    "'LINE",
+    "{LINE",
+)
+# Variables of the environment, with values of some; without any, nothing is set.
+_VARIABLES: dict[str, tuple[str, ...]] = {
+    "COLUMNS": ("1", "5", "20", "40", "79", "0", "-3", "x", "100000", "9" * 5000),
+    "PYTHONIOENCODING": ("cp1252", "ascii", "latin-1", "utf-16", "cp437:replace", "utf-8:strict"),
+    "LC_ALL": ("C", "POSIX", "C.UTF-8", "xx_YY"),
+    "TERM": ("dumb", "xterm-256color", ""),
+    "NO_COLOR": ("1",),
+    "FORCE_COLOR": ("1",),
+    "SHARDWISE_CACHE": ("", "/dev/null", "no/such"),
+    "HOME": ("", "/dev/null"),
+    "TZ": ("UTC", "nowhere"),
+    "GPUS_PER_NODE": ("8", "x", "9" * 5000),
+    "WORLD_SIZE": ("32", "-1"),
+}
 _INSERTED = ("\x00", "\xff", "\n", "{", "]", '"', ": ", "- ", "&a *a", "\t", "\ufeff")
 
 
@@ -94,7 +132,7 @@ class Maker:
         """A command of the shell, from one of the valid ones of `fuzz.yaml`."""
         words = list(self.random.choice(_commands(key)))
         verb = words[0]
-        words = [self._slot(word[1:]) if word.startswith("@") else word for word in words]
+        words = [re.sub("@([a-z-]+)", lambda slot: self._slot(slot[1]), word) for word in words]
         options = _options(verb)
         if key == "commands":  # charts take long
             options = tuple(option for option in options if option.name not in ("plot", "out"))
@@ -104,7 +142,13 @@ class Maker:
             self._damage(words)
         if self.maybe(0.5) and any(option.name == "json" for option in options):
             words.append("--json")
-        return {"words": words, "files": self.files} if self.files else {"words": words}
+        case: Case = {"words": words}
+        if self.files:
+            case["files"] = self.files
+        if self.maybe(0.2):
+            names = self.random.sample(sorted(_VARIABLES), 2)
+            case["environment"] = {name: self.random.choice(_VARIABLES[name]) for name in names}
+        return case
 
     def _slot(self, kind: str) -> str:
         """A name of the catalog, or a file, which may be damaged."""
@@ -114,6 +158,9 @@ class Maker:
             return base.removeprefix(f"{folder}/")
         edits = [self._edit(base) for _ in range(self.random.choice((0, 0, 0, 1, 1, 2)))]
         ending = self.random.choice((".json", ".yaml", ".yaml", ".json", ".toml", ".json.gz"))
+        if fuzz_files.is_text(base):
+            packed = ".gz" if self.maybe(0.1) else ""
+            ending = base[base.index(".") :] + packed
         name = f"{len(self.files)}{ending}"
         self.files[name] = {"base": base, "edits": [edit for edit in edits if edit]}
         return name
@@ -124,6 +171,10 @@ class Maker:
             return {"cut": round(draw.random(), 3)}
         if self.maybe(0.06):
             return {"insert": draw.choice(_INSERTED), "at": round(draw.random(), 3)}
+        if self.maybe(0.04):
+            return {"content": draw.choice(tuple(fuzz_files.CONTENTS))}
+        if fuzz_files.is_text(base):
+            return {"line": round(draw.random(), 3), "becomes": draw.choice(_LINES)}
         paths = fuzz_files.paths_of(base)
         if not paths:
             return {}

@@ -1,8 +1,10 @@
 """Input files for fuzzing: valid ones by name, and edits that damage them.
 
 An edit is a mapping with `path` (keys and positions) and one of `set`, `delete`, `nest`, `scale`,
-`rename`, `repeat`; or without a path `cut` (drops the end of the text) or `insert` with `at`.
+`rename`, `repeat`; or without a path `cut` (drops the end of the text), `insert` with `at`,
+`line` (of that place) with `becomes`, or `content` (of `CONTENTS`, in place of all).
 Positions in the text are shares of its length. So a damaged file is a few words, and can be stored.
+Launch files, logs and traces are texts: they have no paths, and an ending of their own.
 """
 
 import gzip
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -21,6 +24,9 @@ import shardwise
 from amped_samples import SMALL as AMPED
 from fsdp_ilp_samples import GOLDEN, flat, nested
 from shardwise.cli import run
+from shardwise.interop.launchers import LAUNCHERS
+from written_logs import WRITERS, Run
+from written_traces import Step, write_trace
 
 DATA = Path(__file__).parent / "data"
 DOCS = DATA.parent.parent / "docs"
@@ -32,6 +38,30 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _ESTIMATE = ["estimate", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64", "--tp", "2"]
 _SMALL_SEARCH = ["--gpus", "4", "--gbs", "8", "--fix", "tp=2", "--fix", "mbs=1"]
+_LAUNCHED = ["llama3-8b", "h100-sxm", "--gpus", "32", "--gbs", "64", "--tp", "4", "--pp", "2"]
+_LAUNCHES = {f"launch/{one.name}{end}": one.name for one in LAUNCHERS for end in one.endings}
+_LOGS = {f"log/{name.replace(' ', '-')}.log": writer for name, writer in WRITERS.items()}
+CONTENTS = {
+    "empty": b"",
+    "blank": b" \n\t\n",
+    "zeros": bytes(64),
+    "binary": bytes(range(256)),
+    "image": b"\x89PNG\r\n\x1a\n" + bytes(32),
+    "packed": gzip.compress(b"a: 1\n", mtime=0),
+    "utf16": "a: 1\n".encode("utf-16"),
+    "latin": "name: \u00fcn\u00ef\n".encode("latin-1"),
+    "deep": b"[" * 100_000,
+    "nested": b'{"a": ' * 2_000 + b"1" + b"}" * 2_000,
+    "indented": b"".join(b" " * n + b"a:\n" for n in range(300)),
+    "digits": b'{"gpus": ' + b"9" * 5_000 + b"}",
+    "huge": b'{"gpus": 1e400, "hidden": -1e400, "tp": NaN, "pp": Infinity}',
+    "line": b"x" * 300_000,
+    "lines": b"- a\n" * 50_000,
+    "repeated": b"tp: 2\n" * 3,
+    "alias": b"a: &a [1]\nb: *a\n",
+    "windows": b"gpus: 8\r\ntp: 2\r\n",
+}
+"""What stands in place of a file."""
 # Results are what the command line prints with --json.
 _RESULTS = {
     "estimate": [*_ESTIMATE, "--ops"],
@@ -40,6 +70,12 @@ _RESULTS = {
     "fsdp": ["fsdp", "megatron-126m", "--gpus", "8"],
     "trace": ["trace", "megatron-126m", "h100-sxm", "--gpus", "4", "--pp", "2", "--gbs", "8"],
     "peers": ["peers", *_ESTIMATE[1:]],
+    "recipe": ["estimate", "--recipe", "llama3-405b-h100-1024-bf16"],
+    "explain": ["search", "megatron-126m", "h100-sxm", *_SMALL_SEARCH, "--explain", "tp=4"],
+    "recipes": ["recipes", "llama3-405b-h100-1024-bf16"],
+    "cluster": [
+        *("search", "megatron-126m", "--systems", "h100-sxm", *_SMALL_SEARCH, "--tokens", "1B"),
+    ],
 }
 _DESCRIBED: dict[str, Any] = {
     "strategy/all": {
@@ -74,7 +110,7 @@ def names() -> tuple[str, ...]:
     """Names of all valid files, as `folder/name`."""
     catalog = [
         f"{folder}/{path.stem}"
-        for folder in ("models", "systems", "stacks")
+        for folder in ("models", "systems", "stacks", "recipes")
         for path in sorted((CATALOG / folder).glob("*.yaml"))
     ]
     stored = [f"huggingface/{path.stem}" for path in sorted((DATA / "huggingface").glob("*.json"))]
@@ -93,7 +129,7 @@ def names() -> tuple[str, ...]:
     ]
     results = [f"results/{name}" for name in _RESULTS]
     others = ["calculon-execution/readme", "amped/small", "amped/docs", "tables/docs"]
-    others += ["rows/measured", *_DESCRIBED]
+    others += ["rows/measured", *_DESCRIBED, *_LAUNCHES, *_LOGS, "trace/pytorch.json"]
     return (*catalog, *stored, *docs, *modules, *runs, *results, *others)
 
 
@@ -160,8 +196,30 @@ def _stored(name: str) -> str:
 
 @cache
 def paths_of(name: str) -> list[tuple[Any, ...]]:
-    """Paths of all values of a valid file."""
-    return places(_content(name))
+    """Paths of all values of a valid file; of a text none."""
+    return [] if is_text(name) else places(_content(name))
+
+
+def is_text(name: str) -> bool:
+    """Whether a file is a text, with an ending of its own."""
+    return name.startswith(("launch/", "log/", "trace/"))
+
+
+@cache
+def _text(name: str) -> str:
+    """A launch file, a log or a trace, as trainers write them."""
+    folder, _, entry = name.partition("/")
+    if folder == "launch":
+        ending = entry.removeprefix(_LAUNCHES[name])
+        fields = {"gpus": 32, "gbs": 64, "tp": 4, "pp": 2}
+        case = (_LAUNCHES[name], "llama3-8b", "h100-sxm", fields)
+        return shardwise.export(*case, nearest=True, ending=ending).files[0].text
+    if folder == "log":
+        lines = _LOGS[name](Run(seconds=(9.0, 2.5, 2.4, 2.6, 2.5)))
+        return "".join(f"{line}\n" for line in lines)
+    with TemporaryDirectory() as place:
+        step = Step(products=1.0, attention=0.2, other=0.3, exposed={"tp": 0.1}, idle=0.1)
+        return write_trace(Path(place, entry), step, steps=2, rounds=2).read_text("utf-8")
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -207,22 +265,32 @@ def _scaled(value: Any, factor: float) -> Any:
     return round(scaled) if keeps_whole else scaled
 
 
-def text_of(base: str, edits: list[dict[str, Any]], ending: str) -> bytes:
-    """A valid file with edits, in the format of an ending."""
+def _written(base: str, edits: list[dict[str, Any]], ending: str) -> str:
+    """Data with edits of its values, in the format of an ending."""
     data = content(base)
     for edit in edits:
         if "path" in edit:
             edited(data, edit)
-    plain = ending.removesuffix(".gz")
-    if plain == ".json":
-        text = json.dumps(data, ensure_ascii=False)
-    elif plain == ".toml":
-        text = "".join(f"{_toml_key(k)} = {_toml(v)}\n" for k, v in data.items() if v is not None)
-    else:
-        text = yaml.dump(data, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    if ending == ".json":
+        return json.dumps(data, ensure_ascii=False)
+    if ending == ".toml":
+        return "".join(f"{_toml_key(k)} = {_toml(v)}\n" for k, v in data.items() if v is not None)
+    return yaml.dump(data, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+
+
+def text_of(base: str, edits: list[dict[str, Any]], ending: str) -> bytes:
+    """A valid file with edits, in the format of an ending; a text as it is."""
+    text = _text(base) if is_text(base) else _written(base, edits, ending.removesuffix(".gz"))
+    for edit in edits:
+        if "line" in edit:
+            lines = text.splitlines(keepends=True)
+            at = int(len(lines) * edit["line"])
+            lines[at] = edit["becomes"].replace("LINE", lines[at])
+            text = "".join(lines)
     raw = text.encode("utf-8", "surrogatepass")
     raw = gzip.compress(raw, mtime=0) if ending.endswith(".gz") else raw
     for edit in edits:
+        raw = CONTENTS.get(edit.get("content", ""), raw)
         if "cut" in edit:
             raw = raw[: int(len(raw) * edit["cut"])]
         elif "insert" in edit:

@@ -19,14 +19,21 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import fuzz
 import shardwise
-from shardwise.cli import run
+from shardwise.cli import run, streams
 
 _CODES = (0, 1, 2, 130)
+_NOTE = re.compile(r"nearest plan that |note: |\S+: (not used|is of stack|.* also has )")
+"""Lines of stderr before those of faults: what was read, and what would do."""
+_UNEXPECTED = re.compile(r"unexpected (\w+): (.*?)(?: \((\S+?):\d+\))?; a fault of shardwise")
+"""What a command prints of an exception that nothing expected."""
+_LONGEST = 1500
+"""Characters of a line of stderr: a source, a field, a value and all allowed words."""
 _NOT_FINITE = re.compile(r"(?<![\w.\-/'\"])-?(?:nan|NaN|inf|Infinity)(?![\w.\-/'\"]| Fabric)")
 _NAMES = {name: getattr(shardwise, name) for name in shardwise.__all__}
 _NAMES |= {"np": np, "Path": Path, "Decimal": Decimal, "Fraction": Fraction}
@@ -74,15 +81,22 @@ def outcome(case: fuzz.Case, *, process: bool = False) -> Outcome:
         if "call" in case:
             code, faults = _called(case["call"])
             return Outcome(code=code, cpu_s=_cpu_s() - start, faults=tuple(faults))
-        for name, raw in fuzz.contents(case).items():
+        inputs = fuzz.contents(case)
+        for name, raw in inputs.items():
             (folder / name).write_bytes(raw)
         start = _cpu_s()
         as_process = process and not any("\0" in word for word in case["words"])  # no shell has it
-        code, out, err, faults = (_as_process if as_process else _in_process)(case["words"])
+        run_case = _as_process if as_process else _in_process
+        code, out, err, faults = run_case(case["words"], case.get("environment", {}))
         cpu_s = _cpu_s() - start
         if code not in _CODES and not faults:
             faults.append(f"exit code {code}: {err.strip().splitlines()[-1:]}")
         faults += _of_texts(case, code, out, err)
+        faults += [
+            f"changed its input {name}"
+            for name, raw in inputs.items()
+            if not (folder / name).is_file() or (folder / name).read_bytes() != raw
+        ]
         if code in (0, 1):
             faults += _of_outputs(case, out, folder)
         return Outcome(code=code, cpu_s=cpu_s, faults=tuple(faults))
@@ -93,16 +107,31 @@ def _cpu_s() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def _in_process(words: list[str]) -> tuple[int | None, str, str, list[str]]:
-    out, err = io.StringIO(), io.StringIO()
+class _Output(io.TextIOWrapper):
+    """A stream in an encoding, as Python opens it, whose text can be read."""
+
+    def getvalue(self) -> str:
+        self.flush()
+        raw: io.BytesIO = self.buffer  # type: ignore[assignment]
+        return raw.getvalue().decode(self.encoding, "replace")
+
+
+def _in_process(
+    words: list[str], environment: dict[str, str]
+) -> tuple[int | None, str, str, list[str]]:
+    encoding, _, errors = environment.get("PYTHONIOENCODING", "utf-8").partition(":")
+    out = _Output(io.BytesIO(), encoding=encoding, errors=errors or "strict")
+    err = _Output(io.BytesIO(), encoding=encoding, errors="backslashreplace")
     faults: list[str] = []
     code = None
     with (
+        mock.patch.dict(os.environ, environment),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
+        streams.prepare()
         try:
             code = run(words)
         except Exception as error:  # noqa: BLE001 - what is looked for
@@ -113,15 +142,18 @@ def _in_process(words: list[str]) -> tuple[int | None, str, str, list[str]]:
     return code, out.getvalue(), err.getvalue(), faults
 
 
-def _as_process(words: list[str]) -> tuple[int | None, str, str, list[str]]:
+def _as_process(
+    words: list[str], environment: dict[str, str]
+) -> tuple[int | None, str, str, list[str]]:
     program = "import sys; from shardwise.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, *(os.fsencode(word) for word in words)],
         capture_output=True,
         check=False,
-        env=os.environ | {"PYTHONUTF8": "1"},
+        env=os.environ | (environment or {"PYTHONUTF8": "1"}),
     )
-    out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+    encoding = environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
+    out, err = (text.decode(encoding, "replace") for text in (done.stdout, done.stderr))
     return done.returncode, out, err, []
 
 
@@ -141,13 +173,17 @@ def _of_texts(case: fuzz.Case, code: int | None, out: str, err: str) -> list[str
     faults = []
     if "Traceback (most recent call last)" in err + out:
         faults.append(f"traceback: {err.strip().splitlines()[-1:]}")
+    elif found := _UNEXPECTED.search(err):
+        faults.append(f"raised {found[1]} at {found[3]}: {found[2][:200]}")
     elif "Warning:" in err:
         faults.append(f"warning: {err.strip()[:200]}")
     log_lines = "--verbose" in case["words"]
     if code == 2 and not log_lines:
-        lines = err.splitlines()
+        lines = [line for line in err.splitlines() if not _NOTE.match(line)]
         if not lines or not all(line.startswith("error: ") for line in lines):
             faults.append(f"exit code 2 without clear lines: {err[:200]!r}")
+        elif long := [line for line in lines if len(line) > _LONGEST or not line.isprintable()]:
+            faults.append(f"a line of stderr that nobody can read: {long[0][:200]!r}")
     return faults
 
 
@@ -242,10 +278,15 @@ def minimal(case: fuzz.Case) -> fuzz.Case:
 
 def _reduced(case: fuzz.Case) -> Iterator[fuzz.Case]:
     words, files = case["words"], case.get("files", {})
+    for name in case.get("environment", {}):
+        left = {k: v for k, v in case["environment"].items() if k != name}
+        yield {k: v for k, v in case.items() if k != "environment"} | (
+            {"environment": left} if left else {}
+        )
     for width in (2, 1):
         for at in range(3, len(words) - width + 1):
             fewer = words[:at] + words[at + width :]
-            yield {**case, "words": fewer} if files else {"words": fewer}
+            yield {**case, "words": fewer}
     for name, file in files.items():
         for at in range(len(file["edits"])):
             edits = file["edits"][:at] + file["edits"][at + 1 :]

@@ -92,7 +92,7 @@ FAULTS = {
     "damaged": (lambda data: json.dumps(data)[:-9], "x.json: line 1: not JSON: "),
     "a sweep": (
         lambda _: '{"systems": [], "axes": [], "points": []}',
-        "a scenario of model, system and strategy: it is that of a sweep",
+        "a scenario of model, system and strategy: it is that of sweep",
     ),
     "newer": (
         broken(lambda data: data.update(karma=3)),

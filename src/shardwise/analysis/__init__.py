@@ -1,7 +1,7 @@
 """One strategy in detail: operations, communication, stages, timeline, graph."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -109,6 +109,25 @@ def part_faults(field: str, amounts: Mapping[str, object], parts: Sequence[str])
     for name in parts:
         if name not in amounts:
             yield Fault(field=f"{field}.{name}", problem=f"is missing; {_OTHER_VERSION}")
+
+
+def member_faults(
+    field: str, used: Iterable[object], known: Collection[object], what: str
+) -> Iterator[Fault]:
+    """Yield a fault for each name or position of a saved result that is of nothing in it.
+
+    Parameters
+    ----------
+    used
+        Names or positions; None stands for none.
+    known
+        Those that there are.
+    what
+        What they are of.
+    """
+    for one in used:
+        if one is not None and one not in known:
+            yield Fault.of(field, one, f"is none of the {len(known)} {what}")
 
 
 def _of_a_result(fault: Fault) -> Fault:

@@ -1,16 +1,30 @@
 """`Comparison`: the results of scenarios side by side."""
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AllowInfNan, field_serializer
 
-from shardwise.analysis import Result
+from shardwise.analysis import Result, member_faults, part_faults
 from shardwise.analysis.results import Interval, Memory
+from shardwise.engine.step_time import TIME_PARTS
+from shardwise.errors import Fault
 from shardwise.shown import Charted, Framed
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+BEST_BY = {
+    "step_time_s": "step time",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "usd_per_billion_tokens": "price of a token",
+    "effective_days": "days of the training run",
+}
+"""What a scenario may be best by, in words."""
+_FEWEST = 2
 
 
 class InputDifference(Result):
@@ -114,8 +128,7 @@ class Comparison(Charted, Framed, Result):
     changes: tuple[Change, ...]
     """One for each scenario but the first."""
     best: dict[str, str | None]
-    """Name of the best that fits by `step_time_s`, `tokens_per_s`, `tokens_per_s_per_gpu`,
-    `usd_per_billion_tokens`, and `effective_days`; None where not all can be compared."""
+    """Name of the best that fits, for each of `BEST_BY`; None where not all can be compared."""
     notes: tuple[str, ...]
     """Caveats of the figures."""
     alike: tuple[str, ...] = ()
@@ -123,6 +136,23 @@ class Comparison(Charted, Framed, Result):
     fastest of them, safest first: fewest features that no measured run used, then fastest."""
     within: float | None = None
     """Least relative difference that measurements resolve, where some are alike."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each value of a saved comparison that does not fit the others."""
+        names = [one.name for one in self.scenarios]
+        if len(names) < _FEWEST or len(set(names)) < len(names):
+            yield Fault.of("scenarios", names, "must be two or more with different names")
+        changed = (name for one in self.changes for name in (one.name, one.against))
+        for field, used in (("changes", changed), ("alike", self.alike)):
+            yield from member_faults(field, used, names, "scenarios")
+        yield from member_faults("best", self.best.values(), names, "scenarios")
+        yield from member_faults("best", self.best, BEST_BY, "figures")
+        for one in self.asked:
+            if not len(one.values) == len(one.given) == len(names):
+                problem = f"must have a value for each of the {len(names)} scenarios"
+                yield Fault(field=f"asked: {one.field}", problem=problem)
+        for scenario in self.scenarios:
+            yield from part_faults("scenarios: time_s", scenario.time_s, TIME_PARTS)
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame with a row for each scenario."""

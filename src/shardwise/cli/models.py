@@ -19,7 +19,7 @@ from shardwise.cli.options import (
     with_options,
 )
 from shardwise.cli.output import emit_json, note, show
-from shardwise.config.files import SUFFIXES, check_writable_ending, is_table_file
+from shardwise.config.files import SUFFIXES, check_writable_ending, is_folder, is_table_file
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.report.tables.catalog import model_record, print_model, print_models
@@ -108,7 +108,7 @@ def command(
         refuse_options(_NEEDS_LARGEST, **asdict(replace(largest, shapes=None)), explain=explain)
         return _list_shapes(json=json, output=output)
     refuse_options(_NEEDS_LARGEST, **asdict(largest))
-    if name is not None and catalog.find("models", name) is None and _is_folder(name):
+    if name is not None and catalog.find("models", name) is None and is_folder(name):
         refuse_options(_NOT_A_FOLDER, explain=explain)
         _list_folder(Path(name), json=json, output=output)
         return 0
@@ -197,13 +197,6 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         print_models(list(models.values()), list(models))
     if refused:
         raise InputError(list(refused.values()))
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).is_dir()
-    except (OSError, ValueError):  # too long, or with a zero byte
-        return False
 
 
 def _model_files(folder: Path) -> list[Path]:

@@ -151,8 +151,7 @@ class ConfigBase(Described):
             if launch is not None:
                 return cls._of_data(launch, text, text, chain.with_step(text), foreign=False)
             data = files.read_mapping(text)
-            if cls.CATALOG is not None or cls.KIND is not None:
-                readers.foreign().check_kind(cls, data, text)
+            readers.foreign().check_kind(cls, data, text)
             return cls._of_data(data, files.entry_name(text), text, chain.with_step(text))
         problem = cls._unknown(text)
         raise UnknownNameError(Fault(source=kind, value=text, has_value=True, problem=problem))

@@ -56,12 +56,25 @@ def is_file_name(name: str) -> bool:
     """Tell whether a name that the user wrote means a file rather than a catalog entry."""
     if _kind(name) in SUFFIXES or os.sep in name or "/" in name:
         return True
-    if is_catalog_only():
-        return False
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long, or with a zero byte
-        return False
+    return not is_catalog_only() and exists(name)
+
+
+def exists(path: str | Path) -> bool:
+    """Tell whether there is a file or folder; never for names that none can have: too long, a zero.
+
+    As are the two below.
+    """
+    return os.path.exists(path)  # noqa: PTH110 - `Path` raises for such names
+
+
+def is_file(path: str | Path) -> bool:
+    """Tell whether there is a file."""
+    return os.path.isfile(path)  # noqa: PTH113 - as above
+
+
+def is_folder(path: str | Path) -> bool:
+    """Tell whether there is a folder."""
+    return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def has_known_ending(path: str | Path) -> bool:

@@ -123,9 +123,9 @@ def _is_file(source: str | Path) -> bool:
 
 
 def _of_file(path: Path, *, traced: bool) -> ModelReference:
-    if _is_folder(path):
+    if files.is_folder(path):
         folder, path = path, path / _CONFIG
-        if not path.is_file():
+        if not files.is_file(path):
             problem = f"the folder has no {_CONFIG}, which describes a model of Hugging Face"
             raise InputError(Fault(source=str(folder), problem=problem))
     if not files.has_known_ending(path) and is_launch(path):
@@ -137,13 +137,6 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
         _need_torch(str(path))
         return ModelReference(kind="module", what=str(path))
     return ModelReference(kind="operations", what=str(path))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # too long, or with a zero byte
-        return False
 
 
 def _need_torch(source: str) -> None:

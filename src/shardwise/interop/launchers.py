@@ -237,10 +237,11 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
     own = Stack.load(launcher.stack)
     if plan.strategy.loaded_stack().name in (own.name, *launcher.other_stacks):
         return ()
-    changes: dict[str, Any] = {"stack": own}
+    # Defaults of the other stack count as set, too: they are written.
+    fields = {name: getattr(plan.strategy, name) for name in type(plan.strategy).model_fields}
     if plan.strategy.recompute != Recompute.SELECTIVE:  # nobody set parts that have no effect
-        changes["recompute_parts"] = Strategy.model_fields["recompute_parts"].default
-    strategy = plan.strategy.model_copy(update=changes)
+        fields["recompute_parts"] = Strategy.model_fields["recompute_parts"].default
+    strategy = plan.strategy.model_copy(update=fields | {"stack": own})
     found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
     return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]
 

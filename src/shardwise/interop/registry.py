@@ -6,6 +6,7 @@ A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 from collections.abc import Mapping
 from pathlib import Path
 
+from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -29,9 +30,9 @@ FORMATS: tuple[FileFormat, ...] = (
 
 _CONFIGS: tuple[type[ConfigBase], ...] = (Model, System, Strategy, Stack)
 _OTHERS = {
+    frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
     frozenset({"model", "system", "measured"}): "is a recipe: set it with --recipe",
     frozenset({"model", "system"}): "is a scenario: compare it with shardwise compare",
-    frozenset({"traceEvents"}): "is the trace of a profiler: read it with shardwise diagnose",
 }
 """Keys of files that are no config, and what to do with them."""
 _MOSTLY = 0.5
@@ -56,6 +57,12 @@ def check_kind(config: type[ConfigBase], data: Mapping[str, object], source: str
         return
     if share_of_fields(config, data) >= _MOSTLY:
         return
+    if (saved := kind_of_saved(data)) is not None:
+        problem = f"is a saved result of {saved.command}: show it with shardwise show"
+        raise InputError(Fault(source=source, problem=problem))
+    if is_launch(source):
+        problem = f"is a launch file; a {config.__name__.lower()} is expected"
+        raise InputError(Fault(source=source, problem=problem))
     for keys, problem in _OTHERS.items():
         if keys <= set(data):
             raise InputError(Fault(source=source, problem=problem))

@@ -1,11 +1,11 @@
 """`ClusterChoice`: which options meet a deadline and a budget, and the front of time and money."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.analysis import Result
+from shardwise.analysis import Result, member_faults
 from shardwise.analysis.results import Software
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
@@ -94,6 +94,15 @@ class ClusterChoice(Charted, Result):
     elapsed_s: float
     complete: bool
     """Whether every system was searched."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each position of a saved choice that none of its options has."""
+        chosen = {
+            name: [getattr(self, name)]
+            for name in ("cheapest", "fastest", "nearest_in_time", "nearest_in_budget")
+        }
+        for name, places in {**chosen, "front": self.front}.items():
+            yield from member_faults(name, places, range(len(self.options)), "options")
 
     def within(
         self, *, deadline: float | str | None = None, budget: float | str | None = None

@@ -1,5 +1,7 @@
 """Named recipes: the published configurations of the catalog next to our estimates of them."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,13 @@ class RecipeEstimate(Shown, Result):
     error: float
     """Estimated over measured step time, less one: positive where the estimate is slower."""
 
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield the faults of a saved recipe."""
+        try:
+            Recipe.validated(self.recipe)
+        except InputError as error:
+            yield from (replace(fault, field=f"recipe.{fault.field}") for fault in error.faults)
+
     @property
     def name(self) -> str:
         """Name of the recipe."""
@@ -55,6 +64,21 @@ class RecipeEstimate(Shown, Result):
             "fits": mine.fits,
             "memory_reserved_bytes": mine.memory_bytes.reserved,
         }
+
+
+class RecipeNote(Result):
+    """What the estimate of a recipe says of the recipe."""
+
+    name: str
+    changed: tuple[str, ...]
+    """Fields that flags override; with any of them the measured run is another one."""
+    measured_step_time_s: float | None = None
+    error: float | None = None
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault if figures of the run are missing."""
+        if not self.changed and None in (self.measured_step_time_s, self.error):
+            yield Fault(problem="has neither changed fields nor what was measured")
 
 
 def recipes() -> tuple[Recipe, ...]:

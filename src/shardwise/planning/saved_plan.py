@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, UnknownNameError
@@ -12,8 +12,6 @@ from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.results import RankedPlan
 from shardwise.units import read_whole
 
-# A search may list thousands of strategies, each with all of its detail.
-_MOST_BYTES = 2**28
 _MARK = "#"
 _EXPECTED = "the result of estimate --json or search --json"
 
@@ -56,15 +54,19 @@ def read_plan(text: str) -> SavedPlan:
     InputError
         If the file is none of these, or has no such plan.
     """
-    path, number = _split(text.strip())
-    data = files.read_mapping(path, most_bytes=_MOST_BYTES)
+    path, number = split_plan(text)
+    number = number or 1
+    data = files.read_mapping(path, most_bytes=MOST_BYTES)
     source = f"{path}{_MARK}{number}"
-    if {"step_time_s", "time_s"} <= set(data):
+    kind = kind_of_saved(data)
+    command = None if kind is None else kind.command
+    if command == "estimate":
         if number != 1:
             raise InputError(Fault.of("plan", number, "the file holds one estimate: use #1", path))
         return SavedPlan(source=source, estimate=Estimate.read(data, source=path))
-    if not {"space", "best", "candidates"} <= set(data):
-        raise InputError(Fault(source=path, problem=f"is not {_EXPECTED}"))
+    if command != "search":
+        other = "" if kind is None else f": it is that of {command}"
+        raise InputError(Fault(source=path, problem=f"is not {_EXPECTED}{other}"))
     plans = data["best"]
     if not isinstance(plans, list):
         raise InputError(Fault(source=path, field="best", problem="must be a list of plans"))
@@ -79,11 +81,18 @@ def read_plan(text: str) -> SavedPlan:
     return SavedPlan(source=source, estimate=RankedPlan.read(plan, source=path, field=place))
 
 
-def _split(text: str) -> tuple[str, int]:
-    """File and number; a file may have the mark in its name."""
+def split_plan(text: str) -> tuple[str, int | None]:
+    """Return the file and the number of FILE#N; a file may have the mark in its name.
+
+    Raises
+    ------
+    InputError
+        If what follows the mark is no number of a plan.
+    """
+    text = text.strip()
     path, mark, number = text.rpartition(_MARK)
-    if not mark or (not number.isdecimal() and Path(text).exists()):
-        return text, 1
+    if not mark or (not number.isdecimal() and files.exists(text)):
+        return text, None
     place = read_whole(number) or 0
     if place < 1:
         problem = "must be FILE#N, with the number of a plan from 1"

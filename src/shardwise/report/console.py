@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from shutil import get_terminal_size
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -18,14 +19,21 @@ from shardwise.units import readable
 GIB = 2.0**30
 # Files and pipes: two windows fit on a screen, and pages of a site show such lines.
 _WIDTH_WITHOUT_TERMINAL = 120
-_WIDEST = 1000
+_WIDEST, _MOST_DIGITS = 1000, 9
 LEAST_TEXT = 16
 """Shorter lines of text are hard to read."""
 _COLLECTED: ContextVar[list[RenderableType] | None] = ContextVar("collected", default=None)
 
 
 class _Terminal(Console):
-    """A console that keeps the exit code of the command when its pipe is closed."""
+    """A console that keeps the exit code of the command when its pipe is closed.
+
+    It prints text as it is: names of files and models may contain `[bold]` or `:x:`.
+    """
+
+    def __init__(self, width: int) -> None:
+        # With a height rich does not read COLUMNS, which may be anything.
+        super().__init__(width=width, height=25, highlight=False, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         """Print the rest to nowhere; rich would exit with 1, which means that nothing fits."""
@@ -152,7 +160,7 @@ def show(*things: RenderableType, style: str | None = None) -> None:
 def _print(thing: RenderableType, width: int, style: str | None) -> None:
     flexible = isinstance(thing, (str, Text))
     width = width if flexible else max(width, _measured(thing).maximum)
-    _Terminal(width=width, highlight=False).print(thing, style=style)
+    _Terminal(width).print(thing, style=style)
 
 
 def _one_line(head: str) -> str:
@@ -183,17 +191,16 @@ def _longest(column: Column) -> int:
 
 def _measured(thing: RenderableType) -> Measurement:
     """Characters that it takes in a line, at least and at most."""
-    console = Console(width=_WIDEST)
+    console = _Terminal(_WIDEST)
     return Measurement.get(console, console.options, thing)
 
 
 def _width() -> int:
     """Characters in a line: COLUMNS if it is set, or those of the terminal, or 120."""
     value = os.environ.get("COLUMNS", "")
-    columns = int(value) if value.isascii() and value.isdigit() else 0
-    if columns:
-        return min(columns, _WIDEST)
-    return Console().width if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    if value.isascii() and value.isdigit() and value.strip("0"):
+        return min(int(value), _WIDEST) if len(value) <= _MOST_DIGITS else _WIDEST
+    return get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
 
 
 def plain_table(

@@ -106,10 +106,7 @@ def with_located_file(
 def _relative_to_source(named: str, source: str) -> str:
     """A file as it is named, or if there is none, the one next to the file that names it."""
     sibling = Path(source).parent / named
-    try:
-        return str(sibling) if not Path(named).exists() and sibling.is_file() else named
-    except (OSError, ValueError):  # too long a name or with a zero byte, which reading it refuses
-        return named
+    return str(sibling) if not files.exists(named) and files.is_file(sibling) else named
 
 
 def _refuse_circle(named: str, config_type: type[BaseModel], steps: Sequence[str]) -> None:

@@ -219,7 +219,7 @@ def load_module(
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
-        if path.is_dir() or path.suffix == ".json":
+        if files.is_folder(path) or path.suffix == ".json":
             return _of_config(path, name)
         text = str(source)
         factory = _imported_factory(text)
@@ -308,8 +308,8 @@ def _remade(module: Module) -> Module:
 
 def _of_config(path: Path, name: str | None) -> LoadedModel:
     """A model of Hugging Face by its config."""
-    file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
+    file = path / "config.json" if files.is_folder(path) else path
+    if not files.is_file(file):
         raise _refusal("model", "no such file", str(file))
     torch_module()
     config = config_of(file)

@@ -156,10 +156,10 @@ def looks_like(data: Mapping[str, object]) -> Literal["configuration", "lookup t
 
 def tables_next_to(source: str) -> tuple[Tables, str] | None:
     """Read the tables in the folder of a configuration, if they are there."""
-    if not Path(source).is_file():
+    if not files.is_file(source):
         return None
     place = Path(source).with_name(TABLES_NAME)
-    if not place.is_file():
+    if not files.is_file(place):
         return None
     return files.read_mapping(place), str(place)
 

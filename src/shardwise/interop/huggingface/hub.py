@@ -31,7 +31,7 @@ def is_hub_id(name: str) -> bool:
     """Whether a name has the form owner/name of a model on the hub, and not that of a file."""
     if not _ID.fullmatch(name) or name.removesuffix(".gz").endswith(files.SUFFIXES):
         return False
-    return not Path(name.split("/", maxsplit=1)[0]).exists()
+    return not files.exists(name.split("/", maxsplit=1)[0])
 
 
 def fetch_config(name: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def fetch_config(name: str) -> dict[str, Any]:
     endpoint = _endpoint(name)
     host = re.sub(r"[^\w.-]", "_", urlsplit(endpoint).netloc)
     place = _cache_folder() / "hub" / host / f"{name}.json"
-    if place.is_file():
+    if files.is_file(place):
         return files.read_mapping(place)
     content = _download(f"{endpoint}/{name}/resolve/main/config.json", name)
     data = _parsed(content, name)

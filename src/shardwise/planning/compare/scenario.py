@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -20,8 +21,6 @@ from shardwise.interop.registry import find_launch
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
 
-# A search may list thousands of strategies, each with all of its detail.
-_MOST_BYTES = 2**28
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
 # AMPeD's name of the tokens of the training run.
 _TOKENS = "tokens_to_train"
@@ -92,7 +91,7 @@ def load_scenario(
     launch = find_launch(path)
     if launch is not None:
         return NamedEstimate(name=_stem(path), source=path, estimate=_of_launch(launch, system))
-    data = files.read_mapping(path, most_bytes=_MOST_BYTES)
+    data = files.read_mapping(path, most_bytes=MOST_BYTES)
     return replace(_of_mapping(data, _stem(path), path, Path(path).parent), source=path)
 
 
@@ -105,7 +104,12 @@ def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
             Fault(source=launch.source, problem=f"is a launch file without a {missing}")
         )
     strategy = Strategy.validated(launch.strategy, source=launch.source)
-    return estimate(launch.model, System.load(system), strategy)
+    the_system = System.load(system)
+    try:
+        return estimate(launch.model, the_system, strategy)
+    except InputError as error:
+        named = [replace(f, source=_placed(launch.source, f.source)) for f in error.faults]
+        raise InputError(named) from None
 
 
 def _stem(path: str) -> str:
@@ -120,14 +124,16 @@ def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path
     """Recognize a mapping by its keys."""
     if looks_like(data) == "configuration":
         return NamedEstimate(name=name, source="", estimate=_of_amped(data, source))
-    if {"step_time_s", "time_s"} <= set(data):
+    kind = kind_of_saved(data)
+    command = None if kind is None else kind.command
+    if command == "estimate":
         return NamedEstimate(name=name, source="", estimate=Estimate.read(data, source=source))
-    if {"space", "best", "candidates"} <= set(data):
+    if command == "search":
         return NamedEstimate(name=name, source="", estimate=_best(data, source))
-    if {"model", "system"} <= set(data):
+    if kind is None and {"model", "system"} <= set(data):
         return _estimated(Scenario.validated(data, source=source), name, source, folder)
-    whose = ": it is that of a sweep" if {"systems", "axes", "points"} <= set(data) else ""
-    raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{whose}"))
+    other = "" if kind is None else f": it is that of {command}"
+    raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{other}"))
 
 
 def _of_amped(data: Mapping[str, object], source: str) -> Estimate:
@@ -209,6 +215,6 @@ def _placed(source: str, inside: str) -> str:
 
 def _relative(value: str | dict[str, object], folder: Path) -> str | dict[str, object]:
     """A file name relative to the scenario's folder, if that file exists; else unchanged."""
-    if isinstance(value, str) and files.is_file_name(value) and (folder / value).is_file():
+    if isinstance(value, str) and files.is_file_name(value) and files.is_file(folder / value):
         return str(folder / value)
     return value

@@ -180,7 +180,7 @@ class SearchResult(Charted, Framed, Result):
     (2, True)
     """
 
-    ADDED: ClassVar[tuple[str, ...]] = ("launch",)
+    ADDED: ClassVar[tuple[str, ...]] = ("launch", "explanation")
 
     model: str
     system: str

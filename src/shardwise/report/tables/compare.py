@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.analysis.comparison import (
+    BEST_BY,
     Change,
     Comparison,
     InputDifference,
@@ -26,14 +27,6 @@ FOLLOW_WORDS = {
     "other": "share of all components",
 }
 """How a part changes with others."""
-# What a scenario may be best by.
-_BY_WORDS = {
-    "step_time_s": "step time",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_gpu": "tokens/s per GPU",
-    "usd_per_billion_tokens": "price of a token",
-    "effective_days": "days of the training run",
-}
 # Longer names are listed once, and letters stand for them in tables.
 _LONGEST = 16
 _ALPHABET = 26
@@ -254,7 +247,7 @@ def best_words(found: Comparison) -> list[str]:
     by: dict[str, list[str]] = {}
     for measure, name in found.best.items():
         if name is not None:
-            by.setdefault(name, []).append(_BY_WORDS[measure])
+            by.setdefault(name, []).append(BEST_BY[measure])
     lines = [f"best by {', '.join(measures)}: {name}" for name, measures in by.items()]
     return lines or ["none fits"]
 

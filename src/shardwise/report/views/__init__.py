@@ -45,11 +45,16 @@ def brief(result: object) -> str:
     return str(_view_of(result).summary(result))
 
 
+def print_tables(result: object) -> None:
+    """Print what the command prints of a result."""
+    _view_of(result).tables(result)
+
+
 def text(result: object) -> str:
     """Return what the command prints of a result."""
     from shardwise.report.views.printout import printed_text  # noqa: PLC0415 - only where requested
 
-    return printed_text(lambda: _view_of(result).tables(result))
+    return printed_text(lambda: print_tables(result))
 
 
 def html(result: object) -> str:

@@ -21,7 +21,10 @@ def printed_text(print_tables: Callable[[], None]) -> str:
         console = Console(
             file=out,
             width=_width(thing),
+            height=25,
             highlight=False,
+            markup=False,
+            emoji=False,
             force_jupyter=False,  # which displays instead of writing
             force_terminal=False,
             color_system=None,
@@ -35,5 +38,5 @@ def _width(thing: RenderableType) -> int:
     """Characters of a line: enough for a table, and for text a line that reads well."""
     if isinstance(thing, str) or not hasattr(thing, "columns"):
         return _WIDTH
-    wide = Console(width=_WIDEST)
+    wide = Console(width=_WIDEST, height=25, markup=False, emoji=False)
     return max(_WIDTH, Measurement.get(wide, wide.options, thing).maximum)

@@ -151,10 +151,10 @@ def read_folder(folder: str | Path) -> list[KernelTable]:
         If the folder has none, or one is invalid.
     """
     place = Path(folder)
-    if not place.is_dir():
+    if not files.is_folder(place):
         raise _fault(place, "no such folder")
     names = [(kind, place / f"{kind}{ending}") for kind in KINDS for ending in ENDINGS]
-    found = [(kind, path) for kind, path in names if path.exists()]
+    found = [(kind, path) for kind, path in names if files.exists(path)]
     twice = [
         path for (kind, path), (before, _) in zip(found[1:], found, strict=False) if kind == before
     ]
