@@ -1,5 +1,6 @@
 """`Comparison`: the results of scenarios side by side."""
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,7 +49,7 @@ class Outcome(Result):
     effective_days: Annotated[float, AllowInfNan(allow_inf_nan=True)] | None
     """Of the training run, if there is one; infinite (null in JSON) if it never ends."""
     effective_usd: float | None
-    time_s: dict[str, float]
+    time_s: Mapping[str, float]
     """Parts of the time: see `Comparison.per`."""
     interval: Interval | None = None
     """Range of the measured time of a step."""
@@ -113,7 +114,7 @@ class Comparison(Charted, Framed, Result):
     scenarios: tuple[Outcome, ...]
     changes: tuple[Change, ...]
     """One for each scenario but the first."""
-    best: dict[str, str | None]
+    best: Mapping[str, str | None]
     """Name of the best that fits by `step_time_s`, `tokens_per_s`, `tokens_per_s_per_gpu`,
     `usd_per_billion_tokens`, and `effective_days`; None where not all can be compared."""
     notes: tuple[str, ...]

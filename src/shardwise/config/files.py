@@ -319,7 +319,9 @@ def as_yaml(data: Mapping[str, Any]) -> str:
     """Return a mapping as YAML, in its order."""
     import yaml  # noqa: PLC0415 - only where used
 
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
+    from shardwise.frozen import thawed  # noqa: PLC0415 - likewise; it loads numpy
+
+    return yaml.safe_dump(thawed(data), sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_text(path: str | Path, text: str) -> None:

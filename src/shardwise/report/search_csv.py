@@ -10,6 +10,7 @@ from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.errors import Fault, InputError, allowed_words, kind_of, refuse
+from shardwise.frozen import thawed
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
 
@@ -204,7 +205,7 @@ def _in_a_cell(value: object) -> Any:
     """A field of a strategy as a number or a text: items of a list separated by spaces."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
-    return json.dumps(value) if isinstance(value, Mapping) else value
+    return json.dumps(thawed(value)) if isinstance(value, Mapping) else value
 
 
 def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame":

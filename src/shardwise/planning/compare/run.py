@@ -20,6 +20,7 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config.system import SystemLike
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
+from shardwise.frozen import thawed
 from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
 from shardwise.planning.compare.scenario import NamedEstimate, ScenarioLike, load_scenario
 
@@ -153,7 +154,7 @@ def _scale(estimate: Estimate, per: str) -> float:
 
 def _inputs(estimate: Estimate) -> dict[str, object]:
     """The inputs of an estimate, and what follows from them, as plain values."""
-    plain: dict[str, object] = json.loads(json.dumps(estimate.strategy))
+    plain: dict[str, object] = json.loads(json.dumps(thawed(estimate.strategy)))
     stack = plain.pop("stack", None)
     fields = {name: value for name, value in plain.items() if name not in _DERIVED}
     return {

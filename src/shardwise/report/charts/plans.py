@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.analysis.results import Estimate
 from shardwise.config.strategy import Strategy
+from shardwise.frozen import FrozenDict, thawed
 from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.report.console import GIB, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
@@ -110,7 +111,7 @@ def value_word(value: object) -> str:
         changed = [f"{key} {item}" for key, item in value.items() if key != "base"]
         if "base" in value:
             return f"{value['base']}, {', '.join(changed)}"
-        return str(value.get("name", json.dumps(value)))
+        return str(value.get("name", json.dumps(thawed(value))))
     return str(value)
 
 
@@ -122,7 +123,7 @@ def ordered_values(field: str, values: Sequence[Any]) -> list[Any]:
     def key(value: object) -> tuple[int, float, str]:
         if value is None or isinstance(value, (int, float)):
             return (0, -1.0 if value is None else float(value), "")
-        place = schema.find(json.dumps(value))
+        place = schema.find(json.dumps(thawed(value)))
         return (1, float(place), str(value))
 
     return sorted(distinct, key=key)
@@ -142,7 +143,7 @@ def degrees(strategy: Mapping[str, Any]) -> str:
 
 def options_of(strategy: Mapping[str, object]) -> list[str]:
     """Fields besides degrees and batch: the important ones, and those that are not default."""
-    usual = Strategy().to_dict()
+    usual = FrozenDict(Strategy().to_dict())
     return [
         _option(short_name(name), value)
         for name, value in strategy.items()
