@@ -208,7 +208,7 @@ def test_a_search_tells_it_from_other_parts() -> None:
         all_variants=True,
     )
     assert best[1] == "every_other"
-    assert found.best[0].strategy["recompute_parts"] == ["every_other"]
+    assert found.best[0].strategy["recompute_parts"] == ("every_other",)
     assert found.best[0].step_time_s == best[0]
 
 

@@ -366,7 +366,7 @@ def test_a_system_without_bf16_uses_its_own_type(shardwise):
     """With a note, as if it had been set; one with bf16 says nothing."""
     few = {"gpus": 1, "count": 1, "max_memory": "100 MiB", "space": ONE}
     found = largest_model("v100-sxm-16gb", **few)
-    assert found.space["dtype"] == ["fp16"]
+    assert found.space["dtype"] == ("fp16",)
     assert found.notes == ("dtype fp16: v100-sxm-16gb has no matrix rate for bf16",)
     fields_set = largest_model("v100-sxm-16gb", dtype="fp16", **few)
     assert fields_set.notes == largest_model("h100-sxm", **few).notes == ()

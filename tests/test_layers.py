@@ -11,7 +11,7 @@ PACKAGE = Path(shardwise.__file__).parent
 # From the bottom up; a module imports from its own row and the rows above it here. `__init__`
 # registers the readers of `interop` and names where the public names live.
 LAYERS = [
-    ["_version", "errors", "catalog", "arrays", "distinct", "shown", "units"],
+    ["_version", "errors", "catalog", "arrays", "distinct", "frozen", "shown", "units"],
     ["config"],
     ["ops"],
     ["parallel"],

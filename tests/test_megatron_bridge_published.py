@@ -32,7 +32,7 @@ def test_deepseek_v3_of_megatron_bridge(tmp_path: Any) -> None:
     assert strategy["stage_layers"] == (1, *[2] * 30, 0)
     assert picked(strategy, "global_batch_size", "micro_batch_size", "seq_len") == (8192, 1, 4096)
     assert picked(strategy, "quantization", "optimizer", "zero") == ("fp8_block", "adamw-bf16", 1)
-    assert strategy["recompute_parts"] == ["mla_up", "mlp"]
+    assert strategy["recompute_parts"] == ("mla_up", "mlp")
     assert picked(strategy, "dispatcher", "dp_overlap", "tp_overlap") == ("hybridep", False, "none")
     assert strategy["stack"] == {"base": "megatron-bridge-2026", "vocab_multiple": 1}
     loaded = Strategy(**strategy, gpus=1024).resolved(launch.model)
@@ -46,7 +46,7 @@ def test_gpt3_175b_of_nemo_1(tmp_path: Any) -> None:
     assert launch.model.name == "gpt3-175b"
     assert picked(strategy, "gpus", "tp", "pp", "vpp") == (1024, 4, 8, 12)
     assert picked(strategy, "global_batch_size", "micro_batch_size", "seq_len") == (2048, 1, 2048)
-    assert picked(strategy, "recompute", "recompute_parts") == ("selective", ["core_attention"])
+    assert picked(strategy, "recompute", "recompute_parts") == ("selective", ("core_attention",))
     assert picked(strategy, "tp_exchange", "dtype", "zero") == ("rs_ag", "bf16", 1)
     assert strategy["dp_overlap"] is True
     assert strategy["stack"]["base"] == "nemo-2025"
@@ -119,7 +119,7 @@ def test_performance_recipes_have_their_published_values(tmp_path: Any) -> None:
     launch, strategy, left = launch_of(tmp_path, "moe.sh", RUNNER.format(**words, gpus=256))
     assert (left, launch.model.name) == ({}, "deepseek-v3")
     assert picked(strategy, "pp", "vpp", "ep", "dispatcher") == (4, 4, 64, "hybridep")
-    assert strategy["recompute_parts"] == ["mla_up"]
+    assert strategy["recompute_parts"] == ("mla_up",)
     assert strategy["stack"]["base"] == "megatron-bridge-nvl72"
     name = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
     named = f"torchrun --nproc-per-node=8 run_recipe.py --recipe {name}\n"

@@ -38,7 +38,7 @@ def test_listed_plans_can_be_exported(launcher, case):
     """Without a fault; the file is recognized and read, with the same model, as a legal plan."""
     model, system, fields = case
     found = search(model, system, launcher=launcher.name, top=drawn(4), **fields)
-    assert found.space["stack"] == [launcher.stack]
+    assert found.space["stack"] == (launcher.stack,)
     for plan in found.best:
         written = export(launcher, model, system, plan.strategy)
         assert written.changes == ()

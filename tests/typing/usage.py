@@ -3,6 +3,7 @@
 A line with two ignores is a mistake that both must report.
 """
 
+from collections.abc import Mapping
 from typing import Any, assert_type
 
 import numpy as np
@@ -56,7 +57,7 @@ assert_type(result, Estimate)
 assert_type(result.step_time_s, float)
 assert_type(result.fits, bool)
 assert_type(result.memory_bytes.reserved, float)
-assert_type(result.strategy, dict[str, Any])
+assert_type(result.strategy, Mapping[str, Any])
 assert_type(result.stages[0].peak.operation, str)
 if result.interval is not None:
     print(result.interval.low_s, result.interval.nearest)

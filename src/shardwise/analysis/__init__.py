@@ -12,6 +12,7 @@ from shardwise.config.described import Described
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError, nearest
+from shardwise.frozen import FrozenDict
 
 __all__ = ["Result"]
 
@@ -70,15 +71,19 @@ class Result(Described):
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved record that does not fit the others."""
         strategy = getattr(self, "strategy", None)
-        if isinstance(strategy, dict):
-            yield from strategy_faults(strategy)
+        if isinstance(strategy, Mapping):
+            yield from strategy_faults(self, strategy)
 
 
-def strategy_faults(strategy: dict[str, object], *, resolved: bool = True) -> list[Fault]:
+def strategy_faults(
+    record: Result, strategy: Mapping[str, object], *, resolved: bool = True
+) -> list[Fault]:
     """Faults of a saved strategy; without any, it gets the defaults of fields newer than it.
 
     Parameters
     ----------
+    record
+        What has the strategy; it was just read, and nobody else has it yet.
     resolved
         Whether fields that follow from others must be there.
     """
@@ -94,7 +99,8 @@ def strategy_faults(strategy: dict[str, object], *, resolved: bool = True) -> li
     ]
     if not faults:
         try:
-            strategy.update(Strategy.validated(strategy).to_dict())
+            complete = {**strategy, **Strategy.validated(strategy).to_dict()}
+            vars(record)["strategy"] = FrozenDict(complete)
         except InputError as error:
             faults += error.faults
     return [replace(fault, field=_joined("strategy", fault.field)) for fault in faults]

@@ -1,6 +1,6 @@
 """`Comparison`: the results of scenarios side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,7 +62,7 @@ class Outcome(Result):
     effective_days: Annotated[float, AllowInfNan(allow_inf_nan=True)] | None
     """Of the training run, if there is one; infinite (null in JSON) if it never ends."""
     effective_usd: float | None
-    time_s: dict[str, float]
+    time_s: Mapping[str, float]
     """Parts of the time: see `Comparison.per`."""
     interval: Interval | None = None
     """Range of the measured time of a step."""
@@ -127,7 +127,7 @@ class Comparison(Charted, Framed, Result):
     scenarios: tuple[Outcome, ...]
     changes: tuple[Change, ...]
     """One for each scenario but the first."""
-    best: dict[str, str | None]
+    best: Mapping[str, str | None]
     """Name of the best that fits, for each of `BEST_BY`; None where not all can be compared."""
     notes: tuple[str, ...]
     """Caveats of the figures."""

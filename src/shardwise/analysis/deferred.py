@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import GetCoreSchemaHandler, PrivateAttr, SerializerFunctionWrapHandler
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import wrap_serializer_function_ser_schema
+from pydantic import PrivateAttr
 
 from shardwise.analysis import Result
+from shardwise.frozen import frozen
 
 
-class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
+class Deferred(Result):
     """A result that keeps formulas in place of fields that few read.
 
     It behaves like one that has all its values: JSON, pickles, comparison and iteration have every
@@ -55,7 +54,7 @@ class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
             formula = None if name.startswith("_") else self._formulas.get(name)
             if formula is None:
                 return super().__getattr__(name)
-            value = self.__dict__[name] = formula()
+            value = self.__dict__[name] = frozen(formula())
             return value
 
     def completed(self) -> Self:
@@ -71,6 +70,9 @@ class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
             other.completed()
         self.completed()
         return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple([getattr(self, name) for name in type(self).model_fields]))
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         self.completed()
@@ -88,15 +90,6 @@ class Deferred(Result):  # noqa: PLW1641 - pydantic gives each its hash
         self.completed()
         return super().__repr_args__()
 
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: type[Any], handler: GetCoreSchemaHandler, /
-    ) -> CoreSchema:
+    def _with_dicts(self) -> Self:
         """Complete it before it is serialized, also inside other results."""
-        schema: Any = handler(source)
-        schema["serialization"] = wrap_serializer_function_ser_schema(_serialized)
-        return schema
-
-
-def _serialized(one: Any, handler: SerializerFunctionWrapHandler) -> Any:
-    return handler(one.completed() if isinstance(one, Deferred) else one)
+        return super(Deferred, self.completed())._with_dicts()

@@ -9,6 +9,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.strategy_table import Table
 from shardwise.engine.step_time import TIME_PARTS
+from shardwise.frozen import FrozenRecord
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.shown import Charted, Framed
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class EstimateTable(Charted, Framed):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class EstimateTable(FrozenRecord, Charted, Framed):
     """Estimates of a table of strategies; rows that break a rule hold NaN and the rule.
 
     Examples

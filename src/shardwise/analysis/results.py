@@ -1,6 +1,6 @@
 """What `estimate` returns: `Estimate` and its records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -370,7 +370,7 @@ class Estimate(Charted, Deferred):
 
     model: str
     system: str
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, with defaults filled in."""
     software: Software
     parameters: int
@@ -387,16 +387,16 @@ class Estimate(Charted, Deferred):
     hfu: float
     """The same with the FLOPs of recompute."""
     flops_convention: str
-    mfu_by_convention: dict[str, float]
+    mfu_by_convention: Mapping[str, float]
     """MFU under every convention."""
     fits: bool
     micro_batches: int
     """Per replica and step."""
     tokens_per_step: int
-    time_s: dict[str, float]
+    time_s: Mapping[str, float]
     """Disjoint parts of the step, on the critical stage [s]."""
-    comm_s: dict[str, CommTime]
-    extents: dict[str, tuple[int, ...]]
+    comm_s: Mapping[str, CommTime]
+    extents: Mapping[str, tuple[int, ...]]
     """Members of each axis within one domain of each network tier, innermost first."""
     memory_bytes: Memory
     """Of the peak-memory stage."""
@@ -419,12 +419,12 @@ class Estimate(Charted, Deferred):
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""
-    rests_on: dict[str, str]
+    rests_on: Mapping[str, str]
     """Where the rates of operations and collectives come from: measured, fitted, published, assumed
     or a data sheet."""
-    assumed: dict[str, Any]
+    assumed: Mapping[str, Any]
     """Strategy fields that were not set, with their values."""
-    provenance: dict[str, Source]
+    provenance: Mapping[str, Source]
     """Sources of the values of system and stack, by dotted prefix."""
     missed_operations: tuple[str, ...] = ()
     """Operations with a kernel that is unlike all measured shapes in the system's tables."""

@@ -6,6 +6,7 @@ micro-benchmarks time them: short bursts at boost clocks, with the casts and cop
 benchmark's framework adds. Predictions of benchmarks use those; no estimate does.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -54,7 +55,7 @@ class MatmulBlocks(ConfigBase):
     """Loss of small blocks, which load more operands per FLOP [elements]."""
     narrow_share: RateShare
     """Speed of blocks whose width is an odd multiple of 16 over that of others."""
-    alone_share: dict[Count, RateShare] = Field(min_length=1)
+    alone_share: Mapping[Count, RateShare] = Field(min_length=1)
     """Speed of blocks by their elements where all fit in one wave and share no operands, over that
     in several waves; interpolated in the logarithm."""
 
@@ -93,9 +94,9 @@ class AttentionKernel(ConfigBase):
 
     tile: Count
     """Queries that one multiprocessor handles at a time."""
-    efficiency: dict[Count, Fraction] = Field(min_length=1)
+    efficiency: Mapping[Count, Fraction] = Field(min_length=1)
     """Share of the matrix peak by head width, forward, while training."""
-    latent_efficiency: dict[Count, Fraction] = Field(default_factory=dict)
+    latent_efficiency: Mapping[Count, Fraction] = Field(default_factory=dict)
     """The same of heads whose values are narrower than their queries (latent attention), both laid
     out as wide as the queries; empty: as of equal widths."""
     longest_weight: Overhead
@@ -108,7 +109,7 @@ class AttentionKernel(ConfigBase):
     """Time that a kernel without work would take."""
     backward_ratio: Factor
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
-    other_kernels: dict[FlashKernel, Factor] = Field(default_factory=dict)
+    other_kernels: Mapping[FlashKernel, Factor] = Field(default_factory=dict)
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
 
 
@@ -184,10 +185,10 @@ class BenchmarkedExperts(ConfigBase):
 class Benchmarked(ConfigBase):
     """Figures of kernels alone, by kind; none is read by an estimate."""
 
-    matmul: dict[MatmulName, BenchmarkedMatmul] = Field(default_factory=dict)
+    matmul: Mapping[MatmulName, BenchmarkedMatmul] = Field(default_factory=dict)
     """Products with a fresh input that is quantized first: per tensor (fp8), in blocks, nvfp4."""
-    attention: dict[AttentionName, BenchmarkedAttention] = Field(default_factory=dict)
+    attention: Mapping[AttentionName, BenchmarkedAttention] = Field(default_factory=dict)
     """By type and mask; mla has wider keys (192) than values (128)."""
-    experts: dict[ExpertsName, BenchmarkedExperts] = Field(default_factory=dict)
+    experts: Mapping[ExpertsName, BenchmarkedExperts] = Field(default_factory=dict)
     """By type; `min_latency` is TensorRT-LLM's kernel of that name, ungated experts have two
     matrices."""

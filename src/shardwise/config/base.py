@@ -38,6 +38,7 @@ from shardwise.errors import (
     nearest,
     shorten,
 )
+from shardwise.frozen import frozen
 
 
 def _no_flag(value: object) -> object:
@@ -256,7 +257,9 @@ class ConfigBase(Described):
     @cache  # configs are frozen, so one of each will do
     def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
         chain = Chain((path.stem,))
-        return cls._of_data(files.read_mapping(path), path.stem, path.stem, chain, foreign=False)
+        data = files.read_mapping(path)
+        found = cls._of_data(data, path.stem, path.stem, chain, foreign=False)
+        return found[0], frozen(found[1])
 
     @classmethod
     def validated(cls, data: Mapping[str, Any], *, source: str = "") -> Self:
@@ -323,7 +326,7 @@ class Sourced(ConfigBase):
 
     name: Annotated[str, AfterValidator(printable)] = Field(min_length=1)
     description: str = ""
-    sources: dict[str, Source] = Field(default_factory=dict)
+    sources: Mapping[str, Source] = Field(default_factory=dict)
     """Origin of the figures by dotted field prefix (items of lists by position); the longest
     prefix that fits wins, the empty one covers the rest."""
 

@@ -48,10 +48,10 @@ def comparison(value: Value) -> Callable[[Any], Any] | None:
 class Combination(ConfigBase):
     """What a strategy with some values must have in addition."""
 
-    when: dict[str, Values] = Field(min_length=1)
+    when: Mapping[str, Values] = Field(min_length=1)
     """Values of fields; a field without effect on a strategy has none of them. Of a set of words
     it is enough to have one; an order of the ranks counts where it is not that of the default."""
-    then: dict[str, Values] = Field(min_length=1)
+    then: Mapping[str, Values] = Field(min_length=1)
     """Values that other fields may have then."""
     because: str = Field(min_length=1)
     """Why, for people."""
@@ -69,11 +69,11 @@ class Capabilities(ConfigBase):
     concern to the software, and what nobody has looked up must not be refused.
     """
 
-    fields: dict[str, Values] = Field(default_factory=dict)
+    fields: Mapping[str, Values] = Field(default_factory=dict)
     """Values of fields of a strategy; `any` for all of them, which lifts what a base lists."""
-    combinations: dict[str, Combination | None] = Field(default_factory=dict)
+    combinations: Mapping[str, Combination | None] = Field(default_factory=dict)
     """Named combinations; None lifts that of a base."""
-    rules: dict[LaunchRule, bool] = Field(default_factory=dict)
+    rules: Mapping[LaunchRule, bool] = Field(default_factory=dict)
     """Named conditions of arithmetic kind that apply."""
 
     @field_validator("fields")

@@ -195,7 +195,7 @@ class Layer(ConfigBase):
     kind: str = OWN_KIND
     """What the layer does: as described here, or a kind that was registered (`ops.kinds`), which
     may take from this description what it needs."""
-    options: dict[str, OptionFigure | str] = Field(default_factory=dict)
+    options: Mapping[str, OptionFigure | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
     norms: NormPlacement = NormPlacement.PRE
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), both, or in the

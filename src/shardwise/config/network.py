@@ -30,7 +30,7 @@ class Collective(ConfigBase):
     """Latency: time of a collective without data between two members."""
     latency_per_member: Latency
     """Added for each further member (for `all_reduce` beyond the first tier: per doubling)."""
-    efficiency: dict[Count, RateShare] = Field(min_length=1)
+    efficiency: Mapping[Count, RateShare] = Field(min_length=1)
     """Share of the tier's bandwidth by the group's members in one domain of the tier inside (for
     the first tier: by its members there), interpolated in their logarithm."""
     scale: Factor | None = None
@@ -102,7 +102,7 @@ class Tier(ConfigBase):
     """Whether concurrent compute slows communication (`exchange_time_factor` of a stack): it does
     where the processors that copy the data are the limit, as on NVLink, and not where the link is
     so slow that they are not, as on PCIe."""
-    collectives: dict[CollectiveName, Collective]
+    collectives: Mapping[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
     `all_gather` and `reduce_scatter` then."""
 

@@ -255,7 +255,7 @@ class Stack(Sourced):
     allocator_slack: Annotated[float, Field(ge=1, le=10), NO_FLAG]
     """Memory that the allocator reserves over what tensors use (torch: max_memory_reserved over
     max_memory_allocated); at 10 nine tenths would lie idle."""
-    defaults: dict[str, Any] = Field(default_factory=dict)
+    defaults: Mapping[str, Any] = Field(default_factory=dict)
     """Values of fields of strategies that name none, in place of the usual ones: what the software
     does if its user sets nothing."""
     recompute_sets: tuple[tuple[RecomputePart, ...], ...] = ()

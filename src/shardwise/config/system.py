@@ -79,7 +79,7 @@ class ShapeTable(ConfigBase):
     in `ops.operation.Matmul`; for a gradient of weights m and n are the widths of input and output.
     With output_bytes, bytes moved per element of the result, its type counts too. Attention:
     sequences, seq_len, heads, kv_heads, head_dim, v_head_dim."""
-    rows: dict[TablePhase, tuple[tuple[ShapeFigure, ...], ...]]
+    rows: Mapping[TablePhase, tuple[tuple[ShapeFigure, ...], ...]]
     """Measured shapes by the phase they ran in (`any`: in any phase): the sizes, then the share."""
     fallback: Annotated[float, Field(ge=LEAST_SHARE, le=_LARGEST_SHARE), NO_FLAG]
     """Share of shapes that are far from all measured ones."""
@@ -171,30 +171,30 @@ class Accelerator(ConfigBase):
     multiprocessors: Count | None
     """Independent units that tiles of work are spread over; null where no closed form needs them:
     all types on curves or tables, `attention` null."""
-    matrix: dict[Dtype, FlopRate] = Field(min_length=1)
+    matrix: Mapping[Dtype, FlopRate] = Field(min_length=1)
     """Dense peak of the matrix units by type of input."""
-    vector: dict[Dtype, FlopRate] = Field(min_length=1)
+    vector: Mapping[Dtype, FlopRate] = Field(min_length=1)
     """Peak of the vector units by type of input; a type that is not named runs at fp32's rate."""
     memory: tuple[Memory, ...] = Field(min_length=1)
     """Tiers, nearest first; the first holds everything that is not offloaded."""
-    matmul: dict[Dtype, MatmulKernel] = Field(default_factory=dict)
+    matmul: Mapping[Dtype, MatmulKernel] = Field(default_factory=dict)
     """Closed form of products by type; each type of `matrix` has this, a curve or a table."""
-    matmul_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    matmul_curve: Mapping[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the matrix peak by the FLOPs of a full product, whatever its shape."""
-    matmul_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    matmul_table: Mapping[Dtype, ShapeTable] = Field(default_factory=dict)
     """Measured shares of the matrix peak by the shape of a product."""
-    grouped_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    grouped_table: Mapping[Dtype, ShapeTable] = Field(default_factory=dict)
     """The same of the grouped products of experts; without one, products of that type are timed
     alike, grouped or not."""
-    attention_table: dict[Dtype, ShapeTable] = Field(default_factory=dict)
+    attention_table: Mapping[Dtype, ShapeTable] = Field(default_factory=dict)
     """The same of fused attention kernels."""
-    vector_curve: dict[Dtype, EfficiencyCurve] = Field(default_factory=dict)
+    vector_curve: Mapping[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
     attention: AttentionKernel | None
     """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
     bytes."""
     memory_bound: MemoryKernel
-    memory_bound_class: dict[MemoryClass, MemoryKernel] = Field(default_factory=dict)
+    memory_bound_class: Mapping[MemoryClass, MemoryKernel] = Field(default_factory=dict)
     """Classes of element-wise kernels with figures of their own: those that copy tokens in the
     order of experts and back, forward and backward, and those of the loss."""
     benchmark: Benchmarked | None = None
@@ -323,7 +323,7 @@ class System(Sourced):
     node: Node
     network: tuple[Tier, ...] = Field(min_length=1)
     """Tiers inside out; the domains grow and divide one another."""
-    expert_kernels: dict[DispatchLibrary, ExpertKernels] = Field(default_factory=dict)
+    expert_kernels: Mapping[DispatchLibrary, ExpertKernels] = Field(default_factory=dict)
     """Kernels that send tokens to experts and back, by library. One that is not named is timed as
     an all-to-all of what it sends."""
     stack: str = DEFAULT_STACK

@@ -12,7 +12,7 @@ some modules recomputed in backward.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
+from shardwise.frozen import FrozenDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +98,12 @@ class Profile:
     """Modules with weights that never ran forward."""
 
     @cached_property
-    def positions(self) -> dict[str, int]:
+    def positions(self) -> Mapping[str, int]:
         """Position of each module's first run, by name."""
         found: dict[str, int] = {}
         for place, module in enumerate(self.modules):
             found.setdefault(module.name, place)
-        return found
+        return FrozenDict(found)
 
     @cached_property
     def ends(self) -> Ints:

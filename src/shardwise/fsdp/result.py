@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.frozen import FrozenRecord
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import NamedPlan
@@ -72,7 +73,7 @@ class Checked:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class FsdpPlan(Charted):
+class FsdpPlan(FrozenRecord, Charted):
     """The best wrapping of a model within a budget.
 
     Examples

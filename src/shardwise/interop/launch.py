@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.config.model import Model
+from shardwise.config.plain import plain
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault
+from shardwise.frozen import FrozenRecord
 from shardwise.shown import Brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotUnderstood:
+class NotUnderstood(FrozenRecord):
     """An option of a launch file that the prediction does not use.
 
     Examples
@@ -33,11 +35,11 @@ class NotUnderstood:
     """Why: shardwise does not know the option, or its value, or models nothing of the kind."""
 
     def __str__(self) -> str:
-        return f"{self.option}: {self.value!r}: {self.because}"
+        return f"{self.option}: {plain(self.value)!r}: {self.because}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Launch(Brief):
+class Launch(FrozenRecord, Brief):
     """A launch file in the words of shardwise.
 
     Examples

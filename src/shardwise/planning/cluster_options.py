@@ -1,7 +1,7 @@
 """`ClusterChoice`: which options meet a deadline and a budget, and the front of time and money."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class ClusterOption(Result):
     candidates: int
     """Strategies of the space."""
     feasible: int
-    rejected: dict[str, int]
+    rejected: Mapping[str, int]
     """The others, by reason; most frequent first."""
     problem: str | None
     """Why there is no plan or no end of the run."""
@@ -67,7 +67,7 @@ class ClusterChoice(Charted, Result):
     tokens: float
     deadline_s: float | None
     budget_usd: float | None
-    space: dict[str, Any]
+    space: Mapping[str, Any]
     """The space as declared."""
     options: tuple[ClusterOption, ...]
     """By system, number of accelerators and batch, in the order of the request."""
@@ -86,7 +86,7 @@ class ClusterChoice(Charted, Result):
     """Where none is within the budget: the cheapest option."""
     unpriced: tuple[str, ...]
     """Systems without a price, which have days only."""
-    smallest: dict[str, int]
+    smallest: Mapping[str, int]
     """By system on which no size is feasible: the smallest number of accelerators that is, if it
     was found."""
     notes: tuple[str, ...]

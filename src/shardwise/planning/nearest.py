@@ -62,7 +62,7 @@ class NearestPlan(Brief, Result):
     [('zero', 1, 2)]
     """
 
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, defaults filled in."""
     changes: tuple[FieldChange, ...]
     """In the order of `Strategy`, without fields that follow from others."""

@@ -1,6 +1,6 @@
 """Named recipes: the published configurations of the catalog next to our estimates of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from shardwise import catalog
 from shardwise.analysis import Result
 from shardwise.analysis.results import Estimate
 from shardwise.config.model import Model
+from shardwise.config.plain import plain
 from shardwise.config.recipe import Recipe
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
@@ -29,7 +30,7 @@ class RecipeEstimate(Shown, Result):
     (1024, True)
     """
 
-    recipe: dict[str, Any]
+    recipe: Mapping[str, Any]
     """The recipe; of its strategy the fields that it sets."""
     estimate: Estimate
     measured_step_time_s: float
@@ -54,7 +55,8 @@ class RecipeEstimate(Shown, Result):
     def brief(self) -> dict[str, Any]:
         """Return the recipe, the measured step and the main figures of the estimate."""
         mine = self.estimate
-        return self.recipe | {
+        return {
+            **plain(self.recipe),
             "measured_step_time_s": self.measured_step_time_s,
             "measured_tokens_per_s_per_gpu": self.measured_tokens_per_s_per_gpu,
             "estimated_step_time_s": mine.step_time_s,

@@ -253,7 +253,7 @@ def percent(share: float) -> str:
 
 def written(value: object) -> str:
     """A config value as people write it; a dash for none."""
-    if value is None or value in ({}, []):
+    if value is None or value in ({}, [], ()):
         return "-"
     if isinstance(value, (list, tuple)):
         return ",".join(map(written, value))

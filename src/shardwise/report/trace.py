@@ -17,10 +17,12 @@ from shardwise.analysis.timeline.step import (
 from shardwise.config import files
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.plain import plain
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags
+from shardwise.frozen import FrozenRecord
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.report.memory_snapshot import as_pickle, memory_snapshot
 from shardwise.report.trace_events import Event, trace_events
@@ -33,8 +35,8 @@ _MOST_SIMULATED = 1_000_000
 _SNAPSHOT = ".pickle"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Trace(Charted):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Trace(FrozenRecord, Charted):
     """The timeline of one step of one strategy.
 
     Examples
@@ -47,7 +49,7 @@ class Trace(Charted):
 
     model: str
     system: str
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, defaults filled in."""
     timeline: StepTimeline
     micro_batches: int | None
@@ -61,7 +63,7 @@ class Trace(Charted):
         return {
             "model": self.model,
             "system": self.system,
-            "strategy": self.strategy,
+            "strategy": plain(self.strategy),
             "micro_batches": line.pipeline.micro_batches,
             "passes": len(line.actions),
             "step_time_s": line.step_s,
@@ -136,7 +138,7 @@ class Trace(Charted):
         """The contents of the file besides events."""
         config = {"model": self.model, "system": self.system, "strategy": self.strategy}
         time = {"step_time_s": self.timeline.step_s}
-        return {"displayTimeUnit": "ms", "otherData": config | time}
+        return {"displayTimeUnit": "ms", "otherData": plain(config | time)}
 
     def _events(self) -> Iterator[list[Event]]:
         self._check_size()

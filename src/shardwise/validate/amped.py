@@ -47,9 +47,9 @@ class Gpipe(ConfigBase):
     micro_batches: Count
     to_stages: Count
     """Stages of the run that throughput is relative to."""
-    throughput: dict[Count, Number]
+    throughput: Mapping[Count, Number]
     """By stages."""
-    model: dict[str, Any]
+    model: Mapping[str, Any]
 
 
 class Published(PublishedFigures):
@@ -62,7 +62,7 @@ class Published(PublishedFigures):
     confirmed: tuple[str, ...]
     """Runs whose figures are in the paper's text."""
     gpipe: Gpipe
-    beyond: dict[str, str]
+    beyond: Mapping[str, str]
     """Why rows are beyond the limit, by part and case, or a part's `*`."""
 
 

@@ -1,5 +1,6 @@
 """Measured NCCL collectives of Perlmutter, compared with `cost.collective`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -46,7 +47,7 @@ class Series(ConfigBase):
     gpus_per_node: Count
     """GPUs and NICs of each node that take part."""
     nodes: Count
-    us: dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]
+    us: Mapping[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]]
     """Measured [us] by the bytes of the full buffer."""
 
 
@@ -65,7 +66,7 @@ class MeasuredCollectives(PublishedFigures):
     system: str
     """The catalog's system."""
     node: _Wiring
-    rates: tuple[dict[CollectiveName, Collective], ...]
+    rates: tuple[Mapping[CollectiveName, Collective], ...]
     """Of NCCL alone, by tier, inside out; those of systems overlap with compute."""
     series: tuple[Series, ...]
 

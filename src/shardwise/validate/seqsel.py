@@ -46,14 +46,14 @@ class Published(PublishedFigures):
     dtype: str
     calculon_memory_system: str
     calculon_time_system: str
-    models: dict[str, Layout]
-    modes: dict[str, Mode]
-    figure_1_state_gib: dict[str, float]
-    figure_1_activations_gib: dict[str, dict[str, float]]
-    figure_7_percent: dict[str, dict[str, float]]
+    models: Mapping[str, Layout]
+    modes: Mapping[str, Mode]
+    figure_1_state_gib: Mapping[str, float]
+    figure_1_activations_gib: Mapping[str, Mapping[str, float]]
+    figure_7_percent: Mapping[str, Mapping[str, float]]
     table_4_model: str
-    table_4_ms: dict[str, dict[str, float]]
-    table_5_s: dict[str, dict[str, float]]
+    table_4_ms: Mapping[str, Mapping[str, float]]
+    table_5_s: Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)

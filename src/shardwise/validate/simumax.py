@@ -1,7 +1,7 @@
 """Measured runs of SimuMax: peak memory and step time, at nominal and at declared speed."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,9 +29,9 @@ class Server(ConfigBase):
     system: str
     speed: Seconds
     """Declared speed of its products and attention, relative to the system's figures."""
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """Fields that all its runs share."""
-    stack: dict[str, Any]
+    stack: Mapping[str, Any]
 
     def as_system(self, speed: float) -> System:
         """The catalog's system at some speed."""
@@ -46,7 +46,7 @@ class Run(ConfigBase):
     id: str
     group: str
     model: str
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     step_s: Seconds | None = None
     peak_gib: Seconds | None = None
     reserved_gib: Seconds | None = None
@@ -62,10 +62,10 @@ class Run(ConfigBase):
 class Measured(PublishedFigures):
     """Runs and how to run them, of `catalog/validation/simumax.yaml`."""
 
-    groups: dict[str, str]
+    groups: Mapping[str, str]
     """Server of each group of runs."""
-    servers: dict[str, Server]
-    models: dict[str, dict[str, Any]]
+    servers: Mapping[str, Server]
+    models: Mapping[str, Mapping[str, Any]]
     runs: tuple[Run, ...]
 
     def of(self, server: str) -> list[Run]:
@@ -76,7 +76,8 @@ class Measured(PublishedFigures):
         """Our estimate of a run, on its server at some speed."""
         server = self.servers[self.groups[run.group]]
         model = Model.validated({"name": run.model, **self.models[run.model]})
-        fields = server.strategy | run.strategy | {"gpus": 8, "stack": server.stack}
+        own = {"gpus": 8, "stack": server.stack}
+        fields = {**server.strategy, **run.strategy, **own}
         if model.has_experts:
             fields["expert_capacity"] = 1.0  # padded to an even load
         return estimate(model, server.as_system(speed), Strategy.validated(fields))

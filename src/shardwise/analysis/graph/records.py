@@ -1,5 +1,6 @@
 """Nodes, edges and sums of a compute graph."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -44,7 +45,7 @@ class GraphNode(Result):
     name: str
     kind: str
     """operation, `exchange` (a collective), input or output."""
-    phases: dict[str, PhaseWork] = Field(default_factory=dict)
+    phases: Mapping[str, PhaseWork] = Field(default_factory=dict)
     """Its kernels, by phase: forward, input_grad, weight_grad, recompute."""
     exchanges: tuple[GraphCollective, ...] = ()
     parameters: float = 0.0
@@ -81,7 +82,7 @@ class ComponentGraph(Result):
     nodes: tuple[GraphNode, ...]
     """In the order of the operations, each with the collectives before and after it."""
     edges: tuple[GraphEdge, ...]
-    phases: dict[str, PhaseWork]
+    phases: Mapping[str, PhaseWork]
     """Sums over all kernels."""
     volume_bytes: float
     """Buffers of all collectives."""
@@ -100,7 +101,7 @@ class StageNode(Result):
     """Place in the order of the model."""
     rank: int
     """Its pipeline rank; in dualpipe, that of the first direction."""
-    holds: dict[str, int]
+    holds: Mapping[str, int]
     """Number of each component."""
 
 
@@ -132,7 +133,7 @@ class ComputeGraph(Brief, Result):
 
     model: str
     system: str
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, defaults filled in."""
     parts: tuple[ComponentGraph, ...]
     stages: tuple[StageNode, ...]

@@ -47,7 +47,7 @@ class Goodput(Result):
     """Expected in the run; None if it never finishes."""
     goodput: float
     """Useful share of all time; 0 if the run never finishes."""
-    share: dict[str, float]
+    share: Mapping[str, float]
     """Shares of all time, which add up to 1: useful, checkpoints, lost_work, restarts and, where
     spares and repair time are known, waiting for repairs."""
     spares_cover: float | None
@@ -93,10 +93,10 @@ class TrainingTime(Shown, Result):
     pue: float | None
     carbon_intensity: float | None
     """[kg/kWh]."""
-    sources: dict[str, str]
+    sources: Mapping[str, str]
     """Sources of price, PUE and carbon intensity."""
     goodput: Goodput | None
-    unknown: dict[str, str]
+    unknown: Mapping[str, str]
     """Results that are unknown, each with what is missing for it."""
 
     @property

@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from pydantic import BaseModel
@@ -48,7 +48,7 @@ def _inside(place: object, part: Part) -> Iterator[object]:
                 yield member.model_fields[part]
             continue
         arguments = typing.get_args(member)
-        if typing.get_origin(member) is dict:
+        if typing.get_origin(member) is Mapping:
             yield arguments[1]
         elif typing.get_origin(member) is tuple and isinstance(part, int):
             several = len(arguments) == 2 and arguments[1] is Ellipsis  # noqa: PLR2004

@@ -105,7 +105,7 @@ class _Lookup(ConfigBase):
 class _Category(ConfigBase):
     """One of the four categories."""
 
-    parameters: dict[str, _Parameter]
+    parameters: Mapping[str, _Parameter]
     lookup_config: _Lookup | None = None
 
 

@@ -183,9 +183,9 @@ class CalculonNetwork(ConfigBase):
 class CalculonSystem(CalculonFile):
     """A cluster of equal processors."""
 
-    matrix: Annotated[dict[str, CalculonProcessor], NotEmpty]
+    matrix: Annotated[Mapping[str, CalculonProcessor], NotEmpty]
     """Matrix engine by datatype."""
-    vector: Annotated[dict[str, CalculonProcessor], NotEmpty]
+    vector: Annotated[Mapping[str, CalculonProcessor], NotEmpty]
     """Vector engine by datatype."""
     mem1: CalculonMemory
     mem2: CalculonMemory

@@ -28,7 +28,7 @@ _MOST_BYTES, _MOST_MS = 2**50, 1e9
 Size = Annotated[float, Strict(), Field(ge=0, le=_MOST_BYTES)]
 Milliseconds = Annotated[float, Strict(), Field(ge=0, le=_MOST_MS)]
 Name = Annotated[str, Strict(), Field(min_length=1)]
-Names = list[Name]
+Names = tuple[Name, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class _Orders(ConfigBase):
 class _Flat(_Orders):
     """The file as scyther writes it."""
 
-    modstats: list[_Statistics]
+    modstats: tuple[_Statistics, ...]
 
 
 class _Nested(ConfigBase):
     """The file as torch writes it."""
 
     mod_order: _Orders
-    mod_stats: list[_Statistics]
+    mod_stats: tuple[_Statistics, ...]
 
 
 _OF_FLAT = frozenset({"modstats", "fw_pre_order", "fw_post_order"})

@@ -334,7 +334,7 @@ def _number(text: str) -> str:
 
 
 Members = Annotated[str, AfterValidator(_number)]
-ByMembers = dict[Members, Latency]
+ByMembers = Mapping[Members, Latency]
 
 _MOST_MEMBERS = 10**6
 
@@ -370,7 +370,7 @@ class SimumaxOperation(ConfigBase):
     tflops: Rate
     efficient_factor: NonNegative
     """Factor of it where no shape is listed; 0: not measured."""
-    accurate_efficient_factor: dict[str, NonNegative] | None = None
+    accurate_efficient_factor: Mapping[str, NonNegative] | None = None
     """Factor by shape, the shape spelt out in the key."""
 
 
@@ -404,8 +404,8 @@ class SimumaxAccelerator(ConfigBase):
     mem_gbs: Rate
     """In truth [2^30 bytes]."""
     mode: Literal["roofline", "only_compute"]
-    op: Annotated[dict[OperationClass, SimumaxOperation], AfterValidator(_with_default)]
-    bandwidth: Annotated[dict[BandwidthClass, SimumaxMemory], AfterValidator(_with_default)]
+    op: Annotated[Mapping[OperationClass, SimumaxOperation], AfterValidator(_with_default)]
+    bandwidth: Annotated[Mapping[BandwidthClass, SimumaxMemory], AfterValidator(_with_default)]
 
 
 class SimumaxCollective(ConfigBase):
@@ -417,7 +417,7 @@ class SimumaxCollective(ConfigBase):
     latency_us: Latency | None = None
     fixed_latency_us: Latency | None = None
     fixed_latency_us_by_comm_num: ByMembers | None = None
-    dp_fixed_bw: dict[Members, Rate] | None = None
+    dp_fixed_bw: Mapping[Members, Rate] | None = None
     """Of data-parallel communication on PCIe, by members [2^30 byte/s]."""
 
 
@@ -427,7 +427,7 @@ class SimumaxNetwork(ConfigBase):
     processor_usage: NonNegative = 0
     """Without effect."""
     bandwidth: SimumaxLink
-    op: Annotated[dict[CollectiveClass, SimumaxCollective], AfterValidator(_all_of_them)]
+    op: Annotated[Mapping[CollectiveClass, SimumaxCollective], AfterValidator(_all_of_them)]
 
 
 class SimumaxNetworks(ConfigBase):

@@ -31,18 +31,18 @@ class Scenario(ConfigBase):
 
     name: str | None = None
     """Its name in the comparison; None: that of its file."""
-    model: str | dict[str, Any]
+    model: str | Mapping[str, Any]
     """Catalog name, file, or its fields. Files are relative to the scenario's file, or to the
     working directory."""
-    system: str | dict[str, Any]
+    system: str | Mapping[str, Any]
     """Likewise."""
-    strategy: str | dict[str, Any] | None = None
+    strategy: str | Mapping[str, Any] | None = None
     """File, or its fields; None: that of the launch file that sets the model."""
     tokens: float | str | None = None
     """Tokens of the training run, as in 1.4 trillion; None: only a step is estimated."""
-    reliability: str | dict[str, Any] | None = None
+    reliability: str | Mapping[str, Any] | None = None
     """Failure rates, with tokens: a file, or the fields of a `Reliability`."""
-    site: dict[str, Any] | None = None
+    site: Mapping[str, Any] | None = None
     """Carbon intensity and PUE, with tokens; overrides those of the system."""
 
 
@@ -177,8 +177,8 @@ def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> Name
 
 
 def _strategy(
-    scenario: Scenario, model: str | dict[str, Any], folder: Path
-) -> str | dict[str, Any]:
+    scenario: Scenario, model: str | Mapping[str, Any], folder: Path
+) -> str | Mapping[str, Any]:
     """The strategy of a scenario; by default that of the launch file that sets the model."""
     if scenario.strategy is not None:
         return _relative(scenario.strategy, folder)
@@ -213,7 +213,7 @@ def _placed(source: str, inside: str) -> str:
     return ": ".join(dict.fromkeys(part for part in (source, inside) if part))
 
 
-def _relative(value: str | dict[str, object], folder: Path) -> str | dict[str, object]:
+def _relative(value: str | Mapping[str, object], folder: Path) -> str | Mapping[str, object]:
     """A file name relative to the scenario's folder, if that file exists; else unchanged."""
     if isinstance(value, str) and files.is_file_name(value) and files.is_file(folder / value):
         return str(folder / value)

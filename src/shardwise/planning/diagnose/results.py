@@ -1,5 +1,6 @@
 """What `diagnose` returns: the measured run, its components against the prediction, findings."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis import Result
@@ -178,7 +179,7 @@ class Diagnosis(Shown, Result):
     launcher: str
     model: str
     system: str
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, with defaults filled in."""
     measured: MeasuredRun
     predicted: PredictedRun

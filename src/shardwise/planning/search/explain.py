@@ -292,7 +292,7 @@ def _offloaded(query: SearchQuery, mine: Estimate, stage: int) -> dict[str, floa
         part = flag.removeprefix("offload_")
         if mine.strategy[flag]:
             named = mine.strategy["offload_parts"] if part == "activations" else None
-            fields = mine.strategy | off | {flag: True, "offload_parts": named}
+            fields = {**mine.strategy, **off, flag: True, "offload_parts": named}
             only = estimate(query.model, query.system, Strategy.validated(fields))
             found[part] = only.stages[stage].offloaded
     return found

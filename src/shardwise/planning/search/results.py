@@ -1,6 +1,6 @@
 """Result records of searches, explanations, and the search for the smallest or largest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Plan(Result):
     """One strategy in brief."""
 
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields, defaults filled in."""
     step_time_s: float
     tokens_per_s: float
@@ -55,7 +55,7 @@ class ScaleResult(Result):
     """As requested; with ``batch: largest`` the best may have a smaller one."""
     candidates: int
     feasible: int
-    rejected: dict[str, int] = Field(default_factory=dict)
+    rejected: Mapping[str, int] = Field(default_factory=dict)
     """The others, by reason; most frequent first."""
     best: Plan | None
     speedup: float | None
@@ -67,14 +67,14 @@ class ScaleResult(Result):
 class Cell(Result):
     """The best strategy with certain values of the chart axes."""
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     plan: Plan
 
 
 class LevelsPlan(Result):
     """The best strategy of one combination of levels and batch."""
 
-    levels: dict[str, str]
+    levels: Mapping[str, str]
     """By axis: members in a domain of the innermost tier x what each outer tier adds."""
     plan: Plan
 
@@ -82,7 +82,7 @@ class LevelsPlan(Result):
 class PlanRun(Result):
     """A training run with one strategy."""
 
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     run: TrainingTime
 
 
@@ -103,7 +103,7 @@ class TrainingRuns(Result):
 class Nearest(Result):
     """The strategy that exceeds memory by least."""
 
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     tier: str
     """The memory tier with the largest excess."""
     excess_bytes: float
@@ -145,7 +145,7 @@ class SmallestGpus(Result):
     """The smallest number of accelerators on which something is feasible, or why there is none."""
 
     gpus: int | None
-    strategy: dict[str, Any] | None
+    strategy: Mapping[str, Any] | None
     """A feasible strategy on them; not the fastest."""
     above: int
     """Only larger numbers were tried."""
@@ -184,7 +184,7 @@ class SearchResult(Charted, Framed, Result):
 
     model: str
     system: str
-    space: dict[str, Any]
+    space: Mapping[str, Any]
     """The space as declared."""
     launcher: str | None = None
     """Launcher that can run every listed plan, if one was requested."""
@@ -199,7 +199,7 @@ class SearchResult(Charted, Framed, Result):
     """Candidates that obey the rules."""
     feasible: int
     """Candidates that also fit; at least so many, unless `counts_exact`."""
-    rejected: dict[str, int]
+    rejected: Mapping[str, int]
     """The others, by reason, most frequent first; for memory at least so many, unless
     `counts_exact`."""
     timed: int
@@ -235,7 +235,7 @@ class SearchResult(Charted, Framed, Result):
     """If the tokens of a training run are specified."""
     nearest: Nearest | None = None
     """Where nothing is feasible."""
-    not_tried: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    not_tried: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
     """Values that the stack can run and the space leaves out, by field."""
     widened: tuple[str, ...] = ()
     """Fields that were tried in full because nothing fits otherwise."""
@@ -293,7 +293,7 @@ class Shortage(Result):
     usable_bytes: float
     excess_bytes: float
     """Needed minus usable bytes."""
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     """What the stage needs it for, largest first [byte]; on the first tier they sum to
     `needed_bytes`."""
 
@@ -334,7 +334,7 @@ class Loss(Result):
     step_time_s: float
     best_step_time_s: float
     difference_s: float
-    parts_s: dict[str, float]
+    parts_s: Mapping[str, float]
     """By part of the step, largest loss first; negative where the best takes longer. They sum to
     the difference."""
 
@@ -352,12 +352,12 @@ class Explanation(Shown, Result):
 
     model: str
     system: str
-    space: dict[str, Any]
+    space: Mapping[str, Any]
     """The space as declared."""
     objective: str
     capacity_bytes: float
     """Usable memory of an accelerator."""
-    strategy: dict[str, Any]
+    strategy: Mapping[str, Any]
     """All fields of the user's strategy, defaults filled in."""
     legal: bool
     broken: tuple[BrokenRule, ...]
@@ -405,14 +405,14 @@ class Shape(Result):
     """What the strategy that needs least memory leaves on its tightest tier, or, below 0, lacks
     there; None if no strategy is legal."""
     tightest_tier: str | None
-    roomiest: dict[str, Any] | None
+    roomiest: Mapping[str, Any] | None
     """That strategy."""
 
 
 class LargestFit(Result):
     """The largest model that some strategy of a space fits, and its neighbors on the ladder."""
 
-    space: dict[str, Any]
+    space: Mapping[str, Any]
     """The space as declared."""
     ladder: tuple[Shape, ...]
     """Shapes around the limit, smallest first."""
@@ -420,7 +420,7 @@ class LargestFit(Result):
     """Shapes evaluated."""
     largest: Shape | None
     """None if even the smallest does not fit."""
-    model: dict[str, Any] | None
+    model: Mapping[str, Any] | None
     """The largest, in the format of a model file."""
     best: Estimate | None
     """Its fastest strategy; None if interrupted."""

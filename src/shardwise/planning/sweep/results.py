@@ -1,6 +1,6 @@
 """`SweepResult`: what a sweep found at every point, and which figures matter most there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from shardwise.analysis import Result, part_faults, strategy_faults
@@ -37,9 +37,9 @@ class PointPlan(Plan):
 
     fits: bool
     """Always true for a search; a fixed strategy may not fit."""
-    time_s: dict[str, float]
+    time_s: Mapping[str, float]
     """Disjoint parts of the step, in the order of `step.TIME_PARTS` [s]."""
-    memory_bytes: dict[str, float]
+    memory_bytes: Mapping[str, float]
     """Of the peak-memory stage: the parts of `memory.MEMORY_PARTS`, `total`, `reserved`,
     `offloaded`, `capacity`."""
 
@@ -103,11 +103,11 @@ class SweepPoint(Brief, Result):
     system: str
     at: tuple[int, ...]
     """Position of its value in `Axis.labels`, for each axis."""
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     """Value on each axis by name, in its unit."""
     best: tuple[PointPlan, ...]
     """Best first; the strategy itself if it was fixed; empty where there is none."""
-    rejected: dict[str, int]
+    rejected: Mapping[str, int]
     """Number of strategies that are not feasible, by reason; most frequent first."""
     problem: str | None
     """Why there is no strategy; None where there is one."""
@@ -135,9 +135,9 @@ class SweepResult(Charted, Framed, Result):
     axes: tuple[Axis, ...]
     searched: bool
     """Whether a search ran at every point; if not, the strategy was fixed."""
-    strategy: dict[str, Any] | None
+    strategy: Mapping[str, Any] | None
     """Fields of the fixed strategy."""
-    space: dict[str, Any] | None
+    space: Mapping[str, Any] | None
     """The space that was searched, as declared."""
     launcher: str | None = None
     """Launcher that can run every listed plan, if one was requested."""
@@ -159,7 +159,7 @@ class SweepResult(Charted, Framed, Result):
     def contradictions(self) -> Iterator[Fault]:
         """Yield a fault for each value of a saved sweep that does not fit the others."""
         if self.strategy is not None:
-            yield from strategy_faults(self.strategy, resolved=False)
+            yield from strategy_faults(self, self.strategy, resolved=False)
         names, sizes = [a.name for a in self.axes], [len(a.labels) for a in self.axes]
         for index, point in enumerate(self.points):
             place = f"points[{index}]"

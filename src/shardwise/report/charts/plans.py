@@ -8,6 +8,7 @@ from typing import Any
 from shardwise.analysis.results import Estimate
 from shardwise.config.plain import as_json
 from shardwise.config.strategy import Strategy
+from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.report.console import GIB, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
@@ -142,7 +143,7 @@ def degrees(strategy: Mapping[str, Any]) -> str:
 
 def options_of(strategy: Mapping[str, object]) -> list[str]:
     """Fields besides degrees and batch: the important ones, and those that are not default."""
-    usual = Strategy().to_dict()
+    usual = FrozenDict(Strategy().to_dict())
     return [
         _option(short_name(name), value)
         for name, value in strategy.items()

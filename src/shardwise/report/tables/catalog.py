@@ -268,7 +268,7 @@ def _leaves(value: object, *path: str) -> Iterator[tuple[tuple[str, ...], object
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, *path, str(key))
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from _leaves(item, *path, str(index))
     else:

@@ -1,6 +1,7 @@
 """An estimate as tables."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -134,7 +135,7 @@ def _headline(result: Estimate) -> Text:
     return text
 
 
-def _options(strategy: dict[str, Any]) -> list[str]:
+def _options(strategy: Mapping[str, Any]) -> list[str]:
     """What a strategy does beyond the usual, where it has an effect."""
     training, several = strategy["training"], strategy["tp"] * strategy["tp2"] > 1
     panels = strategy["summa_panels"]
@@ -167,7 +168,7 @@ def _options(strategy: dict[str, Any]) -> list[str]:
     return options + ([f"in a domain: {extents}"] if extents is not None else [])
 
 
-def _placed(strategy: dict[str, Any], axis: str) -> bool:
+def _placed(strategy: Mapping[str, Any], axis: str) -> bool:
     return strategy[f"{axis}_tier"] is not None and strategy[axis] > 1
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from rich.table import Table
 
 from shardwise.config.strategy import Strategy
+from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import LevelsPlan
 from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds
 from shardwise.report.tables.strategy_line import SWITCHES, options_in_brief, word
@@ -94,7 +95,7 @@ def _level_options(strategy: Mapping[str, object]) -> list[str]:
 @cache
 def _defaults() -> Mapping[str, object]:
     """Defaults of all fields."""
-    return Strategy().to_dict()
+    return FrozenDict(Strategy().to_dict())
 
 
 def _gpus(one: LevelsPlan) -> int:

@@ -7,7 +7,7 @@ from shardwise.analysis.graph.records import ComputeGraph
 from shardwise.planning.diagnose.results import Diagnosis
 from shardwise.report.charts.theme import Figure
 from shardwise.report.charts.timeline import pipeline_timeline
-from shardwise.report.console import count, gpu_count, percent, seconds
+from shardwise.report.console import count, gpu_count, percent, seconds, written
 from shardwise.report.tables.diagnose import print_diagnosis
 from shardwise.report.tables.strategy_line import in_brief
 from shardwise.report.tables.timeline import print_trace
@@ -26,7 +26,9 @@ def _diagnosis(found: Diagnosis) -> Summary:
     rows.append(("first finding", "nothing is too slow" if first is None else first.text))
     if found.changes:
         change = found.changes[0]
-        words = ", ".join(f"{one.field} {one.current} -> {one.value}" for one in change.fields)
+        words = ", ".join(
+            f"{one.field} {written(one.current)} -> {written(one.value)}" for one in change.fields
+        )
         rows.append(("first change", f"{words}: {percent(change.gain_share)} faster"))
     return Summary(
         title=f"Diagnosis: {found.model} on {found.system}, {found.launch}",

@@ -1,5 +1,6 @@
 """How estimates, training runs and recipes are shown in Python."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis.results import Estimate
@@ -33,7 +34,7 @@ def memory_words(result: Estimate) -> str:
     return f"{verdict(memory, fits=result.fits)} ({needed} of {usable})"
 
 
-def strategy_words(strategy: dict[str, Any]) -> str:
+def strategy_words(strategy: Mapping[str, Any]) -> str:
     """A strategy with its batch."""
     batch = f"global batch {strategy['global_batch_size']:,} x {strategy['seq_len']:,} tokens"
     return f"{in_brief(strategy)}; {batch}"

@@ -65,8 +65,8 @@ class Figures(ConfigBase):
 class _RunFile(ConfigBase):
     """A run file."""
 
-    common: dict[str, Any] = Field(default_factory=dict)
-    runs: tuple[dict[str, Any], ...]
+    common: Mapping[str, Any] = Field(default_factory=dict)
+    runs: tuple[Mapping[str, Any], ...]
 
 
 def is_run_file(path: str | Path) -> bool:

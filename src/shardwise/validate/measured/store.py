@@ -45,9 +45,9 @@ class _Packed(ConfigBase):
 
     format: Literal["shardwise-measured-runs-1"]
     group: str
-    common: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    shared: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    rows: tuple[dict[str, Any], ...]
+    common: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    shared: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...]
 
 
 def pack(rows: Iterable[Row]) -> dict[str, str]:
