@@ -17,6 +17,7 @@ pytest.importorskip("nicegui")
 from fastapi import FastAPI  # noqa: E402 - an extra
 from nicegui import Client, ElementFilter, core, ui  # noqa: E402
 
+from event_loops import run_async  # noqa: E402
 from shardwise import Model  # noqa: E402
 from shardwise.web import page, views, workers  # noqa: E402
 from shardwise.web.explorer import Explorer  # noqa: E402
@@ -153,7 +154,7 @@ def visit(monkeypatch):
                     for client in list(Client.instances.values()):
                         client.delete()
 
-        asyncio.run(served())
+        run_async(served())
 
     restart()
     yield runs

@@ -10,6 +10,7 @@ import time
 import pytest
 
 import samples
+from event_loops import run_async
 from shardwise import InputError, Model
 from shardwise.web import questions, views, workers
 from shardwise.web.questions import EstimateQuestion, ExportQuestion
@@ -50,7 +51,7 @@ def test_only_the_process_of_a_failed_question_is_replaced(pool, work, limit, wo
         answered = await asyncio.gather(*others)
         return before, set(answered), await two_processes(pool)
 
-    before, answered, after = asyncio.run(asked())
+    before, answered, after = run_async(asked())
     assert answered & before
     assert len(before & after) == 1
     assert len(after) == 2
@@ -68,7 +69,7 @@ def test_a_question_that_nobody_waits_for_occupies_its_process_alone(pool):
         await pool.run(time.sleep, 0.5)
         return before, await two_processes(pool)
 
-    before, after = asyncio.run(asked())
+    before, after = run_async(asked())
     assert before == after
 
 
@@ -99,7 +100,7 @@ def test_time_in_the_queue_does_not_count(pool, monkeypatch):
         await asyncio.gather(*tasks)
         return first, started
 
-    first, started = asyncio.run(asked())
+    first, started = run_async(asked())
     assert [seconds for seconds, _ in first] == [9]
     assert [seconds for seconds, _ in started] == [9, 1]
 
@@ -117,7 +118,7 @@ def test_too_many_waiting_questions_are_refused(pool, monkeypatch):
         for task in waiting:
             task.cancel()
 
-    asyncio.run(asked())
+    run_async(asked())
 
 
 def many_kinds(number):
