@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
 )
-_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 _ANYWHERE = re.compile(
     r"(?:^|[;{]|\bthen|\belse|\bdo|\bexport)[ \t]*([A-Za-z_][A-Za-z0-9_]*)\+?=", re.MULTILINE
 )
@@ -81,7 +81,7 @@ def parse_script(
 
 def directives_of(text: str) -> tuple[str, ...]:
     """Return the options of #SBATCH lines, and of others of that kind."""
-    return tuple(_DIRECTIVE.findall(text))
+    return tuple(found.rstrip(" \t") for found in _DIRECTIVE.findall(text))
 
 
 def _mark(name: str) -> str:
@@ -249,9 +249,12 @@ class _Reader:
             self._run(Lexer(" ".join(words[1:])).tokens(), unless)
             return
         for at, word in enumerate(words[:-1]):
-            rest = [one for one in words[at + 1 :] if one not in _SHELL_OPTIONS]
-            if word.rpartition("/")[2] in _SHELLS and rest and any(map(str.isspace, rest[0])):
-                self._run(Lexer(rest[0]).tokens(), unless)
+            if word.rpartition("/")[2] not in _SHELLS:
+                continue
+            later = (words[place] for place in range(at + 1, len(words)))
+            text = next((one for one in later if one not in _SHELL_OPTIONS), "")
+            if any(map(str.isspace, text)):
+                self._run(Lexer(text).tokens(), unless)
                 if at:
                     self.commands.append(tuple(words[:at]))
                 return
