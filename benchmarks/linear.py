@@ -46,7 +46,7 @@ def refused(number: int) -> None:
 
 CASES: dict[str, tuple[int, Callable[[int], object]]] = {
     "layer groups, validated": (200, lambda n: Model.validated(groups(n))),
-    "layer groups, estimated": (100, lambda n: estimated(n).to_dict()),
+    "layer groups, estimated": (20, lambda n: estimated(n).to_dict()),
     "layer groups with faults": (200, refused),
     "script with an open quote": (100_000, lambda n: parse_script('echo "' + "a b\n" * (n // 4))),
     "script of continued lines": (30_000, lambda n: parse_script("run" + " \\\n --a 1" * (n // 8))),
