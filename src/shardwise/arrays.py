@@ -1,7 +1,7 @@
 """Array types, and what is done with many columns at once."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -126,6 +126,18 @@ def equal(one: object, other: object) -> bool:
     if names := _field_names(kind):
         return all(equal(getattr(one, name), getattr(other, name)) for name in names)
     return bool(one == other)
+
+
+def fingerprint(record: object) -> Hashable:
+    """A key that equal records share (see `equal`): of each array, its first value."""
+    if isinstance(record, np.ndarray):
+        return record.item(0) if record.size else None
+    if isinstance(record, tuple):
+        return tuple(map(fingerprint, record))
+    kind: Any = type(record)
+    if names := _field_names(kind):
+        return kind, *(fingerprint(getattr(record, name)) for name in names)
+    return record if isinstance(record, Hashable) else None
 
 
 def columns_in(record: object) -> Iterator[Column]:

@@ -374,14 +374,12 @@ def faults_of(kind: type[BaseModel], error: ValidationError, source: str = "") -
 
 def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out that a list is too short where the reason is a fault in one of its items."""
-    places = [error["loc"] for error in errors]
-
-    def echoes(error: ErrorDetails) -> bool:
-        place = error["loc"]
-        inside = any(other != place and other[: len(place)] == place for other in places)
-        return error["type"] == "too_short" and inside
-
-    return [error for error in errors if not echoes(error)]
+    with_faults = {error["loc"][:end] for error in errors for end in range(len(error["loc"]))}
+    return [
+        error
+        for error in errors
+        if not (error["type"] == "too_short" and error["loc"] in with_faults)
+    ]
 
 
 def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> Fault:

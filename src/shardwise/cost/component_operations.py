@@ -1,12 +1,12 @@
 """Operations of a micro-batch on a rank, by component of the model: their costs, and the totals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, equal, gather, joined
+from shardwise.arrays import Bools, Floats, Ints, equal, fingerprint, gather, joined
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -100,17 +100,17 @@ class _KnownCosts:
 
     def __init__(self, machine: Machine, times: CollectiveTimes) -> None:
         self._machine, self._times = machine, times
-        self._costs: dict[str, list[OperationCost]] = {}
+        self._costs: dict[Hashable, list[OperationCost]] = {}
 
     def cost_of(self, operation: Operation) -> OperationCost:
         """Cost of an operation, as it was found for an equal one before."""
-        costs = self._costs.setdefault(operation.name.removeprefix("mtp."), [])
+        key = operation.name.removeprefix("mtp."), operation.expert
+        kernels, collectives = map(fingerprint, (operation.kernels, operation.collectives))
+        costs = self._costs.setdefault((*key, kernels, collectives), [])
         for cost in costs:
             same = cost.operation
-            if (
-                same.expert is operation.expert
-                and equal(same.kernels, operation.kernels)
-                and equal(same.collectives, operation.collectives)
+            if equal(same.kernels, operation.kernels) and equal(
+                same.collectives, operation.collectives
             ):
                 return replace(cost, operation=operation)
         costs.append(operation_cost(operation, self._machine, self._times))

@@ -420,6 +420,7 @@ def _live(
     of_layers, layer = most, where
     shapes = zero
     embedding, head = len(group.resident) - 2, len(group.resident) - 1
+    following = _following(group, resident, here_share)
     for place, count, size in resident:
         here = count > 0
         over = size.over_bytes
@@ -429,7 +430,7 @@ def _live(
         elif place == embedding:
             over = over + unsharded.embedding
         else:
-            over = over - _after(group, place, resident, here_share) + unsharded.layer
+            over = over - following[place] + unsharded.layer
             shapes = np.where(here, np.maximum(shapes, size.gradient_buffer_bytes), shapes)
         more = here & (over > most)
         most, where = np.where(more, over, most), np.where(more, place, where)
@@ -443,20 +444,26 @@ def _live(
     return np.maximum(most, 0.0) + extra, without, where
 
 
-def _after(
+def _following(
     group: StageGroup,
-    place: int,
     resident: Sequence[tuple[int, Floats, LayerBytes]],
     here_share: Floats | float,
-) -> Floats | float:
-    """Saved bytes in the first tier of other layers that follow the last one of a kind."""
-    counts = group.contents.after[group.key, place].T
-    saved = [
-        counts[other] * (size.saved_bytes - (1 - here_share) * size.movable_bytes)
-        for other, _, size in resident
-        if other < len(counts)
-    ]
-    return total(saved, group.length) if len(saved) > 1 else 0.0
+) -> Floats:
+    """Saved bytes in the first tier of layers that follow the last one of each component.
+
+    Shape (components, n); 0 for embedding and head, and where all layers are alike.
+    """
+    ends = 2
+    layers = [part for part in resident if part[0] < len(group.resident) - ends]
+    none = np.zeros((len(group.resident) - ends, 1))
+    if len(layers) == 1:
+        return none
+    saved = (
+        group.contents.following(other)[group.key].T
+        * (size.saved_bytes - (1 - here_share) * size.movable_bytes)
+        for other, _, size in layers
+    )
+    return total(saved, none)
 
 
 @dataclass(frozen=True, slots=True)

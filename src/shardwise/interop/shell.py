@@ -17,17 +17,20 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _PARAMETER = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
 )
-_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
 _ANYWHERE = re.compile(
     r"(?:^|[;{]|\bthen|\belse|\bdo|\bexport)[ \t]*([A-Za-z_][A-Za-z0-9_]*)\+?=", re.MULTILINE
 )
 _PREFIXES = ("export", "local", "declare", "readonly", "typeset")
 _LOOPS = ("for", "while", "until", "select")
+_CLOSED_BY = {"if": "fi", "case": "esac", **dict.fromkeys(_LOOPS, "done")}
 _SKIPPED = ("then", "do", "{", "}", "!", "else", "fi", "done", "time", "function")
 _SHELLS = ("bash", "sh")
 _SHELL_OPTIONS = ("-c", "-lc", "-l", "-x", "-e")
 _BEFORE = ("exec", "nohup", "time")
 _MOST_STEPS = 20_000
+_MOST_DEPTH = 20
+"""Levels of compound commands and default values that are read; launch scripts have a few."""
 _MOST_LETTERS = 100_000
 
 
@@ -81,11 +84,31 @@ def parse_script(
 
 def directives_of(text: str) -> tuple[str, ...]:
     """Return the options of #SBATCH lines, and of others of that kind."""
-    return tuple(_DIRECTIVE.findall(text))
+    return tuple(found.rstrip(" \t") for found in _DIRECTIVE.findall(text))
 
 
 def _mark(name: str) -> str:
     return f"{MARK}{name}{MARK}"
+
+
+class _Tokens:
+    """Tokens of a text, with the literal words among them and where compound commands close."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = Lexer(text).tokens()
+        self.words = [part.literal if isinstance(part, Word) else None for part in self.tokens]
+        self.closes: dict[int, int] = {}
+        """The end of a compound command by its position, if it has one."""
+        opened: dict[str, list[int]] = {closing: [] for closing in set(_CLOSED_BY.values())}
+        for place, word in enumerate(self.words):
+            if word in _CLOSED_BY:
+                opened[_CLOSED_BY[word]].append(place)
+            elif word is not None and opened.get(word):
+                self.closes[opened[word].pop()] = place
+
+    def close(self, at: int, stop: int) -> int:
+        """Where a compound command that opens at a place closes, at most `stop`."""
+        return min(self.closes.get(at, stop), stop)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,10 +123,11 @@ class _Reader:
     assigned: set[str] = field(default_factory=set)
     """Variables that some branch assigns to: they are empty where it does not run."""
     steps: int = 0
+    depth: int = 0
 
     def read(self, text: str) -> Script:
         self.assigned = set(_ANYWHERE.findall(text))
-        self._run(Lexer(text).tokens(), None)
+        self._run_text(text, None)
         return Script(
             commands=tuple(self.commands),
             variables={**self.values, **{name: (one,) for name, one in self.fixed.items()}},
@@ -112,43 +136,48 @@ class _Reader:
             directives=directives_of(text),
         )
 
-    def _run(self, tokens: Sequence[Token], unless: str | None) -> None:
-        """Read commands.
+    def _run_text(self, text: str, unless: str | None) -> None:
+        """Read the commands of a text; for `unless` see `_run`."""
+        script = _Tokens(text)
+        self._run(script, 0, len(script.tokens), unless)
+
+    def _run(self, script: _Tokens, at: int, stop: int, unless: str | None) -> None:
+        """Read the commands from one token to another.
 
         Parameters
         ----------
         unless
             Name of what decides whether they are run, where it is not known; None: they are.
         """
-        at = 0
-        while at < len(tokens):
+        if self.depth == _MOST_DEPTH:
+            return
+        self.depth += 1
+        while at < stop and self.steps < _MOST_STEPS:
             self.steps += 1
-            if self.steps > _MOST_STEPS:
-                return
-            part = tokens[at]
-            word = part.literal if isinstance(part, Word) else None
+            word = script.words[at]
             if word == "if":
-                at = self._branches(tokens, at, unless)
+                at = self._branches(script, at, stop, unless)
             elif word == "case":
-                at = self._cases(tokens, at, unless)
+                at = self._cases(script, at, stop, unless)
             elif word in _LOOPS:
-                end = _end_of(tokens, at, _LOOPS, "done")
-                self._run(tokens[at + 1 : end], unless or "")
+                end = script.close(at, stop)
+                self._run(script, at + 1, end, unless or "")
                 at = end + 1
-            elif isinstance(part, (str, Document)) or word in _SKIPPED:
+            elif isinstance(script.tokens[at], (str, Document)) or word in _SKIPPED:
                 at += 1
             else:
-                end = _end_of_command(tokens, at)
-                self._command(tokens[at:end], unless)
+                end = _end_of_command(script.tokens, at, stop)
+                self._command(script.tokens[at:end], unless)
                 at = end
+        self.depth -= 1
 
-    def _branches(self, tokens: Sequence[Token], at: int, unless: str | None) -> int:
+    def _branches(self, script: _Tokens, at: int, stop: int, unless: str | None) -> int:
         """Read `if`: the branch whose condition is literal and true, or all of them."""
-        end = _end_of(tokens, at, ("if",), "fi")
-        for condition, body in _arms(tokens[at:end]):
+        end = script.close(at, stop)
+        for condition, body in _arms(script, at, end):
             verdict, name = (True, None) if condition is None else self._test(condition)
             if verdict is not False:
-                self._run(body, unless if verdict else unless or name)
+                self._run(script, *body, unless if verdict else unless or name)
             if verdict:
                 break
             if verdict is None:
@@ -189,9 +218,9 @@ class _Reader:
         names = names_in(word)
         return len(names) == 1 and names[0].isidentifier() and names[0] not in self.values
 
-    def _cases(self, tokens: Sequence[Token], at: int, unless: str | None) -> int:
+    def _cases(self, script: _Tokens, at: int, last: int, unless: str | None) -> int:
         """Read `case`: the first pattern that matches a literal word, or all of them."""
-        end = _end_of(tokens, at, ("case",), "esac")
+        tokens, end = script.tokens, script.close(at, last)
         subject = tokens[at + 1] if at + 1 < end else None
         word = self._text(subject) if isinstance(subject, Word) else ""
         missing, matched, place = names_in(word), False, at + 3
@@ -202,7 +231,7 @@ class _Reader:
             stop = next((i for i in range(close, end) if tokens[i] == ";;"), end)
             fits = any(fnmatchcase(word, pattern) for pattern in patterns)
             if missing or (fits and not matched):
-                self._run(tokens[close + 1 : stop], missing[0] if missing else unless)
+                self._run(script, close + 1, stop, missing[0] if missing else unless)
             matched = matched or fits
             place = stop + 1
         return end + 1
@@ -246,12 +275,15 @@ class _Reader:
     def _record(self, words: list[str], unless: str | None) -> None:
         """Note a command; text that a shell would run is read as commands."""
         if words[0] == "eval":
-            self._run(Lexer(" ".join(words[1:])).tokens(), unless)
+            self._run_text(" ".join(words[1:]), unless)
             return
         for at, word in enumerate(words[:-1]):
-            rest = [one for one in words[at + 1 :] if one not in _SHELL_OPTIONS]
-            if word.rpartition("/")[2] in _SHELLS and rest and any(map(str.isspace, rest[0])):
-                self._run(Lexer(rest[0]).tokens(), unless)
+            if word.rpartition("/")[2] not in _SHELLS:
+                continue
+            later = (words[place] for place in range(at + 1, len(words)))
+            text = next((one for one in later if one not in _SHELL_OPTIONS), "")
+            if any(map(str.isspace, text)):
+                self._run_text(text, unless)
                 if at:
                     self.commands.append(tuple(words[:at]))
                 return
@@ -350,8 +382,13 @@ class _Reader:
 
     def _inner(self, text: str) -> str:
         """The text of a default value."""
+        if self.depth == _MOST_DEPTH:
+            return text
+        self.depth += 1
         lexed = Lexer(f'"{text}"' if '"' not in text else text).tokens()
-        return " ".join(self._text(one) for one in lexed if isinstance(one, Word))
+        inner = " ".join(self._text(one) for one in lexed if isinstance(one, Word))
+        self.depth -= 1
+        return inner
 
     def _variable(self, name: str) -> tuple[str, ...] | None:
         if name in self.fixed:
@@ -381,29 +418,33 @@ def _assigned(part: Word) -> str | None:
     return found[1] if found else None
 
 
-def _arms(tokens: Sequence[Token]) -> list[tuple[Sequence[Token] | None, Sequence[Token]]]:
-    """Conditions and bodies of `if`, without its `fi`; `else` has no condition."""
-    arms: list[tuple[Sequence[Token] | None, Sequence[Token]]] = []
+def _arms(
+    script: _Tokens, at: int, end: int
+) -> list[tuple[Sequence[Token] | None, tuple[int, int]]]:
+    """Conditions of `if`, without its `fi`, and where bodies begin and end.
+
+    `else` has no condition.
+    """
+    arms: list[tuple[Sequence[Token] | None, tuple[int, int]]] = []
     condition: Sequence[Token] | None = None
-    depth, start = 0, 0
-    for place, part in enumerate(tokens):
-        word = part.literal if isinstance(part, Word) else None
-        depth += (word == "if") - (word == "fi")
-        if depth > 1 or word not in ("if", "then", "elif", "else"):
-            continue
-        if word == "then":
-            condition = tokens[start:place]
-        elif word != "if":
-            arms.append((condition, tokens[start:place]))
-            condition = None
-        start = place + 1
-    return [*arms, (condition, tokens[start:])]
+    place = start = at + 1
+    while place < end:
+        word = script.words[place]
+        if word == "if":
+            place = script.close(place, end)
+        elif word == "then":
+            condition, start = script.tokens[start:place], place + 1
+        elif word in ("elif", "else"):
+            arms.append((condition, (start, place)))
+            condition, start = None, place + 1
+        place += 1
+    return [*arms, (condition, (start, end))]
 
 
-def _end_of_command(tokens: Sequence[Token], at: int) -> int:
-    """Where a simple command ends; lines inside an array go on."""
+def _end_of_command(tokens: Sequence[Token], at: int, stop: int) -> int:
+    """Where a simple command ends, at most `stop`; lines inside an array go on."""
     inside = False
-    for place in range(at, len(tokens)):
+    for place in range(at, stop):
         part = tokens[place]
         if part == "=(":
             inside = True
@@ -411,19 +452,4 @@ def _end_of_command(tokens: Sequence[Token], at: int) -> int:
             inside = False
         elif isinstance(part, str) and part != ">" and not inside:
             return place
-    return len(tokens)
-
-
-def _end_of(tokens: Sequence[Token], at: int, opening: Sequence[str], closing: str) -> int:
-    """Where a compound command that opens at a place closes."""
-    depth = 0
-    for place in range(at, len(tokens)):
-        part = tokens[place]
-        word = part.literal if isinstance(part, Word) else None
-        if word in opening:
-            depth += 1
-        elif word == closing:
-            depth -= 1
-            if depth == 0:
-                return place
-    return len(tokens)
+    return stop

@@ -10,6 +10,10 @@ _REDIRECTION = re.compile(r"\d*(?:&>>|&>|>>|>&|<<<|>|<)(?:&?\d+)?")
 _HEREDOC = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_PLAIN = re.compile(r"""[^ \t\n\\'"$`()<>&|;\0]+""")
+"""Text of an unquoted word up to what may end it or be replaced."""
+_PLAIN_IN_QUOTES = re.compile(r"""[^"\\$`]+""")
+_BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
 _ESCAPED_IN_QUOTES = '"\\$`'
 
 
@@ -54,7 +58,7 @@ class Lexer:
     def __init__(self, text: str) -> None:
         self._text = text.replace("\r\n", "\n")
         self._at = 0
-        self._pieces: list[Piece] = []
+        self._pieces: list[tuple[str, list[str], bool]] = []
         self._in_word = False
         self._tokens: list[Token] = []
         self._documents: list[tuple[str, bool]] = []
@@ -131,11 +135,12 @@ class Lexer:
                 if operator == "\n":
                     self._read_documents()
                 return
-        self._add("text", text[at], quoted=False)
-        self._at += 1
+        plain = _PLAIN.match(text, at)
+        self._at = at + 1 if plain is None else plain.end()
+        self._add("text", text[at : self._at], quoted=False)
 
     def _plain(self) -> str:
-        return "".join(piece.text for piece in self._pieces if piece.kind == "text")
+        return "".join("".join(texts) for kind, texts, _ in self._pieces if kind == "text")
 
     def _read_documents(self) -> None:
         """Read here-documents, which begin on the line after their operator."""
@@ -154,15 +159,16 @@ class Lexer:
 
     def _add(self, kind: str, text: str, *, quoted: bool) -> None:
         self._in_word = True
-        last = self._pieces[-1] if self._pieces else None
-        if kind == "text" and last is not None and (last.kind, last.quoted) == ("text", quoted):
-            self._pieces[-1] = Piece("text", last.text + text, quoted)
+        last_kind, texts, last_quoted = self._pieces[-1] if self._pieces else ("", [], quoted)
+        if kind == last_kind == "text" and last_quoted is quoted:
+            texts.append(text)
         else:
-            self._pieces.append(Piece(kind, text, quoted))
+            self._pieces.append((kind, [text], quoted))
 
     def _end_word(self) -> None:
         if self._in_word:
-            self._tokens.append(Word(tuple(self._pieces)))
+            pieces = (Piece(kind, "".join(texts), quoted) for kind, texts, quoted in self._pieces)
+            self._tokens.append(Word(tuple(pieces)))
         self._pieces, self._in_word = [], False
 
     def _double_quoted(self) -> None:
@@ -179,20 +185,22 @@ class Lexer:
             elif here in "$`":
                 self._expansion(quoted=True)
             else:
-                self._add("text", here, quoted=True)
-                self._at += 1
+                plain = _PLAIN_IN_QUOTES.match(text, self._at)
+                end = self._at + 1 if plain is None else plain.end()
+                self._add("text", text[self._at : end], quoted=True)
+                self._at = end
         self._at += 1
 
     def _expansion(self, *, quoted: bool) -> None:
         text, at = self._text, self._at
         if text.startswith("$((", at):
-            end = self._closing(at + 1, "(", ")")
+            end = self._closing(at + 1)
             self._add("number", text[at + 3 : end - 1], quoted=quoted)
         elif text.startswith("$(", at):
-            end = self._closing(at + 1, "(", ")")
+            end = self._closing(at + 1)
             self._add("command", text[at + 2 : end], quoted=quoted)
         elif text.startswith("${", at):
-            end = self._closing(at + 1, "{", "}")
+            end = self._closing(at + 1)
             self._add("name", text[at + 2 : end], quoted=quoted)
         elif text[at] == "`":
             end = text.find("`", at + 1)
@@ -206,14 +214,11 @@ class Lexer:
             end = at
         self._at = end + 1
 
-    def _closing(self, at: int, opening: str, closing: str) -> int:
+    def _closing(self, at: int) -> int:
         """Return where the bracket that opens at a place closes."""
-        depth = 0
-        for place in range(at, len(self._text)):
-            if self._text[place] == opening:
-                depth += 1
-            elif self._text[place] == closing:
-                depth -= 1
-                if depth == 0:
-                    return place
+        opening, depth = self._text[at], 0
+        for found in _BRACKETS[opening].finditer(self._text, at):
+            depth += 1 if found[0] == opening else -1
+            if depth == 0:
+                return found.start()
         return len(self._text)

@@ -4,6 +4,7 @@ A pipeline has p ranks. With v chunks a rank has v virtual stages, in the V of z
 dualpipe one of each direction. Layers are split over virtual stages in the order of the model.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,14 +22,28 @@ from shardwise.distinct import Distinct, evaluate_distinct
 class Contents:
     """Components on the ranks of each distinct pipeline; indexed by `StageGroup.key`, not row."""
 
-    __slots__ = ("after", "chunks")
+    __slots__ = ("_last", "chunks", "order")
 
-    def __init__(self, *, after: Floats, chunks: Floats) -> None:
-        self.after = after
-        """For each component made of layers, how many of each such component come after its last
-        one on the rank; shape (pipelines, components, components)."""
+    def __init__(self, *, order: Ints, chunks: Floats) -> None:
+        self.order = order
+        """Components made of layers on the rank as they run, then -1; (pipelines, layers)."""
         self.chunks = chunks
         """How many of each such component every chunk has; (pipelines, chunks, components)."""
+        self._last = np.full((len(order), chunks.shape[-1] + 1), order.shape[-1] - 1)
+        rows = np.arange(len(order))
+        for place, components in enumerate(order.T):  # the last column is that of the -1
+            self._last[rows, components] = place
+
+    def following(self, component: int) -> Ints:
+        """How many of a component come after the last one of each component on the rank.
+
+        Shape (pipelines, components). A table of all components would grow with their square.
+        """
+        left = np.zeros((len(self.order), self.order.shape[-1] + 1), dtype=np.int64)
+        found = self.order[:, ::-1] == component
+        np.cumsum(found, axis=1, out=left[:, -2::-1])
+        counts: Ints = np.take_along_axis(left, self._last[:, :-1] + 1, axis=1)
+        return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +165,7 @@ def by_stage(groups: Sequence[StageGroup]) -> StageGroup:
         layers=every(group.layers for group in groups),
         key=which,
         contents=Contents(
-            after=np.array([group.contents.after[group.key[0]] for group in groups]),
+            order=_padded([group.contents.order[group.key[0]] for group in groups]),
             chunks=np.array([group.contents.chunks[group.key[0]] for group in groups]),
         ),
     )
@@ -210,7 +225,7 @@ class _Rank:
     resident: tuple[float, ...]
     stage_layers: tuple[float, ...]
     chunks: tuple[tuple[float, ...], ...]
-    after: tuple[tuple[float, ...], ...]
+    order: tuple[int, ...]
     layers: int
 
 
@@ -257,10 +272,18 @@ def _as_columns(
 def _contents(ranks: Sequence[_Rank]) -> Contents:
     """Contents of one rank of each pipeline; missing chunks are empty."""
     most = max((len(rank.chunks) for rank in ranks), default=1)
-    chunks = np.zeros((len(ranks), most, len(ranks[0].after) if ranks else 0))
+    chunks = np.zeros((len(ranks), most, len(ranks[0].chunks[0]) if ranks else 0))
     for row, rank in enumerate(ranks):
         chunks[row, : len(rank.chunks)] = rank.chunks
-    return Contents(after=np.array([rank.after for rank in ranks]), chunks=chunks)
+    return Contents(order=_padded([rank.order for rank in ranks]), chunks=chunks)
+
+
+def _padded(orders: Sequence[Sequence[int] | Ints]) -> Ints:
+    """Components on ranks as rows, with -1 behind the shorter ones."""
+    padded = np.full((len(orders), max(map(len, orders), default=0)), -1, dtype=np.int64)
+    for row, order in zip(padded, orders, strict=True):
+        row[: len(order)] = order
+    return padded
 
 
 def _transposed(rows: Sequence[tuple[float, ...]]) -> tuple[Floats, ...]:
@@ -282,8 +305,8 @@ def _ranks(pipeline: _Pipeline, *, by_chunk: bool = False) -> list[_Rank]:
             layers = order[starts[stage] : starts[stage] + sizes[stage]]
             again = max(0, first - before)
             modules = pipeline.mtp if stage == last else 0
-            halves = layers[:again], layers[again:]
-            counts = [float(half.count(kind)) for half in halves for kind in kinds]
+            halves = Counter(layers[:again]), Counter(layers[again:])
+            counts = [float(half[kind]) for half in halves for kind in kinds]
             chunks.append((*counts, float(modules)))
             in_order += [*layers[:again], *(kind + len(kinds) for kind in layers[again:])]
             in_order += [2 * len(kinds)] * modules
@@ -295,7 +318,7 @@ def _ranks(pipeline: _Pipeline, *, by_chunk: bool = False) -> list[_Rank]:
             resident=resident,
             stage_layers=(total if share == 1 else chunks[0])[:-1],
             chunks=tuple(chunks),
-            after=_after_last(in_order, 2 * len(kinds) + 1),
+            order=tuple(in_order),
             layers=round(sum(total[:-1])),
         )
 
@@ -319,16 +342,6 @@ def _earlier_on_rank(sizes: Sequence[int], stages: int, *, zb_v: bool) -> list[i
         earlier.append(on_rank[rank])
         on_rank[rank] += size
     return earlier
-
-
-def _after_last(order: Sequence[int], components: int) -> tuple[tuple[float, ...], ...]:
-    """For each component, how many of each come after its last occurrence; 0 where it has none."""
-    counts = []
-    for component in range(components):
-        last = max((at for at, other in enumerate(order) if other == component), default=None)
-        later = order[last + 1 :] if last is not None else []
-        counts.append(tuple(float(later.count(other)) for other in range(components)))
-    return tuple(counts)
 
 
 def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:

@@ -87,14 +87,16 @@ class _Fitting(Table):
 
     def _wrap(self, width: int) -> bool:
         """Wrap columns of text where needed; return whether the table fits."""
+        for column in self.columns:  # rich would measure all cells each time that it needs a width
+            column.width = min(_longest(column), column.max_width or _WIDEST)
         over = _measured(self).maximum - width
         texts = [column for column in self.columns if column.header in self.wraps]
         if over <= 0 or not texts:
             return over <= 0
-        long = [min(_longest(column), column.max_width or _WIDEST) for column in texts]
+        long = [column.width or 0 for column in texts]
         for column, wide in zip(texts, shares_of(long, sum(long) - over), strict=True):
             column.no_wrap, column.overflow = False, "fold"
-            column.max_width = wide
+            column.width = column.max_width = wide
         return _measured(self).maximum <= width
 
     def _copy(self, left_out: Sequence[str]) -> "_Fitting":

@@ -215,19 +215,18 @@ def print_figures(config: Sourced) -> None:
     table.columns[1].no_wrap = False
     table.columns[1].overflow = "fold"
     table.columns[1].max_width = _VALUE_WIDTH
-    notes: list[str] = []
+    notes: dict[str, int] = {}
     group = ""
     for parent, leaf, value, source in figures_of(config):
         if parent != group:
             group = parent
             table.add_row(Text(parent, style="bold"))
-        if source is not None and source.text not in notes:
-            notes.append(source.text)
-        origin = f"{source.kind} [{notes.index(source.text) + 1}]" if source else ""
+        number = notes.setdefault(source.text, len(notes) + 1) if source else 0
+        origin = f"{source.kind} [{number}]" if source else ""
         table.add_row(f"  {leaf}" if parent else leaf, value, Text(origin))
     show(Text(f"{config.name}: {config.description}", style="bold"), table)
     show(*map(Text, host_memory_lines(config)))
-    for number, note in enumerate(notes, start=1):
+    for note, number in notes.items():
         show(Text(f"[{number}] {note}"))
 
 
