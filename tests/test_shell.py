@@ -2,6 +2,8 @@
 
 import pytest
 
+from rows import each_row
+from shardwise import InputError
 from shardwise.interop.shell import names_in, parse_script, shown
 
 
@@ -98,3 +100,17 @@ def test_a_script_that_breaks_off_is_read_to_its_end(text):
 def test_a_script_cannot_grow_without_bound():
     script = "A=xxxxxxxxxxxxxxxx\n" + "A=$A$A$A$A\n" * 40 + "run $A"
     assert sum(map(len, words(script))) < 500_000
+
+
+@each_row(
+    "text",
+    [
+        "if true; then\n" * 21 + "run\n" + "fi\n" * 21,
+        "A=" + "${a:-" * 21 + "1" + "}" * 21,
+        "A=1\n" * 20_001,
+    ],
+)
+def test_what_is_not_read_is_refused(text):
+    """Nesting deeper than 20 levels, more than 20,000 commands: nothing is skipped in silence."""
+    with pytest.raises(InputError, match=r"more than 20"):
+        parse_script(text, {}, {})

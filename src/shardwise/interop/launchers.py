@@ -3,7 +3,8 @@
 A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -52,7 +53,18 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
 
 def recognised_launcher(text: str, source: str) -> Launcher | None:
     """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
-    return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+    with _of_file(source):
+        return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+
+
+@contextmanager
+def _of_file(source: str) -> Iterator[None]:
+    """Name the file in faults that name none."""
+    try:
+        yield
+    except InputError as error:
+        named = [replace(fault, source=fault.source or source) for fault in error.faults]
+        raise InputError(named) from None
 
 
 def not_recognised(path: str | Path) -> Fault:
@@ -138,7 +150,8 @@ def read_by(launcher: Launcher, text: LaunchText) -> Launch:
     text
         The text, and what is known of it.
     """
-    launch = launcher.read(text)
+    with _of_file(text.source):
+        launch = launcher.read(text)
     known = None if launch.model is None else catalog_model(launch.model)
     return launch if known is None else replace(launch, model=known)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from shardwise.errors import Fault, InputError
 from shardwise.interop.shell_values import COMPARISON, both, calculated, compared, either
 from shardwise.interop.shell_words import MARK, Document, Lexer, Piece, Token, Word
 
@@ -30,7 +31,7 @@ _SHELL_OPTIONS = ("-c", "-lc", "-l", "-x", "-e")
 _BEFORE = ("exec", "nohup", "time")
 _MOST_STEPS = 20_000
 _MOST_DEPTH = 20
-"""Levels of compound commands and default values that are read; launch scripts have a few."""
+"""Levels of compound commands and default values that a script may have; most have a few."""
 _MOST_LETTERS = 100_000
 
 
@@ -149,9 +150,7 @@ class _Reader:
         unless
             Name of what decides whether they are run, where it is not known; None: they are.
         """
-        if self.depth == _MOST_DEPTH:
-            return
-        self.depth += 1
+        self._descend()
         while at < stop and self.steps < _MOST_STEPS:
             self.steps += 1
             word = script.words[at]
@@ -169,6 +168,8 @@ class _Reader:
                 end = _end_of_command(script.tokens, at, stop)
                 self._command(script.tokens[at:end], unless)
                 at = end
+        if at < stop:
+            raise InputError(Fault(problem=f"has more than {_MOST_STEPS:,} commands"))
         self.depth -= 1
 
     def _branches(self, script: _Tokens, at: int, stop: int, unless: str | None) -> int:
@@ -380,11 +381,15 @@ class _Reader:
             return ("",)
         return ((_mark(name),) if value is None else value) or ("",)
 
+    def _descend(self) -> None:
+        if self.depth == _MOST_DEPTH:
+            problem = f"nests commands or default values more than {_MOST_DEPTH} levels deep"
+            raise InputError(Fault(problem=problem))
+        self.depth += 1
+
     def _inner(self, text: str) -> str:
         """The text of a default value."""
-        if self.depth == _MOST_DEPTH:
-            return text
-        self.depth += 1
+        self._descend()
         lexed = Lexer(f'"{text}"' if '"' not in text else text).tokens()
         inner = " ".join(self._text(one) for one in lexed if isinstance(one, Word))
         self.depth -= 1
