@@ -82,8 +82,8 @@ _SHELLS = ("bash", "zsh", "fish")
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
 
 
-class _NamesHandler(logging.Handler):
-    """Prints which entries names mean."""
+class _NotesHandler(logging.Handler):
+    """Prints which entries names mean, and what a long search found before it ends."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line on stderr; nothing is lost if that is full."""
@@ -91,7 +91,10 @@ class _NamesHandler(logging.Handler):
             print(f"note: {record.getMessage()}", file=sys.stderr)  # noqa: T201 - as above
 
 
-logging.getLogger("shardwise.names").addHandler(_NamesHandler())
+_NOTED = ("shardwise.names", "shardwise.search")
+for _name in _NOTED:
+    logging.getLogger(_name).addHandler(_NotesHandler())
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -348,7 +351,7 @@ def _root(
     if verbose:
         stream = logging.StreamHandler(sys.stderr)
         stream.setFormatter(logging.Formatter("%(message)s"))
-        stream.addFilter(lambda record: record.name != "shardwise.names")  # which is printed
+        stream.addFilter(lambda record: record.name not in _NOTED)  # which is printed
         logger.addHandler(stream)
     if log is not None:
         logger.addHandler(_log_file(log))
