@@ -48,6 +48,14 @@ USUAL: dict[str, Sequence[Any]] = {
     "dp_overlap": [True, False],
     "fused_activation": [False, True],
 }
+# What spaces of the full scope leave out here, so that plain loops over them are short.
+FEW: dict[str, Any] = {
+    "cp": [1],
+    "zero": [1, 0],
+    "expert_overlap": [False],
+    "dispatcher": ["all_to_all"],
+    "stage_layers": "none",
+}
 # What a field must have where it changes nothing, whatever the space says: rules ask for it.
 NEUTRAL = {
     name: Strategy.model_fields[name].default

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import samples
+from naive_search import FEW
 from shardwise import SearchResult, System, search
 from shardwise.planning.search import pieces, store
 
@@ -23,6 +24,7 @@ HBM, HOST = 1.5e6, 0.3e6
 PIECE_ROWS = 400
 SPACE: dict[str, Any] = {
     "scope": "full",
+    **FEW,
     "gpus": [4, 16],
     "gbs": 8,
     "seq_len": [32, 30],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 import profiles  # noqa: F401 - registers the profiles
+from naive_search import FEW
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
 from shardwise.planning.search import pieces
@@ -53,6 +54,7 @@ def drawn_question(seed: int) -> tuple[Model, System, dict[str, Any], Random]:
     model, system = random.choice(EVERY_MODEL), random.choice(SYSTEMS)
     space: dict[str, Any] = {
         "scope": "full",
+        **FEW,
         "any_software": True,
         "gpus": random.sample([1, 2, 4, 8, 12, 16, 24, 32], random.choice([1, 1, 2])),
         "global_batch_size": random.sample([1, 2, 6, 8, 12, 16, 24], random.choice([1, 1, 2])),

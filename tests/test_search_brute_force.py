@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import samples
-from naive_search import FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
+from naive_search import FEW, FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
 from profiles import drawn
 from rows import each_row
 from shardwise import InputError, Model, System, estimate
@@ -105,6 +105,7 @@ def drawn_space(random: Random, machine: System) -> dict[str, Any]:
     """A small space with several fields given and the others as usual."""
     space: dict[str, Any] = {
         "scope": "full",
+        **FEW,
         "gpus": random.sample([1, 2, 4, 6, 8, 12, 16, 24, 32], random.choice([1, 1, 1, 2])),
         "global_batch_size": random.sample([1, 2, 4, 6, 8, 12, 16, 24], random.choice([1, 1, 2])),
         "batch": random.choice(["fixed", "largest"]),

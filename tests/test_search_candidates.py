@@ -205,7 +205,7 @@ def test_more_replicas_than_sequences_are_counted_once():
     """8 replicas cannot share 4 sequences: refused, with one micro-batch and one placement."""
     found = candidates(gbs=4, dp=8, placement="all")
     assert (found.legal, [len(box.layouts) for box in found.illegal]) == ((), [1])
-    _, refused = count(MODEL, SYSTEM, {"scope": "full"}, gpus=8, gbs=4, dp=8)
+    _, refused = count(MODEL, SYSTEM, {"scope": "full", "zero": [1, 0]}, gpus=8, gbs=4, dp=8)
     assert refused == {"batch": len(found)}
 
 

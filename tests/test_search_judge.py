@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samples
+from naive_search import FEW
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, System
@@ -47,6 +48,7 @@ def hosted(capacity: float) -> System:
 MODEL, SYSTEM = samples.model(), hosted(6e5)
 SPACE = {
     "scope": "full",
+    **FEW,
     "gpus": [4, 8],
     "gbs": 8,
     "mbs": [1, 2, 4],

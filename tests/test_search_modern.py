@@ -11,7 +11,7 @@ import pytest
 
 import samples
 from naive_effects import SPREAD
-from naive_search import KEPT, everything, kept
+from naive_search import FEW, KEPT, everything, kept
 from rows import each_row
 from shardwise import InputError, System, estimate
 from shardwise.config.strategy_fields import LAYOUT_FIELDS
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.any_software
 EXPERTS = samples.deepseek()
 NARROW: dict[str, Any] = {
     "scope": "full",
+    **FEW,
     "gpus": [8],
     "global_batch_size": [8],
     "micro_batch_size": [1, 2],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naive_effects import has_effect
-from naive_search import AXES, everything
+from naive_search import AXES, FEW, everything
 from profiles import examples
 from rows import first_of
 from samples import GB, model, system, tier
@@ -31,6 +31,7 @@ SYSTEM = system(network=[tier("in", domain=4), tier("out", bandwidth=10 * GB)], 
 CAPACITY = 2.1486e9
 SPACE = {
     "scope": "full",
+    **FEW,
     "gpus": [8, 16],
     "global_batch_size": [8],
     "recompute": ["none", "full"],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system, system_of
+from naive_search import FEW
 from rows import each_row, first_of
 from shardwise import Estimate, Model, System, estimate, estimate_many
 from shardwise.analysis.estimate_table import EstimateTable
@@ -60,6 +61,7 @@ def space(name: str) -> dict[str, Any]:
     limits, blocks = OPTIMA[name]["limits"], inputs(name)[0].depth
     return {
         "scope": "full",
+        **FEW,
         "batch": "largest",
         "gpus": limits["num_procs"],
         "gbs": limits["max_batch_size"],

@@ -44,6 +44,7 @@ def space(**fields):
     """Few options, so that naive searches are fast."""
     few = {
         "scope": "full",
+        "cp": 1,
         "gpus": 1,
         "global_batch_size": 8,
         "recompute": ["none", "full"],

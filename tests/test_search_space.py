@@ -14,6 +14,7 @@ from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
+from shardwise.config.enums import Dispatcher
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
@@ -124,9 +125,10 @@ def test_what_is_tried_where_nothing_is_said(system):
     """All of what changes how a run is done, nothing of what makes it another run."""
     offload = (False, True) if system is HOSTED else (False,)
     expected = {**USUAL, **dict.fromkeys(OFFLOADS, offload), "tp_overlap": USUAL["tp_overlap"]}
-    expected |= {"stack": (system.stack,), "any_software": (True,)}
+    expected |= {"stack": (system.stack,), "any_software": (True,), "zero": (1, 0, 2, 3)}
+    expected |= {"expert_overlap": (False, True), "dispatcher": tuple(Dispatcher), "cp": None}
     for field, values in expected.items():
-        assert ANY.values(field, system) == tuple(values), field
+        assert ANY.values(field, system) == (values and tuple(values)), field
     by_layout = ("gpus", "tp", "pp", "dp", "vpp", "micro_batch_size", "global_batch_size")
     assert {*SPACE_FIELDS} - {*expected} == {*by_layout, "seq_len"}
     for field in by_layout[1:6]:
@@ -336,7 +338,7 @@ def test_search_is_a_function_whatever_was_imported_before():
 def test_a_space_counts_what_it_holds():
     """By hand, on 2 accelerators: tp 2 with 2 kinds of recompute; 2 replicas with 2 kinds, each
     with and without overlap; 2 stages with 2 kinds, in 1 or 2 chunks of their 2 layers."""
-    space = {"scope": "full", "gpus": 2, "gbs": 2, "mbs": 1, "zero": 1}
+    space = {"scope": "full", "gpus": 2, "gbs": 2, "mbs": 1, "zero": 1, "cp": 1}
     space |= {"recompute": ["none", "full"]}
     space |= {"tp_exchange": "rs_ag", "tp_overlap": "none", "tp_regather": True}
     space |= {"fused_activation": False}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import samples
-from naive_search import FIELDS, everything
+from naive_search import FEW, FIELDS, everything
 from rows import each_row
 from samples import GB, layer, system, tier
 from shardwise import search
@@ -30,6 +30,7 @@ def test_a_search_finds_what_plain_loops_find(space):
     few = {"dp_overlap": [True], "fused_activation": [False], "placement": ["tp-cp-dp-pp"]}
     space = {
         "scope": "full",
+        **FEW,
         "zero": [1],
         "recompute": ["none"],
         "vpp": [1],

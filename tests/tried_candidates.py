@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import samples
-from naive_search import FIELDS
+from naive_search import FEW, FIELDS
 from shardwise import Model, System
 from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
@@ -29,7 +29,7 @@ SYSTEM = with_host(samples.system())
 def candidates(system: System = SYSTEM, model: Model = MODEL, **fields: Any) -> Candidates:
     """Candidates of a space, by default of 8 accelerators and batches of 8."""
     usual = {"gpus": 8, "gbs": 8} if "global_batch_size" not in fields else {"gpus": 8}
-    usual["scope"] = "full"
+    usual |= FEW | {"scope": "full"}
     return Candidates.of(model, system, Space.validated(usual | fields))
 
 

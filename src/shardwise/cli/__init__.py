@@ -84,8 +84,8 @@ _SHELLS = ("bash", "zsh", "fish")
 logging.getLogger("shardwise").addHandler(logging.NullHandler())
 
 
-class _NamesHandler(logging.Handler):
-    """Prints which entries names mean."""
+class _NotesHandler(logging.Handler):
+    """Prints which entries names mean, and what a long search found before it ends."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line on stderr."""
@@ -98,7 +98,10 @@ def _print(line: str) -> None:
         print(line, file=sys.stderr)  # noqa: T201 - this is the command line
 
 
-logging.getLogger("shardwise.names").addHandler(_NamesHandler())
+_NOTED = ("shardwise.names", "shardwise.search")
+for _name in _NOTED:
+    logging.getLogger(_name).addHandler(_NotesHandler())
+    logging.getLogger(_name).setLevel(logging.INFO)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -333,7 +336,7 @@ def _root(
     if verbose:
         stream = logging.StreamHandler(sys.stderr)
         stream.setFormatter(logging.Formatter("%(message)s"))
-        stream.addFilter(lambda record: record.name != "shardwise.names")  # which is printed
+        stream.addFilter(lambda record: record.name not in _NOTED)  # which is printed
         logger.addHandler(stream)
     if log is not None:
         logger.addHandler(_log_file(log))

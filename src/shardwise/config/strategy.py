@@ -110,9 +110,7 @@ class Strategy(ConfigBase):
     each weight a second time."""
     pp: Annotated[Count, Role(In.PIPELINE, STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
     """Pipeline stages."""
-    cp: Annotated[
-        Count, Role(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, LAYOUT, own_line=True, practical=DIVISORS)
-    ] = 1
+    cp: Annotated[Count, Role(In.LAYOUT, LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
     """Context-parallel degree."""
     ep: Annotated[Count, Role(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
     """Expert-parallel degree."""
@@ -173,7 +171,7 @@ class Strategy(ConfigBase):
     of its two stages); None: all."""
     zero: Annotated[
         Whole,
-        Role(In.MEMORY, ONCE_PER_STEP, (0, 1), CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
+        Role(In.MEMORY, ONCE_PER_STEP, ALL, CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
     ] = 1
     """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
     weights too (FSDP)."""
@@ -283,6 +281,7 @@ class Strategy(ConfigBase):
         Role(
             In.EXPERTS,
             (*COMPUTE, "ep_comm"),
+            ALL,
             implied=True,
             practical=(Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP),
         ),
@@ -294,9 +293,9 @@ class Strategy(ConfigBase):
         DispatchDtype, Role(In.EXPERTS, ("forward", "recompute", "ep_comm"), work=True)
     ] = DispatchDtype.DTYPE
     """Type of tokens in the dispatch to experts. Expert outputs and all gradients keep `dtype`."""
-    expert_overlap: Annotated[
-        bool, Role(In.EXPERTS, ("forward", "backward", "ep_comm"), practical=ALL)
-    ] = False
+    expert_overlap: Annotated[bool, Role(In.EXPERTS, ("forward", "backward", "ep_comm"), ALL)] = (
+        False
+    )
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
     dp_overlap: Annotated[

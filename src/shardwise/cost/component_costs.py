@@ -331,22 +331,36 @@ def costs_and_bytes(
     if table.systems is None:
         links = by_kernels(links)
     totals = totals_of(model, inputs.values, links.values, costs)
-    kept = evaluate_distinct(partial(_StorageChoices.of, totals.kernels), table, inputs.position)
+    held = _bytes_of(model, totals.kernels, table, inputs.position)
     chosen = evaluate_distinct(
-        partial(_TimeChoices.of, system), table, links.position, kept.position
+        partial(_TimeChoices.of, system), table, links.position, held.position
     )
-    in_blocks = table.systems is None
-
-    def bytes_of(choices: _StorageChoices) -> ComponentCosts:
-        return _component_bytes(model, totals.kernels, choices)
-
-    held = _by_block(bytes_of, kept.values, len(kept.values.kernels), in_blocks=in_blocks)
 
     def costs_of(choices: _TimeChoices) -> ComponentCosts:
-        return _component_costs(model, totals, held, choices)
+        return _component_costs(model, totals, held.values, choices)
 
+    in_blocks = table.systems is None
     found = _by_block(costs_of, chosen.values, len(chosen.values.links), in_blocks=in_blocks)
-    return Distinct(found, chosen.position), Distinct(held, kept.position)
+    return Distinct(found, chosen.position), held
+
+
+def stored_bytes(model: Model, system: System, table: Table) -> Distinct[ComponentCosts]:
+    """The bytes of `costs_and_bytes` alone: no time is computed, and no placement known."""
+    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
+    count = len(inputs.values.mtp_copy)
+    links = replace(Links.silent(system, count), kernels=np.arange(count))
+    totals = totals_of(model, inputs.values, links, None)
+    return _bytes_of(model, totals.kernels, table, inputs.position)
+
+
+def _bytes_of(
+    model: Model, totals: KernelTotals, table: Table, kernels: Ints
+) -> Distinct[ComponentCosts]:
+    """Bytes of the components, once for rows that need the same memory."""
+    kept = evaluate_distinct(partial(_StorageChoices.of, totals), table, kernels)
+    count, in_blocks = len(kept.values.kernels), table.systems is None
+    bytes_of = partial(_component_bytes, model, totals)
+    return Distinct(_by_block(bytes_of, kept.values, count, in_blocks=in_blocks), kept.position)
 
 
 def _by_block(

@@ -8,7 +8,7 @@ the layer split with the shortest step, each among what the one before leaves.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.cost.component_costs import PlacedCosts
-from shardwise.distinct import distinct_rows
+from shardwise.cost.component_costs import ComponentCosts, PlacedCosts, stored_bytes
+from shardwise.distinct import Distinct, distinct_rows
 from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
 
@@ -140,8 +141,8 @@ def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluator:
-    """The rows of a box of which some choice obeys the rules, placed and costed."""
+class MemoryEvaluator:
+    """The rows of a box of which some choice obeys the rules, with bytes, without times."""
 
     _model: Model
     _system: System
@@ -151,7 +152,8 @@ class Evaluator:
     _table: Table
     _legal: Bools
     """Choices that obey the rules; shape (choices, rows)."""
-    _placed: PlacedCosts
+    _bytes: Distinct[ComponentCosts]
+    _stages: Distinct[tuple[StageGroup, ...]]
     _holdings: Table
     """The rows with the choices that change the memory."""
     _holding_of: Ints
@@ -166,8 +168,8 @@ class Evaluator:
         broken: Ints,
         capacity_bytes: float,
         positions: Ints | None = None,
-    ) -> "Evaluator":
-        """Place the rows of which some choice obeys the rules.
+    ) -> Self:
+        """Select the rows of which some choice obeys the rules, and cost them.
 
         Parameters
         ----------
@@ -192,20 +194,45 @@ class Evaluator:
             _rows=rows if positions is None else positions[rows],
             _table=legal,
             _legal=broken[:, rows] < 0,
-            _placed=PlacedCosts.of(model, system, legal),
+            **cls._costs(model, system, legal),
             _holdings=legal.with_choices(choices),
             _holding_of=holding_of,
         )
 
+    @staticmethod
+    def _costs(model: Model, system: System, table: Table) -> dict[str, Any]:
+        """What rows cost, by field."""
+        return {
+            "_bytes": stored_bytes(model, system, table),
+            "_stages": distinct_stage_groups(model, table),
+        }
+
+    @property
+    def positions(self) -> Ints:
+        """Positions of the rows in `Box.table`."""
+        return self._rows
+
+    def with_replicas(self, at: Ints, replicas: Ints) -> "MemoryEvaluator":
+        """Return some of the rows with other replicas: layers and stages have the same bytes."""
+        return MemoryEvaluator(
+            _model=self._model,
+            _system=self._system,
+            _capacity_bytes=self._capacity_bytes,
+            _rows=self._rows[at],
+            _table=self._table.take(at).changed(dp=replicas),
+            _legal=self._legal[:, at],
+            _bytes=self._bytes.of_rows(at),
+            _stages=self._stages.of_rows(at),
+            _holdings=self._holdings.take(at).changed(dp=replicas),
+            _holding_of=self._holding_of,
+        )
+
     def memory(self) -> Iterator[Evaluated]:
         """Yield the rows chunk by chunk with their memory, without times."""
-        placed = self._placed
         for start in range(0, self._rows.size, _MEMORY_CHUNK):
             chunk = slice(start, start + _MEMORY_CHUNK)
             holding = peak_memory(
-                self._holdings.take(chunk),
-                placed.holdings.of_rows(chunk),
-                placed.stages.of_rows(chunk),
+                self._holdings.take(chunk), self._bytes.of_rows(chunk), self._stages.of_rows(chunk)
             )
             legal = self._legal[:, chunk]
             fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]
@@ -218,6 +245,19 @@ class Evaluator:
                 holding=holding,
                 holding_of=self._holding_of,
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator(MemoryEvaluator):
+    """The same rows, placed and timed, too."""
+
+    _placed: PlacedCosts
+
+    @staticmethod
+    def _costs(model: Model, system: System, table: Table) -> dict[str, Any]:
+        """What rows cost, by field."""
+        placed = PlacedCosts.of(model, system, table)
+        return {"_placed": placed, "_bytes": placed.holdings, "_stages": placed.stages}
 
     def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
         """Time the rows of a chunk of which some choice is feasible.

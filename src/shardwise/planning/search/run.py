@@ -1,5 +1,6 @@
 """`search`: the best strategies of a space, found with certainty."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -37,6 +38,8 @@ from shardwise.planning.search.store import check_file
 from shardwise.planning.search.variants import Lines, lines_of
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
+
+_log = logging.getLogger("shardwise.search")
 
 
 def search(
@@ -212,6 +215,7 @@ def search(
         except KeyboardInterrupt:
             counted = False
     best = ranked_plans(query, candidates, lines)
+    rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     result = SearchResult(
         model=the_model.name,
         system=the_system.name,
@@ -223,7 +227,7 @@ def search(
         feasible=total.feasible,
         timed=total.timed,
         counts_exact=complete and total.checked == total.evaluated,
-        rejected=dict((total.rejected + refusals(candidates.illegal)).most_common()),
+        rejected=rejected,
         looked_at=total.candidates + sum(map(len, candidates.illegal)),
         elapsed_s=time.perf_counter() - started,
         complete=complete and counted,
@@ -238,7 +242,7 @@ def search(
         levels=best_by_level(query, candidates, total) if levels else None,
         nearest=nearest_of(query, candidates, total),
         not_tried=the_space.not_tried(the_model, the_system),
-        smallest=_smallest(query, the_space) if complete and not total.feasible else None,
+        smallest=_smallest(query, the_space, rejected) if complete and not total.feasible else None,
     )
     if target is not None:
         result = exportable_search(result, target, the_model, the_system)
@@ -275,8 +279,13 @@ def _scan_all(work: Work, report: Reporter) -> tuple[Scanned, bool]:
     return scanned, True
 
 
-def _smallest(query: SearchQuery, space: Space) -> SmallestGpus | None:
-    """Return the smallest number of GPUs that is feasible; None if interrupted."""
+def _smallest(query: SearchQuery, space: Space, rejected: Mapping[str, int]) -> SmallestGpus | None:
+    """Return the smallest number of GPUs that is feasible; None if interrupted.
+
+    The answer of the search, that there is none, comes first.
+    """
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in rejected.items())
+    _log.info("nothing is feasible (rejected: %s); checking the memory of more GPUs", reasons)
     try:
         return smallest_gpus(query.model, query.system, space, capacity_bytes=query.capacity_bytes)
     except KeyboardInterrupt:

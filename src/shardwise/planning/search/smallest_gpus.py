@@ -8,70 +8,46 @@ of accelerators with such degrees are then evaluated in ascending order, by memo
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import merge
-from itertools import groupby, product
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
+from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.model import Model, ModelLike
-from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
-from shardwise.parallel.constraints import CONSTRAINTS, first_violation
-from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINT
-from shardwise.planning.search.candidates import Box, Candidates, Scale, boxes_of, refusals
+from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.evaluate import (
     MEMORY,
     SECOND_MEMORY,
-    Evaluated,
-    Evaluator,
+    MemoryEvaluator,
     broken_options,
     broken_reasons,
-    excess_bytes,
 )
-from shardwise.planning.search.layouts import LayerSplits, expert_degrees, long_enough
 from shardwise.planning.search.placements import divisors
+from shardwise.planning.search.replica_bounds import (
+    PIECE_ROWS,
+    Case,
+    ReplicaBounds,
+    ReplicaShape,
+    Shortfall,
+    replica_bounds,
+)
 from shardwise.planning.search.results import SmallestGpus
 from shardwise.planning.search.space import Space
 from shardwise.units import readable
 
-_PIECE_ROWS = 1 << 16
 _MOST_GPUS = 2**31  # no strategy has more accelerators
 # Numbers of accelerators to evaluate in full before giving up.
 _MOST_EVALUATED = 200
-_MOST_OPEN = 1 << 10  # largest degree to try where a space leaves it open
-_ROUNDING = 1e-9  # the last digits of a quotient
+# Times the largest number of the space, up to which numbers are evaluated first.
+_FIRST_GPUS = (8, 512)
 _SUMMA_OVERLAPS = ("stack", "none")  # overlaps that 2D products may have, too
-
-# These rules depend on the number of replicas.
-_REPLICA_RULES = (
-    *("accelerators", "batch", "edges", "expert_ranks"),
-    *("dualpipe", "dp_shard", "dp_shard_experts", "software"),
-)
-_OTHER_RULES = [r for r in CONSTRAINTS if r.reason not in _REPLICA_RULES]
-_LAYOUT_RULES = tuple(r for r in _OTHER_RULES if r.layout_only and "tier" not in r.reason)
-_OPTION_RULES = (*(r for r in _OTHER_RULES if not r.layout_only), SOFTWARE_CONSTRAINT)
-_COLUMNS = (
-    *("tp", "tp2", "cp", "ep", "etp", "pp"),
-    *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),
-)
 
 Progress = Callable[[int, int], None]
 """Called with how many numbers of accelerators were evaluated, and the next one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A model, a system, and the strategies that decide whether the model fits."""
-
-    model: Model
-    system: System
-    space: Space
-    capacity_bytes: float
-    """Usable part of the first memory tier."""
 
 
 def smallest_gpus(
@@ -112,7 +88,7 @@ def smallest_gpus(
     limit = min(n for n in (most, the_system.network[-1].domain, _MOST_GPUS) if n is not None)
     deciding = least_memory_space(the_model, the_system, space.fixed({"gpus": 1}, source="space"))
     Candidates.of(the_model, the_system, deciding)  # raises if a value is missing
-    case = _Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable)
+    case = Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable)
     return SmallestGpus(
         **_search(case, least, limit, progress),
         above=least,
@@ -122,28 +98,39 @@ def smallest_gpus(
     )
 
 
-def _search(case: _Case, above: int, limit: int, progress: Progress | None) -> dict[str, Any]:
-    """Evaluate numbers of accelerators in ascending order, up to the first feasible one."""
-    bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, limit)
+def _search(case: Case, above: int, limit: int, progress: Progress | None) -> dict[str, Any]:
+    """Evaluate numbers of accelerators in ascending order, up to the first feasible one.
+
+    First those up to a few times the numbers that were tried: they have few degrees.
+    """
     found: dict[str, Any] = dict.fromkeys(("gpus", "strategy", "none_below", "reason", "problem"))
     found["judged"] = 0
     rejected: Counter[str] = Counter()
-    for gpus in _numbers(case, above, bounds.shapes):
-        if found["judged"] == _MOST_EVALUATED:
-            problem = f"stopped after {_MOST_EVALUATED} numbers; nothing is feasible below {gpus}"
-            return found | {"none_below": gpus, "reason": "given_up", "problem": problem}
-        if progress is not None:
-            progress(found["judged"], gpus)
-        found["judged"] += 1
-        strategy, here = _feasible(case, gpus)
-        if strategy is not None:
-            return found | {"gpus": gpus, "none_below": gpus, "strategy": strategy}
-        rejected += here
+    reached = above
+    for most in (*(min(limit, max(above, 1) * times) for times in _FIRST_GPUS), limit):
+        if most <= reached < limit:
+            continue
+        bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, most)
+        for gpus in _numbers(case, reached, bounds.shapes):
+            if found["judged"] == _MOST_EVALUATED:
+                problem = f"stopped after {_MOST_EVALUATED} numbers; nothing is feasible below "
+                problem += f"{gpus}"
+                return found | {"none_below": gpus, "reason": "given_up", "problem": problem}
+            if progress is not None:
+                progress(found["judged"], gpus)
+            found["judged"] += 1
+            strategy, here = _feasible(case, bounds, gpus)
+            if strategy is not None:
+                return found | {"gpus": gpus, "none_below": gpus, "strategy": strategy}
+            rejected += here
+        reached = max(reached, most)
+        if most == limit:
+            break
     reason, problem = _why_none(case, bounds, above, limit, rejected)
     return found | {"reason": reason, "problem": problem}
 
 
-def _numbers(case: _Case, above: int, shapes: "Sequence[ReplicaShape]") -> Iterator[int]:
+def _numbers(case: Case, above: int, shapes: "Sequence[ReplicaShape]") -> Iterator[int]:
     """Numbers of accelerators that some degrees make up, in ascending order."""
     grouped: dict[tuple[int, int, int], list[ReplicaShape]] = {}
     for shape in shapes:
@@ -159,7 +146,7 @@ def _numbers(case: _Case, above: int, shapes: "Sequence[ReplicaShape]") -> Itera
             yield gpus
 
 
-def _numbers_of(case: _Case, above: int, shape: "ReplicaShape") -> Iterator[int]:
+def _numbers_of(case: Case, above: int, shape: ReplicaShape) -> Iterator[int]:
     """Accelerators with each number of replicas that divides the batch."""
     least = max(shape.least, above // shape.ranks)
     if case.space.batch == "largest":
@@ -173,29 +160,34 @@ def _numbers_of(case: _Case, above: int, shape: "ReplicaShape") -> Iterator[int]
             yield replicas * shape.ranks
 
 
-def _feasible(case: _Case, gpus: int) -> tuple[dict[str, Any] | None, Counter[str]]:
+def _feasible(
+    case: Case, bounds: ReplicaBounds, gpus: int
+) -> tuple[dict[str, Any] | None, Counter[str]]:
     """A feasible strategy on so many accelerators, or why there is none, by reason."""
     at_scale = case.space.fixed({"gpus": gpus}, source="space")
     candidates = Candidates.of(case.model, case.system, at_scale)
     rejected = refusals(candidates.illegal)
-    for piece in (piece for box in candidates.legal for piece in box.cut(_PIECE_ROWS)):
-        table = piece.table()
-        broken = broken_options(case.model, case.system, piece, table)
-        rejected += broken_reasons(broken)
-        evaluator = Evaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
-        for chunk in evaluator.memory():
-            choice, row = (index[:1] for index in np.nonzero(chunk.feasible))
-            if row.size:
-                number = piece.numbers(chunk.rows[row], choice)
-                return piece.strategies(number).strategy(0).to_dict(), rejected
-            full = int(np.count_nonzero(chunk.legal & chunk.over_capacity(case.capacity_bytes)))
-            rejected[MEMORY] += full
-            rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal)) - full
+    for box in candidates.legal:
+        enough = bounds.has_replicas(box.layouts)
+        rejected[MEMORY] += box.width * int(np.count_nonzero(~enough))
+        for piece in box.select(np.flatnonzero(enough)).cut(PIECE_ROWS) if enough.any() else ():
+            table = piece.table()
+            broken = broken_options(case.model, case.system, piece, table)
+            rejected += broken_reasons(broken)
+            rows = MemoryEvaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
+            for chunk in rows.memory():
+                choice, row = (index[:1] for index in np.nonzero(chunk.feasible))
+                if row.size:
+                    number = piece.numbers(chunk.rows[row], choice)
+                    return candidates.strategies(number).strategy(0).to_dict(), rejected
+                full = np.count_nonzero(chunk.legal & chunk.over_capacity(case.capacity_bytes))
+                rejected[MEMORY] += int(full)
+                rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal) - full)
     return None, +rejected
 
 
 def _why_none(
-    case: _Case, bounds: "ReplicaBounds", above: int, limit: int, rejected: Counter[str]
+    case: Case, bounds: ReplicaBounds, above: int, limit: int, rejected: Counter[str]
 ) -> tuple[str, str]:
     """Why no number of accelerators is feasible: a reason and a sentence."""
     if bounds.shortfall is not None:
@@ -217,7 +209,7 @@ def _why_none(
     return "node", f"no degrees of the space that fit make up {nodes}"
 
 
-def _too_full(system: System, shortfall: "Shortfall") -> tuple[str, str]:
+def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:
     """What memory lacks even with the most replicas."""
     row = shortfall.strategy
     shown = ("tp", *(("tp2",) if row.tp2[0] > 1 else ()), "cp", "pp", "dp")
@@ -228,227 +220,6 @@ def _too_full(system: System, shortfall: "Shortfall") -> tuple[str, str]:
         f"{system.accelerator.memory[shortfall.tier].name}; more replicas are not possible"
     )
     return (SECOND_MEMORY if shortfall.tier else MEMORY), problem
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaShape:
-    """Degrees of one replica, and the numbers of replicas that they allow."""
-
-    ranks: int
-    """Accelerators of one replica."""
-    micro_batch_size: int
-    global_batch_size: int
-    """Or its upper limit."""
-    least: int
-    """With fewer replicas nothing fits."""
-    most: int
-    """There cannot be more replicas."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shortfall:
-    """What the strategy that needs least memory lacks."""
-
-    tier: int
-    """Position of the memory tier."""
-    bytes: float
-    strategy: Table
-    """One row; not every number of replicas need be legal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaBounds:
-    """All degrees of a space with the bounds of their replicas."""
-
-    shapes: tuple[ReplicaShape, ...]
-    """Those on which something fits."""
-    rejected: Counter[str]
-    """Number of others that break a rule with any number of replicas, by reason."""
-    shortfall: Shortfall | None
-    """Where nothing fits though something is legal."""
-
-
-def replica_bounds(
-    model: Model, system: System, space: Space, capacity_bytes: float, most: int
-) -> ReplicaBounds:
-    """Find the least and the most replicas of every combination of degrees.
-
-    The more replicas, the less memory each rank needs: they share the optimizer state, and each
-    runs fewer micro-batches. So degrees that do not fit with the most replicas never fit; the
-    others have a least number, found by bisection. Rules that depend on the number of replicas are
-    not checked.
-
-    Parameters
-    ----------
-    capacity_bytes
-        Usable part of the first memory tier.
-    most
-        Largest number of accelerators.
-    """
-    case = _Case(
-        model=model,
-        system=system,
-        space=space.settled(model, system),
-        capacity_bytes=capacity_bytes,
-    )
-    shapes: list[ReplicaShape] = []
-    rejected: Counter[str] = Counter()
-    shortfalls: list[Shortfall] = []
-    for batch in case.space.global_batch_size or ():
-        layouts, broken = _widest_layouts(case, int(batch), most)
-        needed, reasons, lacking = _replicas_needed(case, layouts)
-        fitting = np.isfinite(needed)
-        least = _bisected(case, layouts, needed)
-        shapes += _shapes(layouts.take(fitting), least[fitting])
-        rejected += broken + reasons
-        shortfalls += lacking
-    return ReplicaBounds(
-        shapes=tuple(shapes),
-        rejected=rejected,
-        shortfall=None if shapes else min(shortfalls, key=lambda one: one.bytes, default=None),
-    )
-
-
-def _replicas_needed(case: _Case, layouts: Table) -> tuple[Floats, Counter[str], list[Shortfall]]:
-    """Evaluate the memory of layouts with all options and choices.
-
-    Returns the least replicas that each layout needs (infinite where nothing fits), how many
-    candidates break a rule by reason, and what pieces without a feasible candidate lack.
-    """
-    least = np.full(len(layouts), np.inf)
-    rejected: Counter[str] = Counter()
-    shortfalls: list[Shortfall] = []
-    scale = Scale(gpus=0, global_batch_size=0)
-    for positions, box in boxes_of(case.model, case.system, case.space, scale, layouts):
-        for piece in box.cut(_PIECE_ROWS):
-            first = piece.start // piece.width
-            rows = positions[first : first + len(piece.layouts)]
-            table = piece.table()
-            broken = first_violation(case.model, case.system, table, _OPTION_RULES)
-            broken = np.broadcast_to(broken, (len(piece.choices), len(table)))
-            rejected.update(broken_reasons(broken))
-            evaluator = Evaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
-            for chunk in evaluator.memory():
-                needed = _least_replicas(table.take(chunk.rows), chunk, case.capacity_bytes)
-                np.minimum.at(least, rows[chunk.rows // len(piece.options)], needed)
-                if not chunk.feasible.any():
-                    shortfalls.extend(_shortfall(case, piece, chunk))
-    return least, rejected, shortfalls
-
-
-def _bisected(case: _Case, layouts: Table, bound: Floats) -> Ints:
-    """Least replicas with which something of each layout fits, where anything does.
-
-    Parameters
-    ----------
-    layouts
-        With the most replicas.
-    bound
-        Lower bound of the replicas; infinite where nothing fits.
-    """
-    high = layouts.dp.copy()
-    low = np.where(np.isfinite(bound), bound, high).astype(np.int64)
-    tried = low.copy()
-    while (open_ := np.flatnonzero(low < high)).size:
-        some = replace(layouts.take(open_), dp=tried[open_])
-        fitting = np.isfinite(_replicas_needed(case, some)[0])
-        high[open_] = np.where(fitting, tried[open_], high[open_])
-        low[open_] = np.where(fitting, low[open_], tried[open_] + 1)
-        tried = (low + high) // 2
-    return high
-
-
-def _widest_layouts(case: _Case, batch: int, most: int) -> tuple[Table, Counter[str]]:
-    """Every combination of degrees, chunks and micro-batches, with the most replicas."""
-    system, space = case.system, case.space
-    axes = ("tp", "tp2", "cp", "pp", "ep", "etp")
-    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in axes}
-    micro = space.values("micro_batch_size", system) or (1,)
-    shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
-    splits = LayerSplits(case.model, system, space)
-    rejected: Counter[str] = Counter()
-    rows = []
-    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
-        ranks = tp * tp2 * cp * pp
-        experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
-        for (vpp, schedule), mbs in product(_chunks(system, space), micro):
-            dp = min(batch // mbs, most // ranks)
-            dp = max((n for n in space.values("dp", system) or (dp,) if n <= dp), default=0)
-            shared = space.batch == "largest" or batch % mbs == 0
-            ways = list(product(experts, splits.of(pp, vpp, schedule), shards))
-            if dp and shared:
-                rows += [(tp, tp2, cp, *e, pp, vpp, schedule, s, mbs, z, dp) for e, s, z in ways]
-            else:
-                rejected["accelerators" if most < ranks else "batch"] += len(ways)
-    columns: list[Any] = list(map(list, zip(*rows, strict=True))) or [[] for _ in _COLUMNS]
-    named = {n: np.array(c, np.int64) for n, c in zip(_COLUMNS, columns, strict=True)}
-    split = splits.take(named.pop("split"))
-    table = replace(Table.of(case.model, {**named, "gbs": batch, "seq_len": 1}), **split)
-    broken = first_violation(case.model, system, table, _LAYOUT_RULES)
-    return table.take(broken < 0), rejected + broken_reasons(broken)
-
-
-def _open_degrees(case: _Case, axis: str) -> list[int]:
-    """Degrees of an axis that a space leaves open and no rule about the axis excludes."""
-    model = case.model
-    most = {"tp": max(layer.attention.heads for layer in model.layers), "pp": model.depth}
-    degrees = list(range(1, most.get(axis, _MOST_OPEN) + 1))
-    if axis == "cp":
-        return long_enough(model, case.space, degrees, case.system)
-    table = Table.of(model, {axis: degrees, "dp": 1, "gbs": 1, "seq_len": 1})
-    broken = first_violation(model, case.system, table, _LAYOUT_RULES)
-    return [degree for degree, rule in zip(degrees, broken.tolist(), strict=True) if rule < 0]
-
-
-def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
-    """Chunks per stage with their schedules; one chunk, which needs least, where they are open."""
-    chunks = space.values("vpp", system)
-    allowed = space.values("schedule", system) or tuple(Schedule)
-    plain = [word for word in allowed if word != "interleaved"] or ["1f1b"]
-    if chunks is None:
-        return [(1, Schedule(word).code) for word in plain]
-    found = []
-    for number in chunks:
-        own = [word for word in allowed if (word == "interleaved") == (number > 1)]
-        found += [(number, Schedule(word).code) for word in own or allowed[:1]]
-    return found
-
-
-def _least_replicas(table: Table, chunk: Evaluated, capacity_bytes: float) -> Floats:
-    """Least replicas of each row, over its choices: dp >= O dp_most / (capacity - A).
-
-    O is the optimizer state of a rank with the most replicas dp_most, A all its other memory.
-    """
-    holding = chunk.holding_of
-    slack = table.by_stack(lambda stack: stack.allocator_slack)
-    spare = (capacity_bytes - chunk.holding.reserved_bytes[holding]) / slack
-    state = chunk.holding.memory.state[holding]
-    room = np.where(chunk.feasible, state + spare, np.inf)
-    needed = table.dp * state / np.where(room > 0, room, 1.0)
-    needed = np.where((table.zero >= ZERO_OPTIMIZER) & (room > 0), needed, 1.0)
-    needed = np.maximum(1.0, np.ceil(needed * (1 - _ROUNDING)))
-    return np.where(chunk.feasible, needed, np.inf).min(axis=0)
-
-
-def _shapes(layouts: Table, least: Ints) -> Iterator[ReplicaShape]:
-    ranks = layouts.tp * layouts.tp2 * layouts.cp * layouts.pp
-    columns = ranks, layouts.micro_batch_size, layouts.global_batch_size, least, layouts.dp
-    for values in np.stack(columns).T.tolist():
-        yield ReplicaShape(*values)
-
-
-def _shortfall(case: _Case, piece: Box, chunk: Evaluated) -> Iterator[Shortfall]:
-    """What the candidate of a chunk that needs least lacks on its tier with the most excess."""
-    excess = excess_bytes(case.system, chunk.holding, case.capacity_bytes)[:, chunk.holding_of]
-    worst = np.where(chunk.legal, excess.max(axis=0), np.inf)
-    choice, row = np.unravel_index(np.argmin(worst), worst.shape)
-    if np.isfinite(worst[choice, row]):
-        number = piece.numbers(chunk.rows[row : row + 1], np.array([choice]))
-        yield Shortfall(
-            tier=int(np.argmax(excess[:, choice, row])),
-            bytes=float(worst[choice, row]),
-            strategy=piece.strategies(number),
-        )
 
 
 def least_memory_space(model: Model, system: System, space: Space) -> Space:

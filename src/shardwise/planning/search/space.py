@@ -141,9 +141,10 @@ class Space(_Values):
     stack's dispatchers.
     Layers that the stages cannot share evenly are listed by stage.
 
-    The full scope tries tensor parallelism across domains, etp 1 or tp, every overlap and placement
-    and, where there is a second memory tier, offload, too. With `any_software` it tries this
-    whatever the stack.
+    The full scope tries tensor parallelism across domains, every cp, etp 1 or tp, every ZeRO stage,
+    dispatcher, overlap and placement and, where there is a second memory tier, offload, too. With
+    `any_software` both try in addition what the stack cannot run: a wider space contains every
+    narrower one.
 
     Every other field has the default of the stack.
 
@@ -236,14 +237,12 @@ class Space(_Values):
     def settled(self, model: Model, system: System) -> Self:
         """Return the space with the default degrees of a model.
 
-        These are every ep, with etp 1 (in the full scope 1 or tp), for models with experts; every
-        cp for long sequences, and in the practical scope those that leave a rank 4,096 tokens; and,
-        where 2D products are requested, every tp2 and number of panels.
+        These are every ep, with etp 1 (in the full scope 1 or tp), for models with experts; what
+        recipes of the stacks recompute; and, where 2D products are requested, every tp2 and number
+        of panels.
         """
         defaults: dict[str, object] = {}
         practical = self.scope == PRACTICAL
-        if self.cp is None and self._longest(model) >= _LONG and not practical:
-            defaults["cp"] = "all"
         if model.has_experts:
             defaults |= {"ep": "all"} if self.ep is None else {}
             etps = (1,) if practical and not self._splits_experts(system) else (1, _AS_TP)
@@ -262,7 +261,7 @@ class Space(_Values):
         fields = ("stage_layers", *SPLIT_FIELDS)
         is_open = all(getattr(self, name) is None for name in fields)
         runs = any(software.can_run(stack, "stage_layers", (1,)) for stack in self.stacks(system))
-        return self.scope == PRACTICAL and is_open and (runs or self._lifted)
+        return is_open and (runs or self._lifted)
 
     def most(self, axis: str, model: Model, system: System) -> float:
         """Largest degree of an axis that the space leaves open."""
@@ -283,9 +282,12 @@ class Space(_Values):
         """What recipes of the stacks recompute together, where the model has all of it."""
         bound = [s for s in self.stacks(system) if software.capabilities_of(s) is not None]
         sets = [parts for stack in bound for parts in stack.recompute_sets]
-        if self._lifted or not sets:
-            return {}
         own = [parts for parts in sets if all(is_recomputable(model, part) for part in parts)]
+        if self._lifted:
+            own = [*self._defaults("recompute_parts", system), *own]
+            return {"recompute_parts": tuple(dict.fromkeys(own))}
+        if not sets:
+            return {}
         runs = [parts for parts in own if self._recomputes(model, system, parts)]
         if found := tuple(dict.fromkeys(runs)):
             return {"recompute_parts": found}
@@ -303,11 +305,6 @@ class Space(_Values):
             if all(fault.field != "recompute_parts" for fault in faults.values()):
                 return True
         return False
-
-    def _is_bound(self, system: System) -> bool:
-        """Whether rules of software apply to some stack."""
-        stacks = self.stacks(system)
-        return not self._lifted and any(software.capabilities_of(s) is not None for s in stacks)
 
     def _splits_experts(self, system: System) -> bool:
         """Whether some stack splits experts as tensor parallelism splits the other layers."""
@@ -365,7 +362,7 @@ class Space(_Values):
             return choices
         if field == "stack":
             return (system.stack,)
-        tries = self._tries(field, system)
+        tries = self._tries(field)
         if field in self.selected or tries is Tries.DIVISORS:
             return None
         usual = self._defaults(field, system)
@@ -374,30 +371,21 @@ class Space(_Values):
         if choices is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
         every = tries if isinstance(tries, tuple) else _every(COLUMNS[field], system)
-        if choices is None and self.scope == FULL and self._is_listed(field, system):
-            every = _every(COLUMNS[field], system)
-        return self._that_run(field, tuple(sorted(every, key=lambda v: v not in usual)), system)
+        found = self._that_run(field, every, system)
+        return tuple(sorted(found, key=lambda value: value not in usual))
 
-    def _tries(self, field: str, system: System) -> Tries | tuple[Any, ...]:
+    def _tries(self, field: str) -> Tries | tuple[Any, ...]:
         """What to try of a field that is not listed."""
         role = COLUMNS[field].role
-        narrow = role.practical
         if getattr(self, field) != "all":
-            if narrow is None:
-                return role.tries
-            if self.scope == PRACTICAL:
-                return narrow
-            # What recipes of today's software try is part of all that it can run.
-            adds = role.tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR) and self._is_bound(system)
-            if adds and narrow is not Tries.DEFAULT:
-                return Tries.DIVISORS if narrow is Tries.DIVISORS else Tries.ALL
-            return role.tries
+            narrow = role.practical if self.scope == PRACTICAL else None
+            return role.tries if narrow is None else narrow
         by_layout = role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
         return Tries.DIVISORS if by_layout else Tries.ALL
 
     def _defaults(self, field: str, system: System) -> tuple[Any, ...]:
         """Defaults of a field by stack."""
-        if field == "dispatcher" and self._tries(field, system) is not Tries.DEFAULT:
+        if field == "dispatcher":
             return tuple(dict.fromkeys(stack.dispatcher for stack in self.stacks(system)))
         default = COLUMNS[field].default
         own = [stack.field_defaults().get(field, default) for stack in self.stacks(system)]
@@ -406,20 +394,22 @@ class Space(_Values):
     def _is_listed(self, field: str, system: System) -> bool:
         """Whether all stacks list the values of a field that they can run."""
         bound = [software.capabilities_of(stack) for stack in self.stacks(system)]
-        listed = [one is not None and field in one.fields for one in bound]
-        return not self._lifted and all(listed)
+        return all(one is not None and field in one.fields for one in bound)
 
     def _that_run(self, field: str, values: tuple[Any, ...], system: System) -> tuple[Any, ...]:
-        """The values that some stack of the space can run; if none can, all that it can run."""
-        if self._lifted:
-            return values
-        stacks = self.stacks(system)
-        every = (values, _every(COLUMNS[field], system))
+        """The values that some stack of the space can run; if none can, all that it can run.
+
+        The full scope has all that the stacks list. Any software adds the values that none can run.
+        """
+        stacks, every = self.stacks(system), _every(COLUMNS[field], system)
+        is_wide = getattr(self, field) is None and self.scope == FULL
+        wide = every if is_wide and self._is_listed(field, system) else values
         runs = [
             tuple(v for v in vs if any(software.can_run(s, field, v) for s in stacks))
-            for vs in every
+            for vs in (wide, every)
         ]
-        return runs[0] or runs[1] or values
+        found = runs[0] or runs[1] or values
+        return tuple(dict.fromkeys((*values, *found))) if self._lifted else found
 
 
 def _has_meaning(model: Model, system: System, field: str, value: object) -> bool:

@@ -6,14 +6,16 @@ from rich.table import Table
 
 from shardwise.analysis.features import feature_words
 from shardwise.planning.search.results import RankedPlan, SearchResult, Ties
-from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds
+from shardwise.report.console import gib, percent, plain_table, seconds
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
     FOLLOWS,
     MORE_DEGREES,
     SWITCHES,
+    in_common,
     interval_words,
     word,
+    work_in_common,
 )
 
 _SHORT = {
@@ -188,22 +190,17 @@ def _differs(one: Mapping[str, object], other: Mapping[str, object], field: str)
 def agreed(result: SearchResult) -> str:
     """Return what all plans have in common and no column shows, if the space has it vary."""
     strategies = [plan.strategy for plan in result.best]
-    shown = columns_of(strategies)
-    first = strategies[0]
-    shared = []
-    if "gpus" not in shown:
-        shared.append(gpu_count(first["gpus"]))
-    if "global_batch_size" not in shown:
-        shared.append(f"global batch {first['global_batch_size']:,} x {first['seq_len']:,} tokens")
-    placed = first["extents"] is not None  # and so not by placement
+    shown, same = columns_of(strategies), in_common(strategies)
+    placed = any(one["extents"] is not None for one in strategies)  # and so not by placement
     common = [f for f in _COMMON if f not in shown and not (f == "placement" and placed)]
-    shared += [_named(first, field) for field in common]
-    shared += [label for f, label in SWITCHES.items() if f not in shown and first[f]]
-    shared += [f"{f} {first[f]}" for f in MORE_DEGREES if f not in shown and first[f] > 1]
-    listed = (*shown, *_COMMON, *SWITCHES, *(f for f in MORE_DEGREES if first[f] > 1))
-    listed = (*listed, *_DERIVED, "gpus", "global_batch_size", "seq_len")
-    named = [f for f in result.space if f not in listed and first.get(f) is not None]
-    return "all of them: " + ", ".join([*shared, *(_named(first, field) for field in named)])
+    shared = [_named(strategies[0], field) for field in common if field in same]
+    shared += [label for f, label in SWITCHES.items() if same.get(f)]
+    shared += [f"{f} {same[f]}" for f in MORE_DEGREES if same.get(f, 1) > 1]
+    listed = (*shown, *_COMMON, *SWITCHES, *MORE_DEGREES, *_DERIVED)
+    listed = (*listed, "gpus", "global_batch_size", "seq_len")
+    named = [f for f in result.space if f not in listed and same.get(f) is not None]
+    words = [*work_in_common(same), *shared, *(_named(strategies[0], field) for field in named)]
+    return "all of them: " + ", ".join(words)
 
 
 def _named(strategy: Mapping[str, object], field: str) -> str:

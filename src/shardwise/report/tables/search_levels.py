@@ -8,11 +8,17 @@ from rich.table import Table
 from shardwise.config.strategy import Strategy
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import LevelsPlan
-from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds
-from shardwise.report.tables.strategy_line import SWITCHES, options_in_brief, word
+from shardwise.report.console import gib, percent, plain_table, seconds
+from shardwise.report.tables.strategy_line import (
+    SWITCHES,
+    in_common,
+    options_in_brief,
+    word,
+    work_in_common,
+)
 
 _ALWAYS_SHOWN = ("tp", "pp", "dp")
-_LEVEL_HEADS = {"micro_batch_size": "mbs"}
+_LEVEL_HEADS = {"micro_batch_size": "mbs", "seq_len": "tokens"}
 _LEVEL_AXES = ("tp", "tp2", "cp", "pp", "dp", "ep")
 
 
@@ -35,9 +41,10 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
         if axis in _ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
     ]
     common = _common_options(found)
-    several = len({one.plan.strategy["gpus"] for one in found}) > 1
+    same = in_common([one.plan.strategy for one in found])
+    several = "gpus" not in same
     plain = ["etp"] if any(one.plan.strategy["etp"] > 1 for one in found) else []
-    plain += ["vpp", "micro_batch_size"]
+    plain += ["vpp", "micro_batch_size", *(f for f in ("seq_len", "dtype") if f not in same)]
     heads = (
         *(("GPUs",) if several else ()),
         "batch",
@@ -67,12 +74,12 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
 
 def levels_note(found: Sequence[LevelsPlan]) -> str:
     """What the columns mean, and what all lines have in common."""
-    strategy = found[0].plan.strategy
-    common = f"{gpu_count(strategy['gpus'])}, " if len({_gpus(one) for one in found}) == 1 else ""
+    same = in_common([one.plan.strategy for one in found])
+    words = work_in_common({f: v for f, v in same.items() if f != "global_batch_size"})
+    words += [f"dtype {same['dtype']}"] if "dtype" in same else []
     return (
         "levels: members in a domain of the innermost tier x across; each line is the best of its "
-        f"levels and batch\nall of them: {common}sequences of {strategy['seq_len']:,} tokens, "
-        f"dtype {', '.join([strategy['dtype'], *_common_options(found)])}"
+        f"levels and batch\nall of them: {', '.join([*words, *_common_options(found)])}"
     )
 
 
@@ -96,10 +103,6 @@ def _level_options(strategy: Mapping[str, object]) -> list[str]:
 def _defaults() -> Mapping[str, object]:
     """Defaults of all fields."""
     return FrozenDict(Strategy().to_dict())
-
-
-def _gpus(one: LevelsPlan) -> int:
-    return int(one.plan.strategy["gpus"])
 
 
 def _is_split(one: LevelsPlan, axis: str) -> bool:

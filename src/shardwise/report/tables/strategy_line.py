@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.analysis.results import Interval
 from shardwise.config.enums import Dispatcher
-from shardwise.report.console import seconds
+from shardwise.report.console import gpu_count, seconds
 
 # Always shown, in this order, under these heads.
 DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
@@ -41,6 +41,22 @@ def _degrees(strategy: Mapping[str, Any]) -> str:
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
     degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
     return f"{degrees}{_stages(strategy)}"
+
+
+def in_common(strategies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields that have one value in all of several strategies, with that value."""
+    first = strategies[0]
+    return {f: value for f, value in first.items() if all(one[f] == value for one in strategies)}
+
+
+def work_in_common(common: Mapping[str, Any]) -> list[str]:
+    """Return GPUs, batch and tokens in words, as far as strategies have them in common."""
+    words = [gpu_count(common["gpus"])] if "gpus" in common else []
+    batch = f"global batch {common['global_batch_size']:,}" if "global_batch_size" in common else ""
+    tokens = f"{common['seq_len']:,} tokens" if "seq_len" in common else ""
+    if batch and tokens:
+        return [*words, f"{batch} x {tokens}"]
+    return [*words, *([batch] if batch else []), *([f"sequences of {tokens}"] if tokens else [])]
 
 
 def briefly(strategies: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:

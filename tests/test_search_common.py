@@ -1,0 +1,69 @@
+"""The line below a table of plans says only what is the same in all rows."""
+
+from typing import Any
+
+import pytest
+
+import samples
+from shardwise import search
+from shardwise.config.strategy_fields import FIELDS
+from shardwise.planning.search.results import LevelsPlan, SearchResult
+from shardwise.report.tables.search_best import agreed
+from shardwise.report.tables.search_levels import levels_note, levels_table
+
+pytestmark = pytest.mark.any_software
+
+FOUND = search(samples.model(), samples.system(), gpus=4, gbs=8, tp=2, pp=1, top=1)
+LEVELS = search(samples.model(), samples.system(), gpus=4, gbs=8, levels=True, top=1).levels
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind."""
+    if value is None or isinstance(value, bool):
+        return 2 if value is None else not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    return [*value, "other"] if isinstance(value, (list, tuple)) else "other"
+
+
+def with_rows(*strategies: dict[str, Any]) -> SearchResult:
+    """A search whose space sets every field, and that found these strategies."""
+    plans = [FOUND.best[0].model_copy(update={"strategy": one}) for one in strategies]
+    return FOUND.model_copy(update={"best": tuple(plans), "space": dict.fromkeys(FIELDS)})
+
+
+def levels_of(*strategies: dict[str, Any]) -> list[LevelsPlan]:
+    """Levels that have these strategies."""
+    first = LEVELS[0]  # type: ignore[index]
+    plans = [first.plan.model_copy(update={"strategy": one}) for one in strategies]
+    return [first.model_copy(update={"plan": plan}) for plan in plans]
+
+
+def facts(line: str) -> list[str]:
+    """What a line says of all rows, one text for each."""
+    every = line.rpartition("all of them: ")[2].split(", ")
+    return [one.removeprefix("sequences of ") for one in every]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_what_varies_is_not_common(field: str) -> None:
+    """Whatever is said of two plans that differ in a field is said of each of them alone."""
+    for plan, line in ((FOUND.best[0], agreed), (LEVELS[0].plan, levels_note)):  # type: ignore[index]
+        one = plan.strategy
+        other = {**one, field: changed(one[field])}
+        of_rows: Any = with_rows if line is agreed else levels_of
+        both, first, second = (line(of_rows(*rows)) for rows in ((one, other), (one,), (other,)))
+        for fact in facts(both):
+            assert fact in first, field
+            assert fact in second, field
+
+
+def test_lengths_and_batches_that_vary() -> None:
+    """One of them may vary without the other; a table of levels then has a column."""
+    one = FOUND.best[0].strategy
+    longer, more = {**one, "seq_len": 128}, {**one, "global_batch_size": 16}
+    assert agreed(with_rows(one)).startswith("all of them: 4 GPUs, global batch 8 x 32 tokens, ")
+    assert agreed(with_rows(one, longer)).startswith("all of them: 4 GPUs, global batch 8, dtype")
+    assert ", sequences of 32 tokens, dtype" in agreed(with_rows(one, more))
+    assert "sequences of" not in levels_note(levels_of(one, longer))
+    assert "tokens" in [column.header for column in levels_table(levels_of(one, longer)).columns]
