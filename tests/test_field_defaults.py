@@ -68,11 +68,11 @@ def test_defaults_are_the_first_values_that_a_release_runs() -> None:
         estimate("llama3-8b", H100, fields | {"tp_exchange": "rs_ag"})
     base = {"base": "megatron-core-2025", "name": "mine"}
     capabilities = {"fields": {"cp_exchange": "all_to_all", "zero": [0, 3], "schedule": "gpipe"}}
-    defaults = Stack.load(base | {"capabilities": capabilities}).field_defaults()
+    defaults = Stack.load(base | {"capabilities": capabilities}).field_defaults
     assert defaults == {"cp_exchange": "all_to_all", "zero": 0, "schedule": Schedule.GPIPE}
     lifted = {"base": "gpt-neox-2023", "capabilities": {"fields": {"tp_exchange": "any"}}}
-    assert Stack.load("gpt-neox-2023").field_defaults() == {"tp_exchange": TpExchange.ALL_REDUCE}
-    assert Stack.load(lifted | {"name": "mine"}).field_defaults() == {}
+    assert Stack.load("gpt-neox-2023").field_defaults == {"tp_exchange": TpExchange.ALL_REDUCE}
+    assert Stack.load(lifted | {"name": "mine"}).field_defaults == {}
 
 
 def test_a_refusal_names_the_degree_that_software_lacks() -> None:

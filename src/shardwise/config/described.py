@@ -51,7 +51,10 @@ class Described(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the record with other values for some fields, which are not validated."""
         values = {name: frozen(value) for name, value in (update or {}).items()}
-        return super().model_copy(update=values, deep=deep)
+        copy = super().model_copy(update=values, deep=deep)
+        for name in copy.__dict__.keys() - type(self).model_fields.keys():
+            del copy.__dict__[name]  # a cached property, which follows from the fields
+        return copy
 
     @property
     def model_fields_set(self) -> set[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -27,6 +28,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
+from shardwise.frozen import FrozenDict
 from shardwise.units import Bytes, Duration, Latency
 
 DEFAULT_STACK = "megatron-core-2025"
@@ -284,7 +286,8 @@ class Stack(Sourced):
         bound = self.capabilities
         return bound is not None and bound.rules.get(LaunchRule.EXPERTS_SPLIT_AS_TP, False)
 
-    def field_defaults(self) -> dict[str, Any]:
+    @cached_property
+    def field_defaults(self) -> Mapping[str, Any]:
         """Values of fields that a strategy leaves open, where the usual ones do not apply.
 
         These are `defaults`, and of a field whose default the release cannot run the first value
@@ -293,7 +296,7 @@ class Stack(Sourced):
         from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
         if self.capabilities is None:
-            return dict(self.defaults)
+            return self.defaults
         found = dict(self.defaults)
         for name, values in self.capabilities.fields.items():
             default = _FOLLOWING.get(name, Strategy.model_fields[name].default)
@@ -301,7 +304,7 @@ class Stack(Sourced):
             runs = [one for one in plain_values(values) if one not in _SEVERAL_CHUNKS]
             if usual is not None and runs and not self.capabilities.allows(name, usual):
                 found[name] = getattr(Strategy.validated({name: runs[0]}), name)
-        return found
+        return FrozenDict(found)
 
     @classmethod
     def from_fields(cls, value: object) -> "str | Stack":

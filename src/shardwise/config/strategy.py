@@ -438,7 +438,7 @@ class Strategy(ConfigBase):
             faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
         stack = self.loaded_stack(default_stack)
-        own, usual = self.model_fields_set, stack.field_defaults()
+        own, usual = self.model_fields_set, stack.field_defaults
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
         if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
             inherited["etp"] = self.tp

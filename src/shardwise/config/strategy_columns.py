@@ -344,7 +344,7 @@ def _fill_tp_exchange(found: dict[str, Any], sequence_parallel: Any, length: int
 
 def _usual_codes(found: Mapping[str, Any], name: str, usual: Word) -> Ints:
     """Codes of a word that follows from others, by stack."""
-    words = [stack.field_defaults().get(name, usual) for stack in found["stacks"]]
+    words = [stack.field_defaults.get(name, usual) for stack in found["stacks"]]
     return np.array([word.code for word in words])[found["stack"]]
 
 
@@ -426,7 +426,7 @@ def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:
     """Defaults of the stacks of fields that no column sets, and that follow from no other."""
     one = _is_single(column)
     codes, stacks = _stacks(column, 1 if one else len(column))
-    defaults = [stack.field_defaults() for stack in stacks]
+    defaults = [stack.field_defaults for stack in stacks]
     names = {name for one_of in defaults for name in one_of} - given
     found: dict[str, Any] = {}
     for name in sorted(name for name in names if not FIELDS[name].role.implied):

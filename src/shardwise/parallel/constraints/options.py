@@ -227,7 +227,7 @@ def _positions(model: Model, _: System, table: Table) -> Bools:
 def _parts_unused(_: Model, __: System, table: Table) -> Bools:
     own = table.by_stack(
         lambda stack: RecomputePart.bits(
-            stack.field_defaults().get("recompute_parts", ("core_attention",))
+            stack.field_defaults.get("recompute_parts", ("core_attention",))
         )
     )
     usual = (table.recompute_parts == _USUAL_PARTS) | (table.recompute_parts == own)

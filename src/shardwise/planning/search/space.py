@@ -388,7 +388,7 @@ class Space(_Values):
         if field == "dispatcher":
             return tuple(dict.fromkeys(stack.dispatcher for stack in self.stacks(system)))
         default = COLUMNS[field].default
-        own = [stack.field_defaults().get(field, default) for stack in self.stacks(system)]
+        own = [stack.field_defaults.get(field, default) for stack in self.stacks(system)]
         return tuple(value for i, value in enumerate(own) if value not in own[:i])
 
     def _is_listed(self, field: str, system: System) -> bool:

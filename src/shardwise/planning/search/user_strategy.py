@@ -233,7 +233,7 @@ class UserStrategy:
         """Other fields that differ, row by row, on layouts of one kind."""
         mine = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
         if "tp_exchange" in mine and self.follows_tp:
-            usual = self.row.stacks[0].field_defaults().get("tp_exchange", TpExchange.RS_AG)
+            usual = self.row.stacks[0].field_defaults.get("tp_exchange", TpExchange.RS_AG)
             mine["tp_exchange"] = (usual if layouts.tp[0] > 1 else TpExchange.ALL_REDUCE).code
         if "dispatcher" in mine and self.follows_stack:
             degrees = {"ep": layouts.ep[:1], "etp": layouts.etp[:1]}
