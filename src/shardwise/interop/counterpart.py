@@ -1,6 +1,7 @@
 """A predecessor's statistic and ours: where ours is in an `Estimate`, and why the two differ."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ def _at(result: Any, path: str) -> float:
     for part in path.split("."):
         if part.isdigit():
             result = result[int(part)]
-        elif isinstance(result, dict):
+        elif isinstance(result, Mapping):
             result = result[part]
         else:
             result = getattr(result, part)
