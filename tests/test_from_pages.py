@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import shardwise
 from cli_options import options
 from rows import each_row
@@ -145,3 +147,21 @@ def test_each_key_of_their_files_has_a_row(page):
     """Fields of inputs and outputs that the readers know."""
     named = {name for there, _ in _rows(FOLDER / f"{page}.md") for name in _CODE.findall(there)}
     assert sorted(KEYS[page] - named) == []
+
+
+# Flags, arguments, fields and results, as scripts/predecessor_names.py finds them in their code.
+FILE = Path(__file__).parent / "data" / "predecessor_names.yaml"
+NAMES = {
+    tool: {name for names in found["names"].values() for name in names}
+    for tool, found in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
+}
+
+
+@each_row("page", KEYS)
+def test_each_name_of_their_code_is_on_the_page(page):
+    """A search of the site for a word of theirs finds the page, in a left cell of a table."""
+    lines = (FOLDER / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    left = [line.split("|")[1] for line in lines if line.startswith("|")]
+    codes = {code for cell in left for code in _CODE.findall(cell)}
+    words = {word for code in codes for word in re.findall(r"[\w-]+", code)}
+    assert sorted(NAMES[page] - codes - words) == []
