@@ -35,7 +35,7 @@ from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.validate import COLLECTIONS, SUITES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "from"
-PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.name != "index.md"]
+PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.stem not in ("index", "features")]
 HEAD = "| there | here |"
 # A place that is none, and says so.
 NONE = ("no effect", "not needed", "no place", "refused", "the same", "always")
