@@ -79,6 +79,7 @@ def _names() -> frozenset[str]:
             found.update(_names_of(config.model_json_schema(mode=mode)))
     system = shardwise.System.load("h100-sxm")
     found.update(tier.name for tier in (*system.network, *system.accelerator.memory))
+    found.update(("inner", "outer"))  # tiers of any system, in a sweep
     found.update(NerscSystem.model_fields, ("nics",))  # what a sweep varies
     for kind in ("models", "systems", "stacks"):
         found.update(catalog.names(kind))
