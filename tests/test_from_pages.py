@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import shardwise
 from cli_options import options
 from rows import each_row
@@ -33,7 +35,7 @@ from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.validate import COLLECTIONS, SUITES
 
 FOLDER = Path(__file__).parent.parent / "docs" / "from"
-PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.name != "index.md"]
+PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.stem not in ("index", "features")]
 HEAD = "| there | here |"
 # A place that is none, and says so.
 NONE = ("no effect", "not needed", "no place", "refused", "the same", "always")
@@ -77,6 +79,7 @@ def _names() -> frozenset[str]:
             found.update(_names_of(config.model_json_schema(mode=mode)))
     system = shardwise.System.load("h100-sxm")
     found.update(tier.name for tier in (*system.network, *system.accelerator.memory))
+    found.update(("inner", "outer"))  # tiers of any system, in a sweep
     found.update(NerscSystem.model_fields, ("nics",))  # what a sweep varies
     for kind in ("models", "systems", "stacks"):
         found.update(catalog.names(kind))
@@ -145,3 +148,21 @@ def test_each_key_of_their_files_has_a_row(page):
     """Fields of inputs and outputs that the readers know."""
     named = {name for there, _ in _rows(FOLDER / f"{page}.md") for name in _CODE.findall(there)}
     assert sorted(KEYS[page] - named) == []
+
+
+# Flags, arguments, fields and results, as scripts/predecessor_names.py finds them in their code.
+FILE = Path(__file__).parent / "data" / "predecessor_names.yaml"
+NAMES = {
+    tool: {name for names in found["names"].values() for name in names}
+    for tool, found in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
+}
+
+
+@each_row("page", KEYS)
+def test_each_name_of_their_code_is_on_the_page(page):
+    """A search of the site for a word of theirs finds the page, in a left cell of a table."""
+    lines = (FOLDER / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    left = [line.split("|")[1] for line in lines if line.startswith("|")]
+    codes = {code for cell in left for code in _CODE.findall(cell)}
+    words = {word for code in codes for word in re.findall(r"[\w-]+", code)}
+    assert sorted(NAMES[page] - codes - words) == []

@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import catalog_pages
+import feature_table
 import notebooks
 import reference_pages
 
@@ -25,6 +26,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "systems": catalog_pages.systems,
     "stacks": catalog_pages.stacks,
     "recipes": catalog_pages.recipes,
+    "features": feature_table.features,
     "commands": reference_pages.commands,
     "api": reference_pages.api,
     "schema": reference_pages.schema,
