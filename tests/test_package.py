@@ -37,6 +37,8 @@ def test_the_public_surface_is_what_all_names():
         "NotUnderstood",
         "Recipe",
         "RecipeEstimate",
+        "ReferenceEstimate",
+        "ReferenceSearch",
         "Reliability",
         "SearchResult",
         "ShardwiseError",

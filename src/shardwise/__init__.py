@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.estimate_table import EstimateTable
     from shardwise.analysis.graph.build import graph_of
     from shardwise.analysis.graph.records import ComputeGraph
+    from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
     from shardwise.analysis.training_run.results import TrainingTime
     from shardwise.config.model import Model
@@ -63,6 +64,8 @@ __all__ = [
     "NotUnderstood",
     "Recipe",
     "RecipeEstimate",
+    "ReferenceEstimate",
+    "ReferenceSearch",
     "Reliability",
     "SearchResult",
     "ShardwiseError",
@@ -115,6 +118,8 @@ _HOME = {
     "NotUnderstood": "interop.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
+    "ReferenceEstimate": "analysis.reference_results",
+    "ReferenceSearch": "analysis.reference_results",
     "Reliability": "config.reliability",
     "SearchResult": "planning.search.results",
     "ShardwiseError": "errors",

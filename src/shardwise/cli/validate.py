@@ -12,11 +12,11 @@ from shardwise.cli.options import (
     OutputOption,
     flag_fault,
     missing_flag,
-    one_of,
     refuse_options,
     with_options,
 )
 from shardwise.cli.output import Stopwatch, check_different_files, log, show
+from shardwise.config.arguments import one_of
 from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 from shardwise.validate.measured.predict import Prediction

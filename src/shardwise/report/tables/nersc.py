@@ -113,7 +113,9 @@ def print_searches(searches: Sequence[Mapping[str, Any]], elapsed_s: float) -> N
     with_days = any("days" in one for search in searches for one in search["best"])
     heads = ("tp", "pp", "dp", "micro", "panels", "in a domain", "sequences/s", "time", "memory")
     days = ["days"] if with_days else []
-    table = plain_table(*places[0], *heads, *days, optional=("panels", "in a domain", "memory", "micro"))
+    table = plain_table(
+        *places[0], *heads, *days, optional=("panels", "in a domain", "memory", "micro")
+    )
     reasons = {}
     for place, search in zip(places, searches, strict=True):
         cells = ["-"] * (len(heads) + len(days))
