@@ -1,16 +1,32 @@
-"""Other models from Python: the answers of the command line, typed, with faults by argument."""
+"""Other models and tools from Python: what the commands return, with faults by argument."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from shardwise import InputError, estimate, estimate_training_time, search, sweep
+from shardwise import (
+    InputError,
+    convert,
+    estimate,
+    estimate_training_time,
+    search,
+    sweep,
+    validate_suite,
+)
 from shardwise.config.plain import as_json
 from shardwise.planning.references.run import _OWNERS
 
 CONFIG = Path(__file__).parent.parent / "docs" / "from" / "amped" / "config.json"
 RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag", "zero": 1}
+DENSE = {
+    "id": "one",
+    "grade": "A",
+    "model": {"name": "m", "seq_len": 4096, "layers": 2, "hidden": 1024, "heads": 8, "vocab": 512},
+    "hardware": {"accelerator": "H100", "count": 8},
+    "global_batch": 8,
+    "measured": {"step_time_s": 2.0},
+}
 ESTIMATES = [
     ("calculon", ("gpt3-175b", "calculon-a100-80g"), RUN | {"recompute": "full"}),
     ("calculon", ("gpt3-175b", "calculon-a100-80g"), RUN | {"pp": 1}),
@@ -166,3 +182,73 @@ def test_other_rows_of_the_lookup_tables():
             estimate(CONFIG, rows=bad)
     with pytest.raises(InputError, match=r"rows: .*is for an AMPeD configuration"):
         estimate("llama3-8b", "h100-sxm", rows=rows, gpus=8, gbs=8)
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        ("gpt3-175b", {}),
+        ("gpt3-175b", {"to": "calculon"}),
+        ("nersc-b200", {"to": "nersc"}),
+        (str(CONFIG), {"kind": "strategy"}),
+        ("strategy.yaml", {"to": "calculon", "model": "gpt3-175b", "system": "calculon-a100-80g"}),
+    ],
+)
+def test_a_conversion_is_that_of_the_command(shardwise, tmp_path, monkeypatch, file, options):
+    """A config object, or the content of the file of another tool."""
+    monkeypatch.chdir(tmp_path)
+    Path("strategy.yaml").write_text(as_json(RUN), encoding="utf-8")
+    found = convert(file, **options)
+    _, out, _ = shardwise("convert", file, *_flags(options))
+    if "to" in options:
+        assert json.loads(as_json(found)) == json.loads(out)
+    else:
+        Path("written.yaml").write_text(out, encoding="utf-8")
+        assert type(found).load("written.yaml") == found
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"to": "calculom"}, ["to"]),
+        ({"kind": "modle"}, ["kind"]),
+        ({"model": "gpt3-175b"}, ["model"]),
+        ({"to": "calculon"}, ["model", "system"]),
+    ],
+)
+def test_faults_of_a_conversion_name_the_argument(tmp_path, options, fields):
+    """All of them at once."""
+    file = tmp_path / "strategy.json"
+    file.write_text(as_json(RUN), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        convert(file, **options)
+    assert [fault.field for fault in error.value.faults] == fields
+
+
+@pytest.mark.parametrize(
+    ("suite", "options"),
+    [("seqsel", {}), ("runs", {"data": "runs.json", "grade": "A", "references": True})],
+)
+def test_a_suite_is_that_of_the_command(shardwise, tmp_path, monkeypatch, suite, options):
+    """The same rows and summary."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs.json").write_text(as_json([DENSE]), encoding="utf-8")
+    _, out, _ = shardwise("validate", suite, *_flags(options), "--json")
+    assert _plain(validate_suite(suite, **options)) == json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "message"),
+    [
+        ("seqsell", {}, "suite: 'seqsell': no such suite; .*did you mean 'seqsel'"),
+        ("seqsel", {"data": "x"}, "data: 'x': has no effect on the suite seqsel"),
+        ("kernels", {"data": "x", "grade": "A"}, "grade: 'A': has no effect on the suite kernels"),
+        ("kernels", {}, "data: is missing: set it to a folder"),
+        ("runs", {"grade": "D"}, "grade: 'D': allowed: A, B, C"),
+        ("runs", {"kind": "sparse"}, "kind: 'sparse': allowed: dense, moe"),
+    ],
+)
+def test_faults_of_a_suite_name_the_argument(suite, options, message):
+    """Before any run is predicted."""
+    with pytest.raises(InputError, match=message):
+        validate_suite(suite, **options)

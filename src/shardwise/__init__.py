@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardwise.estimator import estimate, estimate_many
     from shardwise.fsdp.api import plan_fsdp
     from shardwise.fsdp.result import FsdpPlan
+    from shardwise.interop.conversion import convert
     from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
     from shardwise.interop.launchers import read_launch
     from shardwise.planning.cluster_choice import choose_cluster
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from shardwise.planning.sweep.run import sweep
     from shardwise.planning.training_time import estimate_training_time
     from shardwise.report.trace import Trace, trace
+    from shardwise.validate.suites import validate_suite
 
 __all__ = [
     "CannotExportError",
@@ -81,6 +83,7 @@ __all__ = [
     "__version__",
     "choose_cluster",
     "compare",
+    "convert",
     "diagnose",
     "estimate",
     "estimate_many",
@@ -96,6 +99,7 @@ __all__ = [
     "search",
     "sweep",
     "trace",
+    "validate_suite",
 ]
 
 _HOME = {
@@ -134,6 +138,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
     "compare": "planning.compare.run",
+    "convert": "interop.conversion",
     "diagnose": "planning.diagnose.run",
     "estimate": "estimator",
     "estimate_many": "estimator",
@@ -149,6 +154,7 @@ _HOME = {
     "search": "planning.search.run",
     "sweep": "planning.sweep.run",
     "trace": "report.trace",
+    "validate_suite": "validate.suites",
 }
 
 

@@ -28,6 +28,7 @@ from shardwise import (
     ReferenceSearch,
     SearchResult,
     Space,
+    Stack,
     Strategy,
     SweepPoint,
     SweepResult,
@@ -36,6 +37,7 @@ from shardwise import (
     TrainingTime,
     choose_cluster,
     compare,
+    convert,
     diagnose,
     estimate,
     estimate_many,
@@ -51,6 +53,7 @@ from shardwise import (
     search,
     sweep,
     trace,
+    validate_suite,
 )
 
 result = estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128, recompute="full")
@@ -155,6 +158,11 @@ line = trace("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
 assert_type(line, Trace)
 line.to_file("step.json")
 print(graph_of("llama3-8b", "h100-sxm", gpus=8, gbs=8).parts[0].name)
+
+assert_type(convert("model.json"), Model | System | Strategy | Stack)
+assert_type(convert("strategy.yaml", to="calculon", model="m", system="s"), dict[str, Any])
+assert_type(validate_suite("seqsel").title, str)
+print(validate_suite("runs", grade="A").overall, validate_suite("kernels", data="mine").tables)
 
 for recipe in recipes():
     assert_type(estimate_recipe(recipe), RecipeEstimate)

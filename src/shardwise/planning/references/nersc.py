@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config import files
-from shardwise.config.arguments import one_of, whole_numbers
+from shardwise.config.arguments import count_of, one_of, whole_numbers
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words
@@ -21,7 +21,6 @@ from shardwise.planning.references.query import (
     Progress,
     ReferenceQuery,
     log,
-    number,
     required,
 )
 from shardwise.planning.sweep.values import AxisValue, parse_values
@@ -159,7 +158,7 @@ def points_of(query: ReferenceQuery) -> list[_Point]:
     texts = (query.method or _METHOD).split(",")
     methods = dict.fromkeys(one_of("method", text, METHODS) for text in texts)
     counts = whole_numbers("gpus", required("gpus", query.gpus))
-    batch = number("gbs", query.gbs)
+    batch = count_of("gbs", required("gbs", query.gbs))
     domains: tuple[int | None, ...] = (None,)
     if query.domain is not None:
         domains = whole_numbers("domain", query.domain)

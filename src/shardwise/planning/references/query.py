@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.config.arguments import count_of, text_of, whole_number
+from shardwise.config.arguments import text_of, whole_number
 from shardwise.config.base import MISSING
 from shardwise.errors import (
     Fault,
@@ -113,4 +113,6 @@ def required(field: str, value: str | None) -> str:
 
 def number(field: str, value: str | None) -> int:
     """Return a whole number that is required."""
-    return count_of(field, required(field, value))
+    found = whole_number(field, required(field, value))
+    assert found is not None  # noqa: S101 - there is a value
+    return found
