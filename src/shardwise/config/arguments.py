@@ -1,7 +1,5 @@
 """Arguments as people write them: a word, a whole number, a list or a range of numbers."""
 
-from collections.abc import Sequence
-
 from shardwise import units
 from shardwise.config.base import MOST
 from shardwise.errors import Fault, InputError, allowed_words
@@ -11,9 +9,8 @@ def text_of(value: object) -> str | None:
     """Return an argument as text, a list joined by commas; None without a value."""
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, Sequence) or hasattr(value, "tolist"):
-        return ",".join(str(one) for one in value)  # type: ignore[attr-defined]
-    return str(value)
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    return ",".join(map(str, listed)) if isinstance(listed, (list, tuple)) else str(listed)
 
 
 def one_of(field: str, text: str, allowed: tuple[str, ...]) -> str:

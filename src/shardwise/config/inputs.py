@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise import catalog
+from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.readers import foreign
 from shardwise.config.strategy_input import explicit_fields, work_fields
@@ -77,7 +79,7 @@ def read_inputs(
     """
     run = run or {}
     words = {"run": run, "tables": tables, "rows": rows, "searched": searched}
-    if isinstance(model, (str, Path)):
+    if is_file(model):
         found = foreign().brought(str(model), system, strategy, fields, **words)
         if isinstance(found, Inputs):
             return found
@@ -86,6 +88,13 @@ def read_inputs(
             raise InputError(Fault.of(field, value, _NEEDS_CONFIG))
     system = system_of(model, system)
     return Inputs(model=model, system=system, strategy=strategy, fields=fields, run=run)
+
+
+def is_file(model: object) -> bool:
+    """Whether a model is a file by its ending, and none of the catalog."""
+    path = str(model).strip() if isinstance(model, (str, Path)) else ""
+    known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
+    return known and catalog.find("models", path) is None
 
 
 def system_of(model: Any, system: Any) -> Any:
@@ -98,7 +107,7 @@ def system_of(model: Any, system: Any) -> Any:
     """
     if system is not None:
         return system
-    if isinstance(model, (str, Path)) and foreign().brings_system(str(model)):
+    if is_file(model) and foreign().brings_system(str(model)):
         return model
     Model.load(model)  # a fault of the model is more useful
     raise InputError(Fault(field="system", problem=_NO_SYSTEM))

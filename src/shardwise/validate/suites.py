@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 from shardwise.config.arguments import one_of, text_of
-from shardwise.errors import Fault, InputError, check_flags, refuse
+from shardwise.errors import Fault, InputError, check_flags, check_path, refuse
 from shardwise.validate import COLLECTIONS, SUITES, Scoreboard, no_such_suite, validate
 from shardwise.validate.kernels import KernelScores, kernel_scores
 from shardwise.validate.measured.predict import Prediction, predict_runs
@@ -81,6 +81,10 @@ def validate_suite(
     ['fig1_state', 'fig1_activations', 'fig7_activations', 'tab4_layer', 'tab5_step_time']
     """
     check_flags(references=references)
+    if not isinstance(suite, str):
+        raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
+    if data is not None:
+        check_path("data", data)
     options: dict[str, Any] = {"grade": grade, "kind": kind, "source": source}
     options |= {"references": references or None}
     if suite == RUNS:
@@ -111,8 +115,9 @@ def runs_scoreboard(
     """Predict measured training runs, those of the catalog or of a file, and score them."""
     texts = [] if grade is None else (text_of(grade) or "").split(",")
     grades = [one_of("grade", text, get_args(Grade)) for text in texts]
-    one_kind = None if kind is None else one_of("kind", kind, KINDS)
+    one_kind = None if kind is None else one_of("kind", str(kind), KINDS)
     runs = load_runs() if data is None else read_runs(data)
+    source = text_of(source)
     if source is not None and not any(_is_of(run, source) for run in runs):
         of_data = "" if data is None else f" --data {data}"
         problem = f"matches no source; to list them: shardwise validate runs{of_data}"

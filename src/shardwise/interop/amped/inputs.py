@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.expressions.dimensions import canonical_names
-from shardwise.config.inputs import Inputs
+from shardwise.config.inputs import Inputs, is_file
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import work_fields
@@ -108,28 +107,24 @@ def configuration_of(
     InputError
         If the configuration is wrong.
     """
-    if not isinstance(model, (str, Path)):
-        return None
-    path = str(model).strip()
-    data = _configuration(path)
+    data = _configuration(model)
     if data is None:
         return None
     found = None if tables is None else (files.read_mapping(tables), str(tables))
-    return read_config(_with_rows(data, rows or {}), path, found)
+    return read_config(_with_rows(data, {} if rows is None else rows), str(model).strip(), found)
 
 
 def is_configuration(model: str) -> bool:
     """Whether a file is an AMPeD configuration."""
-    return _configuration(model.strip()) is not None
+    return _configuration(model) is not None
 
 
-def _configuration(path: str) -> dict[str, object] | None:
+def _configuration(model: object) -> dict[str, object] | None:
     """Read a file that is an AMPeD configuration; None if it is anything else."""
-    known = path.lower().removesuffix(".gz").endswith(files.SUFFIXES)
-    if not known or catalog.find("models", path) is not None:
+    if not is_file(model):
         return None
     try:
-        data = files.read_mapping(path)
+        data = files.read_mapping(str(model).strip())
     except InputError:  # reported when it is read as a model
         return None
     return data if looks_like(data) == "configuration" else None
@@ -138,6 +133,8 @@ def _configuration(path: str) -> dict[str, object] | None:
 def _with_rows(data: Mapping[str, Any], rows: Mapping[str, str]) -> dict[str, Any]:
     """The configuration, with other rows of the lookup tables."""
     found = dict(data)
+    if not isinstance(rows, Mapping):
+        raise InputError(Fault.of("rows", rows, 'must be rows by name: {"accelerator": "A100"}'))
     for name, row in rows.items():
         if name not in ROWS:
             raise InputError(Fault.of("rows", name, allowed_words(name, ROWS)))

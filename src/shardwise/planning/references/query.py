@@ -14,6 +14,7 @@ from shardwise.errors import (
     allowed_words,
     check_flags,
     check_function,
+    check_path,
     refuse,
 )
 from shardwise.planning.training_time import TrainingRun
@@ -93,9 +94,12 @@ def query_of(model: Any, system: Any, options: Mapping[str, Any]) -> ReferenceQu
         if name not in known
     )
     check_flags(**{name: used[name] for name in _SWITCHES if name in used})
+    if "save" in used:
+        check_path("save", used["save"])
     check_function("progress", used.get("progress"))
+    used |= {name: bool(used[name]) for name in _SWITCHES if name in used}
     used |= {name: text_of(used[name]) for name in _TEXTS if name in used}
-    used |= {n: whole_number(n, str(used[n])) for n in ("top", "jobs") if n in used}
+    used |= {n: whole_number(n, text_of(used[n])) for n in ("top", "jobs") if n in used}
     if "fused_activation" in used:
         used["fused_activation"] = str(used["fused_activation"]).lower()
     if "tokens" in used:

@@ -29,10 +29,14 @@ _OWNERS = {
 """Models that have an option, of those that not all have."""
 
 
-def refuse_ours(options: Mapping[str, bool]) -> None:
-    """Refuse options that were used and that no other model has."""
+def refuse_ours(**options: tuple[object, object]) -> None:
+    """Refuse options that differ from their default and that no other model has."""
     problem = "has no effect with reference, which searches the space of another model"
-    refuse(Fault(field=name, problem=problem) for name, is_used in options.items() if is_used)
+    refuse(
+        Fault(field=name, problem=problem)
+        for name, (value, default) in options.items()
+        if type(value) is not type(default) or value != default
+    )
 
 
 def refuse_others(reference: str, options: Mapping[str, object]) -> None:

@@ -210,23 +210,23 @@ def search(
     )
     check_function("progress", progress)
     if reference is not None:
-        ours: dict[str, bool] = {
-            "space": space is not None,
-            "objective": objective is not None,
-            "all_variants": all_variants,
-            "pareto": pareto is not None,
-            "levels": levels,
-            "max_memory": max_memory is not None,
-            "reserve": reserve != 0,
-            "backend": backend != "loky",
-            "save_all": save_all,
-            "run": run is not None,
-            "counts": counts,
-            "bounds": not bounds,
-            "launcher": launcher is not None,
-        }
-        refuse_ours(ours)
-        theirs = {"top": top, "axes": axes or None, "save": save, "progress": progress}
+        refuse_ours(
+            space=(space, None),
+            objective=(objective, None),
+            all_variants=(all_variants, False),
+            pareto=(pareto, None),
+            levels=(levels, False),
+            max_memory=(max_memory, None),
+            reserve=(reserve, 0.0),
+            backend=(backend, "loky"),
+            save_all=(save_all, False),
+            run=(run, None),
+            counts=(counts, False),
+            bounds=(bounds, True),
+            launcher=(launcher, None),
+        )
+        fields = None if isinstance(axes, tuple) and not axes else axes
+        theirs = {"top": top, "axes": fields, "save": save, "progress": progress}
         return reference_search(reference, model, system, theirs | {"jobs": jobs} | fixed)
     inputs = read_inputs(model, system, None, {}, searched=True)
     the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
