@@ -86,7 +86,7 @@ def convert(
     --------
     >>> from shardwise import convert
     >>> convert("gpt3-175b", to="nersc")
-    {'l': 2048, 'e': 12288, 'h': 96, 'depth': 96}
+    {'l': 2048, 'e': 12288, 'h': 96, 'depth': 96, 'f': 49152}
     """
     check_path("file", file)
     target = None if to is None else known_reference(to, "to", TARGETS)
