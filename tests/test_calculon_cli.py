@@ -198,7 +198,10 @@ def test_convert_prints_yaml_and_names_what_it_cannot_do(shardwise, tmp_path, fi
     assert (code, yaml.safe_load(out)["attention"]) == (0, "unfused")
     paths = files()
     for words, told in (
-        ([paths["execution"], "--to", "calculon"], "need --model and --system"),
+        (
+            [paths["execution"], "--to", "calculon"],
+            "--system is missing: a strategy for Calculon needs its networks",
+        ),
         (["calculon", "--to", "calculon"], "contains a stack"),
         (["h100-sxm", "--to", "calculon"], "calculon-..."),
         (["llama3-8b", "--to", "calculon"], "kv_heads: 8"),

@@ -245,7 +245,7 @@ def test_a_reference_has_one_name(shardwise):
 def test_convert_refuses_a_model_or_system_that_it_does_not_need(shardwise, files):
     """They place a strategy that is written for Calculon, and do nothing else."""
     paths = files()
-    message = "is for a strategy --to calculon"
+    message = "is for a strategy for Calculon"
     for words in (
         [paths["execution"]],
         [paths["system"], "--to", "calculon"],

@@ -34,7 +34,7 @@ def asked(monkeypatch):
         seen.extend(runs)
         return tuple(map(_told, runs))
 
-    monkeypatch.setattr("shardwise.validate.measured.predict.predict_runs", predict_runs)
+    monkeypatch.setattr("shardwise.validate.suites.predict_runs", predict_runs)
     return seen
 
 

@@ -37,6 +37,8 @@ def test_the_public_surface_is_what_all_names():
         "NotUnderstood",
         "Recipe",
         "RecipeEstimate",
+        "ReferenceEstimate",
+        "ReferenceSearch",
         "Reliability",
         "SearchResult",
         "ShardwiseError",
@@ -52,6 +54,7 @@ def test_the_public_surface_is_what_all_names():
         "__version__",
         "choose_cluster",
         "compare",
+        "convert",
         "diagnose",
         "estimate",
         "estimate_many",
@@ -67,6 +70,7 @@ def test_the_public_surface_is_what_all_names():
         "search",
         "sweep",
         "trace",
+        "validate_suite",
     ]
     for name in shardwise.__all__:
         assert getattr(shardwise, name) is not None

@@ -20,6 +20,7 @@ from shardwise import (
     Strategy,
     choose_cluster,
     compare,
+    convert,
     diagnose,
     estimate,
     estimate_many,
@@ -35,6 +36,7 @@ from shardwise import (
     search,
     sweep,
     trace,
+    validate_suite,
 )
 
 pytestmark = pytest.mark.any_software
@@ -68,6 +70,8 @@ ARGUMENTS = {
     export: {"launcher": "megatron", "model": MODEL, "system": SYSTEM, "strategy": RUN},
     read_launch: {"path": SLOW_RUN / "train.sh"},
     diagnose: {"launch": SLOW_RUN / "train.sh", "system": SYSTEM, "log": SLOW_RUN / "run.log"},
+    convert: {"file": MODEL},
+    validate_suite: {"suite": "seqsel"},
     largest_model: {"system": SYSTEM, "gpus": 1},
     choose_cluster: {
         "model": MODEL,

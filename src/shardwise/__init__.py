@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.estimate_table import EstimateTable
     from shardwise.analysis.graph.build import graph_of
     from shardwise.analysis.graph.records import ComputeGraph
+    from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
     from shardwise.analysis.training_run.results import TrainingTime
     from shardwise.config.model import Model
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shardwise.estimator import estimate, estimate_many
     from shardwise.fsdp.api import plan_fsdp
     from shardwise.fsdp.result import FsdpPlan
+    from shardwise.interop.conversion import convert
     from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
     from shardwise.interop.launchers import read_launch
     from shardwise.planning.cluster_choice import choose_cluster
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from shardwise.planning.sweep.run import sweep
     from shardwise.planning.training_time import estimate_training_time
     from shardwise.report.trace import Trace, trace
+    from shardwise.validate.suites import validate_suite
 
 __all__ = [
     "CannotExportError",
@@ -63,6 +66,8 @@ __all__ = [
     "NotUnderstood",
     "Recipe",
     "RecipeEstimate",
+    "ReferenceEstimate",
+    "ReferenceSearch",
     "Reliability",
     "SearchResult",
     "ShardwiseError",
@@ -78,6 +83,7 @@ __all__ = [
     "__version__",
     "choose_cluster",
     "compare",
+    "convert",
     "diagnose",
     "estimate",
     "estimate_many",
@@ -93,6 +99,7 @@ __all__ = [
     "search",
     "sweep",
     "trace",
+    "validate_suite",
 ]
 
 _HOME = {
@@ -115,6 +122,8 @@ _HOME = {
     "NotUnderstood": "interop.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
+    "ReferenceEstimate": "analysis.reference_results",
+    "ReferenceSearch": "analysis.reference_results",
     "Reliability": "config.reliability",
     "SearchResult": "planning.search.results",
     "ShardwiseError": "errors",
@@ -129,6 +138,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
     "compare": "planning.compare.run",
+    "convert": "interop.conversion",
     "diagnose": "planning.diagnose.run",
     "estimate": "estimator",
     "estimate_many": "estimator",
@@ -144,6 +154,7 @@ _HOME = {
     "search": "planning.search.run",
     "sweep": "planning.sweep.run",
     "trace": "report.trace",
+    "validate_suite": "validate.suites",
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
+from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
+from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
     CommTime,
-    Cost,
     Estimate,
     Interval,
     MemoryInterval,
@@ -23,11 +24,12 @@ from shardwise.analysis.results import (
 )
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
-from shardwise.config.base import Source, Sourced
 from shardwise.config.enums import EXTENT_AXES, AttentionKind
+from shardwise.config.inputs import read_inputs
 from shardwise.config.keywords import StrategyColumns, StrategyKeywords
 from shardwise.config.model import Model, ModelLike
-from shardwise.config.stack import DEFAULT_STACK, Stack
+from shardwise.config.readers import foreign
+from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_input import StrategyLike, columns_of, strategy_of
@@ -50,33 +52,62 @@ from shardwise.ops.param_count import (
     count_trainable,
     flops_per_token,
 )
-from shardwise.ops.quantization import RECIPES
 from shardwise.parallel.constraints import first_violation, refuse_illegal
 from shardwise.parallel.placement import place
 
-_JOULE_PER_KWH = 3.6e6
 # Backward computes two products for each one forward: gradients of inputs and of weights.
 _FORWARD_SHARE = 1 / 3
 # Rows evaluated at a time: their columns stay in the cache, and memory in bounds.
 _CHUNK = 1 << 16
 
 
+@overload
 def estimate(
     model: ModelLike,
-    system: SystemLike,
+    system: SystemLike | None = None,
     strategy: StrategyLike | None = None,
     *,
     operations: bool = False,
     gemms: bool = False,
     flops_convention: FlopsConvention = "causal",
+    rows: Mapping[str, str] | None = None,
+    reference: None = None,
     **fields: Unpack[StrategyKeywords],
-) -> Estimate:
+) -> Estimate: ...
+
+
+@overload
+def estimate(
+    model: ModelLike,
+    system: SystemLike | None = None,
+    strategy: StrategyLike | None = None,
+    *,
+    operations: bool = False,
+    rows: Mapping[str, str] | None = None,
+    reference: Reference,
+    **fields: Unpack[StrategyKeywords],
+) -> ReferenceEstimate: ...
+
+
+def estimate(
+    model: ModelLike,
+    system: SystemLike | None = None,
+    strategy: StrategyLike | None = None,
+    *,
+    operations: bool = False,
+    gemms: bool = False,
+    flops_convention: FlopsConvention = "causal",
+    rows: Mapping[str, str] | None = None,
+    reference: Reference | None = None,
+    **fields: Unpack[StrategyKeywords],
+) -> Estimate | ReferenceEstimate:
     """Estimate step time, memory and cost of one strategy.
 
     Parameters
     ----------
     model, system
-        Config objects, catalog names or files.
+        Config objects, catalog names or files. An AMPeD configuration as `model` also brings system
+        and strategy.
     strategy
         A `Strategy`, its fields as a mapping, or a file; or leave it out and set `fields`.
     operations
@@ -85,6 +116,11 @@ def estimate(
         Whether to list every matrix product.
     flops_convention
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
+    rows
+        Rows of the lookup tables of an AMPeD configuration to use in place of its own:
+        ``{"accelerator": "H100 PCIe"}``, and `transformer`.
+    reference
+        Another model that answers under its own names: ``calculon``, ``nersc`` or ``amped``.
     **fields
         Fields of the strategy, which override those of `strategy`: ``gpus=64, tp=8, gbs=128``.
         `help(shardwise.Strategy)` lists all of them.
@@ -92,7 +128,8 @@ def estimate(
     Returns
     -------
     Estimate
-        Step time, memory by component, MFU, cost; `help(shardwise.Estimate)` lists its fields.
+        Step time, memory by component, MFU, cost; `help(shardwise.Estimate)` lists its fields. With
+        `reference` a `ReferenceEstimate`.
 
     Raises
     ------
@@ -111,8 +148,14 @@ def estimate(
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     check_flags(operations=operations, gemms=gemms)
-    the_model, the_system = Model.load(model), System.load(system)
-    requested = strategy_of(strategy, fields)
+    inputs = read_inputs(model, system, strategy, fields, rows=rows)
+    if reference is not None:
+        _refuse_ours(gemms=gemms, flops_convention=flops_convention != "causal")
+        answer = foreign().reference_estimate(reference, inputs, layers=operations)
+        assert isinstance(answer, ReferenceEstimate)  # noqa: S101 - as the protocol says
+        return answer
+    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    requested = strategy_of(inputs.strategy, inputs.fields)
     resolved = requested.resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
@@ -159,9 +202,9 @@ def estimate(
         "interval": interval,
         "memory_interval": memory_interval,
         "unmeasured_features": unmeasured,
-        "rests_on": lambda: rests_on(the_system, resolved, _outermost_tiers(result)),
-        "assumed": lambda: _assumed(requested, resolved),
-        "provenance": lambda: _provenance(the_model, the_system, stack, resolved),
+        "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
+        "assumed": lambda: assumed_fields(requested, resolved),
+        "provenance": lambda: provenance_of(the_model, the_system, stack, resolved),
         "missed_operations": lambda: missed_operations(table, parts),
     }
     return Estimate.deferring(
@@ -195,12 +238,18 @@ def estimate(
         },
         extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
         memory_bytes=memory,
-        cost=_cost(the_system, table, result),
+        cost=cost_of(the_system, table, result),
         operations=operation_estimates(the_model, the_system, table, result, parts)
         if operations
         else None,
         gemms=_gemms().gemm_estimates(the_system, table, result, parts) if gemms else None,
     )
+
+
+def _refuse_ours(**options: bool) -> None:
+    """Refuse options that were used and that no other model has."""
+    problem = "has no effect with reference, the answer of another model"
+    refuse(Fault(field=name, problem=problem) for name, is_used in options.items() if is_used)
 
 
 def _layer_totals() -> ModuleType:
@@ -434,55 +483,3 @@ def _by_convention(
         for name in FLOPS_CONVENTIONS
     }
     return {name: mfu * number / flops[convention] for name, number in flops.items()}
-
-
-def _cost(system: System, table: Table, result: Evaluation) -> Cost:
-    gpus, seconds = int(table.gpus[0]), float(result.step_time_s[0])
-    tokens = float(table.global_batch_size[0] * table.seq_len[0])
-    usd = kwh = None
-    if system.price is not None:
-        usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600
-    power = system.accelerator_power
-    if power is not None:
-        kwh = power * gpus * seconds / _JOULE_PER_KWH
-    return Cost(
-        usd_per_step=usd,
-        usd_per_billion_tokens=None if usd is None else usd / tokens * 1e9,
-        kwh_per_step=kwh,
-    )
-
-
-def _outermost_tiers(result: Evaluation) -> dict[str, int]:
-    """Outermost network tier of each axis that communicates, of one row."""
-    axes = [a for a, (total, _) in result.comm_s.items() if total[0] > 0 and a != "offload"]
-    members = {axis: getattr(result.extents, axis)[:, 0] for axis in axes}
-    return {axis: int(np.argmax(of == of[-1])) for axis, of in members.items()}
-
-
-def _provenance(
-    model: Model, system: System, stack: Stack, strategy: Strategy
-) -> dict[str, Source]:
-    """Sources by dotted prefix, without those of unused dtypes and benchmarks."""
-    used: set[str] = {strategy.dtype}
-    if strategy.quantization in RECIPES:
-        used.add(RECIPES[strategy.quantization].matrix)
-    unused = [
-        f"accelerator.{table}.{name}"
-        for table in ("matrix", "matmul")
-        for name in system.accelerator.matrix
-        if name not in used
-    ]
-    unused.append("accelerator.benchmark")
-    sourced: list[tuple[str, Sourced]] = [("model", model), ("system", system), ("stack", stack)]
-    return {
-        f"{name}.{field}".rstrip("."): source
-        for name, config in sourced
-        for field, source in config.sources.items()
-        if not any(field.startswith(prefix) for prefix in unused)
-    }
-
-
-def _assumed(requested: Strategy, resolved: Strategy) -> dict[str, object]:
-    """Fields that were not set, with the values filled in."""
-    explicit = {n for n in requested.model_fields_set if getattr(requested, n) is not None}
-    return {name: value for name, value in resolved.to_dict().items() if name not in explicit}

@@ -25,8 +25,11 @@ from shardwise import (
     Launch,
     Model,
     RecipeEstimate,
+    ReferenceEstimate,
+    ReferenceSearch,
     SearchResult,
     Space,
+    Stack,
     Strategy,
     SweepPoint,
     SweepResult,
@@ -35,6 +38,7 @@ from shardwise import (
     TrainingTime,
     choose_cluster,
     compare,
+    convert,
     diagnose,
     estimate,
     estimate_many,
@@ -50,6 +54,7 @@ from shardwise import (
     search,
     sweep,
     trace,
+    validate_suite,
 )
 
 result = estimate("llama3-70b", "h100-sxm", gpus=64, tp=8, pp=2, gbs=128, recompute="full")
@@ -67,10 +72,16 @@ assert_type(result.compare(result, names=["a", "b"]), Comparison)
 
 estimate("llama3-70b", "h100-sxm", {"gpus": 64, "tp": 8, "gbs": 128}, zero=3, dp_overlap=False)
 estimate("model.yaml", System.load("h100-sxm"), Strategy(gpus=8, gbs=8), stack="torchtitan")
-estimate("llama3-8b", "h100-sxm", gpus=8, gbs=8, tpp=4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-estimate("llama3-8b", "h100-sxm", gpus=8, gbs=8, recompute="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-estimate("llama3-8b", "h100-sxm", gpus="8", gbs=8)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+estimate("llama3-8b", "h100-sxm", gpus=8, gbs=8, tpp=4)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+estimate("llama3-8b", "h100-sxm", gpus=8, gbs=8, recompute="some")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+estimate("llama3-8b", "h100-sxm", gpus="8", gbs=8)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 shardwise.estimat()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+theirs = estimate("gpt3-175b", "nersc-b200", gpus=64, tp=8, gbs=64, reference="nersc")
+assert_type(theirs, ReferenceEstimate)
+assert_type(theirs.statistics, dict[str, Any])
+estimate("gpt3-175b", "h100-sxm", gpus=8, gbs=8, reference="calculn")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+assert_type(estimate("config.json", rows={"accelerator": "H100 PCIe"}), Estimate)
 
 table = estimate_many(
     "llama3-70b", "h100-sxm", gpus=64, tp=[2, 4, 8], pp=np.array([1, 2, 2]), gbs=128
@@ -88,8 +99,16 @@ assert_type(found, SearchResult)
 assert_type(found.best[0].step_time_s, float)
 found.plot()
 assert_type(found.to_frame(), pl.DataFrame)
-search("llama3-8b", "h100-sxm", gpus=8, top="many")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-search("llama3-8b", "h100-sxm", gpu=8)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+search("llama3-8b", "h100-sxm", gpus=8, top="many")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+search("llama3-8b", "h100-sxm", gpu=8)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+by_calculon = search(
+    "gpt3-175b", "calculon-a100-80g", reference="calculon", gpus=[64, 128], gbs=64, tp_overlap=False
+)
+assert_type(by_calculon, ReferenceSearch)
+assert_type(by_calculon.best[0]["execution"], Any)
+search("gpt3-175b", "nersc-b200", reference="nersc", gpus=64, gbs=64, method=["1d", "2d"])
+search("gpt3-175b", "nersc-b200", reference="nersc", gpus=64, levels=True)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+assert_type(search("config.json", top=3), SearchResult)
 search("llama3-8b", "h100-sxm", Space(gpus="8..64", batch="largest"), levels=True)
 mine = explain("llama3-8b", "h100-sxm", {"pp": 1}, {"tp": 8, "zero": 0}, gpus=8, gbs=64)
 assert_type(mine, Explanation)
@@ -107,6 +126,7 @@ assert_type(both.changes[0].delta_s, float)
 run = estimate_training_time("llama3-8b", "h100-sxm", gpus=64, gbs=512, tokens="100B")
 assert_type(run, TrainingTime)
 assert_type(run.effective_days, float)
+estimate_training_time("config.json", rows={"accelerator": "H100 PCIe"})
 
 choice = choose_cluster("llama3-8b", ["h100-sxm"], tokens="1T", deadline="30d", gpus=[64, 128])
 assert_type(choice, ClusterChoice)
@@ -139,6 +159,11 @@ line = trace("llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
 assert_type(line, Trace)
 line.to_file("step.json")
 print(graph_of("llama3-8b", "h100-sxm", gpus=8, gbs=8).parts[0].name)
+
+assert_type(convert("model.json"), Model | System | Strategy | Stack)
+assert_type(convert("strategy.yaml", to="calculon", model="m", system="s"), dict[str, Any])
+assert_type(validate_suite("seqsel").title, str)
+print(validate_suite("runs", grade="A").overall, validate_suite("kernels", data="mine").tables)
 
 for recipe in recipes():
     assert_type(estimate_recipe(recipe), RecipeEstimate)

@@ -10,10 +10,10 @@ from shardwise.cli.options import (
     SystemArgument,
     missing_flag,
     refuse_options,
-    whole_number,
 )
 from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.config import files
+from shardwise.config.arguments import whole_number
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table

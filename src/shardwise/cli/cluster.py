@@ -12,9 +12,9 @@ from shardwise.cli.options import (
     positive_number,
     refuse_options,
     used,
-    whole_number,
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.config.arguments import whole_number
 from shardwise.planning.cluster_choice import choose_cluster
 from shardwise.planning.cluster_options import ClusterChoice
 from shardwise.planning.search.space import Space

@@ -6,28 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import catalog
 from shardwise.cli.help import with_help
 from shardwise.cli.options import OutputOption, refuse_options
 from shardwise.cli.output import emit_json, log
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
-from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
-from shardwise.config.stack import Stack
-from shardwise.config.strategy import Strategy
-from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, allowed_words
-from shardwise.interop.calculon.translation import (
-    calculon_case,
-    model_for_calculon,
-    system_for_calculon,
-)
+from shardwise.errors import Fault, InputError
+from shardwise.interop.conversion import CONFIGS, TARGETS, convert, is_in_catalog, kind_of
 from shardwise.interop.nersc.results import is_results_file, read_results, rows_of
-from shardwise.interop.nersc.writer import nersc_model, nersc_system
-from shardwise.interop.registry import is_launch, recognised, share_of_fields
-from shardwise.interop.translation import known_reference
+from shardwise.interop.registry import is_launch
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.report.search_csv import (
@@ -42,14 +31,6 @@ from shardwise.report.search_csv import (
     write_table,
 )
 
-_CONFIGS: dict[str, type[ConfigBase]] = {
-    "model": Model,
-    "system": System,
-    "strategy": Strategy,
-    "stack": Stack,
-}
-_RESULT = "result"
-_TARGETS = ("calculon", "nersc")
 # A search may list thousands of strategies, each with all of its detail.
 _MOST_BYTES = 2**28
 _TWICE = "repeats OUT, which is short for it"
@@ -60,7 +41,6 @@ _NO_CHARTS = "has no charts; only the results of shardwise's search and sweep ha
 _CHARTS = (".html", ".png", ".svg")
 _NOT_A_RESULT = "is for the result of a search"
 _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
-_UNUSED = "is for a strategy --to calculon"
 
 
 @with_help(
@@ -88,13 +68,13 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="|".join(_TARGETS), help="Format of another tool."),
+        typer.Option("--to", metavar="|".join(TARGETS), help="Format of another tool."),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
-            metavar="|".join(_CONFIGS),
+            metavar="|".join(CONFIGS),
             help="What the file contains, if its keys are ambiguous; what to write of an AMPeD "
             "configuration, which contains the first three (default: model).",
         ),
@@ -124,29 +104,23 @@ def command(
     if out is not None:
         refuse_options(_TWICE, output=output)
     output = out if output is None else output
-    found = _kind(file) if kind is None else _known_kind(kind)
-    if found == _RESULT:
+    if kind is None and _is_result(file):
         refuse_options(_NOT_FOR_A_TABLE, to=to, model=model, system=system)
         _write_result(file, rows, output)
         return 0
     refuse_options(_NOT_A_RESULT, rows=rows)
     if output is not None and files.is_table_file(output):
-        problem = f"is a {found}; only the result of a search can become a table"
+        problem = f"is a {kind or kind_of(file)}; only the result of a search can become a table"
         raise InputError(Fault(source=file, problem=problem))
-    if to is None or found != "strategy":
-        refuse_options(_UNUSED, model=model, system=system)
-    if to is None:
-        config = _CONFIGS[found].load(file)
-        if output is not None:
-            config.to_file(output)
-        else:
-            data = config.to_dict(units=True)
-            sys.stdout.write(as_yaml(data, escaped=not is_unicode(sys.stdout)))
-        return 0
-    if known_reference(to, "to", _TARGETS) == "nersc":
-        emit_json(_for_nersc(found, file), output)
+    options: dict[str, Any] = {"to": to, "kind": kind, "model": model, "system": system}
+    found = convert(file, **options)
+    if not isinstance(found, ConfigBase):
+        emit_json(found, output)
+    elif output is not None:
+        found.to_file(output)
     else:
-        emit_json(_for_calculon(found, file, model, system), output)
+        data = found.to_dict(units=True)
+        sys.stdout.write(as_yaml(data, escaped=not is_unicode(sys.stdout)))
     return 0
 
 
@@ -240,58 +214,11 @@ def _nersc_rows(
     return rows, axes
 
 
-def _for_calculon(kind: str, file: str, model: str | None, system: str | None) -> dict[str, object]:
-    if kind == "model":
-        return model_for_calculon(file).to_dict()
-    if kind == "system":
-        return system_for_calculon(file).to_dict()
-    if kind == "strategy" and model is not None and system is not None:
-        return calculon_case(model, system, file).execution.to_dict()
-    if kind == "strategy":
-        problem = "is a strategy; its networks need --model and --system"
-    else:
-        problem = f"contains a {kind}, for which Calculon has no format"
-    raise InputError(Fault(source=file, problem=problem))
-
-
-def _for_nersc(kind: str, file: str) -> dict[str, object]:
-    if kind == "model":
-        fields = nersc_model(Model.load(file), file).to_dict()
-    elif kind == "system":
-        fields = nersc_system(System.load(file).to_dict(), file).to_dict()
-    else:
-        problem = f"contains a {kind}, for which NERSC has no format"
-        raise InputError(Fault(source=file, problem=problem))
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _known_kind(kind: str) -> str:
-    if kind in _CONFIGS:
-        return kind
-    problem = allowed_words(kind, _CONFIGS)
-    raise InputError(Fault(field="kind", value=kind, has_value=True, problem=problem))
-
-
-def _kind(file: str) -> str:
-    """Type of a file or catalog name."""
-    for name, config in _CONFIGS.items():
-        if config.CATALOG is not None and catalog.find(config.CATALOG, file.strip()) is not None:
-            return name
+def _is_result(file: str) -> bool:
+    """Whether a file is the result of a search or sweep."""
     if is_results_file(file):
-        return _RESULT
-    if is_launch(file):
-        problem = "is a launch file: read it with shardwise import"
-        raise InputError(Fault(source=file, problem=problem))
+        return True
+    if any(is_in_catalog(file, config) for config in CONFIGS.values()) or is_launch(file):
+        return False
     data = files.read_mapping(file, most_bytes=_MOST_BYTES)
-    if is_result(data) or is_sweep(data):
-        return _RESULT
-    recognized = recognised(data)
-    if recognized is not None:
-        return recognized[0]
-    shares = {name: share_of_fields(config, data) for name, config in _CONFIGS.items()}
-    best = max(shares, key=lambda name: shares[name])
-    if shares[best] == 0:
-        problem = f"is not a {', '.join(_CONFIGS)} or result of a search or sweep; "
-        problem += "select one with --kind"
-        raise InputError(Fault(source=file, problem=problem))
-    return best
+    return is_result(data) or is_sweep(data)

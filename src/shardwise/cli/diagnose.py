@@ -14,10 +14,10 @@ from shardwise.cli.options import (
     VariablesOption,
     launch_variables,
     missing_flag,
-    whole_number,
 )
 from shardwise.cli.output import show
 from shardwise.config import files
+from shardwise.config.arguments import whole_number
 from shardwise.interop.launchers import read_launch
 from shardwise.planning.diagnose.run import CHANGES, diagnose
 

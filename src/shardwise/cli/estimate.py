@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import Inputs, read_inputs
+from shardwise.cli.amped import read_inputs, show_imported
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
@@ -30,6 +30,7 @@ from shardwise.cli.recipes import Chosen, RecipeOption
 from shardwise.config import files
 from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.expressions.records import Resolved
+from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -194,7 +195,7 @@ class Answer:
         """The estimate as plain values, with the answer of another model and import notes."""
         notes = self.chosen.record(self.result, self.flags)
         notes |= {"also": self.also} if self.also else {}
-        return self.inputs.record(self.result) | notes
+        return self.result.to_dict() | self.inputs.imported_record() | notes
 
     def show_measured(self) -> None:
         """Print what was measured with the recipe, if there is one."""
@@ -326,15 +327,10 @@ def command(
     try:
         the_model, the_system = Model.explained(inputs.model), System.explained(inputs.system)
         log.info("model %s, system %s", the_model[0].name, the_system[0].name)
-        the_strategy = strategy_of(inputs.strategy, inputs.flags)
-        result = estimate(
-            the_model[0],
-            the_system[0],
-            the_strategy,
-            operations=ops,
-            gemms=gemms or destination.out is not None,
-            flops_convention=flops_convention or "causal",  # type: ignore[arg-type]  # checked there
-        )
+        the_strategy = strategy_of(inputs.strategy, inputs.fields)
+        options: dict[str, Any] = {"flops_convention": flops_convention or "causal"}
+        options |= {"operations": ops, "gemms": gemms or destination.out is not None}
+        result = estimate(the_model[0], the_system[0], the_strategy, **options)
     except InputError as refusal:
         if other is None or gemms or destination.needs_estimate:
             raise
@@ -367,7 +363,7 @@ def command(
         print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
         if other is not None:
             other_models.show_comparison(case, result, answer.also[other], all_=ops)
-        inputs.show_imported()
+        show_imported(inputs)
         answer.show_measured()
     elif not result.fits:
         from shardwise.report.tables.estimate import verdict  # noqa: PLC0415 - slow to import

@@ -20,7 +20,6 @@ from shardwise.cli.options import (
     StrategyOption,
     SystemOrNone,
     TablesOption,
-    one_of,
     refuse_options,
     used,
     with_options,
@@ -28,6 +27,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.cli.reference import case_of
 from shardwise.config import files
+from shardwise.config.arguments import one_of
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -149,7 +149,7 @@ def command(
         _write(shapes_text(case.shapes()), output)
         return 0
     the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
-    the_strategy = strategy_of(inputs.strategy, inputs.flags)
+    the_strategy = strategy_of(inputs.strategy, inputs.fields)
     if what == "graph":
         _write_graph(the_model, the_system, the_strategy, output)
     elif what == "gemms":

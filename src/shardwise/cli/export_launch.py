@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import Inputs, read_inputs
+from shardwise.cli.amped import read_inputs
 from shardwise.cli.flags import strategy_of
 from shardwise.cli.options import refuse_options
 from shardwise.cli.output import log, note
 from shardwise.cli.recipes import Chosen
 from shardwise.config import files
+from shardwise.config.inputs import Inputs
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.interop import launchers
@@ -102,7 +103,7 @@ def export_launch(
         case = _of_plan(options.plan, launcher, model, system, flags)
     else:
         found = chosen_inputs(model, system, strategy, flags, launcher=launcher.name)
-        case = found.model, found.system, strategy_of(found.strategy, found.flags)
+        case = found.model, found.system, strategy_of(found.strategy, found.fields)
     arguments: dict[str, Any] = {"release": options.release, "ending": ending}
     try:
         written = export(launcher, *case, nearest=options.nearest, **arguments)

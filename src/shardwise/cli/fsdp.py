@@ -13,11 +13,11 @@ from shardwise.cli.options import (
     positive_number,
     refuse_options,
     used,
-    whole_number,
     with_options,
 )
 from shardwise.cli.output import Bar, check_different_files, emit_json, log, note, progress_bar
 from shardwise.config import files
+from shardwise.config.arguments import whole_number
 from shardwise.fsdp.api import Progress
 from shardwise.fsdp.result import FsdpPlan
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.cli.options import COMMAND_LINE, flag_fault, one_of
+from shardwise.cli.options import (
+    COMMAND_LINE,
+    flag_fault,
+)
 from shardwise.cli.output import note, show
 from shardwise.config import files
+from shardwise.config.arguments import one_of
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.fsdp.planner.search import Path as Route
 from shardwise.fsdp.planner.search import least_peak, optimum

@@ -13,10 +13,10 @@ from shardwise.cli.options import (
     VariablesOption,
     flag_fault,
     launch_variables,
-    whole_number,
 )
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
+from shardwise.config.arguments import whole_number
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy

@@ -15,10 +15,10 @@ from shardwise.cli.options import (
     missing_flag,
     refuse_options,
     used,
-    whole_number,
     with_options,
 )
 from shardwise.cli.output import emit_json, note, show
+from shardwise.config.arguments import whole_number
 from shardwise.config.files import SUFFIXES, check_writable_ending, is_folder, is_table_file
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError

@@ -10,9 +10,9 @@ import typer
 
 from shardwise import units
 from shardwise.cli.help import INPUT, OUTPUT
-from shardwise.config.base import MISSING, MOST
+from shardwise.config.base import MISSING
 from shardwise.config.strategy_fields import SHORT_NAMES
-from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.errors import Fault, InputError
 
 COMMAND_LINE = "command line"
 """Source of faults of flags."""
@@ -223,50 +223,6 @@ def missing_flag(flag: str, problem: str | None = None) -> InputError:
     if problem is None:
         problem = MISSING.get(SHORT_NAMES.get(flag, flag), "is missing: set it")
     return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
-
-
-def one_of(flag: str, text: str, allowed: tuple[str, ...]) -> str:
-    """Read one of some words, in any case."""
-    known = {word.lower(): word for word in allowed}
-    word = known.get(text.strip().lower())
-    if word is None:
-        problem = allowed_words(text, allowed)
-        raise flag_fault(flag, text, problem)
-    return word
-
-
-def whole_number(flag: str, text: str | None) -> int | None:
-    """Read a whole number of at least 1; None without a value."""
-    if text is None:
-        return None
-    number = units.read_whole(text) or 0
-    if number < 1:
-        raise flag_fault(flag, text, "must be a whole number of at least 1")
-    return number
-
-
-def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
-    """Read whole numbers: one, a list, or a range such as 64..512, which doubles."""
-    found: list[int] = []
-    for part in text.split(","):
-        low, dots, high = part.partition("..")
-        numbers = [count_of(flag, low)]
-        last = count_of(flag, high) if dots else numbers[0]
-        if last < numbers[0]:
-            raise flag_fault(flag, part, "a range goes from a number to a larger one")
-        while numbers[-1] * 2 <= last:
-            numbers.append(numbers[-1] * 2)
-        found += numbers
-    return tuple(dict.fromkeys(found))
-
-
-def count_of(flag: str, text: str) -> int:
-    """Read a whole number from 1 to `MOST`."""
-    number = whole_number(flag, text)
-    assert number is not None  # noqa: S101 - there is a text
-    if number > MOST:
-        raise flag_fault(flag, text, f"must be at most {MOST}")
-    return number
 
 
 def launch_variables(texts: Sequence[str]) -> dict[str, str]:

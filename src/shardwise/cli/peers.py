@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
@@ -19,6 +18,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import Stopwatch, log, show
 from shardwise.cli.recipes import Chosen
 from shardwise.cli.reference import case_of
+from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -69,7 +69,7 @@ def command(
     """
     if reference is not None:
         known_reference(reference, "reference", ("calculon",))
-        inputs = Inputs(model=model, system=system, strategy=strategy, flags=flags, run={})
+        inputs = Inputs(model=model, system=system, strategy=strategy, fields=flags, run={})
         _show_calculon(inputs, rank, json=json, output=output)
         return 0
     watch = Stopwatch()

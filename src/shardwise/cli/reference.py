@@ -3,51 +3,26 @@
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import Inputs
 from shardwise.cli.flags import strategy_of
 from shardwise.cli.output import emit_json, note
+from shardwise.config.inputs import Inputs
 from shardwise.errors import InputError
-from shardwise.interop.amped.translation import (
-    AmpedCase,
-    amped_case,
-    amped_case_of_parameters,
-    amped_case_with,
-)
-from shardwise.interop.calculon.translation import CalculonCase, calculon_case
-from shardwise.interop.nersc.translation import NerscCase, nersc_case
-
-Case = CalculonCase | NerscCase | AmpedCase
+from shardwise.interop import references
+from shardwise.interop.amped.translation import AmpedCase
+from shardwise.interop.calculon.translation import CalculonCase
+from shardwise.interop.nersc.translation import NerscCase
+from shardwise.interop.references import Case
 
 _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 
 
 def case_of(reference: str, inputs: Inputs) -> Case:
-    """Translate the inputs for another model.
-
-    Calculon reads a strategy file without flags itself, since it may be in its own format; AMPeD
-    reads its own configuration, with the flags over it.
-    """
-    model, system, strategy, flags = inputs.model, inputs.system, inputs.strategy, inputs.flags
-    if reference == "amped" and inputs.config is not None:
-        config = inputs.config
-        words: dict[str, Any] = {"rows": config.row_names(), "source": config.source}
-        if not inputs.changed:
-            return amped_case_of_parameters(config.read_values(), fill=True, **words)
-        read = strategy_of(strategy, flags)
-        return amped_case_with(
-            config.read_values(), model, system, read, changed=inputs.changed, **words
-        )
-    if reference != "calculon":
-        read, source = strategy_of(strategy, flags), strategy or "strategy"
-        if reference == "nersc":
-            return nersc_case(model, system, read, source=source)
-        return amped_case(model, system, read, source=source)
-    if strategy is not None and not flags:
-        return calculon_case(model, system, strategy)
-    return calculon_case(model, system, strategy_of(strategy, flags), source=strategy or "")
+    """Translate the inputs for another model; faults name the strategy file or the flags."""
+    if inputs.fields:
+        strategy_of(inputs.strategy, inputs.fields)
+    return references.case_of(reference, inputs)
 
 
 def texts_of(case: Case) -> dict[str, str]:
@@ -62,12 +37,10 @@ def texts_of(case: Case) -> dict[str, str]:
 
 def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> int:
     """Print the statistics of another model under its own names; exit code 1 if infeasible."""
-    record = case.answer()
-    statistics = record.keys() - {"infeasible", "message"}
-    if ops and statistics:
-        record["layers"] = case.layers()
-    if "infeasible" in record and "message" in record and (json or output is not None):
-        note(record["message"])
+    found = references.estimated(_NAMES[type(case)], case, layers=ops)
+    record = found.to_dict()
+    if found.message is not None and (json or output is not None):
+        note(found.message)
     if output is not None:
         emit_json(record, output)
     if json:
@@ -76,13 +49,13 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
         tables = _tables(_NAMES[type(case)])
         if isinstance(case, CalculonCase):
             tables.print_question(case)
-        if statistics:
-            tables.print_statistics({name: record[name] for name in record if name in statistics})
-        if "message" in record:
-            tables.print_refusal(record["message"])
-        if "layers" in record:
-            tables.print_layers(record["layers"])
-    return 1 if "infeasible" in record else 0
+        if found.statistics:
+            tables.print_statistics(found.statistics)
+        if found.message is not None:
+            tables.print_refusal(found.message)
+        if found.layers is not None:
+            tables.print_layers(found.layers)
+    return 0 if found.infeasible is None else 1
 
 
 def show_despite(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import Inputs, read_inputs, system_or_config
+from shardwise.cli.amped import read_inputs, show_imported, system_or_config
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
@@ -22,10 +22,8 @@ from shardwise.cli.options import (
     SystemOrNone,
     flag_fault,
     missing_flag,
-    one_of,
     refuse_options,
     used,
-    whole_number,
     with_options,
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
@@ -42,10 +40,13 @@ from shardwise.cli.space import (
     field_pairs,
 )
 from shardwise.config import files
+from shardwise.config.arguments import one_of, whole_number
+from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
+from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
@@ -224,7 +225,7 @@ class SearchOptions:
         axes = () if self.axes is None else tuple(axis.strip() for axis in self.axes.split(","))
         if (self.plot is not None or self.report is not None) and not (axes or self.levels):
             axes = ("tp", "pp")
-        numbers = {"top": whole_number("top", self.top), "jobs": whole_number("jobs", self.jobs)}
+        numbers = {name: whole_number(name, getattr(self, name)) for name in ("top", "jobs")}
         return {
             **used(self, *names),
             **{name: number for name, number in numbers.items() if number is not None},
@@ -236,6 +237,11 @@ class SearchOptions:
             "counts": self.counts,
             "bounds": not self.no_bounds,
         }
+
+    def for_reference(self) -> dict[str, Any]:
+        """Arguments of the search of another model."""
+        numbers = {name: whole_number(name, getattr(self, name)) for name in ("top", "jobs")}
+        return numbers | {"save": self.save, "axes": self.axes}
 
     def without(self, names: Collection[str]) -> dict[str, Any]:
         """Return all other options."""
@@ -328,22 +334,29 @@ def command(
         entered |= {name: value for name, value in run.items() if name != "tokens"}
         entered |= {name: value for name, value in flags.items() if name != "dtype"}
         refuse_options(_NO_EFFECT, recipe=recipe, strategy=strategy, **entered, **{"for": launcher})
-        case = chosen.model, system_or_config(chosen.model, chosen.system)
-        named = _named(case, reference), case[1]
         training = training_run(run)
-        days = {"tokens": None if training is None else training.tokens}
-        theirs_too = {"dtype": flags.get("dtype"), "count": count, **days, **shown}
-        found = _search_reference(reference, named, of, wanted, theirs, **theirs_too)
-        return 0 if found or ok_if_none else 1
+        work: dict[str, Any] = {"gpus": of.gpus, "gbs": of.gbs, "dtype": flags.get("dtype")}
+        theirs_too = ReferenceQuery(
+            model=_named(chosen.model, reference),
+            system=system_or_config(chosen.model, chosen.system),
+            count=count,
+            tokens=None if training is None else training.tokens,
+            **work,
+            **wanted.for_reference(),
+        )
+        from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
+
+        found = search_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
+        return 0 if count or found["best"] or ok_if_none else 1
     theirs.refuse_others(_NEEDS_REFERENCE)
     inputs = read_inputs(
         chosen.model, chosen.system, strategy=chosen.strategy, flags={}, run=run, searched=True
     )
-    work = inputs.question() | chosen.question(launcher)
+    question = inputs.question() | chosen.question(launcher)
     query = _Query(
         model=inputs.model,
         system=inputs.system,
-        space=of.read(flags | theirs.fields(), work),
+        space=of.read(flags | theirs.fields(), question),
         launcher=launcher,
         also=chosen.launch_record(),
         inputs=inputs,
@@ -362,11 +375,11 @@ def command(
     return query.search(wanted, training_run(inputs.run), ok_if_none=ok_if_none)
 
 
-def _named(case: tuple[str | Model, str], reference: str) -> str:
+def _named(model: str | Model, reference: str) -> str:
     """The model as another model of performance reads it: by name or file."""
-    if isinstance(case[0], Model):
+    if isinstance(model, Model):
         raise flag_fault("reference", reference, "has no effect on a launch file")
-    return case[0]
+    return model
 
 
 def _check_output(output: str | None) -> None:
@@ -374,42 +387,6 @@ def _check_output(output: str | None) -> None:
         files.check_output_path(output)
     elif output is not None:
         files.check_writable_ending(output)
-
-
-def _search_reference(
-    reference: str,
-    case: tuple[str, str],
-    of: SpaceOptions,
-    wanted: SearchOptions,
-    theirs: ReferenceOptions,
-    *,
-    dtype: str | None,
-    count: bool,
-    tokens: float | None,
-    json: bool,
-    output: str | None,
-) -> bool:
-    """Search or count the space of another model; return whether there is an answer."""
-    from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
-
-    record = search_reference(
-        reference,
-        case,
-        theirs,
-        gpus=of.gpus,
-        gbs=of.gbs,
-        dtype=dtype,
-        top=whole_number("top", wanted.top),
-        save=wanted.save,
-        axes=wanted.axes,
-        plot=wanted.plot,
-        jobs=whole_number("jobs", wanted.jobs),
-        count=count,
-        tokens=tokens,
-        json=json,
-        output=output,
-    )
-    return count or bool(record["best"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,7 +442,7 @@ class _Query:
             if explained is not None:
                 _print_explanation(explained)
             print_search(found)
-            self.inputs.show_imported()
+            show_imported(self.inputs)
 
         more = dict(self.also) | self.inputs.imported_record()
         more |= {"explanation": explained.to_dict()} if explained else {}

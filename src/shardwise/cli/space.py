@@ -274,18 +274,28 @@ class ReferenceOptions:
         others = {"layers": self.layers, "mbs_break": self.mbs_break}
         refuse_options(problem, **others, method=self.method, domain=self.domain)
 
-    def entered(self) -> dict[str, dict[str, object]]:
-        """Options by the model that they are for, with switches that were turned off as words."""
+    def entered(self) -> dict[str, object]:
+        """Options that not all models have, with switches that were turned off as words."""
         return {
-            "calculon": {
-                "tp_overlap": self.tp_overlap,
-                "no_tp_overlap": "true" if self.no_tp_overlap else None,
-                "dp_overlap": None if self.dp_overlap is None else str(self.dp_overlap).lower(),
-                "fused_activation": self.fused,
-                "mbs_break": self.mbs_break,
-            },
-            "nersc": {"method": self.method, "domain": self.domain},
-            "amped": {},
+            "tp_overlap": self.tp_overlap,
+            "no_tp_overlap": "true" if self.no_tp_overlap else None,
+            "dp_overlap": None if self.dp_overlap is None else str(self.dp_overlap).lower(),
+            "fused_activation": self.fused,
+            "mbs_break": self.mbs_break,
+            "method": self.method,
+            "domain": self.domain,
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the search of another model."""
+        return {
+            "layers": self.layers,
+            "tp_overlap": self.tries_tp_overlap,
+            "dp_overlap": self.dp_overlap,
+            "fused_activation": self.fused,
+            "mbs_break": self.mbs_break,
+            "method": self.method,
+            "domain": self.domain,
         }
 
 
@@ -304,9 +314,7 @@ def read_space(
         Fields that a recipe sets.
     """
     fields = _with_tp_exchange(fields)
-    space = load_space(path, {})
-    rest = {n: value for n, value in (work or {}).items() if n not in space.model_fields_set}
-    fields = rest | dict(fields)
+    space = load_space(path, {}, work)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
 
 

@@ -12,7 +12,6 @@ from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.launch import note_left_out
-from shardwise.cli.nersc import NerscQuery, sweep_nersc
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
@@ -24,7 +23,6 @@ from shardwise.cli.options import (
     positive_number,
     refuse_options,
     used,
-    whole_number,
     with_options,
 )
 from shardwise.cli.output import (
@@ -37,6 +35,7 @@ from shardwise.cli.output import (
     show,
 )
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
+from shardwise.cli.search_reference import sweep_nersc
 from shardwise.cli.space import (
     AllowOption,
     DomainOption,
@@ -53,11 +52,13 @@ from shardwise.cli.space import (
     read_space,
 )
 from shardwise.config import files
+from shardwise.config.arguments import whole_number
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
 from shardwise.interop.nersc.results import is_results_file
 from shardwise.interop.translation import known_reference
+from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
@@ -238,16 +239,20 @@ def command(
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        case = {"model": str(chosen.model), "system": ",".join(map(str, names)), "top": options.top}
         query = replace(
-            _reference_query(theirs, flags, **case),
+            _reference_query(
+                theirs,
+                flags,
+                model=str(chosen.model),
+                system=",".join(map(str, names)),
+                top=options.top,
+            ),
             vary=_varied(vary or ()),
             together=together,
-            plot=plot,
             tokens=positive_number("tokens", tokens, ", as in 1e12"),
-            large=large,
         )
-        return 0 if sweep_nersc(query, json=json, output=output)["best"] or ok_if_none else 1
+        found = sweep_nersc(query, plot=plot, large=large, json=json, output=output)
+        return 0 if found or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
         return _list_figures([System.load(name) for name in names], json=json, output=output)
@@ -260,7 +265,7 @@ def command(
     if not searched:
         refuse_options(_NEEDS_SEARCH, **asdict(options), **{"for": launcher})
         fields = merge_fields(flags, fix=fixed_fields)
-        fields = _not_varied(dict(inputs.flags) | chosen.fields(fields), varied) | fields
+        fields = _not_varied(dict(inputs.fields) | chosen.fields(fields), varied) | fields
         arguments = {"strategy": _one_strategy(chosen.strategy, fields)}
     else:
         if not sensitivity:
@@ -341,12 +346,12 @@ def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict
 
 def _reference_query(
     theirs: ReferenceOptions, flags: Mapping[str, Any], **case: str | None
-) -> NerscQuery:
+) -> ReferenceQuery:
     """The searches of another model, of which NERSC's has sweeps."""
     known_reference(theirs.reference or "", "reference", ("nersc",))
     known = ("gpus", "global_batch_size", "dtype")
     refuse_options(_NO_EFFECT, **{name: v for name, v in flags.items() if name not in known})
-    return NerscQuery(
+    return ReferenceQuery(
         model=case["model"] or "",
         system=case["system"] or "",
         gpus=flags.get("gpus"),

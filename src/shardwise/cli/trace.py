@@ -13,10 +13,10 @@ from shardwise.cli.options import (
     StrategyOption,
     SystemArgument,
     refuse_options,
-    whole_number,
 )
 from shardwise.cli.output import Stopwatch, emit_json, log, note
 from shardwise.cli.recipes import Chosen
+from shardwise.config.arguments import whole_number
 from shardwise.report.trace import check_trace_file, is_snapshot_file, trace
 
 _NO_EFFECT = "has no effect without --output"

@@ -1,8 +1,7 @@
 """`shardwise validate`."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -10,23 +9,15 @@ from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JsonFlag,
     OutputOption,
-    flag_fault,
     missing_flag,
-    one_of,
     refuse_options,
     with_options,
 )
 from shardwise.cli.output import Stopwatch, check_different_files, log, show
-from shardwise.errors import Fault, InputError
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
-from shardwise.validate.measured.predict import Prediction
-from shardwise.validate.measured.run import Grade, Run
-from shardwise.validate.measured.statistics import ReferencePrediction
-from shardwise.validate.measured.store import load_runs, read_runs
 
 _RUNS = "runs"
 _KERNELS = "kernels"
-_KINDS = ("dense", "moe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +147,10 @@ def _validate_kernels(
         kernel_scores,
         save_rows,
     )
+    from shardwise.validate.suites import NO_FOLDER  # noqa: PLC0415
 
     if data is None:
-        problem = "is missing: set it to a folder with gemm.parquet, collective.csv.gz, ..."
-        raise missing_flag("data", problem)
+        raise missing_flag("data", NO_FOLDER)
     if rows and not json and output is None:
         raise missing_flag("rows", "needs --json or --output; for a table of rows use --out FILE")
     check_different_files(output=output, out=out)
@@ -185,32 +176,17 @@ def _validate_runs(
     options: RunOptions, *, data: str | None, rows: bool, json: bool, output: str | None
 ) -> int:
     """Predict measured training runs, those of the catalog or of a file."""
-    from shardwise.validate.measured.predict import predict_runs  # noqa: PLC0415 - slow to import
-    from shardwise.validate.measured.scoreboard import scoreboard  # noqa: PLC0415 - slow to import
+    from shardwise.validate.suites import validate_suite  # noqa: PLC0415 - slow to import
 
-    texts = [] if options.grade is None else options.grade.split(",")
-    grades = [one_of("grade", text, get_args(Grade)) for text in texts]
-    kind = None if options.kind is None else one_of("kind", options.kind, _KINDS)
     if options.plot is not None:
         from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
 
         check_chart_file(options.plot)
     watch = Stopwatch()
-    runs = load_runs() if data is None else read_runs(data)
-    if options.source is not None and not any(_is_of(run, options.source) for run in runs):
-        of_data = "" if data is None else f" --data {data}"
-        problem = f"matches no source; to list them: shardwise validate runs{of_data}"
-        raise flag_fault("source", options.source, problem)
-    predictions = predict_runs(runs)
-    selected = [p for p in predictions if _is_selected(p, grades, kind, options.source)]
-    if not selected:
-        raise InputError(
-            Fault(source=data or _RUNS, problem="has no runs of that grade, kind and source")
-        )
-    log.info("predicted %d runs in %s", len(predictions), watch)
-    # The baseline uses all runs: the runs of one source alone have none.
-    others = _other_models(selected) if options.references else None
-    board = scoreboard(selected, among=predictions, references=others)
+    selection: dict[str, Any] = {"grade": options.grade, "kind": options.kind}
+    selection |= {"source": options.source, "references": options.references}
+    board = validate_suite("runs", data=data, **selection)
+    log.info("predicted %d runs in %s", len(board.rows), watch)
 
     def tables() -> None:
         from shardwise.report.tables.measured import print_runs  # noqa: PLC0415 - slow to import
@@ -223,30 +199,3 @@ def _validate_runs(
 
         write_charts(board, options.plot)
     return 0
-
-
-def _other_models(predictions: Sequence[Prediction]) -> Mapping[str, Sequence[ReferencePrediction]]:
-    """Predictions of other models for the same runs."""
-    from shardwise.validate.references import references  # noqa: PLC0415 - slow to import
-
-    watch = Stopwatch()
-    found = references(predictions)
-    log.info("evaluated the other models in %s", watch)
-    return found
-
-
-def _is_selected(
-    prediction: Prediction, grades: Sequence[str], kind: str | None, source: str | None
-) -> bool:
-    run = prediction.run
-    return (
-        (not grades or run.grade in grades)
-        and (kind is None or run.kind == kind)
-        and (source is None or _is_of(run, source))
-    )
-
-
-def _is_of(run: Run, source: str) -> bool:
-    """Whether a text is in what names the source of a run, in any case."""
-    origin = f"{run.study}\n{run.source.title}\n{run.source.ref}"
-    return source.lower() in origin.lower()

@@ -31,6 +31,17 @@ class Readers(Protocol):
     def fetched_model(self, name: str, /) -> Mapping[str, object] | None:
         """Return the config.json of an owner/name on the Hugging Face hub; None if it is none."""
 
+    def brought(
+        self, model: str, system: Any, strategy: Any, fields: Mapping[str, Any], /, **words: Any
+    ) -> object | None:
+        """Return the `Inputs` of a file with model, system and strategy; None for another file."""
+
+    def brings_system(self, model: str, /) -> bool:
+        """Return whether a model is a file with a system, too."""
+
+    def reference_estimate(self, name: str, inputs: Any, /, *, layers: bool) -> object:
+        """Return the answer of another model, a `ReferenceEstimate`."""
+
 
 _providers: list[Callable[[], Readers]] = []
 

@@ -5,10 +5,13 @@ A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from shardwise.analysis.reference_results import ReferenceEstimate
 from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
+from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.readers import Kind
 from shardwise.config.stack import Stack
@@ -188,6 +191,29 @@ def fetched_model(name: str) -> Mapping[str, object] | None:
     from shardwise.interop.huggingface import hub  # noqa: PLC0415 - slow to import
 
     return hub.fetch_config(name) if hub.is_hub_id(name) else None
+
+
+def brought(
+    model: str, system: Any, strategy: Any, fields: Mapping[str, Any], /, **words: Any
+) -> Inputs | None:
+    """Return model, system and strategy of an AMPeD configuration; None for another file."""
+    from shardwise.interop.amped import inputs  # noqa: PLC0415 - slow to import
+
+    return inputs.brought(model, system, strategy, fields, **words)
+
+
+def brings_system(model: str) -> bool:
+    """Return whether a model is an AMPeD configuration, which has a system, too."""
+    from shardwise.interop.amped import inputs  # noqa: PLC0415 - slow to import
+
+    return inputs.is_configuration(model)
+
+
+def reference_estimate(name: str, inputs: Inputs, *, layers: bool) -> ReferenceEstimate:
+    """Return the answer of another model."""
+    from shardwise.interop import references  # noqa: PLC0415 - slow to import
+
+    return references.estimated(name, references.case_of(name, inputs), layers=layers)
 
 
 def _format_of(data: Mapping[str, object]) -> FileFormat | None:

@@ -33,11 +33,11 @@ PLAIN: Mapping[str, object] = {
 REFERENCES = ("calculon", "nersc", "amped")
 
 
-def known_reference(name: str, field: str, known: Sequence[str] = REFERENCES) -> str:
+def known_reference(name: object, field: str, known: Sequence[str] = REFERENCES) -> str:
     """Return the name of a predecessor, or raise an `InputError`."""
-    word = name.strip().lower()
+    word = name.strip().lower() if isinstance(name, str) else ""
     if word not in known:
-        problem = allowed_words(word, known)
+        problem = allowed_words(name, known)
         raise InputError(Fault.of(field, name, problem))
     return word
 

@@ -13,12 +13,13 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import Optimizer
+from shardwise.config.inputs import read_inputs
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_input import StrategyLike
+from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.system import Price, Site, System, SystemLike
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.errors import Fault, InputError
@@ -48,22 +49,24 @@ class TrainingRun(ConfigBase):
 
 def estimate_training_time(
     model: ModelLike,
-    system: SystemLike,
+    system: SystemLike | None = None,
     strategy: StrategyLike | None = None,
     *,
-    tokens: float | str,
+    tokens: float | str | None = None,
     reliability: Reliability | Mapping[str, object] | str | Path | None = None,
     site: Site | Mapping[str, object] | None = None,
+    rows: Mapping[str, str] | None = None,
     **fields: Unpack[StrategyKeywords],
 ) -> TrainingTime:
     """Estimate how long a training run takes, what it costs, and what it loses to failures.
 
     Parameters
     ----------
-    model, system, strategy, **fields
+    model, system, strategy, rows, **fields
         As for `estimate`.
     tokens
-        Tokens to train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``.
+        Tokens to train on: a number, or text such as ``"300B"`` or ``"1.4 trillion"``; by default
+        those of the AMPeD configuration that `model` is.
     reliability
         Failure rates, and the times of checkpoints and restarts; unknown by default.
     site
@@ -89,9 +92,12 @@ def estimate_training_time(
     >>> run.steps, run.tokens, run.co2_kg, run.goodput
     (23842, 100000595968, None, None)
     """
-    run = TrainingRun.load({"tokens": tokens, "site": site, "reliability": reliability})
-    the_model, the_system = Model.load(model), System.load(system)
-    found = with_training(estimate(the_model, the_system, strategy, **fields), the_system, run)
+    named = {} if tokens is None else {"tokens": tokens}
+    inputs = read_inputs(model, system, strategy, fields, run=named, rows=rows)
+    run = TrainingRun.load({**inputs.run, "site": site, "reliability": reliability})
+    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    step = estimate(the_model, the_system, strategy_of(inputs.strategy, inputs.fields))
+    found = with_training(step, the_system, run)
     assert found.whole_run is not None  # noqa: S101 - set by `with_training`
     return found.whole_run
 

@@ -42,7 +42,7 @@ SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
     ),
 }
 
-# Of the command line alone: collections of rows, shipped or in files, with their own scoreboards.
+# Collections of rows, shipped or in files, with their own scoreboards.
 COLLECTIONS = {
     "runs": "1,853 published training runs: step time and peak memory, or rows of your own",
     "kernels": "your tables of measured kernels and collectives, set by --data",

@@ -78,6 +78,8 @@ def unit_letters(value: object) -> str:
 
 
 TABLES_NAME = "lookup_tables.json"
+ROWS = {"transformer": CATEGORIES[0], "accelerator": CATEGORIES[-1]}
+"""Categories that look up a row of a table, by AMPeD's names of the rows in its summary."""
 _TABLE_NAMES = ("accelerator_specifications", "transformer_network_parameters")
 
 Tables = Mapping[str, Any]
@@ -137,8 +139,7 @@ class AmpedConfig:
 
     def row_names(self) -> dict[str, str]:
         """Rows of the network and of the accelerator, by AMPeD's names in its summary."""
-        known = {"transformer": CATEGORIES[0], "accelerator": CATEGORIES[-1]}
-        return {name: self.rows[place] for name, place in known.items() if place in self.rows}
+        return {name: self.rows[place] for name, place in ROWS.items() if place in self.rows}
 
     def __contains__(self, name: str) -> bool:
         return name in self.parameters

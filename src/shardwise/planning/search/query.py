@@ -106,10 +106,14 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def load_space(
-    space: Space | Mapping[str, object] | str | Path | None, fixed: Mapping[str, object]
+    space: Space | Mapping[str, object] | str | Path | None,
+    fixed: Mapping[str, object],
+    work: Mapping[str, object] | None = None,
 ) -> Space:
-    """Read a space; `fixed` overrides some of its fields."""
+    """Read a space; `fixed` overrides some of its fields, and it those of `work`."""
     declared = Space() if space is None else Space.load(space)
+    rest = {n: v for n, v in (work or {}).items() if n not in declared.model_fields_set}
+    declared = declared.fixed(rest, source="search") if rest else declared
     overrides = {name: value for name, value in fixed.items() if value is not None}
     return declared.fixed(overrides, source="search") if overrides else declared
 

@@ -5,14 +5,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, TypedDict, Unpack, overload
 
+from shardwise.analysis.reference_results import Reference, ReferenceSearch
+from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_search, space_for
+from shardwise.planning.references.run import reference_search, refuse_ours
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -42,9 +45,31 @@ from shardwise.planning.training_time import TrainingRun
 _log = logging.getLogger("shardwise.search")
 
 
+class ReferenceOptions(TypedDict, total=False):
+    """Arguments of the search of another model."""
+
+    gpus: int | str | Sequence[int]
+    gbs: int | str | Sequence[int]
+    dtype: str
+    top: int
+    layers: bool
+    save: str | Path
+    progress: Progress
+    axes: Sequence[str]
+    jobs: int
+    tp_overlap: bool
+    dp_overlap: bool
+    fused_activation: bool | Literal["both"]
+    mbs_break: bool
+    method: str | Sequence[str]
+    domain: int | str | Sequence[int]
+    tokens: float | str
+
+
+@overload
 def search(
     model: ModelLike,
-    system: SystemLike,
+    system: SystemLike | None = None,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     objective: str | None = None,
@@ -64,12 +89,53 @@ def search(
     counts: bool = False,
     bounds: bool = True,
     launcher: str | None = None,
+    reference: None = None,
     **fixed: Unpack[SpaceKeywords],
-) -> SearchResult:
+) -> SearchResult: ...
+
+
+@overload
+def search(
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike] | None = None,
+    *,
+    reference: Reference,
+    **fixed: Unpack[ReferenceOptions],
+) -> ReferenceSearch: ...
+
+
+def search(
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike] | None = None,
+    space: Space | Mapping[str, Any] | str | Path | None = None,
+    *,
+    objective: str | None = None,
+    top: int | None = None,
+    all_variants: bool = False,
+    pareto: str | None = None,
+    axes: Sequence[str] = (),
+    levels: bool = False,
+    max_memory: float | str | None = None,
+    reserve: float | str = 0.0,
+    progress: Progress | None = None,
+    jobs: int | None = None,
+    backend: str = "loky",
+    save: str | Path | None = None,
+    save_all: bool = False,
+    run: TrainingRun | Mapping[str, Any] | None = None,
+    counts: bool = False,
+    bounds: bool = True,
+    launcher: str | None = None,
+    reference: Reference | None = None,
+    **fixed: Any,
+) -> SearchResult | ReferenceSearch:
     """Find the best ways to run a model on a system.
 
     Parameters
     ----------
+    model, system
+        Config objects, catalog names or files. An AMPeD configuration as `model` also brings
+        system, accelerators, batch and types.
     space
         A `Space`, its fields as a mapping, or a file; by default the practical space. Where nothing
         fits, the search tries offload, too.
@@ -77,7 +143,7 @@ def search(
         What to optimize: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the default where
         steps differ in tokens) or ``tokens_per_dollar``.
     top
-        How many plans to return.
+        How many plans to return; 10 by default.
     all_variants
         Whether every strategy is a plan of its own. By default a plan stands for all strategies of
         its layout (tp, pp, cp, ep, dp, vpp, micro-batch and recompute) that are within 0.5 % of
@@ -115,15 +181,19 @@ def search(
     launcher
         A launcher of `export`: the space has its stack unless it names one, and plans that the
         launcher cannot express are left out of the results.
+    reference
+        Search the space of another model by its own formulas: ``calculon``, ``nersc`` or ``amped``.
     **fixed
         Fields that override those of `space`: ``gpus=512, gbs=1024, tp=[4, 8]``. They are those of
-        `Strategy`, and `scope` and `batch` of `Space`.
+        `Strategy`, and `scope` and `batch` of `Space`. With `reference`: `gpus`, `gbs`, `dtype` and
+        `layers` (figures of each operation of the best); for Calculon `tp_overlap`, `dp_overlap`,
+        `fused_activation` and `mbs_break`, for NERSC's model `method`, `domain` and `tokens`.
 
     Returns
     -------
     SearchResult
         The best plans in `best`, counts and rejections; `help(shardwise.SearchResult)` lists its
-        fields.
+        fields. With `reference` a `ReferenceSearch`.
 
     Raises
     ------
@@ -142,8 +212,28 @@ def search(
         levels=levels, save_all=save_all, all_variants=all_variants, counts=counts, bounds=bounds
     )
     check_function("progress", progress)
-    the_model, the_system = Model.load(model), System.load(system)
-    the_space = load_space(space, fixed)
+    if reference is not None:
+        refuse_ours(
+            space=(space, None),
+            objective=(objective, None),
+            all_variants=(all_variants, False),
+            pareto=(pareto, None),
+            levels=(levels, False),
+            max_memory=(max_memory, None),
+            reserve=(reserve, 0.0),
+            backend=(backend, "loky"),
+            save_all=(save_all, False),
+            run=(run, None),
+            counts=(counts, False),
+            bounds=(bounds, True),
+            launcher=(launcher, None),
+        )
+        fields = None if isinstance(axes, tuple) and not axes else axes
+        theirs = {"top": top, "axes": fields, "save": save, "progress": progress}
+        return reference_search(reference, model, system, theirs | {"jobs": jobs} | fixed)
+    inputs = read_inputs(model, system, None, {}, searched=True)
+    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    the_space = load_space(space, fixed, inputs.question())
     target = None if launcher is None else launcher_of(launcher)
     the_space = the_space if target is None else space_for(target, the_space)
     the_run = None if run is None else TrainingRun.load(run)
@@ -156,7 +246,7 @@ def search(
         objective=objective,
         max_memory=max_memory,
         reserve=reserve,
-        top=top,
+        top=10 if top is None else top,
         lines=not all_variants,
         front=pareto,
         axes=axes,
@@ -183,28 +273,26 @@ def search(
     misfits = complete and total.evaluated and not total.feasible
     wider = the_space.with_offload(the_system) if misfits else None
     if wider is not None:
-        again = search(
-            the_model,
-            the_system,
-            wider,
-            objective=objective,
-            top=top,
-            pareto=pareto,
-            axes=() if levels else axes,
-            levels=levels,
-            max_memory=max_memory,
-            reserve=reserve,
-            progress=progress,
-            jobs=jobs,
-            backend=backend,
-            save=save,
-            save_all=save_all,
-            run=the_run,
-            all_variants=all_variants,
-            counts=counts,
-            bounds=bounds,
-            launcher=launcher,
-        )
+        again_with: dict[str, Any] = {
+            "objective": objective,
+            "top": top,
+            "pareto": pareto,
+            "axes": () if levels else axes,
+            "levels": levels,
+            "max_memory": max_memory,
+            "reserve": reserve,
+            "progress": progress,
+            "jobs": jobs,
+            "backend": backend,
+            "save": save,
+            "save_all": save_all,
+            "run": the_run,
+            "all_variants": all_variants,
+            "counts": counts,
+            "bounds": bounds,
+            "launcher": launcher,
+        }
+        again: SearchResult = search(the_model, the_system, wider, **again_with)
         more = tuple(n for n in OFFLOADS if getattr(wider, n) != getattr(the_space, n))
         elapsed_s = time.perf_counter() - started
         return again.model_copy(update={"widened": more, "elapsed_s": elapsed_s})

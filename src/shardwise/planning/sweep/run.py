@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
@@ -32,7 +33,7 @@ _MOST_TOGETHER = 2_000
 
 def sweep(
     model: ModelLike,
-    system: SystemLike | Sequence[SystemLike],
+    system: SystemLike | Sequence[SystemLike] | None = None,
     space: Space | Mapping[str, Any] | str | Path | None = None,
     *,
     vary: Mapping[str, Any] | None = None,
@@ -53,7 +54,8 @@ def sweep(
     Parameters
     ----------
     system
-        One system, or several to sweep one after the other.
+        One system, or several to sweep one after the other. An AMPeD configuration as `model` also
+        brings system, accelerators, batch and types.
     space
         The space to search at every point: a `Space`, its fields, or a file.
     vary
@@ -109,8 +111,10 @@ def sweep(
             raise InputError(Fault(source="sweep", field="reoptimize", problem="needs sensitivity"))
     again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
-    the_model = Model.load(model)
-    several: Any = system if isinstance(system, (list, tuple)) else [system]
+    inputs = read_inputs(model, system, strategy, {}, searched=True)
+    the_model = Model.load(inputs.model)
+    named = inputs.system
+    several: Any = named if isinstance(named, (list, tuple)) else [named]
     systems = [System.load(one) for one in several]
     if not systems:
         raise InputError(Fault(source="system", problem="is missing: name one or more"))
@@ -122,7 +126,9 @@ def sweep(
     work: Work
     target = None if launcher is None else launcher_of(launcher)
     if strategy is None:
-        declared = load_space(space, fixed)
+        varied = {axis.name for axis in axes}
+        question = {n: v for n, v in inputs.question().items() if n not in varied}
+        declared = load_space(space, fixed, question)
         declared = declared if target is None else space_for(target, declared)
         query = SweepQuery(
             space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve

@@ -25,6 +25,8 @@ MODULES = {
     "LargestModel": "search",
     "NearestPlan": "search",
     "RecipeEstimate": "estimate",
+    "ReferenceEstimate": "reference",
+    "ReferenceSearch": "reference",
     "SearchResult": "search",
     "SweepPoint": "sweep",
     "SweepResult": "sweep",

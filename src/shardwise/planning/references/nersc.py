@@ -1,6 +1,5 @@
-"""`search` and `sweep --reference nersc`: searches by NERSC's model, one for each point."""
+"""NERSC's search space, one search for each point."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -8,35 +7,25 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from shardwise.cli.options import (
-    count_of,
-    flag_fault,
-    missing_flag,
-    one_of,
-    refuse_options,
-    whole_numbers,
-)
-from shardwise.cli.output import (
-    Bar,
-    check_different_files,
-    check_size,
-    log,
-    note,
-    progress_bar,
-    show,
-)
 from shardwise.config import files
+from shardwise.config.arguments import count_of, one_of, whole_numbers
 from shardwise.config.strategy import Strategy
-from shardwise.errors import allowed_words
+from shardwise.config.system import System, SystemLike
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
-from shardwise.interop.nersc.results import is_results_file, rows_of, write_grid, write_results
+from shardwise.interop.nersc.results import is_results_file, write_results
 from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
+from shardwise.planning.references.query import (
+    TOP,
+    Progress,
+    ReferenceQuery,
+    log,
+    required,
+)
 from shardwise.planning.sweep.values import AxisValue, parse_values
 
-_NEEDS_SEARCH = "needs a search; --count only counts"
 _DTYPES = ("fp16", "bf16")
-_TOP = 10
 _METHOD = "1d"
 """As in NERSC's scripts."""
 _S_PER_DAY = 86_400.0
@@ -47,32 +36,6 @@ FIGURES = (
     *("ib_bandwidth", "ib_eff", "ib_latency", "nic_factor"),
 )
 """Figures of its systems that a sweep may vary, in the units of its files."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NerscQuery:
-    """Searches of NERSC's model, as entered: lists stand for one search per combination."""
-
-    model: str
-    system: str
-    gpus: str | None
-    gbs: str | None
-    dtype: str | None
-    method: str | None
-    domain: str | None
-    top: int | None = None
-    save: str | None = None
-    plot: str | None = None
-    layers: bool = False
-    count: bool = False
-    vary: Mapping[str, str] | None = None
-    """Values by figure, or by several figures joined by "+"."""
-    together: bool = False
-    """Advance all varied figures together."""
-    tokens: float | None = None
-    """Tokens to train on; each configuration gets the days that takes."""
-    large: bool = False
-    """Whether any number of points may be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,24 +64,17 @@ class _Point:
         return {"method": self.method, "gpus": self.gpus, "global_batch": batch, "domain": domain}
 
 
-def search_nersc(query: NerscQuery) -> dict[str, Any]:
-    """Search or count every point; write the files that were requested; return the record.
+def search_nersc(query: ReferenceQuery) -> dict[str, Any]:
+    """Search or count every point; write files of results; return the record.
 
     One search has its own figures at the top of the record; of several, `searches` has them, and
     `best` the best of each.
     """
-    if query.count:
-        refuse_options(_NEEDS_SEARCH, layers=query.layers, save=query.save, plot=query.plot)
     if query.dtype is not None and Strategy.validated({"dtype": query.dtype}).dtype not in _DTYPES:
         problem = f"NERSC's model has 2 bytes per element; allowed: {', '.join(_DTYPES)}"
-        raise flag_fault("dtype", query.dtype, problem)
-    model, points = model_for_nersc(query.model), _points(query)
-    check_size(len(points), large=query.large or query.vary is None)
+        raise InputError(Fault.of("dtype", query.dtype, problem))
+    model, points = model_for_nersc(query.model), points_of(query)
     saved = _files(query.save, points)
-    if query.plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-        check_chart_file(query.plot)
     if query.count:
         counts = [nersc.count(model, **point.limits) for point in points]
         searches = [p.place | {"candidates": n} for p, n in zip(points, counts, strict=True)]
@@ -127,15 +83,6 @@ def search_nersc(query: NerscQuery) -> dict[str, Any]:
     for path, group in saved.items():
         write_results(path, [searches[position] for position in group])
         log.info("wrote %s", path)
-    if query.plot is not None:
-        from shardwise.report.charts.nersc import write_charts  # noqa: PLC0415 - slow
-
-        if any(search["best"] for search in searches):
-            axes = {name: [one[name] for one in searches] for name in query.vary or ()}
-            write_charts(rows_of(searches), query.plot, axes=axes)
-            log.info("wrote %s", query.plot)
-        else:
-            note(f"not written: {query.plot}: nothing is feasible")
     if len(points) == 1 and query.vary is None:
         return searches[0]
     record = {"searches": searches, "candidates": sum(one["candidates"] for one in searches)}
@@ -153,24 +100,26 @@ def _place(search: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _searched(
-    model: NerscModel, points: Sequence[_Point], query: NerscQuery
+    model: NerscModel, points: Sequence[_Point], query: ReferenceQuery
 ) -> Iterator[dict[str, Any]]:
-    with progress_bar("searches" if len(points) > 1 else "candidates") as bar:
-        for number, point in enumerate(points):
-            progress = partial(_advance, bar) if bar is not None and len(points) == 1 else None
-            top = query.top or _TOP
-            result = nersc.search(model, point.system, **point.limits, top_n=top, progress=progress)
-            yield point.place | _record(model, point, result, query)
-            if bar is not None and len(points) > 1:
-                bar(number + 1, len(points), "")
+    report = query.progress
+    for done, point in enumerate(points, 1):
+        inside = None
+        if report is not None and len(points) == 1:
+            inside = partial(_advance, report)
+        top = query.top or TOP
+        result = nersc.search(model, point.system, **point.limits, top_n=top, progress=inside)
+        yield point.place | _record(model, point, result, query)
+        if report is not None and len(points) > 1:
+            report(done, len(points), None)
 
 
-def _advance(bar: Bar, done: int, total: int) -> None:
-    bar(done, total, "")
+def _advance(report: Progress, done: int, total: int) -> None:
+    report(done, total, None)
 
 
 def _record(
-    model: NerscModel, point: _Point, result: SearchResult, query: NerscQuery
+    model: NerscModel, point: _Point, result: SearchResult, query: ReferenceQuery
 ) -> dict[str, Any]:
     best = []
     for found in result.best:
@@ -203,14 +152,13 @@ def _reason(result: SearchResult, point: _Point) -> str:
     return f"no degrees divide {total}, heads, embedding and depth with shards of 128 or more"
 
 
-def _points(query: NerscQuery) -> list[_Point]:
+def points_of(query: ReferenceQuery) -> list[_Point]:
     """All combinations: systems first, then methods, domains, varied figures, GPUs last."""
-    names = [name.strip() for name in query.system.split(",") if name.strip()]
-    systems = {name: system_for_nersc(name) for name in dict.fromkeys(names)}
+    systems = {name: system_for_nersc(one) for name, one in _systems(query.system).items()}
     texts = (query.method or _METHOD).split(",")
     methods = dict.fromkeys(one_of("method", text, METHODS) for text in texts)
-    counts = whole_numbers("gpus", _required("gpus", query.gpus))
-    batch = count_of("gbs", _required("gbs", query.gbs))
+    counts = whole_numbers("gpus", required("gpus", query.gpus))
+    batch = count_of("gbs", required("gbs", query.gbs))
     domains: tuple[int | None, ...] = (None,)
     if query.domain is not None:
         domains = whole_numbers("domain", query.domain)
@@ -229,10 +177,16 @@ def _points(query: NerscQuery) -> list[_Point]:
     ]
 
 
-def _required(flag: str, value: str | None) -> str:
-    if value is None:
-        raise missing_flag(flag)
-    return value
+def _systems(system: Any) -> dict[str, SystemLike]:
+    """Systems by name, as entered where they are names or files."""
+    found: dict[str, SystemLike] = {}
+    for one in system if isinstance(system, (list, tuple)) else [system]:
+        if isinstance(one, (str, Path)):
+            names = [name.strip() for name in str(one).split(",")]
+            found |= {name: name for name in names if name}
+        else:
+            found[System.load(one).name] = one
+    return found
 
 
 def _varied(vary: Mapping[str, str], *, together: bool) -> list[dict[str, AxisValue]]:
@@ -242,17 +196,17 @@ def _varied(vary: Mapping[str, str], *, together: bool) -> list[dict[str, AxisVa
         for name in names.split("+"):
             if name not in FIGURES:
                 problem = f"no such figure; {allowed_words(name, FIGURES)}"
-                raise flag_fault("vary", name, problem)
+                raise InputError(Fault.of("vary", name, problem))
         axes[names] = parse_values(names, text, None)
         plain = next((value for value in axes[names] if not value.factor), None)
         if "+" in names and plain is not None:
             problem = f"{names}: several figures need factors, as in 2x"
-            raise flag_fault("vary", plain.label, problem)
+            raise InputError(Fault.of("vary", plain.label, problem))
     if not together:
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     if len({len(values) for values in axes.values()}) > 1:
         counts = ", ".join(f"{name} {len(values)}" for name, values in axes.items())
-        raise flag_fault("zip", counts, "all figures need as many values")
+        raise InputError(Fault.of("zip", counts, "all figures need as many values"))
     return [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
 
 
@@ -275,7 +229,7 @@ def _changed(
     return NerscSystem.validated(changed.to_dict() | fields, source="vary")
 
 
-def _files(save: str | None, points: Sequence[_Point]) -> dict[str, list[int]]:
+def _files(save: str | Path | None, points: Sequence[_Point]) -> dict[str, list[int]]:
     """Files of results and the positions of their searches.
 
     A file of NERSC's has one system and one method; several have their names before the ending.
@@ -283,60 +237,20 @@ def _files(save: str | None, points: Sequence[_Point]) -> dict[str, list[int]]:
     if save is None:
         return {}
     if not is_results_file(save):
-        raise flag_fault("save", save, "NERSC's results are .npy files")
+        raise InputError(Fault.of("save", save, "NERSC's results are .npy files"))
     groups: dict[tuple[str, str], list[int]] = {}
     for position, point in enumerate(points):
         groups.setdefault((point.name, point.method), []).append(position)
     path = Path(save)
-    named = {save: next(iter(groups.values()))}
+    named = {str(save): next(iter(groups.values()))}
     if len(groups) > 1:
         endings = [f"-{files.entry_name(name)}-{method}" for name, method in groups]
         names = [str(path.with_name(f"{path.stem}{end}{path.suffix}")) for end in endings]
         named = dict(zip(names, groups.values(), strict=True))
     if len(named) < len(groups):
-        raise flag_fault("save", save, "two systems have the same name; search them apart")
+        raise InputError(
+            Fault.of("save", save, "two systems have the same name; search them apart")
+        )
     for name in named:
         files.check_output_path(name)
     return named
-
-
-def print_nersc(record: Mapping[str, Any]) -> None:
-    """Print one search with its ten best, or several with the best of each."""
-    from shardwise.report.tables.nersc import (  # noqa: PLC0415 - slow to import
-        print_configurations,
-        print_layers,
-        print_searches,
-    )
-
-    if "searches" in record:
-        print_searches(record["searches"], record["elapsed_s"])
-        return
-    summary = f"NERSC's space of {record['method']}, domains of {record['domain']}: "
-    summary += f"{record['candidates']:,} candidates"
-    if "feasible" in record:
-        summary += f"; {record['feasible']:,} are feasible, found in {record['elapsed_s']:.2f} s"
-    if "reason" in record:
-        summary += f"\n{record['reason']}"
-    best = record.get("best", [])
-    print_configurations(best, summary)
-    for entry in best:
-        if "layers" in entry:
-            print_layers(entry["layers"])
-
-
-def sweep_nersc(query: NerscQuery, *, json: bool, output: str | None) -> Mapping[str, Any]:
-    """Search at every value of the varied figures; print and return the record."""
-    check_different_files(output=output, plot=query.plot)
-    grid = output if output is not None and is_results_file(output) else None
-    if grid is not None:
-        files.check_output_path(grid)
-        output = None
-    started = time.perf_counter()
-    record = search_nersc(query)
-    record |= {"reference": "nersc", "elapsed_s": time.perf_counter() - started}
-    if grid is not None:
-        write_grid(grid, record.get("searches", [record]))
-        log.info("wrote %s", grid)
-    if grid is None or json:
-        show(lambda: record, lambda: print_nersc(record), json=json, output=output)
-    return record

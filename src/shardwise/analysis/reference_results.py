@@ -1,0 +1,68 @@
+"""Results of other models, Calculon, NERSC's model and AMPeD, under their own names."""
+
+from typing import Any, Literal
+
+from shardwise.analysis import Result
+from shardwise.shown import Brief
+
+Reference = Literal["calculon", "nersc", "amped"]
+
+
+class ReferenceEstimate(Brief, Result):
+    """What another model says of one strategy, under its own names and in its own units.
+
+    Examples
+    --------
+    >>> from shardwise import estimate
+    >>> run = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag"}
+    >>> found = estimate("gpt3-175b", "calculon-a100-80g", run, reference="calculon")
+    >>> found.reference, len(found.statistics), found.infeasible
+    ('calculon', 96, None)
+    """
+
+    reference: Reference
+    """The other model."""
+    statistics: dict[str, Any]
+    """Its statistics by name; none where it refuses the run."""
+    infeasible: str | None = None
+    """Why it refuses the run, in its own word; None if it does not."""
+    message: str | None = None
+    """Why it refuses the run, in a sentence."""
+    layers: list[dict[str, Any]] | None = None
+    """Its figures by operation or layer, with `operations`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``estimate --reference NAME --json`` prints."""
+        others = {"infeasible": self.infeasible, "message": self.message, "layers": self.layers}
+        return self.statistics | {name: v for name, v in others.items() if v is not None}
+
+
+class ReferenceSearch(Brief, Result):
+    """The best of another model's own search space, by its own formulas.
+
+    Examples
+    --------
+    >>> from shardwise import search
+    >>> found = search("gpt3-175b", "nersc-b200", reference="nersc", gpus=64, gbs=64, top=1)
+    >>> found.reference, found.feasible > 0, found.best[0]["config"]["tp"] > 1
+    ('nersc', True, True)
+    """
+
+    reference: Reference
+    """The other model."""
+    candidates: int
+    """Size of its search space; of all searches together."""
+    feasible: int
+    """How many of the candidates are feasible."""
+    best: list[dict[str, Any]]
+    """The best, best first, under its names; of several searches, the best of each."""
+    searches: list[dict[str, Any]] | None = None
+    """Several searches, one for each number of GPUs, system, method or domain."""
+    elapsed_s: float
+    """Time of the search."""
+    record: dict[str, Any]
+    """All that it returns, under the names of ``search --reference NAME --json``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``search --reference NAME --json`` prints."""
+        return dict(self.record)
