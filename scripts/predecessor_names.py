@@ -2,7 +2,7 @@
 
 `python scripts/predecessor_names.py calculon=GIT_DIR simumax=GIT_DIR fsdp-ilp=GIT_DIR` reads
 clones of the three tools and writes tests/data/predecessor_names.yaml. Names of tools that were
-not read stay as they are: those of NERSC and AMPeD are kept by hand.
+not read stay as they are: those of NERSC and AMPeD are edited by hand.
 """
 
 import ast

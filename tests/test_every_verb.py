@@ -13,7 +13,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from shardwise import Model, Strategy, System, cli
+from shardwise import Model, Strategy, System, cli, estimate
 from shardwise.cli import VERBS, run, streams
 from shardwise.config.files import write_mapping
 from shardwise.interop.launch import LaunchPlan
@@ -41,6 +41,7 @@ COMMANDS = {
     "stacks": "nemo-2025",
     "convert": "own.yaml",
     "schema": "recipe",
+    "show": "saved.json",
 }
 CODES = {"explore": 2, "calibrate": 2}
 RECIPE = {
@@ -72,6 +73,8 @@ def folder(tmp_path_factory):
     write_mapping(folder / "recipe.yaml", RECIPE)
     (folder / "train.sh").write_text(TRAIN, encoding="utf-8")
     (folder / "run.log").write_text(LOG)
+    saved = estimate("megatron-126m", "h100-sxm", gpus=8, gbs=8).to_dict()
+    write_mapping(folder / "saved.json", saved | {"model": NAME})
     return folder
 
 

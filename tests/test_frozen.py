@@ -113,6 +113,10 @@ def results(tmp_path_factory):
         shardwise.largest_model(SYSTEM, gpus=1, seq_len=512, count=1, **FEW),
         shardwise.estimate_recipe("llama3-405b-h100-1024-bf16"),
         shardwise.diagnose(str(script), SYSTEM, log=str(log), changes=0),
+        shardwise.estimate(
+            "gpt3-175b", "nersc-b200", RUN | {"gpus": 64, "dtype": "fp16"}, reference="nersc"
+        ),
+        shardwise.search("gpt3-1t", "nersc-b200", reference="nersc", gpus=256, gbs=64, top=1),
         shardwise.Space(gpus=[8], gbs=8, tp="1..8"),
         shardwise.Strategy(**RUN),
         shardwise.Reliability(node_mtbf=1e6, restart_time=60, checkpoint_time=60),

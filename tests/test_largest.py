@@ -39,6 +39,8 @@ HERE = {f"offload_{part}": False for part in ("weights", "activations", "optimiz
 # What decides whether anything fits: enough where the best strategy is not looked at.
 FEW = {
     "placement": "tp-cp-dp-pp",
+    "cp": 1,
+    "stage_layers": "none",
     "tp_overlap": "stack",
     "dp_overlap": True,
     "fused_activation": False,

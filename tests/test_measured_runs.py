@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise import InputError
+from shardwise.config.plain import as_json
 from shardwise.validate.measured.run import Run, RunFault
 from shardwise.validate.measured.store import load_runs, pack, read_runs, shipped, unpack
 
@@ -123,7 +124,7 @@ def test_packing_loses_nothing(some):
     packed = pack(some)
     expected = [row for group in ("g", "h 1") for row in some if row["group"] == group]
     found = sorted(unpack(packed), key=lambda row: row["group"])
-    assert json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+    assert as_json(found, sort_keys=True) == as_json(expected, sort_keys=True)
     assert pack(unpack(packed)) == packed
 
 

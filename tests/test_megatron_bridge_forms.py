@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from shardwise import InputError, Model
 from shardwise.errors import Fault
+from shardwise.frozen import frozen
 from shardwise.interop.launch import LaunchText
 from shardwise.interop.launchers import recognised_launcher
 from shardwise.interop.megatron_bridge import LAUNCHER
@@ -249,7 +250,7 @@ def test_adapters(value: Any, model: str, fields: Fields, left: Any) -> None:
     """Modules that are some of a part of a layer only are listed."""
     found, notes = read_adapters(value, Model.load(model))
     assert found == fields
-    assert [note.value for note in notes] == ([left] if left else [])
+    assert [note.value for note in notes] == ([frozen(left)] if left else [])
 
 
 def test_options_without_effect() -> None:

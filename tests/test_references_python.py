@@ -159,7 +159,7 @@ def test_a_configuration_alone_is_searched_and_swept(shardwise):
     _, out, _ = shardwise("search", CONFIG, *_flags(layout), "--top", 1, "--json")
     expected = json.loads(out)
     assert found.best[0].step_time_s == expected["best"][0]["step_time_s"]
-    assert found.space["gpus"] == [1536]
+    assert found.space["gpus"] == (1536,)
     swept = sweep(CONFIG, vary={"hbm.bandwidth": "1x,2x"}, **layout)
     assert swept.points[0].best[0].step_time_s == found.best[0].step_time_s
     fewer = sweep(CONFIG, vary={"gpus": "768,1536"}, **layout)

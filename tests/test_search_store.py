@@ -105,7 +105,7 @@ def test_a_row_is_the_estimate_of_its_candidate(everything):
     strategy = _candidates().strategies(np.array([row["candidate"]])).strategy(0)
     one = estimate(samples.model(), machine(), strategy)
     words = one.strategy | {"stack": row["stack"]}
-    told = {n: " ".join(v) if isinstance(v, list) else v for n, v in words.items()}
+    told = {n: " ".join(v) if isinstance(v, tuple) else v for n, v in words.items()}
     assert {name: row[name] for name in told} == told
     assert row["step_time_s"] == one.step_time_s
     assert row["tokens_per_s_per_gpu"] == one.tokens_per_s_per_gpu

@@ -150,7 +150,7 @@ class Comparison(Charted, Framed, Result):
         for one in self.asked:
             if not len(one.values) == len(one.given) == len(names):
                 problem = f"must have a value for each of the {len(names)} scenarios"
-                yield Fault(field=f"asked: {one.field}", problem=problem)
+                yield Fault(field=f"asked.{one.field}", problem=problem)
         for scenario in self.scenarios:
             yield from part_faults("scenarios: time_s", scenario.time_s, TIME_PARTS)
 

@@ -1,8 +1,10 @@
 """Results of other models, Calculon, NERSC's model and AMPeD, under their own names."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from shardwise.analysis import Result
+from shardwise.config.plain import plain
 from shardwise.shown import Brief
 
 Reference = Literal["calculon", "nersc", "amped"]
@@ -22,19 +24,20 @@ class ReferenceEstimate(Brief, Result):
 
     reference: Reference
     """The other model."""
-    statistics: dict[str, Any]
+    statistics: Mapping[str, Any]
     """Its statistics by name; none where it refuses the run."""
     infeasible: str | None = None
     """Why it refuses the run, in its own word; None if it does not."""
     message: str | None = None
     """Why it refuses the run, in a sentence."""
-    layers: list[dict[str, Any]] | None = None
+    layers: tuple[Mapping[str, Any], ...] | None = None
     """Its figures by operation or layer, with `operations`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``estimate --reference NAME --json`` prints."""
         others = {"infeasible": self.infeasible, "message": self.message, "layers": self.layers}
-        return self.statistics | {name: v for name, v in others.items() if v is not None}
+        known = {name: value for name, value in others.items() if value is not None}
+        return dict(plain({**self.statistics, **known}))
 
 
 class ReferenceSearch(Brief, Result):
@@ -54,15 +57,15 @@ class ReferenceSearch(Brief, Result):
     """Size of its search space; of all searches together."""
     feasible: int
     """How many of the candidates are feasible."""
-    best: list[dict[str, Any]]
+    best: tuple[Mapping[str, Any], ...]
     """The best, best first, under its names; of several searches, the best of each."""
-    searches: list[dict[str, Any]] | None = None
+    searches: tuple[Mapping[str, Any], ...] | None = None
     """Several searches, one for each number of GPUs, system, method or domain."""
     elapsed_s: float
     """Time of the search."""
-    record: dict[str, Any]
+    record: Mapping[str, Any]
     """All that it returns, under the names of ``search --reference NAME --json``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``search --reference NAME --json`` prints."""
-        return dict(self.record)
+        return dict(plain(self.record))

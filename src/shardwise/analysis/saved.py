@@ -32,7 +32,7 @@ _KINDS = (
     _kind("models --largest-for", "ladder practical", "planning.search.results", "LargestModel"),
     _kind("search", "space best candidates", "planning.search.results", "SearchResult"),
     _kind("sweep", "systems axes points", "planning.sweep.results", "SweepResult"),
-    _kind("compare", "per asked scenarios", "analysis.comparison", "Comparison"),
+    _kind("compare", "per scenarios changes", "analysis.comparison", "Comparison"),
     _kind("diagnose", "measured predicted findings", "planning.diagnose.results", "Diagnosis"),
     _kind("recipes RECIPE", "recipe estimate error", "planning.recipes", "RecipeEstimate"),
 )

@@ -323,7 +323,8 @@ def command(
         theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
-        _check_output(output)
+        if output is not None:
+            files.check_writable_ending(output)
         space, training = of.read(flags | theirs.fields(), {}), training_run(run)
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()

@@ -258,6 +258,7 @@ def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
     """Each different collective: network, bandwidth of its link, and volume over time."""
     table = plain_table(
         *("collective", "axis", "group", "network", "link", "volume", "time", "volume/time"),
+        optional=("volume", "group", "link"),
         title="Collectives",
         left=2,
         notes={"link": "link: bandwidth of one accelerator, one direction"},

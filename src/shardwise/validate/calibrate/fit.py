@@ -229,7 +229,7 @@ def _present(system: System, free: Free) -> float:
     """The present figure; if it is 0, the lower bound of the fit."""
     value: Any = system
     for step in free.path:
-        inside = isinstance(value, dict | tuple)
+        inside = isinstance(value, Mapping | tuple)
         value = value[step] if inside else getattr(value, str(step))
     return max(float(value), free.low)
 
