@@ -15,7 +15,7 @@ from shardwise import (
     validate_suite,
 )
 from shardwise.config.plain import as_json
-from shardwise.planning.references.run import _OWNERS
+from shardwise.planning.references.run import OWNERS
 
 CONFIG = Path(__file__).parent.parent / "docs" / "from" / "amped" / "config.json"
 RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag", "zero": 1}
@@ -93,7 +93,7 @@ def test_the_files_and_objects_of_a_user_are_read_alike():
 
 @pytest.mark.parametrize(
     ("reference", "option"),
-    [(r, o) for r in ("calculon", "nersc", "amped") for o in _OWNERS if r not in _OWNERS[o]],
+    [(r, o) for r in ("calculon", "nersc", "amped") for o in OWNERS if r not in OWNERS[o]],
 )
 def test_an_option_of_another_model_is_refused(reference, option):
     """By its name, before any work; --plot is of the command alone."""

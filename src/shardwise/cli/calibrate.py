@@ -5,12 +5,7 @@ from typing import Annotated
 import typer
 
 from shardwise.cli.help import OUTPUT, with_help
-from shardwise.cli.options import (
-    JsonFlag,
-    SystemArgument,
-    missing_flag,
-    refuse_options,
-)
+from shardwise.cli.options import JsonFlag, SystemArgument, missing_flag, refuse_options
 from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number

@@ -6,13 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.options import (
-    flag_fault,
-    missing_flag,
-    positive_number,
-    refuse_options,
-    used,
-)
+from shardwise.cli.options import flag_fault, missing_flag, positive_number, refuse_options, used
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
 from shardwise.config.arguments import whole_number
 from shardwise.planning.cluster_choice import choose_cluster

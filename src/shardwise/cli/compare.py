@@ -7,13 +7,7 @@ import typer
 from shardwise.cli.command_line import command_line
 from shardwise.cli.help import with_help
 from shardwise.cli.launch import find_launch, launch_record
-from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
-    PlotOption,
-    ReportOption,
-    refuse_options,
-)
+from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, ReportOption, refuse_options
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
 from shardwise.planning.compare.run import compare

@@ -11,9 +11,7 @@ from urllib.parse import quote
 import typer
 
 from shardwise.cli.help import with_help
-from shardwise.cli.options import (
-    flag_fault,
-)
+from shardwise.cli.options import flag_fault
 from shardwise.cli.output import note
 from shardwise.config import files
 from shardwise.config.arguments import whole_number

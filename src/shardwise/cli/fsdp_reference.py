@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.cli.options import (
-    COMMAND_LINE,
-    flag_fault,
-)
+from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.cli.output import note, show
 from shardwise.config import files
 from shardwise.config.arguments import one_of

@@ -8,12 +8,7 @@ import typer
 from shardwise import catalog
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.launch import not_understood
-from shardwise.cli.options import (
-    JsonFlag,
-    VariablesOption,
-    flag_fault,
-    launch_variables,
-)
+from shardwise.cli.options import JsonFlag, VariablesOption, flag_fault, launch_variables
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number

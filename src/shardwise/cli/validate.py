@@ -6,13 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.cli.help import OUTPUT, with_help
-from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
-    missing_flag,
-    refuse_options,
-    with_options,
-)
+from shardwise.cli.options import JsonFlag, OutputOption, missing_flag, refuse_options, with_options
 from shardwise.cli.output import Stopwatch, check_different_files, log, show
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 

@@ -20,7 +20,7 @@ _SEARCHES: Mapping[str, Callable[[ReferenceQuery], dict[str, Any]]] = {
     "nersc": search_nersc,
     "amped": search_amped,
 }
-_OWNERS = {
+OWNERS = {
     **dict.fromkeys(("save", "plot"), ("calculon", "nersc")),
     **dict.fromkeys(("axes", "jobs", "mbs_break"), ("calculon",)),
     **dict.fromkeys(("tp_overlap", "dp_overlap", "fused_activation"), ("calculon",)),
@@ -50,7 +50,7 @@ def refuse_others(reference: str, options: Mapping[str, object]) -> None:
         )
         for name, value in options.items()
         if value is not None and value is not False
-        if reference not in (owners := _OWNERS[name.removeprefix("no_")])
+        if reference not in (owners := OWNERS[name.removeprefix("no_")])
     )
 
 
@@ -85,7 +85,7 @@ def reference_search(
     """
     name = known_reference(reference, "reference")
     query = query_of(model, system, options)
-    refuse_others(name, {option: options.get(option) for option in _OWNERS})
+    refuse_others(name, {option: options.get(option) for option in OWNERS})
     record = reference_record(name, query)
     return ReferenceSearch(
         reference=cast("Reference", record["reference"]),
