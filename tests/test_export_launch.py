@@ -226,7 +226,7 @@ WRONG_PLANS = {
     "search.json#0": "must be FILE#N",
     "search.json#-1": "must be FILE#N",
     "search.json#x": "must be FILE#N",
-    "search.json#9999999999999": "must be FILE#N",
+    "search.json#9999999999999": "must be a plan of the search, from 1 to ",
     "search.json#1000": "must be a plan of the search, from 1 to ",
     "estimate.json#2": "the file holds one estimate: use #1",
     "none.json#1": "no such file",

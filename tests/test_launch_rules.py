@@ -137,7 +137,7 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
             {"zero": 3, "offload_weights": True, "tp": 2},
             {"zero": 3, "offload_weights": True, "cp": 2},
         ),
-        ("experts_split_as_tp", EXPERTS, {"tp": 2}, {"tp": 2, "etp": 2}),
+        ("experts_split_as_tp", EXPERTS, {"tp": 2, "etp": 1}, {"tp": 2, "etp": 2}),
         ("experts_split_as_tp", EXPERTS, {"etp": 2, "dp": 2}, {"dp": 2}),
         ("fused_norm_offload", MODEL, host, {"offload_activations": True, "offload_parts": "qkv"}),
     ]

@@ -187,7 +187,7 @@ def test_words_stand_in_the_order_of_the_strategy(scaled):
     assert ordered_values("recompute", ["full", "none", "full"]) == ["none", "full"]
     assert ordered_values("tp_tier", [1, None, 0]) == [None, 0, 1]
     figure = heat_map(scaled, ("zero", "tp_regather"))
-    assert list(figure.layout.yaxis.ticktext) == ["0", "1"]
+    assert list(figure.layout.yaxis.ticktext) == ["0", "1", "2", "3"]
     assert list(figure.layout.xaxis.ticktext) == ["no", "yes"]
 
 

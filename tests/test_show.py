@@ -36,7 +36,12 @@ BAD = (None, "text", "", -1, 0, 1.5, True, [], {}, 1e308, 10**30, [1], {"a": 1},
 
 def printed(*words):
     """What a command prints."""
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(StringIO()) as out,
+        redirect_stderr(StringIO()) as err,
+    ):
+        patch.delenv("COLUMNS", raising=False)  # which xdist sets
         assert run([str(word) for word in words]) in (0, 1), err.getvalue()
     return out.getvalue()
 

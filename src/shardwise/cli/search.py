@@ -329,7 +329,8 @@ def command(
         return choose(model, space, cluster, wanted, training, ok_if_none=ok_if_none, **shown)
     cluster.check_alone()
     chosen = Chosen.of(recipe, model=model, system=system, strategy=strategy, gpus=of.gpus)
-    _check_output(output)
+    if output is not None:
+        files.check_result_ending(output)
     if reference is not None:
         entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS)
         entered |= {name: value for name, value in run.items() if name != "tokens"}
@@ -381,13 +382,6 @@ def _named(model: str | Model, reference: str) -> str:
     if isinstance(model, Model):
         raise flag_fault("reference", reference, "has no effect on a launch file")
     return model
-
-
-def _check_output(output: str | None) -> None:
-    if output is not None and files.is_table_file(output):
-        files.check_output_path(output)
-    elif output is not None:
-        files.check_writable_ending(output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

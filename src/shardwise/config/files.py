@@ -219,6 +219,14 @@ def is_table_file(path: str | Path) -> bool:
     return str(path).lower().endswith(TABLE_ENDINGS)
 
 
+def check_result_ending(path: str | Path) -> None:
+    """Raise an `InputError` as `check_writable_ending` does, but allow tables, too."""
+    if is_table_file(path):
+        check_output_path(path)
+    else:
+        check_writable_ending(path)
+
+
 def check_writable_ending(path: str | Path) -> None:
     """Raise an `InputError` if `write_mapping` cannot tell a format by the ending of a file.
 
