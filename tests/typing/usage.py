@@ -79,7 +79,7 @@ shardwise.estimat()  # type: ignore[attr-defined]  # pyright: ignore[reportAttri
 
 theirs = estimate("gpt3-175b", "nersc-b200", gpus=64, tp=8, gbs=64, reference="nersc")
 assert_type(theirs, ReferenceEstimate)
-assert_type(theirs.statistics, dict[str, Any])
+assert_type(theirs.statistics, Mapping[str, Any])
 estimate("gpt3-175b", "h100-sxm", gpus=8, gbs=8, reference="calculn")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 assert_type(estimate("config.json", rows={"accelerator": "H100 PCIe"}), Estimate)
 

@@ -59,8 +59,8 @@ class ReferenceSearch(Brief, Result):
     """How many of the candidates are feasible."""
     best: tuple[Mapping[str, Any], ...]
     """The best, best first, under its names; of several searches, the best of each."""
-    searches: tuple[Mapping[str, Any], ...] | None = None
-    """Several searches, one for each number of GPUs, system, method or domain."""
+    searches: tuple[Mapping[str, Any], ...] = ()
+    """Several searches, one for each number of GPUs, system, method or domain; none for one."""
     elapsed_s: float
     """Time of the search."""
     record: Mapping[str, Any]

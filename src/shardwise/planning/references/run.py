@@ -92,7 +92,7 @@ def reference_search(
         candidates=record["candidates"],
         feasible=record["good"] if "good" in record else record["feasible"],
         best=record["best"],
-        searches=record.get("searches"),
+        searches=record.get("searches", ()),
         elapsed_s=record["elapsed_s"],
         record=record,
     )
