@@ -52,7 +52,7 @@ def searched(model: Model, system: System, space: Space, *, jobs: int | None) ->
         "timed": getattr(found, "timed", found.feasible),
         "time_s": clock() - start,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
-        "best": [[plan.strategy, plan.step_time_s] for plan in found.best],
+        "best": [[plan.to_dict()["strategy"], plan.step_time_s] for plan in found.best],
     }
 
 

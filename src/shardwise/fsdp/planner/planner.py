@@ -160,15 +160,21 @@ class Planner:
             self._peaks[checkpointed] = LeastPeak(path=path, plan=plan)
         return self._peaks[checkpointed]
 
-    def best(self, budget_bytes: float = np.inf) -> Planned | None:
-        """The best wrapping within a budget; None if nothing fits."""
+    def best(self, budget_bytes: float = np.inf, *, share: float = 1.0) -> Planned | None:
+        """The best wrapping within a budget; None if nothing fits.
+
+        Parameters
+        ----------
+        share
+            Share of the time limit that the proof may take.
+        """
         began = perf_counter()
         best: tuple[Path, int, float] | None = None
         bound, labels = np.inf, 0
         for count, again_s in self._checkpoint_counts(budget_bytes):
             if best is not None and again_s >= best[2]:
                 break
-            left = self.seconds - (perf_counter() - began)
+            left = share * self.seconds - (perf_counter() - began)
             path = optimum(self.rules(count), budget_bytes + _BYTE, seconds=max(left, 0.0))
             labels += path.labels
             bound = min(bound, path.bound + again_s)
