@@ -283,7 +283,7 @@ def text_of(base: str, edits: list[dict[str, Any]], ending: str) -> bytes:
     text = _text(base) if is_text(base) else _written(base, edits, ending.removesuffix(".gz"))
     for edit in edits:
         if "line" in edit:
-            lines = text.splitlines(keepends=True)
+            lines = text.splitlines(keepends=True) or [""]
             at = int(len(lines) * edit["line"])
             lines[at] = edit["becomes"].replace("LINE", lines[at])
             text = "".join(lines)

@@ -137,7 +137,7 @@ def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) ->
     ):
         left_out["dp"] = degree
     for other, flag in left_out.items():
-        note(f"{other} of {source} left out: it belongs to its {flag}")
+        note(f"note: {other} of {source} left out: it belongs to its {flag}")
     return {name: value for name, value in own.items() if name not in left_out} | dict(flags)
 
 
