@@ -114,3 +114,13 @@ def test_commands_of_a_script(unit):
 
     small, large = (calls_of(partial(read, count)) for count in (200, 200 * MORE))
     assert large <= (MORE + 1) * small
+
+
+def test_a_table_of_figures_ends(shardwise, monkeypatch):
+    """Of a large config it shows the first figures, and says how many there are more."""
+    full = shardwise("models", "llama3-8b")[1]
+    monkeypatch.setattr("shardwise.report.tables.catalog._MOST_FIGURES", 5)
+    out = shardwise("models", "llama3-8b")[1]
+    assert "more figures: --json lists all" in out
+    assert "more figures" not in full
+    assert len(out.splitlines()) < len(full.splitlines())

@@ -19,6 +19,8 @@ from shardwise.report.tables.figures import host_memory_lines
 from shardwise.units import format_quantity, readable
 
 _VALUE_WIDTH = 18
+_MOST_FIGURES = 1000
+"""Figures of a config that a table shows; --json lists more."""
 # More than any accelerator has: files of other systems say so where memory is to be no limit.
 _NO_LIMIT = 2.0**50
 _THOUSAND, _GIGA, _TERA = 1e3, 1e9, 1e12
@@ -217,7 +219,8 @@ def print_figures(config: Sourced) -> None:
     table.columns[1].max_width = _VALUE_WIDTH
     notes: dict[str, int] = {}
     group = ""
-    for parent, leaf, value, source in figures_of(config):
+    every = list(figures_of(config))
+    for parent, leaf, value, source in every[:_MOST_FIGURES]:
         if parent != group:
             group = parent
             table.add_row(Text(parent, style="bold"))
@@ -225,6 +228,8 @@ def print_figures(config: Sourced) -> None:
         origin = f"{source.kind} [{number}]" if source else ""
         table.add_row(f"  {leaf}" if parent else leaf, value, Text(origin))
     show(Text(f"{config.name}: {config.description}", style="bold"), table)
+    if len(every) > _MOST_FIGURES:
+        show(Text(f"{len(every) - _MOST_FIGURES:,} more figures: --json lists all"))
     show(*map(Text, host_memory_lines(config)))
     for note, number in notes.items():
         show(Text(f"[{number}] {note}"))
