@@ -63,7 +63,7 @@ def test_shards_with_the_fp32_copy() -> None:
 
 
 def test_weights_that_are_not_released_stay_unsharded() -> None:
-    """All 2 bytes from forward to backward, and no layer beside; next to shards, in fp32 if weights
+    """All 2 bytes from forward to backward, and no other layer; next to shards, in fp32 if weights
     are gathered from these."""
     kept = held(zero=3, fsdp_reshard=False)
     assert kept.weights == pytest.approx(2 * WHOLE + 4 * WHOLE / 8)
