@@ -18,6 +18,8 @@ from calculon_runs import RUNS as CALCULON
 from fsdp_ilp_samples import CASES
 from nersc_runs import RUNS as NERSC
 
+pytest.importorskip("plotly")  # some features are charts
+
 DATA = Path(__file__).parent / "data"
 FEATURES = yaml.safe_load((DATA / "predecessor_features.yaml").read_text(encoding="utf-8"))
 STATES = ("works", "better here, because ", "gap: ", "later: ")
