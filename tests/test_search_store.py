@@ -105,8 +105,8 @@ def test_a_row_is_the_estimate_of_its_candidate(everything):
     strategy = _candidates().strategies(np.array([row["candidate"]])).strategy(0)
     one = estimate(samples.model(), machine(), strategy)
     words = one.strategy | {"stack": row["stack"]}
-    told = {n: " ".join(v) if isinstance(v, tuple) else v for n, v in words.items()}
-    assert {name: row[name] for name in told} == told
+    expected = {n: " ".join(v) if isinstance(v, tuple) else v for n, v in words.items()}
+    assert {name: row[name] for name in expected} == expected
     assert row["step_time_s"] == one.step_time_s
     assert row["tokens_per_s_per_gpu"] == one.tokens_per_s_per_gpu
     assert row["reserved_bytes"] == one.memory_bytes.reserved
