@@ -165,7 +165,7 @@ BAD = [
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
     (
         (*MAIN_JOB, "--gbs", 127),
-        "a multiple of dp x micro_batch_size = 4 x 1 = 4; nearest: 124, 128",
+        "dp x micro_batch_size = 4 x 1 = 4; nearest: 124, 128",
     ),
     ((*MAIN_JOB, "--tp", "x"), "--tp: 'x': must be a whole number"),
     ((*MAIN_JOB, "--tpp", 8), "no such option: --tpp"),
