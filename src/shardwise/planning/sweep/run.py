@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Literal, Unpack, overload
 
 from shardwise.analysis.reference_results import ReferenceSearch
 from shardwise.config.inputs import read_inputs
@@ -233,9 +233,9 @@ def sweep(
     return result if target is None else exportable_sweep(result, target, the_model, systems)
 
 
-def _canonical(reoptimize: bool | None, fields: SpaceKeywords) -> bool | None:
+def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
     """The value of `reoptimize`, also under its old name, which is removed from the fields."""
-    old = cast("dict[str, Any]", fields).pop("reoptimise", None)
+    old: bool | None = fields.pop("reoptimise", None)
     if old is not None and reoptimize is not None:
         raise InputError(Fault(source="sweep", field="reoptimise", problem="is set twice"))
     return reoptimize if old is None else old
