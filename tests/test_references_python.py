@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from calculon_runs import RUNS as CALCULON
 from shardwise import (
     InputError,
     convert,
@@ -108,9 +109,23 @@ def test_a_run_without_a_type_has_one_that_the_system_has(reference):
     found = estimate("gpt3-175b", system, **run | {"recompute": "none"}, reference=reference)
     named = estimate("gpt3-175b", system, **RUN | {"recompute": "none"}, reference=reference)
     assert found == named
+    best = search("gpt3-175b", system, gpus=64, gbs=64, top=1, reference=reference)
+    expected = search(
+        "gpt3-175b", system, gpus=64, gbs=64, top=1, reference=reference, dtype="fp16"
+    )
+    assert best.best == expected.best
     if reference != "nersc":  # it has one rate of matrix products for both types
         with pytest.raises(InputError, match="bf"):
             estimate("gpt3-175b", system, **run | {"dtype": "bf16"}, reference=reference)
+
+
+def test_a_search_of_calculon_uses_a_type_of_its_system():
+    """The only one that a system file has."""
+    system = dict(CALCULON["systems"]["a100_80g"])
+    system |= {unit: {"bfloat16": system[unit]["float16"]} for unit in ("matrix", "vector")}
+    model = CALCULON["models"]["megatron-126M"]
+    found = search(model, system, gpus=2, gbs=4, reference="calculon")
+    assert found.best[0]["execution"]["datatype"] == "bfloat16"
 
 
 def test_the_files_and_objects_of_a_user_are_read_alike():
