@@ -66,8 +66,9 @@ def effective(model: Model, strategy: Strategy) -> dict[str, Any]:
     }
     fields["stage_layers"] = layers_on_ranks(model.depth, Table.of(model, [one]), 0)
     fields["placement"] = order_of(one)
-    if split and not overlaps_tp(one):
-        fields["tp_overlap"] = "none"
+    if split and not overlaps_tp(one):  # no option stops what overlaps in backward
+        plain = one.loaded_stack().model_copy(update={"tp_hidden": 0.0})
+        fields |= {"tp_overlap": "stack", "stack": plain.to_fields()}
     return fields | {name: None for name, without in unset.items() if without}
 
 

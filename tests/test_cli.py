@@ -163,7 +163,10 @@ BAD = [
     (("estimate", "--recipe", "nope"), "no such recipe; to list them: shardwise recipes"),
     ((*MAIN_JOB, "--tp", 3), "gpus: 64: must be a multiple of"),
     ((*MAIN_JOB, "--gpus", 96, "--tp", 48), "tp: 48: must divide the heads of the model, 64"),
-    ((*MAIN_JOB, "--gbs", 127), "--gbs: 127: must be a multiple of dp x micro_batch"),
+    (
+        (*MAIN_JOB, "--gbs", 127),
+        "dp x micro_batch_size = 4 x 1 = 4; nearest: 124, 128",
+    ),
     ((*MAIN_JOB, "--tp", "x"), "--tp: 'x': must be a whole number"),
     ((*MAIN_JOB, "--tpp", 8), "no such option: --tpp"),
     ((*MAIN_JOB, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),

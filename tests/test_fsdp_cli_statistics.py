@@ -140,6 +140,7 @@ class TestReference:
         code, out, _ = shardwise("fsdp", tiny, *words, "--units", "m1.m2,R.m7")
         assert code == 0
         assert "R by fsdp_ilp\n4 GPUs, budget 9 GiB" in out
+        assert "status    set by --units\n" in out
         assert "fw_ag" in out
         code, record = plan(tiny, *words, "--units", "m1,m1.m2,m5,m7")
         assert code == 1

@@ -66,7 +66,7 @@ def test_what_is_written_reads_back(ending: str) -> None:
         {"lora_rank": 8, "lora_parts": ["attention"]},
         {"lora_rank": 8, "lora_parts": ["mlp"]},
         {"tp": 8, "tp_overlap": "ring"},
-        {"tp": 8, "tp_overlap": "none"},
+        {"tp": 8, "stack": {"base": "megatron-bridge-2026", "tp_hidden": 0.0}},
         {"tp": 8, "stack": {"base": "megatron-bridge-2026", "gradient_dtype": "fp32"}},
         {"stack": {"base": "megatron-bridge-2026", "cuda_graphs": "full"}},
         {"zero": 3, "dp_shard": 16},

@@ -33,8 +33,9 @@ def test_deepseek_v3_of_megatron_bridge(tmp_path: Any) -> None:
     assert picked(strategy, "global_batch_size", "micro_batch_size", "seq_len") == (8192, 1, 4096)
     assert picked(strategy, "quantization", "optimizer", "zero") == ("fp8_block", "adamw-bf16", 1)
     assert strategy["recompute_parts"] == ("mla_up", "mlp")
-    assert picked(strategy, "dispatcher", "dp_overlap", "tp_overlap") == ("hybridep", False, "none")
-    assert strategy["stack"] == {"base": "megatron-bridge-2026", "vocab_multiple": 1}
+    assert picked(strategy, "dispatcher", "dp_overlap") == ("hybridep", False)
+    changed = {"vocab_multiple": 1, "tp_hidden": 0.0}
+    assert strategy["stack"] == {"base": "megatron-bridge-2026"} | changed
     loaded = Strategy(**strategy, gpus=1024).resolved(launch.model)
     assert (loaded.dp, loaded.loaded_stack().gradient_dtype) == (64, "compute")
 

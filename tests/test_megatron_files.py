@@ -11,7 +11,7 @@ import yaml
 
 from megatron_plans import architecture, effective, legal_plans
 from profiles import drawn
-from shardwise import Model, Strategy, System
+from shardwise import Model, Strategy, System, estimate
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
@@ -184,7 +184,7 @@ def fields_of(options, gpus=8):
             {"zero": 0, "dp_overlap": False, "global_batch_size": 8, "tp_exchange": "all_reduce"},
         ),
         (TINY + "--tensor-model-parallel-size 2", {"tp_exchange": "all_reduce", "gpus": 8}),
-        (TINY + "--tensor-model-parallel-size 2 --sequence-parallel", {"tp_overlap": "none"}),
+        (TINY + "--tensor-model-parallel-size 2 --sequence-parallel", {"tp_exchange": "rs_ag"}),
         (TINY + "--recompute-activations", {"recompute": "selective"}),
         (TINY + "--checkpoint-activations", {"recompute": "full"}),
         (TINY + "--activations-checkpoint-method uniform", {"recompute": "full"}),
@@ -236,6 +236,10 @@ def test_defaults_and_older_spellings(options, expected):
     ("options", "expected"),
     [
         (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none", "loss_saved_bytes": 6}),
+        (
+            TINY + "--tensor-model-parallel-size 2 --sequence-parallel",
+            {"tp_hidden": 0, "tp_backward_async": True},
+        ),
         (TINY + "--grad-reduce-in-bf16", {"gradient_dtype": "compute"}),
         (TINY.replace("--bf16", "--fp16"), {"gradient_dtype": "compute"}),
         (
@@ -405,6 +409,19 @@ def test_a_file_says_its_release_the_ranks_and_the_prediction(ending):
         assert "torchrun --nproc-per-node 8 --nnodes 3 pretrain_gpt.py" in file.text
     else:
         assert (read(file.text).strategy["gpus"], read(file.text).release) == (24, "0.19.0")
+
+
+def test_backward_overlaps_without_an_option():
+    """Forward waits; reduce-scatters of backward are behind the GEMM of the weights' gradient."""
+    plan = plan_of("llama3-8b", "h100-sxm", gpus=8, tp=4)
+    text = text_of(plan).replace("--tp-comm-overlap", "")
+    fields = read(text).strategy | {"gpus": 8}
+    plain = estimate(plan.model, plan.system, fields)
+    strict = estimate(plan.model, plan.system, fields | {"tp_overlap": "none"})
+    every = estimate(plan.model, plan.system, plan.strategy)
+    times = [one.comm_s["tp"].exposed for one in (every, plain, strict)]
+    assert times == sorted(set(times))
+    assert strict.comm_s["tp"].exposed == strict.comm_s["tp"].total
 
 
 def test_a_ring_is_written_into_a_file_and_read_from_it():

@@ -264,7 +264,7 @@ def test_convert_makes_a_table(shardwise: Any, tmp_path: Path) -> None:
     path_0 = stored(tmp_path / "instant.npy", instant)
     assert shardwise("convert", path_0, tmp_path / "instant.html")[0] == 0
     for words, told in (
-        ([path, tmp_path / "a.json"], "a search result can be written as .csv"),
+        ([path, tmp_path / "a.txt"], "a search result can be written as .csv"),
         ([path, "--rows", "pareto"], "rows: 'pareto': has no effect on a result of NERSC's search"),
         ([path, "--to", "calculon"], "has no effect on the table of a result"),
     ):

@@ -89,6 +89,15 @@ def test_results_are_written_in_its_layout(shardwise: Any, tmp_path: Path) -> No
         for rank in range(1, 1 + len(search["best"]))
     ]
     assert rows[0]["throughput"] == record["searches"][1]["best"][0]["throughput"]
+    assert shardwise("convert", path, tmp_path / "a.json")[0] == 0
+    written = json.loads((tmp_path / "a.json").read_text())
+    feasible = [search for search in record["searches"] if search["best"]]
+    assert [search["best"] for search in written["searches"]] == [s["best"] for s in feasible]
+    assert shardwise("convert", tmp_path / "a.json", tmp_path / "b.csv")[0] == 0
+    assert shardwise("convert", path, tmp_path / "c.csv")[0] == 0
+    columns = sorted(rows[0])
+    read_back = (pl.read_csv(tmp_path / name).select(columns) for name in ("b.csv", "c.csv"))
+    assert next(read_back).equals(next(read_back))
 
 
 def test_each_system_and_method_has_a_file_of_its_own(shardwise: Any, tmp_path: Path) -> None:
@@ -225,7 +234,7 @@ def test_searches_and_stored_files_have_the_same_charts(shardwise: Any, tmp_path
     memory = sum(bar["x"][1] for bar in ours["memory"]["data"])
     assert memory == pytest.approx(searches[1]["best"][0]["memory"])
     for source in (file, record):
-        assert shardwise("convert", source, tmp_path / "b.json")[0] == 2  # no table
+        assert shardwise("convert", source, tmp_path / "b.txt")[0] == 2  # no table
         out = tmp_path / f"{source.suffix[1:]}.html"
         assert shardwise("convert", source, out) == (0, "", "")
         assert "rates" in out.read_text()
@@ -288,6 +297,12 @@ def test_tokens_become_training_days(shardwise: Any, tmp_path: Path) -> None:
     grid = np.load(path)
     assert grid["hbm_capacity"].tolist() == [192, 384]  # nothing fits the first
     assert grid["days"][0] == pytest.approx(best["days"], rel=1e-12)
+    assert shardwise("convert", path, tmp_path / "grid.json")[0] == 0
+    searches = json.loads((tmp_path / "grid.json").read_text())["searches"]
+    assert searches[0]["best"] == [best]
+    assert [search["hbm_capacity"] for search in searches] == [192, 384]
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "is cut off" in shardwise("convert", path)[2]
 
 
 def test_breakdowns_are_drawn_of_any_number_of_points() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from calculon_runs import RUNS as CALCULON
 from shardwise import (
     InputError,
     convert,
@@ -15,6 +16,7 @@ from shardwise import (
     validate_suite,
 )
 from shardwise.config.plain import as_json
+from shardwise.interop.translation import REFERENCES
 from shardwise.planning.references.run import OWNERS
 
 CONFIG = Path(__file__).parent.parent / "docs" / "from" / "amped" / "config.json"
@@ -82,6 +84,48 @@ def test_a_search_is_that_of_the_command(shardwise, reference, case, options):
     expected = json.loads(out)
     assert _plain(found) | {"elapsed_s": 0} == expected | {"elapsed_s": 0}
     assert (found.candidates, _plain(found)["best"]) == (expected["candidates"], expected["best"])
+
+
+def test_a_sweep_is_that_of_the_command(shardwise):
+    """Of NERSC's model, the only one with sweeps; options of shardwise's sweep are refused."""
+    options = {"gpus": 64, "gbs": 64, "domain": [8, 64], "top": 1}
+    case = ("gpt3-175b", "nersc-b200")
+    vary = {"hbm_capacity": ["0.5x", "1x"], "hbm_bandwidth": "1x"}
+    found = sweep(*case, reference="nersc", vary=vary, **options)
+    words = ("--vary", "hbm_capacity=0.5x,1x", "--vary", "hbm_bandwidth=1x", "--json")
+    _, out, _ = shardwise("sweep", *case, *_flags(options), *words, "--reference", "nersc")
+    assert _plain(found) | {"elapsed_s": 0} == json.loads(out) | {"elapsed_s": 0}
+    assert [one["hbm_capacity"] for one in found.searches] == [96, 192] * 2
+    for name, value in {"reference": "amped", "objective": "mfu", "sensitivity": True}.items():
+        with pytest.raises(InputError) as error:
+            sweep(*case, **{"reference": "nersc", "vary": vary} | options | {name: value})
+        assert [fault.field for fault in error.value.faults] == [name]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_a_run_without_a_type_has_one_that_the_system_has(reference):
+    """A system with a rate of fp16 and none of bf16; a type that was set is not replaced."""
+    system, run = "calculon-a100-80g", {n: value for n, value in RUN.items() if n != "dtype"}
+    found = estimate("gpt3-175b", system, **run | {"recompute": "none"}, reference=reference)
+    named = estimate("gpt3-175b", system, **RUN | {"recompute": "none"}, reference=reference)
+    assert found == named
+    best = search("gpt3-175b", system, gpus=64, gbs=64, top=1, reference=reference)
+    expected = search(
+        "gpt3-175b", system, gpus=64, gbs=64, top=1, reference=reference, dtype="fp16"
+    )
+    assert best.best == expected.best
+    if reference != "nersc":  # it has one rate of matrix products for both types
+        with pytest.raises(InputError, match="bf"):
+            estimate("gpt3-175b", system, **run | {"dtype": "bf16"}, reference=reference)
+
+
+def test_a_search_of_calculon_uses_a_type_of_its_system():
+    """The only one that a system file has."""
+    system = dict(CALCULON["systems"]["a100_80g"])
+    system |= {unit: {"bfloat16": system[unit]["float16"]} for unit in ("matrix", "vector")}
+    model = CALCULON["models"]["megatron-126M"]
+    found = search(model, system, gpus=2, gbs=4, reference="calculon")
+    assert found.best[0]["execution"]["datatype"] == "bfloat16"
 
 
 def test_the_files_and_objects_of_a_user_are_read_alike():

@@ -291,6 +291,20 @@ def test_a_legal_strategy_is_held_against_the_best(shardwise):
         assert told in out
 
 
+def test_a_batch_that_no_replicas_can_share_has_a_remedy(shardwise):
+    """Batches that the message names, and the flag that it names, give plans."""
+    job = ("search", "llama3-8b", "h100-sxm", "--gpus", 56, "--fix", "tp=4,pp=2,cp=1", "--top", 1)
+    code, out, _ = shardwise(*job, "--gbs", 30)
+
+    assert code == 1
+    assert "the replicas can share --gbs 28 or 35; --batch largest takes the largest" in out
+    for batch in ("28", "35"):
+        assert shardwise(*job, "--gbs", batch)[0] == 0
+    assert shardwise(*job, "--gbs", 30, "--batch", "largest")[0] == 0
+    code, out, _ = shardwise(*job, "--gbs", 5, "--batch", "largest")
+    assert "the replicas can share --gbs 7\n" in out
+
+
 def test_an_illegal_strategy_is_told_its_rules_and_the_way_out(shardwise):
     """Exit code 1, the field, the value, what is allowed, and what to change."""
     code, out, _ = shardwise(*SMALL, *FEW, "--explain", "tp=8,mbs=3", "--fix", "tp_overlap=stack")

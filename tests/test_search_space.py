@@ -13,8 +13,10 @@ import shardwise
 from naive_search import OFFLOADS, ORDERS, TIERS, USUAL
 from profiles import examples
 from rows import each_row
-from shardwise import InputError, Model, Strategy, System
+from shardwise import InputError, Model, Stack, Strategy, System, catalog
 from shardwise.config.enums import Dispatcher
+from shardwise.parallel.constraints.options import is_recomputable
+from shardwise.parallel.constraints.software import can_run
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import SPACE_FIELDS, Space
@@ -152,6 +154,40 @@ def test_all_is_every_value_there_is():
     assert sorted(every["placement"]) == sorted(ORDERS)
 
 
+def test_all_of_a_set_is_what_recipes_use():
+    """Of recompute the sets of stacks and recipes as far as the model has them and the software
+    can run them; of offload what releases list, with activations offloaded or not."""
+    model, system = Model.load("llama3-8b"), System.load("h100-sxm")
+    used = {
+        frozenset(one)
+        for stack in catalog.names("stacks")
+        for one in Stack.load(stack).recompute_sets
+    }
+    has = {frozenset(p for p in one if is_recomputable(model, p)) for one in used} - {frozenset()}
+    space = Space(recompute_parts="all", stack="simumax").settled(model, system)
+    assert has <= {frozenset(one) for one in space.values("recompute_parts", system)}
+    space = Space(recompute_parts="all", offload_parts="all").settled(model, system)
+    stack = Stack.load(system.stack)
+    for field in ("recompute_parts", "offload_parts"):
+        values = space.values(field, system)
+        assert len(values) > 3
+        assert all(can_run(stack, field, value) for value in values)
+    assert space.values("offload_activations", system) == (False, True)
+
+
+@each_row("field", SPACE_FIELDS)
+def test_all_has_values_or_the_message_says_what_to_give(field):
+    """A field alone after --allow works, or one line has an example; no word is quoted that the
+    user did not write."""
+    try:
+        Space.validated({field: "all"})
+    except InputError as error:
+        (fault,) = error.faults
+        assert field in fault.problem
+        assert "all" not in fault.problem.replace("allowed", "").split()
+        assert not fault.has_value
+
+
 @each_row(
     ("data", "told"),
     [
@@ -165,8 +201,8 @@ def test_all_is_every_value_there_is():
         ({"tp": "0..4"}, "tp: '0..4': a range runs from a number of at least 1 up to a larger"),
         ({"tp": "1..4:0"}, "tp: '1..4:0': a range runs from a number of at least 1 up to a"),
         ({"gpus": "1..99999:1"}, "gpus: '1..99999:1': a range has at most 10000 values"),
-        ({"gpus": "all"}, "gpus: 'all': has no end: give values or a range"),
-        ({"stack": "ALL"}, "stack: 'ALL': has no end: give values or a range"),
+        ({"gpus": "all"}, "gpus: give values, as in gpus=A,B, or a range gpus=A..B"),
+        ({"stack": "ALL"}, "stack: give values, as in stack=A,B"),
         ({"zero": [0, -1]}, "zero: [0, -1]: -1: must be at least 0"),
         ({"tp_tier": "inner"}, "tp_tier: 'inner': must be a whole number"),
         ({"recompute": "ful"}, "allowed: none, selective, full; did you mean 'full'?"),

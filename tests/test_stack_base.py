@@ -8,7 +8,7 @@ import pytest
 import samples
 from parameter_samples import Written
 from rows import each_row
-from shardwise import InputError, Stack, UnknownNameError, catalog, estimate
+from shardwise import InputError, Stack, Strategy, UnknownNameError, catalog, estimate
 from shardwise.config import files
 
 BASE = "megatron-core-2025"
@@ -153,3 +153,13 @@ def test_the_schema_accepts_a_base() -> None:
     assert "base" in schema["properties"]
     assert [set(way["required"]) for way in schema["anyOf"]] == [required, {"name", "base"}]
     assert "required" not in schema
+
+
+def test_defaults_are_in_the_order_of_the_fields(written: Written) -> None:
+    """Whatever order a file has them in, and whatever the hash seed of the process is."""
+    names = [name for name in Strategy.model_fields if Strategy.model_fields[name].default == 1]
+    mine = Stack.load(
+        written("a.yaml", name="a", base=BASE, defaults=dict.fromkeys(names[::-1], 1))
+    )
+    assert len(names) > 5
+    assert list(mine.defaults) == names

@@ -15,7 +15,7 @@ from shardwise.config.base import ConfigBase
 from shardwise.config.plain import as_yaml
 from shardwise.errors import Fault, InputError
 from shardwise.interop.conversion import CONFIGS, TARGETS, convert, is_in_catalog, kind_of
-from shardwise.interop.nersc.results import is_results_file, read_results, rows_of
+from shardwise.interop.nersc.results import is_results_file, read_results, record_of, rows_of
 from shardwise.interop.registry import is_launch
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.sweep.results import SweepResult
@@ -38,6 +38,7 @@ _NOT_FOR_A_TABLE = "has no effect on the table of a result"
 _NOT_FOR_CHARTS = "has no effect on charts, which show the full result"
 _ALL_ROWS = "has no effect on a result of NERSC's search: all rows are written"
 _NO_CHARTS = "has no charts; only the results of shardwise's search and sweep have"
+_RECORDS = (".json", ".json.gz")
 _CHARTS = (".html", ".png", ".svg")
 _NOT_A_RESULT = "is for the result of a search"
 _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
@@ -63,7 +64,8 @@ def command(
         typer.Argument(
             metavar="[OUT]",
             help="File to write: .yaml, .json; for the result of a search or sweep .csv, "
-            ".csv.gz, .parquet, or .html, .png, .svg for its charts. Standard output if omitted.",
+            ".csv.gz, .parquet, or .html, .png, .svg for its charts; of NERSC's .npy .json, too. "
+            "Standard output if omitted.",
         ),
     ] = None,
     to: Annotated[
@@ -139,8 +141,11 @@ def _write_result(file: str, part: str | None, output: str | None) -> None:
             nersc_charts.write_charts(read_results(file), output)
         else:
             _write_charts(data, file, output)
+    elif stored and output is not None and output.lower().endswith(_RECORDS):
+        emit_json(record_of(read_results(file)), output)
+        return
     elif output is not None and not files.is_table_file(output):
-        endings = ", ".join((*files.TABLE_ENDINGS, *_CHARTS))
+        endings = ", ".join((*files.TABLE_ENDINGS, *_CHARTS, *(_RECORDS if stored else ())))
         problem = f"a {'sweep' if swept else 'search'} result can be written as {endings}"
         raise InputError(Fault(source=output, problem=problem))
     else:

@@ -294,7 +294,11 @@ class ConfigBase(Described):
 
     def _shown_fields(self) -> Iterable[str]:
         """Fields that `repr` shows."""
-        return (name for name in type(self).model_fields if name in self.model_fields_set)
+        return self.set_fields()
+
+    def set_fields(self) -> tuple[str, ...]:
+        """Return the names of fields that were set, in the order of their declaration."""
+        return tuple(name for name in type(self).model_fields if name in self.model_fields_set)
 
     def to_dict(self, *, units: bool = False) -> dict[str, Any]:
         """Return plain values, ready for JSON; with `units`, quantities as people write them."""

@@ -348,7 +348,7 @@ class Stack(Sourced):
         from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
         strategy = Strategy.validated(value, source="defaults")
-        return {name: getattr(strategy, name) for name in strategy.model_fields_set}
+        return {name: getattr(strategy, name) for name in strategy.set_fields()}
 
     @field_validator("grad_sync", "pipeline_grad_sync")
     @classmethod

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from shardwise.config.enums import NormPlacement, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import COLUMNS
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, allowed_words
 
 PLAIN: Mapping[str, object] = {
@@ -40,6 +42,15 @@ def known_reference(name: object, field: str, known: Sequence[str] = REFERENCES)
         problem = allowed_words(name, known)
         raise InputError(Fault.of(field, name, problem))
     return word
+
+
+def with_dtype_of(system: System, strategy: Strategy) -> Strategy:
+    """A strategy; if it names no dtype, with one that the system has a rate for."""
+    rates = system.accelerator.matrix
+    if "dtype" in strategy.model_fields_set or strategy.dtype in rates:
+        return strategy
+    dtype = next((word for word in COLUMNS["dtype"].words if word in rates), strategy.dtype)
+    return strategy.model_copy(update={"dtype": dtype})
 
 
 def unsupported_fields(

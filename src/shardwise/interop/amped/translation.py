@@ -18,6 +18,7 @@ from shardwise.interop.amped.writer import (
     model_for_amped,
     system_for_amped,
 )
+from shardwise.interop.translation import with_dtype_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +209,8 @@ def amped_case(
         If it has no word for something, or something is wrong.
     """
     loaded, machine = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
+    complete = with_dtype_of(machine, Strategy.load(strategy))
+    resolved = complete.resolved(loaded, machine.stack)
     in_words = loaded.with_attention(resolved.attention)
     parameters = model_for_amped(in_words, seq_len=resolved.seq_len, dtype=resolved.dtype)
     parameters |= system_for_amped(machine, dtype=resolved.dtype)

@@ -25,6 +25,7 @@ from shardwise.interop.calculon.files import (
     looks_like,
 )
 from shardwise.interop.calculon.writer import calculon_execution, calculon_model, calculon_system
+from shardwise.interop.translation import with_dtype_of
 from shardwise.parallel.placement import place
 
 T = TypeVar("T", bound=CalculonFile)
@@ -90,7 +91,8 @@ def calculon_case(
     else:
         loaded = Model.load(model)
         machine = System.load(system)
-        resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
+        complete = with_dtype_of(machine, Strategy.load(strategy))
+        resolved = complete.resolved(loaded, machine.stack)
         the_model = model_for_calculon(model, seq_len=resolved.seq_len)
         execution = _execution(loaded, machine, resolved, named)
     check_together(the_model, the_system, execution, source=named)

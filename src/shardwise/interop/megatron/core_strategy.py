@@ -137,8 +137,10 @@ def read_parallel(reading: CoreReading, gpus: int | None) -> None:
     _read_batch(reading, gpus)
     split = reading.flag("sequence_parallel") and tp > 1
     reading.set("tp_exchange", TpExchange.RS_AG if split else TpExchange.ALL_REDUCE)
-    if split and not reading.flag("tp_comm_overlap"):  # all-reduces are no option's
-        reading.set("tp_overlap", TpOverlap.NONE)
+    if split and not reading.flag("tp_comm_overlap"):
+        # Forward waits. Backward still gathers behind the GEMM of the input's gradient and scatters
+        # behind that of the weights' (megatron/core/tensor_parallel/layers.py), as all-reduces do.
+        reading.override("tp_hidden", 0.0)
     _read_cp(reading, cp)
     if not reading.flag("overlap_p2p_comm") and "vpp" in reading.strategy:
         reading.override("pp_hidden", 0.0)

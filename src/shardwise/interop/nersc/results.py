@@ -10,7 +10,7 @@ import pickletools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from math import prod
+from math import isnan, prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ _MOST_BYTES = 2**26
 _MOST_ITEMS = 200_000
 # Head of a file of numpy's (numpy.lib.format): these bytes, version, length, a dictionary as text.
 _MAGIC = b"\x93NUMPY"
+_STRUCTURED = re.compile(rb"\x93NUMPY.{4,6}\{'descr': \[", re.DOTALL)
 _KIND = re.compile(rb"'descr': '([^']*)'")
 # Numbers as numpy pickles them; all else than these and objects is refused.
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -65,11 +66,39 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     """
     source = str(path)
     content = files.read_bytes(path, most_bytes=_MOST_BYTES)
+    if _STRUCTURED.match(content):
+        return _records(content, source)
     stored = _unpickled(_after_head(content, source), source)
     try:
         return [row for searched in _searches(stored) for row in _rows(searched)]
     except _ShapeError as error:
         raise _fault(source, f"is no result of NERSC's search: {error}") from None
+
+
+def record_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the rows of a file as ``search --reference nersc --json`` writes a search.
+
+    Statistics are the columns from the step time on, configurations those before it.
+    """
+    searches: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        names = list(row)
+        rank, step = names.index("rank"), names.index("t") if "t" in row else len(names)
+        outcome = [name for name in ("throughput", "memory", "days") if name in row]
+        search = {"domain" if name == "nvs" else name: row[name] for name in names[:rank]}
+        entry = {
+            **{name: row[name] for name in outcome},
+            "config": {n: row[n] for n in names[rank + 1 : step] if n not in outcome},
+            "stats": {n: row[n] for n in names[step:]},
+        }
+        known = searches.setdefault(tuple(search.values()), search | {"best": []})
+        known["best"].append(entry)
+    return {
+        "reference": "nersc",
+        "candidates": None,
+        "searches": list(searches.values()),
+        "best": [search["best"][0] for search in searches.values()],
+    }
 
 
 def rows_of(searches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -134,6 +163,21 @@ def write_grid(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> None:
         table[name] = column
     np.save(content, table, allow_pickle=False)
     files.write_bytes(path, content.getvalue())
+
+
+def _records(content: bytes, source: str) -> list[dict[str, Any]]:
+    """Rows of an array that `write_grid` wrote."""
+    try:
+        table = np.load(io.BytesIO(content), allow_pickle=False)
+        rows = [tuple(zip(table.dtype.names, row, strict=True)) for row in table.tolist()]
+    except _BROKEN as error:
+        raise _fault(source, f"is cut off or no table of numbers and text: {error}") from None
+    if missing := {"nvs", "gpus", "rank"} - set(table.dtype.names):
+        raise _fault(source, f"is no result of NERSC's model: has no {', '.join(sorted(missing))}")
+    return [
+        {name: None if isinstance(value, float) and isnan(value) else value for name, value in row}
+        for row in rows
+    ]
 
 
 class _ShapeError(Exception):

@@ -32,7 +32,7 @@ from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, refuse
 from shardwise.interop.nersc import reference as nersc
 from shardwise.interop.nersc.reference import Method, NerscConfiguration, NerscModel, NerscSystem
-from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields
+from shardwise.interop.translation import PLAIN, layer_lacks, unsupported_fields, with_dtype_of
 from shardwise.parallel.placement import place
 
 _GB, _TERA = 1e9, 1e12
@@ -85,7 +85,8 @@ def nersc_case(
         If its model cannot express something, or something is wrong.
     """
     loaded, machine = Model.load(model), System.load(system)
-    resolved = Strategy.load(strategy).resolved(loaded, machine.stack)
+    complete = with_dtype_of(machine, Strategy.load(strategy))
+    resolved = complete.resolved(loaded, machine.stack)
     described = loaded.with_attention(resolved.attention)
     case = NerscCase(
         described=described,

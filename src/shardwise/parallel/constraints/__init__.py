@@ -10,7 +10,12 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.parallel.constraints.constraint import Constraint, one
+from shardwise.parallel.constraints.constraint import (
+    Constraint,
+    joined,
+    nearest_multiples,
+    one,
+)
 from shardwise.parallel.constraints.degrees import (
     AXIS_CONSTRAINTS,
     EXPERT_CONSTRAINTS,
@@ -79,7 +84,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         violated=_batch,
         problem=lambda _, __, t: (
             f"must be a multiple of dp x micro_batch_size = {one(t.dp)} x "
-            f"{one(t.micro_batch_size)} = {one(t.dp * t.micro_batch_size)}"
+            f"{one(t.micro_batch_size)} = {one(t.dp * t.micro_batch_size)}; nearest: "
+            + joined(nearest_multiples(one(t.global_batch_size), one(t.dp * t.micro_batch_size)))
         ),
     ),
     *PIPELINE_CONSTRAINTS[1:],

@@ -47,6 +47,12 @@ def one(column: Ints) -> int:
     return int(column[0])
 
 
+def nearest_multiples(number: int, unit: int) -> tuple[int, ...]:
+    """The multiples of a unit around a number that is none, without 0."""
+    below = number // unit * unit
+    return tuple(filter(None, (below, below + unit)))
+
+
 def joined(numbers: Iterable[int]) -> str:
     """Distinct numbers in ascending order, as text."""
     return ", ".join(map(str, sorted(set(numbers))))

@@ -118,8 +118,8 @@ def resolvable(before_s: float, after_s: float) -> bool:
 
 def _open_fields(strategy: Strategy, own: Strategy) -> Fields:
     """Fields that the strategy sets, without those that follow from others."""
-    names = {SHORT_NAMES.get(name, name) for name in strategy.model_fields_set} - {*_FOLLOW}
-    fields = {name: getattr(own, name) for name in names if name in COLUMNS}
+    names = [SHORT_NAMES.get(name, name) for name in strategy.set_fields()]
+    fields = {n: getattr(own, n) for n in names if n in COLUMNS and n not in _FOLLOW}
     if own.schedule in _BY_CHUNKS:
         fields.pop("schedule", None)
     if own.tp == 1:

@@ -4,11 +4,13 @@ import math
 from typing import Any
 
 from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.interop.amped import reference as amped
 from shardwise.interop.amped.inputs import configuration_of
 from shardwise.interop.amped.translation import amped_case_of_parameters, free_parameters
 from shardwise.interop.amped.writer import BITS, model_for_amped, system_for_amped
+from shardwise.interop.translation import with_dtype_of
 from shardwise.planning.references.query import TOP, ReferenceQuery, number, required
 
 _NO_LAYERS = "AMPeD's search lists no layers; use estimate --reference amped --ops"
@@ -69,13 +71,14 @@ def _scale(model: object) -> dict[str, str]:
 def _parameters(query: ReferenceQuery) -> dict[str, float]:
     """Parameters of model and system that the search does not vary."""
     model, system, dtype = query.model, query.system, query.dtype
-    kind = Strategy.validated({} if dtype is None else {"dtype": dtype}).dtype
+    strategy = Strategy.validated({} if dtype is None else {"dtype": dtype})
     config = configuration_of(model) if str(model).strip() == str(system).strip() else None
     if config is None:
+        kind = with_dtype_of(System.load(system), strategy).dtype
         return model_for_amped(model, dtype=kind) | system_for_amped(system, dtype=kind)
     case = amped_case_of_parameters(config.read_values(), fill=True, source=config.source)
     types = ("weight_precision", "activation_precision") if dtype is not None else ()
     varied = {*amped.DEGREES, "batch_size", "number_of_microbatches_per_minibatch"}
     varied |= {"samples", "number_of_batches"}
-    free = free_parameters(case.parameters) | dict.fromkeys(types, float(BITS[kind]))
+    free = free_parameters(case.parameters) | dict.fromkeys(types, float(BITS[strategy.dtype]))
     return {name: value for name, value in free.items() if name not in varied}

@@ -22,6 +22,8 @@ from shardwise.planning.search.store import check_file, streamed
 
 # Arguments by Calculon's names.
 _ARGUMENT_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}
+# Types of a search that names none, the usual one first.
+_USUAL = ("float16", "bfloat16", "float32", "float8")
 # Calculon's names by ours.
 _AXIS_OF = {
     "tp": "tensor_par",
@@ -70,7 +72,8 @@ def _search_one(query: ReferenceQuery, gpus: int) -> dict[str, Any]:
     if query.save is not None:
         check_file(query.save)
     axes = _axes(query.axes)
-    dtype = query.dtype or "fp16"
+    model, system = model_for_calculon(query.model), system_for_calculon(query.system)
+    dtype = query.dtype or next((one for one in _USUAL if one in system.matrix), _USUAL[0])
     space: dict[str, Any] = {
         "num_procs": gpus,
         "max_batch_size": number("gbs", query.gbs),
@@ -79,7 +82,6 @@ def _search_one(query: ReferenceQuery, gpus: int) -> dict[str, Any]:
         "tp_overlap": query.tp_overlap is not False,
         "dp_overlap": query.dp_overlap is not False,
     }
-    model, system = model_for_calculon(query.model), system_for_calculon(query.system)
     with _faults_by_argument(dtype):
         if query.count:
             size = calculon.count(model, system, **space)

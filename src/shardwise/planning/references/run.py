@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
+from shardwise.config.arguments import text_of
 from shardwise.config.inputs import system_of
 from shardwise.errors import Fault, refuse
 from shardwise.interop.translation import known_reference
@@ -86,7 +87,40 @@ def reference_search(
     name = known_reference(reference, "reference")
     query = query_of(model, system, options)
     refuse_others(name, {option: options.get(option) for option in OWNERS})
-    record = reference_record(name, query)
+    return _result(reference_record(name, query))
+
+
+def reference_sweep(
+    reference: object,
+    model: Any,
+    system: Any,
+    options: Mapping[str, Any],
+    *,
+    vary: Mapping[str, Any] | None,
+    together: bool,
+) -> ReferenceSearch:
+    """Search the space of NERSC's model at every value of figures of its systems.
+
+    Parameters
+    ----------
+    options
+        As for `reference_search`.
+    vary, together
+        Values by figure, or by several joined by "+"; whether all figures advance together.
+
+    Raises
+    ------
+    InputError
+        As for `reference_search`, or if the model has no sweeps.
+    """
+    name = known_reference(reference, "reference", ("nersc",))
+    query = query_of(model, system, options)
+    refuse_others(name, {option: options.get(option) for option in OWNERS})
+    values = None if vary is None else {figure: text_of(vary[figure]) or "" for figure in vary}
+    return _result(reference_record(name, replace(query, vary=values, together=together)))
+
+
+def _result(record: Mapping[str, Any]) -> ReferenceSearch:
     return ReferenceSearch(
         reference=cast("Reference", record["reference"]),
         candidates=record["candidates"],

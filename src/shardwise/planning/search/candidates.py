@@ -24,6 +24,7 @@ from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.constraints.constraint import nearest_multiples
 from shardwise.parallel.constraints.degrees import reduced_widths
 from shardwise.parallel.effects import (
     EFFECTS,
@@ -36,6 +37,7 @@ from shardwise.parallel.effects import (
 from shardwise.planning.search.layouts import groups_without, layouts_of
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 
+_BATCH_RULE = next(n for n, rule in enumerate(CONSTRAINTS) if rule.reason == "batch")
 OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOICE_FIELDS))
 
 # Other fields of a table of the values of one field.
@@ -199,6 +201,19 @@ class Candidates:
 
     def __len__(self) -> int:
         return sum(map(len, (*self.legal, *self.illegal)))
+
+    @property
+    def nearest_batches(self) -> tuple[int, ...]:
+        """Where replicas cannot share the global batch: the nearest batches that some can."""
+        near: dict[int, set[int]] = {}
+        for box in self.illegal:
+            rows = box.layouts.take(np.flatnonzero(box.broken == _BATCH_RULE))
+            batch = box.scale.global_batch_size
+            for unit in np.unique(rows.dp * rows.micro_batch_size).tolist():
+                near.setdefault(batch, set()).update(nearest_multiples(batch, unit))
+        sides = [[n for n in found if n < batch] for batch, found in near.items()]
+        found = {max(side) for side in sides if side}
+        return tuple(sorted(found | {min(n for n in near[b] if n > b) for b in near}))
 
     def number_at(self, scale: Scale) -> int:
         """Return the number of strategies of a scale."""

@@ -241,6 +241,9 @@ class SearchResult(Charted, Framed, Result):
     """Fields that were tried in full because nothing fits otherwise."""
     smallest: SmallestGpus | None = None
     """Where nothing is feasible: the smallest number of GPUs on which something is."""
+    nearest_batches: tuple[int, ...] = ()
+    """Where no strategy obeys the rules: the nearest batches of those whose replicas cannot share
+    theirs."""
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame with a row for each of `best`: strategy, rates, times, memory.

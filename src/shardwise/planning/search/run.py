@@ -331,6 +331,7 @@ def search(
         nearest=nearest_of(query, candidates, total),
         not_tried=the_space.not_tried(the_model, the_system),
         smallest=_smallest(query, the_space, rejected) if complete and not total.feasible else None,
+        nearest_batches=() if total.evaluated else candidates.nearest_batches,
     )
     if target is not None:
         result = exportable_search(result, target, the_model, the_system)

@@ -31,7 +31,6 @@ from shardwise.config.strategy_fields import (
     OFFLOADS,
     SHORT_NAMES,
     Kind,
-    StrategyField,
     names_of,
 )
 from shardwise.config.strategy_table import Table
@@ -39,6 +38,7 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
+from shardwise.planning.search.all_values import every_value, has_all, instead_of_all, presets
 from shardwise.planning.search.keywords import SpaceKeywords
 
 _RANGE = re.compile(r"(\d{1,18})\s*\.\.\s*(\d{1,18})(?:\s*:\s*(\d{1,18}))?")
@@ -93,7 +93,7 @@ def _describe(schema: dict[str, Any]) -> None:
             one = {"anyOf": [one, {"type": "string", "enum": words}]}
         items = {"anyOf": [one, text]} if numbers else one
         several = [{"type": "array", "items": items, "minItems": 1}, text, {"type": "null"}]
-        words_for_all = [{"const": "all"}] if _has_end(COLUMNS[name]) else []
+        words_for_all = [{"const": "all"}] if has_all(COLUMNS[name]) else []
         words_for_all += [{"const": _SELECTED_BY[name]}] if name in _SELECTED_BY else []
         schema["properties"][name] = title | {"anyOf": [one, *several, *words_for_all]}
     for short, name in SHORT_NAMES.items():
@@ -185,8 +185,10 @@ class Space(_Values):
     def _listed(cls, written: object, info: ValidationInfo) -> object:
         name = str(info.field_name)
         if written is None or (isinstance(written, str) and written.strip().lower() == "all"):
-            if written is not None and not _has_end(COLUMNS[name]):
-                raise ValueError("has no end: give values or a range")
+            if written is not None and not has_all(COLUMNS[name]):
+                raise InputError(
+                    Fault(field=name, problem=instead_of_all(COLUMNS[name], _SELECTED_BY.get(name)))
+                )
             return written if written is None else "all"
         if isinstance(written, str) and written.strip().lower() == _SELECTED_BY.get(name):
             return _SELECTED_BY[name]
@@ -249,6 +251,10 @@ class Space(_Values):
             defaults |= {"etp": etps} if self.etp is None else {}
         if self.recompute_parts is None:
             defaults |= self._recompute(model, system)
+        elif self.recompute_parts == "all":
+            defaults["recompute_parts"] = self._recompute_presets(model, system)
+        if self.offload_parts is not None and self.offload_activations is None:
+            defaults |= {"offload_activations": "all"} if len(system.accelerator.memory) > 1 else {}
         if self.tp_exchange == "all" or "summa" in (self.tp_exchange or ()):
             defaults |= {"tp2": "all"} if self.tp2 is None else {}
             defaults |= {"summa_panels": "all"} if self.summa_panels is None else {}
@@ -295,6 +301,15 @@ class Space(_Values):
             return {}
         every = self.values("recompute", system) or ()
         return {"recompute": tuple(one for one in every if one != Recompute.SELECTIVE)}
+
+    def _recompute_presets(self, model: Model, system: System) -> tuple[Any, ...]:
+        """What any recipe recomputes, as far as the model has it and a stack can run it."""
+        every = [*self._defaults("recompute_parts", system), *presets("recompute_parts")]
+        has = [part for part in RecomputePart if is_recomputable(model, part)]
+        own = dict.fromkeys(tuple(part for part in has if part in parts) for parts in every)
+        own.pop((), None)
+        runs = tuple(one for one in own if self._lifted or self._recomputes(model, system, one))
+        return runs or tuple(own)
 
     def _recomputes(self, model: Model, system: System, parts: tuple[RecomputePart, ...]) -> bool:
         """Whether some stack recomputes these parts of a model."""
@@ -370,7 +385,7 @@ class Space(_Values):
             return usual
         if choices is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
-        every = tries if isinstance(tries, tuple) else _every(COLUMNS[field], system)
+        every = tries if isinstance(tries, tuple) else every_value(COLUMNS[field], system)
         found = self._that_run(field, every, system)
         return tuple(sorted(found, key=lambda value: value not in usual))
 
@@ -401,7 +416,7 @@ class Space(_Values):
 
         The full scope has all that the stacks list. Any software adds the values that none can run.
         """
-        stacks, every = self.stacks(system), _every(COLUMNS[field], system)
+        stacks, every = self.stacks(system), every_value(COLUMNS[field], system)
         is_wide = getattr(self, field) is None and self.scope == FULL
         wide = every if is_wide and self._is_listed(field, system) else values
         runs = [
@@ -419,21 +434,6 @@ def _has_meaning(model: Model, system: System, field: str, value: object) -> boo
     row = {"dp": 1, "gbs": 1, "seq_len": 1, "any_software": True, field: [value]}
     faults = illegal_faults(model, system, Table.of(model, row))
     return all(fault.field != field for fault in faults.values())
-
-
-def _every(field: StrategyField, system: System | None = None) -> tuple[Any, ...]:
-    """All values of a field with finitely many, independent of the layout."""
-    if field.kind is Kind.TIER:
-        return tuple(range(len(system.network))) if system is not None else ()
-    if field.kind is Kind.FLAG:
-        return (False, True)
-    return field.role.every or (field.words if field.kind is Kind.WORD else ())
-
-
-def _has_end(field: StrategyField) -> bool:
-    """Whether `all` has a meaning."""
-    by_layout = field.role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
-    return by_layout or field.kind is Kind.TIER or bool(_every(field))
 
 
 def _items(name: str, value: object) -> Sequence[object]:

@@ -266,7 +266,7 @@ def _set_fields(strategy: StrategyLike) -> dict[str, object]:
             for name, value in strategy.items()
         }
     loaded = Strategy.load(strategy)
-    fields = {name: getattr(loaded, name) for name in loaded.model_fields_set}
+    fields = {name: getattr(loaded, name) for name in loaded.set_fields()}
     return {
         name: value for name, value in fields.items() if value is not None or name in TIER_FIELDS
     }

@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, overload
 
+from shardwise.analysis.reference_results import ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
@@ -15,8 +16,10 @@ from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.interop.launchers import launcher_of
 from shardwise.planning.exportable import exportable_sweep, space_for
+from shardwise.planning.references.run import reference_sweep, refuse_ours
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.query import load_space
+from shardwise.planning.search.run import ReferenceOptions
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
@@ -31,6 +34,7 @@ _MOST_POINTS = 100_000
 _MOST_TOGETHER = 2_000
 
 
+@overload
 def sweep(
     model: ModelLike,
     system: SystemLike | Sequence[SystemLike] | None = None,
@@ -40,15 +44,49 @@ def sweep(
     together: bool = False,
     strategy: Strategy | Mapping[str, Any] | str | Path | None = None,
     objective: str | None = None,
-    top: int = 1,
+    top: int | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     sensitivity: bool = False,
     reoptimize: bool | None = None,
     progress: Progress | None = None,
     launcher: str | None = None,
+    reference: None = None,
     **fixed: Unpack[SpaceKeywords],
-) -> SweepResult:
+) -> SweepResult: ...
+
+
+@overload
+def sweep(
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike] | None = None,
+    *,
+    vary: Mapping[str, Any] | None = None,
+    together: bool = False,
+    reference: Literal["nersc"],
+    **fixed: Unpack[ReferenceOptions],
+) -> ReferenceSearch: ...
+
+
+def sweep(
+    model: ModelLike,
+    system: SystemLike | Sequence[SystemLike] | None = None,
+    space: Space | Mapping[str, Any] | str | Path | None = None,
+    *,
+    vary: Mapping[str, Any] | None = None,
+    together: bool = False,
+    strategy: Strategy | Mapping[str, Any] | str | Path | None = None,
+    objective: str | None = None,
+    top: int | None = None,
+    max_memory: float | str | None = None,
+    reserve: float | str = 0.0,
+    sensitivity: bool = False,
+    reoptimize: bool | None = None,
+    progress: Any = None,
+    launcher: str | None = None,
+    reference: Literal["nersc"] | None = None,
+    **fixed: Any,
+) -> SweepResult | ReferenceSearch:
     """Find the best strategies for every combination of varied values.
 
     Parameters
@@ -67,7 +105,7 @@ def sweep(
     strategy
         A strategy to estimate at every point, instead of a search.
     objective, top, max_memory, reserve
-        As for `search`; `top` is per point.
+        As for `search`; `top` is per point, by default 1.
     sensitivity
         Whether to compute how the step time of the best strategy depends on every figure of the
         system.
@@ -78,6 +116,9 @@ def sweep(
         See `Progress`.
     launcher
         As for `search`; not with a fixed strategy.
+    reference
+        Another model, NERSC's, whose own space is searched at every point. `vary` names figures of
+        its systems (``"hbm_capacity": [80, 160]``), `fixed` are the options of such a `search`.
     **fixed
         Fields of the space, or of the fixed strategy: ``gpus=512, gbs=1024``, as for `search`.
 
@@ -85,6 +126,7 @@ def sweep(
     -------
     SweepResult
         The best plans of every point in `points`; `help(shardwise.SweepResult)` lists its fields.
+        With `reference` a `ReferenceSearch`.
 
     Raises
     ------
@@ -111,6 +153,19 @@ def sweep(
             raise InputError(Fault(source="sweep", field="reoptimize", problem="needs sensitivity"))
     again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
+    if reference is not None:
+        refuse_ours(
+            space=(space, None),
+            strategy=(strategy, None),
+            objective=(objective, None),
+            max_memory=(max_memory, None),
+            reserve=(reserve, 0.0),
+            sensitivity=(sensitivity, False),
+            launcher=(launcher, None),
+        )
+        theirs = {"top": top, "progress": progress, **fixed}
+        return reference_sweep(reference, model, system, theirs, vary=vary, together=together)
+    top = 1 if top is None else top
     inputs = read_inputs(model, system, strategy, {}, searched=True)
     the_model = Model.load(inputs.model)
     named = inputs.system
@@ -131,7 +186,11 @@ def sweep(
         declared = load_space(space, fixed, question)
         declared = declared if target is None else space_for(target, declared)
         query = SweepQuery(
-            space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
+            space=declared,
+            objective=objective,
+            top=top,
+            max_memory=max_memory,
+            reserve=reserve,
         )
         work = SearchWork(query, sensitivity=sensitivity, reoptimize=again)
     else:
@@ -174,9 +233,9 @@ def sweep(
     return result if target is None else exportable_sweep(result, target, the_model, systems)
 
 
-def _canonical(reoptimize: bool | None, fields: SpaceKeywords) -> bool | None:
+def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
     """The value of `reoptimize`, also under its old name, which is removed from the fields."""
-    old = cast("dict[str, Any]", fields).pop("reoptimise", None)
+    old: bool | None = fields.pop("reoptimise", None)
     if old is not None and reoptimize is not None:
         raise InputError(Fault(source="sweep", field="reoptimise", problem="is set twice"))
     return reoptimize if old is None else old

@@ -417,7 +417,7 @@ def _reference_summary(result: "FsdpIlpResult", record: Mapping[str, Any]) -> Te
         ("exposed", exposed, f"plus {compute} of compute without recompute"),
         ("peak", f"{result.peak_gib or 0.0:.4g} GiB", plain),
         ("units", str(len(result.units)), root),
-        ("status", result.status, reason),
+        ("status", "set by --units" if result.status == "given" else result.status, reason),
     ]
     return summary(rows)
 

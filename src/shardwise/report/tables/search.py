@@ -267,9 +267,20 @@ def closing(result: SearchResult) -> list[str]:
         nearest = result.nearest
         lack = f"{readable(nearest.excess_bytes, 'bytes')} of {nearest.tier}"
         lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}")
+    if result.nearest_batches:
+        lines.append(_batch_remedy(result.nearest_batches, result.space))
     if result.smallest is not None:
         lines.append(_smallest(result.smallest))
     return lines
+
+
+def _batch_remedy(batches: Sequence[int], space: Mapping[str, Any]) -> str:
+    """Flags with which replicas can share the batch."""
+    words = f"the replicas can share --gbs {' or '.join(map(str, batches))}"
+    is_open = space.get("batch") != "largest"
+    if is_open and batches[0] < max(space["global_batch_size"]):
+        words += "; --batch largest takes the largest batch that they can"
+    return words
 
 
 def _smallest(found: SmallestGpus) -> str:

@@ -279,7 +279,8 @@ def _extract_common(sections: Sequence[dict[str, object]], *, figures: bool) -> 
         Whether numbers may be removed; measured values stay in their row.
     """
     common: dict[str, object] = {}
-    for field in set(sections[0]).intersection(*sections) if sections else ():
+    first, *others = sections or [{}]
+    for field in [name for name in first if all(name in other for other in others)]:
         counts = Counter(_line(section[field]) for section in sections)
         (most, uses), *_ = counts.most_common(1)
         if uses > 1 and most[0] != "{" and (figures or most[0] in 'n"'):
