@@ -17,6 +17,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,44 +35,20 @@ VOLATILE = ("elapsed_s", "profile_s")
 FORMS = {"gemms": ("csv", "json"), "graph": ("json", "dot", "mmd"), "deepflow": ("txt",)}
 SOFTWARE = ("stack", "any_software")
 """Fields that exports to a launcher leave to it."""
-SEARCHES = [
-    "llama3.2-1b h100-sxm --gpus 8 --gbs 64",
-    "llama3.2-1b h100-sxm --gpus 8 --gbs 64 --space full --fix pp=1 --fix mbs=1",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --fix tp=2",
-    "llama3-8b a100-80gb-sxm --gpus 64 --gbs 128 --fix pp=2 --pareto",
-    "llama3-8b mi300x --gpus 8 --gbs 32",
-    "llama3-8b tpu-v5e --gpus 64 --gbs 128 --fix mbs=1",
-    "llama3-8b gb200-nvl72 --gpus 72 --gbs 144 --fix tp=1",
-    "llama3-8b h100-sxm --gpus 4 --gbs 16 --fix offload_optimizer=true --fix tp=4",
-    "llama3-8b h100-sxm --gpus 2 --gbs 8 --fix mbs=1",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --for torchtitan --fix mbs=1",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --for megatron --fix tp=2",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --any-software --fix tp=2 --fix pp=2",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --quantization fp8_tensor --fix tp=1",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --objective tokens_per_dollar --fix tp=2",
-    "llama3-70b h100-sxm --gpus 64 --gbs 128 --fix tp=8 --fix mbs=1",
-    "llama3-70b b200-sxm --gpus 64 --gbs 128 --fix tp=4 --fix mbs=1",
-    "qwen3-30b-a3b h100-sxm --gpus 16 --gbs 64 --fix tp=1 --fix mbs=1",
-    "mixtral-8x7b h100-sxm --gpus 32 --gbs 64 --fix tp=2 --fix mbs=1",
-    "deepseek-v2-lite h800-sxm --gpus 16 --gbs 64 --fix tp=1 --fix mbs=1",
-    "gpt-oss-20b h200-sxm --gpus 8 --gbs 32 --fix mbs=1",
-    "gemma2-9b a100-40gb-sxm --gpus 16 --gbs 32 --fix tp=4",
-    "megatron-126m v100-sxm-16gb --gpus 8 --gbs 64 --dtype fp16",
-    "calculon-megatron-22b calculon-a100-80g --gpus 8 --gbs 8 --dtype fp16 --fix tp=8",
-    "nersc-gpt3-175b nersc-b200 --gpus 64 --gbs 64 --dtype fp16 --fix tp=8 --fix mbs=1",
+RUNS = [
+    "llama3.2-1b h100-sxm --gpus 8 --gbs 32",
+    "llama3-8b a100-80gb-sxm --gpus 16 --gbs 64",
+    "llama3-70b b200-sxm --gpus 64 --gbs 128",
+    "qwen3-30b-a3b mi300x --gpus 16 --gbs 64",
+    "deepseek-v2-lite gb200-nvl72 --gpus 72 --gbs 144",
+    "calculon-megatron-22b calculon-a100-80g --gpus 8 --gbs 8 --dtype fp16",
 ]
-SWEEPS = [
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --fix tp=2 --vary seq_len=2048,4096,8192",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --fix pp=1 --vary fabric.bandwidth=0.5x,1x,2x",
-    "llama3-8b h100-sxm --gbs 128 --fix mbs=1 --vary gpus=16,32,64",
-    "qwen3-30b-a3b h100-sxm --gpus 16 --gbs 32 --fix tp=1 --fix mbs=1 --vary ep=1,2,4,8",
-    "llama3-8b h100-sxm --gpus 16 --gbs 64 --fix tp=2 --fix pp=2 --sensitivity",
-    "llama3.2-1b a100-80gb-sxm --gpus 8 --gbs 64 --fix pp=1 --vary hbm.bandwidth=0.5x,1x,2x",
-]
-EXPORTED = [
-    *(("llama3-8b", "h100-sxm"), ("qwen3-30b-a3b", "h200-sxm"), ("llama3.2-1b", "a100-80gb-sxm")),
-    *(("mixtral-8x7b", "b200-sxm"), ("gpt3-13b", "h100-sxm")),
-]
+SEARCHES = ["", "--space full --fix tp=1 --fix pp=1", "--pareto --seq-len 2048 --fix tp=2"]
+SEARCHES += ["--any-software --fix tp=2 --fix offload_activations=true --top 3"]
+SWEEPS = ["--fix tp=2 --vary seq_len=2048,4096,8192", "--fix pp=1 --vary domain=4,8"]
+SWEEPS += ["--fix tp=2 --fix pp=2 --sensitivity"]
+EXPORTED = re.compile("(llama|qwen|mistral|mixtral|deepseek-v|gpt3-1).*")
+"""Models of exported plans, which most launchers can run."""
 
 Question = dict[str, Any]
 """`name`, `words` of a command, `files` by name, and for a report its `settings`."""
@@ -83,64 +60,43 @@ def question(name: str, words: str, files: Mapping[str, Any], **settings: Any) -
     return {"name": name, "words": words.split(), "files": texts, "settings": settings}
 
 
-def _strategies(models: list[tuple[str, str]], answered: int, refused: int) -> Iterator[Any]:
-    """Drawn strategies of each model and system: first those that are answered."""
-    from drawn_questions import Drawing  # noqa: PLC0415 - it reads fields of this source tree
+def _estimates_and_exports() -> Iterator[Question]:
+    """Of strategies of the stored predictions, whose first 150 of each pair are answered."""
+    from prediction_gate import stored  # noqa: PLC0415 - found by the path above
+    from shardwise.interop.launchers import LAUNCHERS  # noqa: PLC0415 - of the source tree in use
 
-    for model, system in models:
-        drawing = Drawing(model=model, system=system)
-        for row in drawing.selected(answered=answered, refused=refused):
-            yield model, system, row
-
-
-def _estimates() -> Iterator[Question]:
-    from drawn_questions import pairs  # noqa: PLC0415
-
-    for model, system, row in islice(_strategies(pairs(2), 3, 2), 400):
-        words = f"{model} {system} --strategy strategy.json --json"
-        name = f"estimate {model} {system}"
-        yield question(name, f"estimate {words}", {"strategy.json": row}, **row)
-
-
-def _exports() -> Iterator[Question]:
-    from shardwise.interop.launchers import LAUNCHERS  # noqa: PLC0415
-
+    parts = stored()
+    every = ((part, row) for part in parts for row in (*part["rows"][:3], *part["rows"][-2:]))
+    for part, row in islice(every, 400):
+        words = f"estimate {part['model']} {part['system']}"
+        yield question(words, f"{words} --strategy plan.json --json", {"plan.json": row}, **row)
     endings = {one.name: [ending.lstrip(".") for ending in one.endings] for one in LAUNCHERS}
     forms = cycle((what, end) for what, ends in (FORMS | endings).items() for end in ends)
-    for model, system, row in islice(_strategies(EXPORTED, 24, 0), 120):
-        what, ending = next(forms)
+    used = [part for part in parts if EXPORTED.fullmatch(part["model"])]
+    every = ((part, part["rows"][at]) for at in range(3, 150) for part in used)
+    for (what, ending), (part, row) in islice(zip(forms, every, strict=False), 120):
         nearest, left_out = (" --nearest", SOFTWARE) if what in endings else ("", ())
         plain = {field: value for field, value in row.items() if field not in left_out}
-        words = f"export {what} {model} {system} --strategy strategy.json{nearest} -o plan.{ending}"
-        name = f"export {what} .{ending} {model} {system}"
-        yield question(name, words, {"strategy.json": plain}, **plain)
+        words = f"export {what} {part['model']} {part['system']}{nearest} -o out.{ending}"
+        yield question(words, f"{words} --strategy plan.json", {"plan.json": plain}, **plain)
 
 
 def _other_models() -> Iterator[Question]:
     """Calculon's, NERSC's, SimuMax's, AMPeD's and fsdp_ilp's own runs, in our golden inputs."""
+    import calculon_runs  # noqa: PLC0415 - as above
+    import nersc_runs  # noqa: PLC0415
     from fsdp_ilp_samples import CASES, flat  # noqa: PLC0415
 
-    runs = json.loads(gzip.decompress((TESTS / "data/calculon/runs.json.gz").read_bytes()))
     words = "estimate model.json system.json --strategy run.json --json --reference calculon"
-    for case in runs["cases"]:
-        system = json.loads(json.dumps(runs["systems"][case["system"]]))
-        for path, value in case.get("overrides", {}).items():
-            *parents, last = path.split(".")
-            at = system
-            for key in parents:
-                at = at[key]
-            at[last] = value
-        files = {"model.json": runs["models"][case["model"]], "system.json": system}
-        yield question(f"Calculon {case['id']}", words, files | {"run.json": case["execution"]})
-    runs = json.loads(gzip.decompress((TESTS / "data/nersc/runs.json.gz").read_bytes()))
+    for case in calculon_runs.RUNS["cases"]:
+        model, system = calculon_runs.RUNS["models"][case["model"]], calculon_runs.system_of(case)
+        files = {"model.json": model, "system.json": system, "run.json": case["execution"]}
+        yield question(f"Calculon {case['id']}", words, files)
     names = {"gpt3_1T": "nersc-gpt3-1t", "vit_era5": "vit-era5"}
-    for model, method, system, domain, gpus, _ in runs["points"][::13]:
-        yield question(
-            f"NERSC {model} {method} {system} {domain} {gpus}",
-            f"search {names[model]} nersc-{system.lower()} --reference nersc --method {method} "
-            f"--domain {domain} --gpus {gpus} --gbs 4096 --json",
-            {},
-        )
+    for model, method, system, domain, gpus, _ in nersc_runs.RUNS["points"][::13]:
+        run = f"{names[model]} nersc-{system.lower()} --domain {domain} --gpus {gpus} --gbs 4096"
+        words = f"search {run} --reference nersc --method {method}"
+        yield question(words, f"{words} --json", {})
     for case in json.loads((TESTS / "data/simumax/runs.json").read_text(encoding="utf-8")):
         system = "simumax-b200" if case["id"].startswith("b200") else "simumax-a100-pcie"
         files = {"model.json": case["model"], "strategy.json": case["strategy"]}
@@ -163,12 +119,11 @@ def questions() -> Iterator[Question]:
     """Draw every question, the same ones in every run."""
     from shardwise.cli import VERBS  # noqa: PLC0415
 
-    yield from _estimates()
-    for words in SEARCHES:
-        yield question(f"search {words}", f"search {words} --jobs 1 --json", {})
-    for words in SWEEPS:
-        yield question(f"sweep {words}", f"sweep {words} --json", {})
-    yield from _exports()
+    yield from _estimates_and_exports()
+    for words in (f"search {run} --fix mbs=1 {more}" for run in RUNS for more in SEARCHES):
+        yield question(words, f"{words} --jobs 1 --json", {})
+    for words in (f"sweep {run} --fix mbs=1 {more}" for run in RUNS[:2] for more in SWEEPS):
+        yield question(words, f"{words} --json", {})
     yield from _other_models()
     for verb in sorted(VERBS):
         yield question(f"help of {verb}", f"{verb} --help-all", {})
@@ -194,16 +149,13 @@ def _stable(text: str) -> Any:
     """JSON or text without what differs from run to run or from release to release."""
     from shardwise import __version__  # noqa: PLC0415
 
+    def timeless(record: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in record.items() if key not in VOLATILE}
+
     text = text.replace(__version__, "VERSION")
     with contextlib.suppress(json.JSONDecodeError):
-        return _without_times(json.loads(text))
+        return json.loads(text, object_hook=timeless)
     return text
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_times(one) for key, one in value.items() if key not in VOLATILE}
-    return [_without_times(one) for one in value] if isinstance(value, list) else value
 
 
 def write(out: Path, like: Path | None = None) -> None:
@@ -229,17 +181,15 @@ def compare(old: Path, new: Path) -> list[str]:
     """Lines on what moved between two files of answers; none if nothing did."""
     from moved import Case, report  # noqa: PLC0415
 
-    before = {json.dumps([one["name"], one["words"], one["files"]]): one for one in read(old)}
-    now = {json.dumps([one["name"], one["words"], one["files"]]): one for one in read(new)}
-    cases = [
-        Case(name=one["name"], settings=one["settings"], old=one["answer"], new=now[key]["answer"])
-        for key, one in before.items()
-        if key in now
-    ]
-    lines = report(cases)
-    if only := len(before.keys() ^ now.keys()):
-        lines.append(f"{only} questions are in one file only: write one --like the other")
-    return lines
+    before, now = read(old), read(new)
+    if [one | {"answer": {}} for one in before] != [one | {"answer": {}} for one in now]:
+        raise SystemExit("the questions differ: write one --like the other")
+    return report(
+        [
+            Case(name=one["name"], settings=one["settings"], old=one["answer"], new=other["answer"])
+            for one, other in zip(before, now, strict=True)
+        ]
+    )
 
 
 def against(revision: str) -> list[str]:
@@ -248,7 +198,7 @@ def against(revision: str) -> list[str]:
         folder = Path(name)
         tree, old, new = folder / "tree", folder / "old.gz", folder / "new.gz"
         git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--detach", str(tree), revision], check=True)  # noqa: S603 - a fixed program
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)  # noqa: S603 - a fixed program
         try:
             write(new)
             subprocess.run(  # noqa: S603 - this script itself

@@ -10,13 +10,11 @@ set of a command has the functions of the package that it runs, imports included
 """
 
 import ast
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -167,25 +165,6 @@ class House:
 
         return max(map(height, self.edges))
 
-    def code_lines(self) -> int:
-        """Lines that hold a token other than comments and docstrings."""
-        total = 0
-        for module in self.modules:
-            prose = {
-                line
-                for node in module.nodes
-                if _is_prose(node)
-                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            }  # fmt: skip
-            skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
-            skipped |= {tokenize.DEDENT, tokenize.ENDMARKER}
-            lines: set[int] = set()
-            for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-                if token.type not in skipped:
-                    lines.update(range(token.start[0], token.end[0] + 1))
-            total += len(lines - prose)
-        return total
-
     def longest_functions(self) -> list[tuple[int, str]]:
         """Lines and names of functions, longest first."""
         found = [
@@ -216,17 +195,6 @@ class House:
             if isinstance(node, Function)
         ]
         return sum(1 for name in defined if names[name] - 1 - imports[name] <= 1)
-
-    def any_in_signatures(self) -> int:
-        """How often `Any` stands in annotations of arguments and results."""
-        notes = (
-            note
-            for module in self.modules
-            for f in module.functions()
-            for note in (f.returns, *(a.annotation for a in _arguments(f)))
-            if note is not None
-        )
-        return sum(len(re.findall(r"\bAny\b", ast.unparse(note))) for note in notes)
 
     def dialect(self) -> float:
         """Words of `DIALECT` per 1,000 words of code, comments and docstrings."""
@@ -309,7 +277,6 @@ class House:
         return {
             "modules": f"{len(self.modules):,}",
             "lines": f"{sum(len(m.text.splitlines()) for m in self.modules):,}",
-            "lines of code": f"{self.code_lines():,}",
             "statements": f"{sum(module.statements() for module in self.modules):,}",
             **dict(self.rooms()),
             "reading set of an estimate": f"{lines_run:,} lines in {modules_run} modules",
@@ -328,7 +295,6 @@ class House:
             "longest functions": longest,
             "functions referenced once": f"{self.referenced_once():,}",
             "modules with one importer": str(sum(importers[name] == 1 for name in known)),
-            "Any in signatures": str(self.any_in_signatures()),
             "dialect per 1,000 words": f"{self.dialect():.1f}",
         }
 
@@ -344,12 +310,6 @@ def _texts(node: ast.AST) -> Iterator[str]:
     for one in node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ()):
         if isinstance(one, ast.Constant) and isinstance(one.value, str):
             yield one.value
-
-
-def _arguments(f: Function) -> Iterator[ast.arg]:
-    """Arguments of a function."""
-    yield from (*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs)
-    yield from (extra for extra in (f.args.vararg, f.args.kwarg) if extra is not None)
 
 
 def _without_all(text: str) -> str:

@@ -1,8 +1,8 @@
 """The gate on predictions: 20,000 stored ones, those of now, and what moved.
 
 `data/predictions.json.xz` holds for pairs of model and system the drawn strategies, and of each its
-step time and memory to 11 digits, or null where it was refused. The file and not the commit before
-is the reference because checkouts of CI may lack that commit.
+step time and memory to 11 digits, or null where it was refused. A file and not the commit before is
+the reference because checkouts of CI may lack that commit.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drawn_questions import Drawing, pairs
+from drawn_questions import pairs, selected
 from moved import Case, report
 from shardwise import InputError, Strategy, estimate_many
 
@@ -23,20 +23,6 @@ _MODELS, _ANSWERED, _REFUSED = 2, 150, 78
 
 Part = dict[str, Any]
 """A model, a system, strategies (`rows`), and a list of [step time, memory] or null."""
-
-
-def drawn() -> list[Part]:
-    """Draw models, systems and strategies."""
-    return [
-        {
-            "model": model,
-            "system": system,
-            "rows": Drawing(model=model, system=system).selected(
-                answered=_ANSWERED, refused=_REFUSED
-            ),
-        }
-        for model, system in pairs(_MODELS)
-    ]
 
 
 def predicted(model: str, system: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -63,21 +49,17 @@ def _answer(figures: Sequence[float] | None) -> dict[str, Any]:
     return {"code": 0, "step_time_s": figures[0], "memory_bytes": figures[1]}
 
 
-def cases(parts: Sequence[Part]) -> list[Case]:
-    """Stored predictions with those of now. Of refused strategies the reason may change."""
-    found = []
-    for part in parts:
-        pair = {"model": part["model"], "system": part["system"]}
-        answers = predicted(**pair, rows=part["rows"])
-        for row, was, now in zip(part["rows"], part["figures"], answers, strict=True):
-            old = _answer(was) if was or now["code"] == 0 else now
-            found.append(Case(name=" ".join(pair.values()), settings=row, old=old, new=now))
-    return found
-
-
 def moved(parts: Sequence[Part]) -> list[str]:
     """Lines on what moved, and the command that accepts it; none if nothing did."""
-    lines = report(cases(parts), RTOL)
+    cases = []
+    for part in parts:
+        name, rows = f"{part['model']} {part['system']}", part["rows"]
+        answers = predicted(part["model"], part["system"], rows)
+        for row, was, now in zip(rows, part["figures"], answers, strict=True):
+            # Reasons are not stored: a refusal may be for another one.
+            old = now if was is None and now["code"] else _answer(was)
+            cases.append(Case(name=name, settings=row, old=old, new=now))
+    lines = report(cases, RTOL)
     return [*lines, ACCEPT] if lines else []
 
 
@@ -89,13 +71,12 @@ def stored() -> list[Part]:
 
 def accept() -> None:
     """Draw strategies from the catalog and fields of now, and store their predictions."""
-    parts = drawn()
-    for part in parts:
-        part["figures"] = [
-            [float(f"{answer[name]:.10e}") for name in ("step_time_s", "memory_bytes")]
-            if answer["code"] == 0
-            else None
-            for answer in predicted(part["model"], part["system"], part["rows"])
-        ]
+    parts = []
+    for model, system in pairs(_MODELS):
+        rows = selected(model, system, answered=_ANSWERED, refused=_REFUSED)
+        answers = predicted(model, system, rows)
+        names = ("step_time_s", "memory_bytes")
+        figures = [None if a["code"] else [float(f"{a[n]:.10e}") for n in names] for a in answers]
+        parts.append({"model": model, "system": system, "rows": rows, "figures": figures})
     text = json.dumps(parts, separators=(",", ":"))
     GATE.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
