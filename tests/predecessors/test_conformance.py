@@ -16,7 +16,7 @@ from shardwise.interop.calculon.translation import calculon_case
 
 pytestmark = pytest.mark.any_software
 
-PAGE = Path(__file__).parents[1] / "docs/from/calculon.md"
+PAGE = Path(__file__).parents[2] / "docs/from/calculon.md"
 PRODUCT = re.compile(
     r"_(Query|Key|Value|Multihead_Key_Query|Multihead_Attn|MLP|Mlp1|Mlp2|QKV_AG|MLP_RS|Mlp1_AG"
     r"|Mlp2_RS|Query_AG)$"
