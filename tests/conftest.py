@@ -3,7 +3,10 @@
 import gc
 import gzip
 import json
+import os
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -33,16 +36,70 @@ LONGEST = (
     *("narrow_terminals", "bounded_search", "distinct", "sweep", "capabilities", "diagnose"),
     *("search_optima", "search_brute_force", "search_near", "conformance", "search_progress"),
 )
+# A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
+PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
+WORKER = "PYTEST_XDIST_WORKER"
+# CPU time that a test without the marker nightly may take, in seconds; none unless it is set.
+CPU_LIMIT_S = float(os.environ.get("SHARDWISE_TEST_CPU_S", "0"))
+LIMIT = pytest.StashKey[float]()
+# What the loop of `_slowness` takes where no test took 3 s.
+LOOP_S = 0.09
 
 
 def _file(path):
     return path.removeprefix("test_").removesuffix(".py")
 
 
-def pytest_collection_modifyitems(items):
-    """Start with what takes longest."""
+def pytest_collection_modifyitems(config, items):
+    """Start with what takes longest; leave out what passed in an earlier run of .ci/run."""
     places = {file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(_file(item.path.name), len(places)))
+    if PASSED and Path(PASSED).exists():
+        passed = set(Path(PASSED).read_text(encoding="utf-8").splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_runtest_logreport(report):
+    """Write down what passed, once: workers report to the process that started them."""
+    if PASSED and report.when == "call" and report.passed and WORKER not in os.environ:
+        with Path(PASSED).open("a", encoding="utf-8") as file:
+            file.write(report.nodeid + "\n")
+
+
+def _cpu_s():
+    """CPU time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+def _slowness():
+    """CPU time of a loop over what it takes on the machine that the limit was chosen on; 1 or more.
+
+    The least of three, as other processes lengthen it.
+    """
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        sum(i * i for i in range(1_000_000))
+        taken.append(time.process_time() - start)
+    return max(1.0, min(taken) / LOOP_S)
+
+
+def pytest_configure(config):
+    """Measure once how slow this machine is."""
+    if CPU_LIMIT_S:
+        config.stash[LIMIT] = CPU_LIMIT_S * _slowness()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that takes too much CPU time, where a limit is set; fixtures do not count."""
+    start = _cpu_s()
+    result = yield
+    limit, taken = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
+    if taken > limit and not item.get_closest_marker("nightly"):
+        pytest.fail(f"took {taken:.1f} s of CPU, limit {limit:.1f} s: shorten it or mark it nightly")
+    return result
 
 
 class GroupScheduling(LoadScopeScheduling):
