@@ -98,7 +98,9 @@ def pytest_runtest_call(item):
     result = yield
     limit, taken = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
     if taken > limit and not item.get_closest_marker("nightly"):
-        pytest.fail(f"took {taken:.1f} s of CPU, limit {limit:.1f} s: shorten it or mark it nightly")
+        pytest.fail(
+            f"took {taken:.1f} s of CPU, limit {limit:.1f} s: shorten it or mark it nightly"
+        )
     return result
 
 
