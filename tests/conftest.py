@@ -36,6 +36,8 @@ LONGEST = (
     *("narrow_terminals", "bounded_search", "distinct", "sweep", "capabilities", "diagnose"),
     *("search_optima", "search_brute_force", "search_near", "conformance", "search_progress"),
 )
+# What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
+OWN_JOBS = [Path(__file__).parent / name for name in ("pytorch", "web")]
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
 WORKER = "PYTEST_XDIST_WORKER"
@@ -48,6 +50,14 @@ LOOP_S = 0.09
 
 def _file(path):
     return path.removeprefix("test_").removesuffix(".py")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Folders with jobs of their own run where they, or files inside, are named."""
+    if collection_path not in OWN_JOBS:
+        return None
+    named = [config.invocation_params.dir / word.split("::")[0] for word in config.args]
+    return None if any(collection_path in (path, *path.parents) for path in named) else True
 
 
 def pytest_collection_modifyitems(config, items):

@@ -32,7 +32,7 @@ NOT_RUN = {
     "shardwise validate runs --json": "takes half a minute; tests/test_measured_cli.py runs it",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
-    "shardwise fsdp my_package": "needs PyTorch; tests/pytorch/test_fsdp_cli_torch.py traces modules",
+    "shardwise fsdp my_package": "needs PyTorch; tests/pytorch traces modules",
     "from torch.profiler": "records a training loop on a GPU",
 }
 
