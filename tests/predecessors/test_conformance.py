@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from calculon_runs import FEASIBLE, RUNS, float8, model_of, ours, pairs, system_of
+from profiles import sampled
 from rows import each_row
 from shardwise import InputError, Strategy, estimate
 from shardwise.interop.calculon.counterparts import CALCULON, counterparts
@@ -122,7 +123,7 @@ def test_reasons_are_those_of_the_run():
     assert seen == set(needs)
 
 
-@each_row("kind", KINDS)
+@each_row("kind", sampled(KINDS, 2))
 def test_products_do_the_same_flops(kind):
     """Forward, gradient of the input and of the weights: FLOPs of all products of a block."""
     case = KINDS[kind]
