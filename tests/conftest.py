@@ -36,12 +36,16 @@ LONGEST = (
     *("narrow_terminals", "bounded_search", "distinct", "sweep", "capabilities", "diagnose"),
     *("search_optima", "search_brute_force", "search_near", "conformance", "search_progress"),
 )
+TESTS = Path(__file__).parent
 # What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
-OWN_JOBS = [Path(__file__).parent / name for name in ("pytorch", "web")]
+OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
+# Tests of half a second and more of CPU, with or without their parameters. `pytest` alone leaves
+# them out; .ci/run runs them, as does anyone who names files.
+SLOW = TESTS / "data" / "slow_tests.txt"
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
 WORKER = "PYTEST_XDIST_WORKER"
-# CPU time that a test without the marker nightly may take, in seconds; none unless it is set.
+# CPU time that a test may take that is neither slow nor nightly, in seconds; no limit unless set.
 CPU_LIMIT_S = float(os.environ.get("SHARDWISE_TEST_CPU_S", "0"))
 LIMIT = pytest.StashKey[float]()
 # What the loop of `_slowness` takes where no test took 3 s.
@@ -52,22 +56,35 @@ def _file(path):
     return path.removeprefix("test_").removesuffix(".py")
 
 
+def _named(config):
+    """Paths that this run names: files and folders, or else all tests."""
+    return [config.invocation_params.dir / word.split("::")[0] for word in config.args]
+
+
+def _lines(path):
+    return set(path.read_text(encoding="utf-8").splitlines()) if path.exists() else set()
+
+
 def pytest_ignore_collect(collection_path, config):
     """Folders with jobs of their own run where they, or files inside, are named."""
     if collection_path not in OWN_JOBS:
         return None
-    named = [config.invocation_params.dir / word.split("::")[0] for word in config.args]
-    return None if any(collection_path in (path, *path.parents) for path in named) else True
+    named = any(collection_path in (path, *path.parents) for path in _named(config))
+    return None if named else True
 
 
 def pytest_collection_modifyitems(config, items):
-    """Start with what takes longest; leave out what passed in an earlier run of .ci/run."""
+    """Start with what takes longest; leave out slow tests, and what passed before in .ci/run."""
     places = {file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(_file(item.path.name), len(places)))
-    if PASSED and Path(PASSED).exists():
-        passed = set(Path(PASSED).read_text(encoding="utf-8").splitlines())
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-        items[:] = [item for item in items if item.nodeid not in passed]
+    left_out = _lines(Path(PASSED)) if PASSED else set()
+    left_out |= _lines(SLOW) if _named(config) == [TESTS] else set()
+    kept, other = [], []
+    for item in items:
+        names = {item.nodeid, item.nodeid.split("[")[0]}
+        (other if names & left_out else kept).append(item)
+    config.hook.pytest_deselected(items=other)
+    items[:] = kept
 
 
 def pytest_runtest_logreport(report):
@@ -108,9 +125,8 @@ def pytest_runtest_call(item):
     result = yield
     limit, taken = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
     if taken > limit and not item.get_closest_marker("nightly"):
-        pytest.fail(
-            f"took {taken:.1f} s of CPU, limit {limit:.1f} s: shorten it or mark it nightly"
-        )
+        told = f"took {taken:.1f} s of CPU, limit {limit:.1f} s"
+        pytest.fail(f"{told}: shorten it, or list it in {SLOW.name}")
     return result
 
 
