@@ -3,7 +3,10 @@
 import gc
 import gzip
 import json
+import os
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -33,16 +36,98 @@ LONGEST = (
     *("narrow_terminals", "bounded_search", "distinct", "sweep", "capabilities", "diagnose"),
     *("search_optima", "search_brute_force", "search_near", "conformance", "search_progress"),
 )
+TESTS = Path(__file__).parent
+# What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
+OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
+# Tests of half a second and more of CPU, with or without their parameters. `pytest` alone leaves
+# them out; .ci/run runs them, as does anyone who names files.
+SLOW = TESTS / "data" / "slow_tests.txt"
+# A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
+PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
+WORKER = "PYTEST_XDIST_WORKER"
+# CPU time that a test may take that is neither slow nor nightly, in seconds; no limit unless set.
+CPU_LIMIT_S = float(os.environ.get("SHARDWISE_TEST_CPU_S", "0"))
+LIMIT = pytest.StashKey[float]()
+# What the loop of `_slowness` takes where no test took 3 s.
+LOOP_S = 0.09
 
 
 def _file(path):
     return path.removeprefix("test_").removesuffix(".py")
 
 
-def pytest_collection_modifyitems(items):
-    """Start with what takes longest."""
+def _named(config):
+    """Paths that this run names: files and folders, or else all tests."""
+    return [config.invocation_params.dir / word.split("::")[0] for word in config.args]
+
+
+def _lines(path):
+    return set(path.read_text(encoding="utf-8").splitlines()) if path.exists() else set()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Folders with jobs of their own run where they, or files inside, are named."""
+    if collection_path not in OWN_JOBS:
+        return None
+    named = any(collection_path in (path, *path.parents) for path in _named(config))
+    return None if named else True
+
+
+def pytest_collection_modifyitems(config, items):
+    """Start with what takes longest; leave out slow tests, and what passed before in .ci/run."""
     places = {file: place for place, file in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(_file(item.path.name), len(places)))
+    left_out = _lines(Path(PASSED)) if PASSED else set()
+    left_out |= _lines(SLOW) if _named(config) == [TESTS] else set()
+    kept, other = [], []
+    for item in items:
+        names = {item.nodeid, item.nodeid.split("[")[0]}
+        (other if names & left_out else kept).append(item)
+    config.hook.pytest_deselected(items=other)
+    items[:] = kept
+
+
+def pytest_runtest_logreport(report):
+    """Write down what passed, once: workers report to the process that started them."""
+    if PASSED and report.when == "call" and report.passed and WORKER not in os.environ:
+        with Path(PASSED).open("a", encoding="utf-8") as file:
+            file.write(report.nodeid + "\n")
+
+
+def _cpu_s():
+    """CPU time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+def _slowness():
+    """CPU time of a loop over what it takes on the machine that the limit was chosen on; 1 or more.
+
+    The least of three, as other processes lengthen it.
+    """
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        sum(i * i for i in range(1_000_000))
+        taken.append(time.process_time() - start)
+    return max(1.0, min(taken) / LOOP_S)
+
+
+def pytest_configure(config):
+    """Measure once how slow this machine is."""
+    if CPU_LIMIT_S:
+        config.stash[LIMIT] = CPU_LIMIT_S * _slowness()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that takes too much CPU time, where a limit is set; fixtures do not count."""
+    start = _cpu_s()
+    result = yield
+    limit, taken = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
+    if taken > limit and not item.get_closest_marker("nightly"):
+        told = f"took {taken:.1f} s of CPU, limit {limit:.1f} s"
+        pytest.fail(f"{told}: shorten it, or list it in {SLOW.name}")
+    return result
 
 
 class GroupScheduling(LoadScopeScheduling):

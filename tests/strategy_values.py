@@ -1,5 +1,6 @@
 """Values for every field of `Strategy`, derived from the field: a new one is drawn at once."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -31,6 +32,18 @@ def values_of(field: StrategyField) -> list[Any]:
         case _:
             found += [number for number in (0, 1, 2, 3, 4) if number >= field.least]
     return found
+
+
+def values_of_every(
+    own: Mapping[str, list[Any]], *, without: tuple[str, ...] = ()
+) -> dict[str, list[Any]]:
+    """Values of every field, the default first: those given here, else what the field has."""
+    others = {name: field for name, field in COLUMNS.items() if name not in (*own, *without)}
+    return {**own, **{name: _default_first(field) for name, field in others.items()}}
+
+
+def _default_first(field: StrategyField) -> list[Any]:
+    return sorted(values_of(field), key=lambda value: value != field.default)
 
 
 @st.composite

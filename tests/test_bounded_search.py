@@ -12,7 +12,7 @@ import profiles  # noqa: F401 - registers the profiles
 from naive_search import FEW
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
-from shardwise.planning.search import pieces
+from shardwise.planning.search import pieces, run
 from shardwise.planning.search.bounded import LayoutBounds, option_bounds, placed_pairs
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import Evaluator, broken_options
@@ -23,6 +23,8 @@ from test_search_brute_force import MODELS, OPTIONS, RARELY, SYSTEMS, some_of
 pytestmark = pytest.mark.any_software
 
 NIGHTLY = settings.default.max_examples >= 1000
+# Small spaces of four models, of which something fits in two.
+SEEDS = (1008, 1010, 1024, 1047)
 EVERY_MODEL = [
     *MODELS,
     *map(Model.load, ("mixtral-8x7b", "deepseek-v2-lite", "deepseek-v3", "qwen3-30b-a3b")),
@@ -174,11 +176,12 @@ def test_bounds_change_no_result(monkeypatch):
     """The best, lines with their variants, fronts, cells, scales and nearest misses, bit for bit;
     counts, where all are counted."""
     monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
+    monkeypatch.setattr(run, "smallest_gpus", lambda *_, **__: None)  # bounds do not matter there
     spaces = saved = exact = 0
-    for seed in range(1000, 1700 if NIGHTLY else 1020):
+    for seed in range(1000, 1700) if NIGHTLY else SEEDS:
         model, system, space, random = drawn_question(seed)
         candidates = Candidates.of(model, system, Space.validated(space))
-        if not 0 < len(candidates) < (4000 if NIGHTLY else 1500):
+        if not 0 < len(candidates) < 4000:
             continue
         capacity = random.choice([1, 1, 0.5, 0.25]) * system.accelerator.memory[0].capacity
         words = drawn_query(random, system, capacity)
@@ -194,6 +197,6 @@ def test_bounds_change_no_result(monkeypatch):
         saved += found.timed < plain.timed
         exact += found.counts_exact
         spaces += 1
-    assert spaces >= (300 if NIGHTLY else 3)
+    assert spaces >= (300 if NIGHTLY else len(SEEDS))
     assert saved > spaces / 4
     assert exact > spaces / 8

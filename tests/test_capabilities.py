@@ -325,7 +325,7 @@ def test_a_search_finds_what_the_stack_can_run() -> None:
     space = {"gpus": 8, "gbs": 32, "vpp": 1, "mbs": 1, "zero": [0, 1], "tp_regather": [True, False]}
     space |= {"schedule": ["1f1b", "gpipe", "zb-h1"], "fused_activation": [False], "stack": CORE}
     space |= {"placement": ["tp-cp-dp-pp", "tp-cp-pp-dp", "dp-tp-cp-pp"]}
-    found = search("llama3-8b", "h100-sxm", space=space, top=5)
+    found = search("llama3-8b", "h100-sxm", space=space, top=2)
     lifted = search("llama3-8b", "h100-sxm", space=space | {"any_software": True}, top=1)
     assert found.rejected["software"] > 0
     assert "software" not in lifted.rejected
@@ -388,7 +388,7 @@ def test_stacks_run_what_was_published_with_them() -> None:
         ("C", "torchtune-2024", "offload_optimizer"),
     }
     found = set()
-    for one in sampled(load_runs()):
+    for one in sampled(load_runs(), 10):
         try:
             translated = translate(one)
         except NotModeledError:

@@ -35,8 +35,14 @@ def _diagnosed(tmp_path, launched, *, writer=megatron, traced=True, **options):
     return diagnose(launched.case.launch, launched.case.system, log=log, trace=trace, **options)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("cause", INJECTED)
+# Each cause on one kind of run, every kind among them; then all other pairs.
+PAIRS = sorted(
+    ((cause, case) for cause in INJECTED for case in CASES),
+    key=lambda pair: (list(INJECTED).index(pair[0]) - list(CASES).index(pair[1])) % len(CASES),
+)
+
+
+@pytest.mark.parametrize(("cause", "case"), first_of(len(INJECTED), PAIRS))
 def test_each_cause_is_named_with_its_gain(tmp_path, case, cause):
     """Slow products, a slow tier, stalls and loading: one finding, its gain within 20 %."""
     component, slow = INJECTED[cause]

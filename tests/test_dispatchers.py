@@ -174,6 +174,8 @@ def tried(**space: Any) -> set[tuple[int, str]]:
     """Ranks of experts and dispatchers of all strategies of a search."""
     fixed = {"scope": "full", "any_software": True, "tp": 1, "pp": 1, "mbs": 1, "etp": 1}
     fixed |= {"recompute": "none", "zero": 1, "dp_overlap": True, "fused_activation": False}
+    fixed |= {"cp": 1, "placement": "tp-cp-dp-pp", "expert_overlap": False, "tp_overlap": "none"}
+    fixed |= {f"offload_{part}": False for part in ("weights", "activations", "optimizer")}
     run = {"gpus": 8, "global_batch_size": 8, "space": fixed | space}
     found = search(mixture(), SYSTEM, **run, top=1000, all_variants=True)
     assert found.best

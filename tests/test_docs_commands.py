@@ -24,7 +24,7 @@ WRITES = re.compile(r" (?:-o|--out|--output|--save|--plot|--report|convert \S+) 
 # What does not run here: how it starts, and why.
 NOT_RUN = {
     "shardwise --install-completion": "changes the shell of the user",
-    "shardwise explore": "serves until it is stopped; tests/test_explore_browser.py opens it",
+    "shardwise explore": "serves until it is stopped; tests/web/test_explore_browser.py opens it",
     "shardwise models deepseek-ai/": "reads the Hugging Face hub",
     "shardwise estimate Qwen/": "reads the Hugging Face hub",
     "shardwise validate runs --references": "takes minutes; tests/test_measured_cli.py runs it",
@@ -32,7 +32,7 @@ NOT_RUN = {
     "shardwise validate runs --json": "takes half a minute; tests/test_measured_cli.py runs it",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
-    "shardwise fsdp my_package": "needs PyTorch; tests/test_fsdp_cli_torch.py traces modules",
+    "shardwise fsdp my_package": "needs PyTorch; tests/pytorch traces modules",
     "from torch.profiler": "records a training loop on a GPU",
 }
 

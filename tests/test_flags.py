@@ -16,12 +16,6 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     PLACEMENTS,
     AttentionKind,
-    CpExchange,
-    Dispatcher,
-    GradSync,
-    Recompute,
-    TpExchange,
-    TpOverlap,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
@@ -29,6 +23,7 @@ from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import first_violation
+from strategy_values import values_of_every
 
 pytestmark = pytest.mark.any_software
 
@@ -56,10 +51,9 @@ STACKS = [
     samples.stack(**SPARE, attention="unfused", gradient_dtype="compute", host_launch=2e-6),
     samples.stack(name="scatters", pp_scatter_gather=True, weight_gradient_buffers=True),
 ]
-VALUES: dict[str, list[Any]] = {
+OWN: dict[str, list[Any]] = {
     "tp": [1, 2, 4, 8],
     "tp2": [1, 1, 2],
-    "pp": [1, 2, 3, 4],
     "cp": [1, 2, 2],
     "ep": [1, 1, 2, 4],
     "etp": [1, 1, 2],
@@ -72,17 +66,12 @@ VALUES: dict[str, list[Any]] = {
     "document_len": [None, None, 8],
     "quantization": ["none", "none", "none", "fp8_tensor"],
     "quantized_weights": [False, False, True],
-    "dispatcher": [*Dispatcher],
     "dispatch_dtype": ["dtype", "dtype", "fp8"],
-    "attention": list(AttentionKind),
-    "recompute": list(Recompute),
     "recompute_parts": [("core_attention",), ("mlp_norm",), ("activation", "moe")],
     "recompute_layers": [None, None, 1, 2],
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, None, 1, 2],
-    "fsdp_reshard": [True, False],
     "fsdp_prefetch": [0, 1, 2],
-    "grad_sync": list(GradSync),
     "optimizer": ["adamw", "adamw-8bit", "adafactor", "muon"],
     "training": [True, True, False],
     "frozen": [(), (), (), ("mlp",), ("attention", "norms")],
@@ -94,15 +83,9 @@ VALUES: dict[str, list[Any]] = {
     "stage_layers": [None, None, (2, 4), (1, 3, 2), (1, 2, 1, 2)],
     "embedding_as_layer": [False, False, True],
     "loss_as_layer": [False, False, True],
-    "cp_exchange": list(CpExchange),
     "expert_capacity": [None, None, 0.5, 2.0],
     "expert_imbalance": [1.0, 1.0, 1.5],
-    "expert_overlap": [False, True],
-    "tp_exchange": list(TpExchange),
-    "tp_overlap": list(TpOverlap),
     "summa_panels": [None, None, 2, 16],
-    "tp_regather": [True, False],
-    "dp_overlap": [True, False],
     "fused_activation": [True, False],
     "offload_weights": [True, False],
     "offload_activations": [True, False],
@@ -114,9 +97,9 @@ VALUES: dict[str, list[Any]] = {
     "cp_tier": [-1, -1, -1, 0, 1],
     "dp_tier": [-1, -1, -1, 0, 1],
     "pp_tier": [-1, -1, -1, 0, 1],
-    "any_software": [False, True],
     "stack": STACKS,
 }
+VALUES = values_of_every(OWN, without=("gpus",))
 
 
 def machine() -> System:

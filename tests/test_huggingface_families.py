@@ -1,7 +1,7 @@
 """Families of transformers: parameters of default and odd sizes, and reasons for refusals.
 
 Stored figures are those of models that transformers 5.23 builds on the meta device;
-`tests/test_huggingface_transformers.py` compares with transformers itself.
+`tests/pytorch/test_huggingface_transformers.py` compares with transformers itself.
 """
 
 import json

@@ -19,14 +19,9 @@ from rows import each_row
 from shardwise import EstimateTable, InputError, Model, System, estimate, estimate_many
 from shardwise.arrays import gather
 from shardwise.config.enums import (
-    AttentionKind,
-    CpExchange,
     Dispatcher,
-    Optimizer,
-    Recompute,
     Schedule,
     TpExchange,
-    TpOverlap,
 )
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -36,6 +31,7 @@ from shardwise.engine.zero import stage_parameters
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import by_stage, stage_groups
+from strategy_values import values_of_every
 
 pytestmark = pytest.mark.any_software
 
@@ -50,8 +46,8 @@ SLOW_LAUNCHES = samples.stack(
     fused_grouped_time_factor=0.5,
     fused_permute_traffic_factor=0.5,
 )
-# The first value of each is the base's. None: what `Strategy` fills in.
-VALUES: dict[str, list[Any]] = {
+# Of fields that need values of their own; the first is the base's. None: what `Strategy` fills in.
+OWN: dict[str, list[Any]] = {
     "tp": [2, 1, 4],
     "tp2": [1, 2],
     "pp": [2, 1, 4],
@@ -65,18 +61,11 @@ VALUES: dict[str, list[Any]] = {
     "seq_len": [32, 64],
     "dtype": ["bf16", "fp32"],
     "quantization": ["none", "fp8_tensor", "nvfp4"],
-    "quantized_weights": BOTH,
     "document_len": [None, 16, 48],
-    "attention": list(AttentionKind),
-    "recompute": list(Recompute),
     "recompute_parts": [("core_attention",), ("mlp",), ("moe", "mla_up"), ("activation",)],
     "recompute_layers": [None, 1, 9],
-    "zero": [1, 0, 2, 3, 4],
     "dp_shard": [None, 2, 4],
-    "fsdp_reshard": [True, False],
     "fsdp_prefetch": [1, 0, 2],
-    "grad_sync": ["stack", "step", "micro_batch"],
-    "optimizer": list(Optimizer),
     "frozen": [(), ("embedding", "attention"), ("mlp", "experts", "norms")],
     "lora_rank": [None, 4],
     "lora_parts": [("attention", "mlp"), ("experts",)],
@@ -84,26 +73,13 @@ VALUES: dict[str, list[Any]] = {
     "first_stage_layers": [None, 1, 9],
     "last_stage_layers": [None, 3],
     "stage_layers": [None, (3, 5), (8,), (1, 2, 3, 2)],
-    "embedding_as_layer": BOTH,
-    "loss_as_layer": BOTH,
-    "training": [True, False],
     "sequence_parallel": [None, True, False],
     "tp_exchange": [None, *TpExchange],
-    "tp_overlap": list(TpOverlap),
     "summa_panels": [None, 4],
-    "tp_regather": [True, False],
-    "cp_exchange": list(CpExchange),
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.25],
     "dispatcher": [None, *Dispatcher],
-    "dispatch_dtype": ["dtype", "fp8"],
-    "expert_overlap": BOTH,
-    "dp_overlap": [True, False],
-    "fused_activation": BOTH,
-    "offload_weights": BOTH,
-    "offload_activations": BOTH,
     "offload_parts": [None, ("qkv", "activation"), ("expert_up",), ("other",)],
-    "offload_optimizer": BOTH,
     "placement": ["tp-cp-dp-pp", "pp-dp-cp-tp"],
     "extents": [None, "dp=2", "tp=2+dp=4", "tp2=2+pp=2"],
     "tp_tier": [None, 0, 1],
@@ -114,6 +90,7 @@ VALUES: dict[str, list[Any]] = {
     "stack": [samples.stack(), "megatron-lm-2022", SLOW_LAUNCHES],
 }
 DERIVED = {"gpus"}  # degrees say how many there are
+VALUES = values_of_every(OWN, without=("gpus",))
 
 
 def machine() -> System:

@@ -345,6 +345,7 @@ def test_a_strategy_outside_the_space_has_no_rank(shardwise):
 def test_steps_of_different_work_are_compared_by_token(shardwise):
     """With several batches the default objective is the rate of a GPU."""
     words = ("search", "llama3-8b", "h100-sxm", "--gpus", 8, "--fix", "tp=2,pp=1", "--json", *FEW)
+    words = (*words, "--top", 1)
     for batch, objective in (("32", "step_time"), ("32,64", "tokens_per_s_per_gpu")):
         _, out, _ = shardwise(*words, "--gbs", batch)
         assert json.loads(out)["objective"] == objective
@@ -362,6 +363,7 @@ def test_an_explanation_is_json_too(shardwise):
 def test_every_feasible_strategy_is_saved(shardwise, tmp_path):
     """As many rows as are feasible; with --save-all, as there are candidates."""
     words = (*SMALL, *FEW, "--fix", "tp_overlap=stack,tp_exchange=rs_ag,pp=1", "--json")
+    words = (*words, "--top", 1)
     for flag, counted in (((), "feasible"), (("--save-all",), "candidates")):
         path = tmp_path / f"{counted}.csv"
         code, out, _ = shardwise(*words, "--save", path, *flag)
@@ -416,7 +418,7 @@ SIMUMAX = Path(__file__).parent / "data/simumax"
 
 def test_an_amped_configuration_needs_nothing_else(shardwise):
     """Model, system, GPUs, batch, sequence and tokens are those of the file, as in `estimate`."""
-    found = json.loads(shardwise("search", AMPED, "--tp", 8, "--mbs", 1, "--json")[1])
+    found = json.loads(shardwise("search", AMPED, "--tp", 8, "--mbs", 1, "--top", 2, "--json")[1])
     one = json.loads(shardwise("estimate", AMPED, "--json")[1])
     work = ("gpus", "global_batch_size", "seq_len", "dtype", "stack")
     for plan in found["best"]:
@@ -436,7 +438,8 @@ def test_a_search_starts_from_a_strategy_file(shardwise):
     strategy = SIMUMAX / "ep4_pp2_dp4_mbs1_selective_recompute.json"
     words = (*files, "--strategy", strategy, "--gpus", 32, "--json")
     one = json.loads(shardwise("estimate", *words, "--dp", 16)[1])
-    best = json.loads(shardwise("search", *words)[1])["best"][0]
+    words = (*words, "--top", 1)
+    best = json.loads(shardwise("search", *words, "--tp", 1)[1])["best"][0]
     work = ("gpus", "global_batch_size", "seq_len", "dtype", "stack")
     assert [best["strategy"][name] for name in work] == [one["strategy"][name] for name in work]
     assert best["step_time_s"] <= one["step_time_s"] * (1 + 1e-9)

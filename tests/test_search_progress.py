@@ -120,6 +120,7 @@ def test_an_interrupted_search_prints_the_best_so_far(tmp_path, how):
     assert shown.endswith(f" {rate:,.0f} tokens/s/GPU")
 
 
+@pytest.mark.nightly
 def test_an_interrupted_search_in_processes_prints_the_best_so_far(tmp_path):
     """The processes ignore the signal, and end with the search."""
     terminal = Terminal(tmp_path / "out", WAITS, *WORDS, "--jobs", "2")

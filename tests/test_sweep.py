@@ -1,6 +1,7 @@
 """Sweeps: every point is what a search, or an estimate, on its system gives."""
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import samples
 from profiles import examples, sampled
-from rows import each_row
+from rows import each_row, first_of
 from shardwise import InputError, SweepResult, System, estimate, search, sweep
 from shardwise.config.system_columns import figures_of, with_figures
 from shardwise.engine.step_time import TIME_PARTS
@@ -64,16 +65,22 @@ def same(plan, result):
 
 @pytest.mark.parametrize(
     ("vary", "more"),
-    [
-        ({"inside.bandwidth": "0.1x,1x", "hbm.capacity": "0.3x,0.5x,2x"}, {"top": 3}),
-        ({"domain": "4,16", "between.bandwidth": "0.1x,1x"}, {}),
-        ({"host.capacity": "0.01x,1x", "host.bandwidth": "0.1x,10x", "hbm.capacity": "0.4x"}, {}),
-        ({"matrix": "0.2x,5x", "price": "0.5x,2x"}, {"objective": "tokens_per_dollar"}),
-        ({"hbm.capacity": "0.4x,1x"}, {"recompute": "full", "recompute_layers": "fit"}),
-        ({"hbm.bandwidth": "0.1x,1x"}, {"gpus": [8, 16], "objective": "tokens_per_s_per_gpu"}),
-        ({"hbm.capacity": "1.5 MB, 2 MB"}, {"reserve": 2**18, "max_memory": 1.6e6}),
-    ],
-    ids=["room", "domain", "host", "dollars", "kept", "scales", "reserve"],
+    first_of(
+        3,
+        [
+            ({"inside.bandwidth": "0.1x,1x", "hbm.capacity": "0.3x,0.5x,2x"}, {"top": 3}),
+            (
+                {"host.capacity": "0.01x,1x", "host.bandwidth": "0.1x,10x", "hbm.capacity": "0.4x"},
+                {},
+            ),
+            ({"matrix": "0.2x,5x", "price": "0.5x,2x"}, {"objective": "tokens_per_dollar"}),
+            ({"domain": "4,16", "between.bandwidth": "0.1x,1x"}, {}),
+            ({"hbm.capacity": "0.4x,1x"}, {"recompute": "full", "recompute_layers": "fit"}),
+            ({"hbm.bandwidth": "0.1x,1x"}, {"gpus": [8, 16], "objective": "tokens_per_s_per_gpu"}),
+            ({"hbm.capacity": "1.5 MB, 2 MB"}, {"reserve": 2**18, "max_memory": 1.6e6}),
+        ],
+    ),
+    ids=["room", "host", "dollars", "domain", "kept", "scales", "reserve"],
 )
 def test_a_point_is_the_search_on_its_system(vary, more):
     base, model = system(), samples.model()
@@ -128,9 +135,9 @@ def test_points_share_their_search_only_where_systems_are_alike(monkeypatch):
         return enumerated(*arguments)
 
     monkeypatch.setattr(Candidates, "of", counted)
-    vary = {"inside.bandwidth": "1x,2x,4x", "hbm.capacity": "1x,2x", "domain": "4,8", "pp": "1,2"}
+    vary = {"inside.bandwidth": "1x,2x", "hbm.capacity": "1x,2x", "domain": "4,8", "pp": "1,2"}
     result = sweep(samples.model(), system(), vary=vary, **TINY)
-    assert len(result.points) == 24
+    assert len(result.points) == 16
     assert len(seen) == 4
 
 
@@ -397,10 +404,15 @@ def test_a_world_twice_as_fast_takes_half_the_time(base):
     }
 
 
+@cache
+def influences():
+    """What every figure does to the best plan and to the search."""
+    return sweep(samples.model(), system(), sensitivity=True, **TINY)
+
+
 def test_what_a_figure_saves_and_costs_is_what_a_sweep_of_it_finds():
     """The best plan for changed hardware is searched again; constants keep the plan."""
-    base, model = system(), samples.model()
-    found = sweep(model, base, sensitivity=True, **TINY)
+    base, model, found = system(), samples.model(), influences()
     assert found.reoptimised
     point = found.points[0]
     now = point.best[0].step_time_s
@@ -409,7 +421,7 @@ def test_what_a_figure_saves_and_costs_is_what_a_sweep_of_it_finds():
     some = ("matrix.bf16", "hbm.capacity", "between.bandwidth", "host.bandwidth", "inside.latency")
     seen = [influence for influence in point.sensitivity if influence.figure in some]
     assert {influence.figure for influence in seen} == set(some)
-    for one in sampled(seen, 2):
+    for one in sampled(seen, 3):
         for factor, same_s, best_s, share in (
             (one.factor, one.step_time_s, one.best_step_time_s, one.best_saved),
             (one.worse_factor, one.worse_step_time_s, one.best_worse_step_time_s, one.best_lost),
@@ -430,8 +442,7 @@ def test_what_a_figure_saves_and_costs_is_what_a_sweep_of_it_finds():
 
 def test_a_fixed_plan_is_not_searched_again():
     """With the same effects on the plan itself; a fixed strategy has no search."""
-    base, model = system(), samples.model()
-    again = sweep(model, base, sensitivity=True, **TINY)
+    base, model, again = system(), samples.model(), influences()
     same = sweep(model, base, sensitivity=True, reoptimize=False, **TINY)
     assert not same.reoptimised
     for one, other in zip(again.points[0].sensitivity, same.points[0].sensitivity, strict=True):

@@ -15,7 +15,7 @@ from shardwise.cli import run
 from shardwise.config.stack import Stack
 from shardwise.ops.param_count import count_parameters
 
-DATA = Path(__file__).parent / "data" / "simumax"
+DATA = Path(__file__).parents[1] / "data" / "simumax"
 RUNS = json.loads((DATA / "runs.json").read_text())
 SELECTIVE = "ep4_pp2_dp4_mbs1_selective_recompute.json"
 fast = examples(60)

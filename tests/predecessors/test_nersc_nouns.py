@@ -130,7 +130,7 @@ def test_one_replica_has_no_sharding_or_overlap_to_refuse():
         ("mixtral-8x7b", "NERSC's model knows no mixture of experts"),
         ("deepseek-v2", "layers: 2: NERSC's model knows one kind of layer"),
         (
-            Path(__file__).parent / "data" / "huggingface" / "starcoder2-3b.json",
+            Path(__file__).parents[1] / "data" / "huggingface" / "starcoder2-3b.json",
             "NERSC's model has keys and values of its own for each head; allowed: 24",
         ),
     ],

@@ -34,7 +34,7 @@ from shardwise.interop.simumax import files as simumax
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.validate import COLLECTIONS, SUITES
 
-FOLDER = Path(__file__).parent.parent / "docs" / "from"
+FOLDER = Path(__file__).parents[2] / "docs" / "from"
 PAGES = [page for page in sorted(FOLDER.glob("*.md")) if page.stem not in ("index", "features")]
 HEAD = "| there | here |"
 # A place that is none, and says so.
@@ -151,7 +151,7 @@ def test_each_key_of_their_files_has_a_row(page):
 
 
 # Flags, arguments, fields and results, as scripts/predecessor_names.py finds them in their code.
-FILE = Path(__file__).parent / "data" / "predecessor_names.yaml"
+FILE = Path(__file__).parents[1] / "data" / "predecessor_names.yaml"
 NAMES = {
     tool: {name for names in found["names"].values() for name in names}
     for tool, found in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()

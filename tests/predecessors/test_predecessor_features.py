@@ -20,7 +20,7 @@ from nersc_runs import RUNS as NERSC
 
 pytest.importorskip("plotly")  # some features are charts
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 FEATURES = yaml.safe_load((DATA / "predecessor_features.yaml").read_text(encoding="utf-8"))
 STATES = ("works", "better here, because ", "gap: ", "later: ")
 

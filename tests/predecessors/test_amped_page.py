@@ -18,7 +18,7 @@ from shardwise.validate.amped import Published
 from shardwise.validate.measured.predict import predict_runs, translate
 from shardwise.validate.measured.store import load_runs
 
-PAGE = Path(__file__).parents[1] / "docs/from/amped.md"
+PAGE = Path(__file__).parents[2] / "docs/from/amped.md"
 BLOCK = re.compile(r"<!-- table: (amped-\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 GIVEN = {"gpus": 1024, "tp": 8, "pp": 8, "gbs": 1536}
 KEPT = ("gpus", "tp", "pp", "dp", "micro_batch_size", "global_batch_size", "seq_len", "dtype")
@@ -187,4 +187,6 @@ def test_the_page_shows_what_its_formulas_give(case):
     if os.environ.get("SHARDWISE_UPDATE_DOCS"):
         PAGE.write_text(expected, encoding="utf-8")
         return
-    assert text == expected, "stale: SHARDWISE_UPDATE_DOCS=1 pytest tests/test_amped_page.py"
+    assert text == expected, (
+        "stale: SHARDWISE_UPDATE_DOCS=1 pytest tests/predecessors/test_amped_page.py"
+    )

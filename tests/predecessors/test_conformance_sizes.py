@@ -15,7 +15,7 @@ from shardwise.interop.calculon.reference import Infeasible, statistics
 
 pytestmark = pytest.mark.any_software
 
-PAGE = Path(__file__).parents[1] / "docs/from/calculon.md"
+PAGE = Path(__file__).parents[2] / "docs/from/calculon.md"
 ROW = re.compile(
     r"^\| (?P<what>[^|]+) \| (?P<there>[^|]+) \| (?P<here>[^|]+) \| (?P<size>[^|]+) \|$"
 )

@@ -20,7 +20,7 @@ for needed in ("torch", "transformers", "accelerate"):
     if find_spec(needed) is None:
         pytest.skip(f"needs {needed}", allow_module_level=True)
 
-SCRIPT = Path(__file__).parent / "accelerate_training.py"
+SCRIPT = Path(__file__).parents[1] / "accelerate_training.py"
 TINY = Model.validated(
     {
         "name": "tiny",
