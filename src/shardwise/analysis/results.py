@@ -54,6 +54,17 @@ class Memory(Result):
     """Usable bytes of the second memory tier, without `reserved`; 0 if there is none."""
 
 
+class WeightMemory(Result):
+    """What a stage's weights of one kind need on a rank, at the peak of the stage."""
+
+    parameters: float
+    """Weights on the rank, before ZeRO shards them."""
+    weights: float
+    """As in `Memory` [byte]."""
+    gradients: float
+    optimizer: float
+
+
 class StageEstimate(Memory):
     """One pipeline stage: memory of one of its ranks, and time per micro-batch."""
 
@@ -70,6 +81,16 @@ class StageEstimate(Memory):
     backward_s: float
     """Backward pass with recompute and exposed communication [s]."""
     peak: Peak
+    """The highest of the forward pass, the backward pass and the update."""
+    forward_peak: Peak | None = None
+    """Of the forward pass alone; None forward only, where it is `peak`."""
+    backward_peak: Peak | None = None
+    """Of the backward pass with recompute."""
+    dense: WeightMemory | None = None
+    """Parts of `weights`, `gradients` and `optimizer`: all weights but those of routed experts;
+    None for a model without experts."""
+    experts: WeightMemory | None = None
+    """Parts of the same: weights of routed experts. Both add up to the total."""
 
 
 class CommTime(Result):

@@ -15,6 +15,7 @@ from shardwise.analysis.results import (
     Memory,
     OperationEstimate,
     StageEstimate,
+    WeightMemory,
 )
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
@@ -99,6 +100,8 @@ def print_estimate(result: Estimate) -> None:
     """Print the summary, where time and memory go, and the operations if they were requested."""
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
+        if result.strategy["training"]:
+            show(_peaks(result.stages))
         show(_operations(result.operations))
         if any(row.network for row in result.operations):
             show(_collectives(result.operations))
@@ -243,6 +246,28 @@ def _memory(result: Estimate) -> Table:
         contents = (str(stage.layers), count(stage.parameters))
         row = (str(stage.stage), *contents, *amounts, stage.peak.operation)
         table.add_row(*row, style=style)
+        if stage.experts is not None and stage.experts.parameters:
+            table.add_row(*_of_experts(stage.experts), style="dim")
+    return table
+
+
+def _of_experts(part: WeightMemory) -> tuple[str, ...]:
+    """Cells of a row below a stage: what its routed experts need of it."""
+    amounts = (part.weights, part.gradients, part.optimizer)
+    return ("experts", "", count(part.parameters), *map(gib, amounts))
+
+
+def _peaks(stages: tuple[StageEstimate, ...]) -> Table:
+    """Peak of the forward and of the backward pass of each stage."""
+    table = plain_table(
+        *("stage", "forward", "peak in", "backward", "peak in "), title="Peak by pass [GiB]"
+    )
+    for column in (2, 4):
+        table.columns[column].justify = "left"
+    for stage in _shown(stages):
+        cells = [] if stage is None else [stage.forward_peak, stage.backward_peak]
+        places = [text for one in cells if one for text in (gib(one.bytes), one.operation)]
+        table.add_row("..." if stage is None else str(stage.stage), *places)
     return table
 
 
