@@ -187,7 +187,7 @@ class OperationEstimate(Result):
     axis: str = ""
     """Axis of a collective; empty for a kernel."""
     volume_bytes: float = 0.0
-    """Buffer of a collective."""
+    """Buffer of a collective; where `part` is step, of all of them in a step."""
     group: int = 1
     """Members of a collective."""
     extents: tuple[int, ...] = ()
@@ -196,6 +196,8 @@ class OperationEstimate(Result):
     """Outermost network tier that a collective crosses."""
     link_bandwidth: float = 0.0
     """Bandwidth of that tier for one accelerator, in one direction [byte/s]."""
+    latency_s: float = 0.0
+    """Time of one such collective without data [s]."""
     weight_bytes: float = 0.0
     """Weights, on the first row of an operation."""
     saved_bytes: float = 0.0

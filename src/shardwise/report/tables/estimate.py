@@ -282,11 +282,15 @@ def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
 def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
     """Each different collective: network, bandwidth of its link, and volume over time."""
     table = plain_table(
-        *("collective", "axis", "group", "network", "link", "volume", "time", "volume/time"),
-        optional=("volume", "group", "link"),
+        *("collective", "axis", "group", "network", "link", "latency"),
+        *("volume", "time", "volume/time"),
+        optional=("latency", "volume", "group", "link"),
         title="Collectives",
         left=2,
-        notes={"link": "link: bandwidth of one accelerator, one direction"},
+        notes={
+            "link": "link: bandwidth of one accelerator, one direction",
+            "latency": "latency: of one collective without data",
+        },
     )
     rows = [row for row in operations if row.network]
     for row in dict.fromkeys((r.kind, r.axis, r.extents, r.volume_bytes) for r in rows):
@@ -297,6 +301,7 @@ def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
             " / ".join(map(str, one.extents)),
             one.network,
             readable(one.link_bandwidth, "byte/s"),
+            seconds(one.latency_s),
             _bytes(one.volume_bytes),
             seconds(one.time_s),
             readable(one.volume_bytes / one.time_s, "byte/s"),
