@@ -8,6 +8,7 @@ from shardwise.analysis import Result, part_faults
 from shardwise.analysis.deferred import Deferred
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config.base import Source
+from shardwise.config.enums import MemoryLimit
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault
 from shardwise.shown import Charted, reports
@@ -52,15 +53,21 @@ class Memory(Result):
     """In the second memory tier; of the full estimate, on the stage that offloads most."""
     offload_capacity: float
     """Usable bytes of the second memory tier, without `reserved`; 0 if there is none."""
+    limit_on: MemoryLimit = MemoryLimit.RESERVED
+    """What must fit: `reserved`, or, where it is ``allocated``, `total`."""
+
+    @property
+    def needed(self) -> float:
+        """What must fit into the capacity [byte]."""
+        return self.reserved if self.limit_on == MemoryLimit.RESERVED else self.total
 
 
 class WeightMemory(Result):
-    """What a stage's weights of one kind need on a rank, at the peak of the stage."""
+    """What the weights of one kind need on a rank, as parts of `Memory` [byte]."""
 
     parameters: float
-    """Weights on the rank, before ZeRO shards them."""
+    """Number of weights on the rank, before ZeRO shards them."""
     weights: float
-    """As in `Memory` [byte]."""
     gradients: float
     optimizer: float
 
@@ -81,16 +88,12 @@ class StageEstimate(Memory):
     backward_s: float
     """Backward pass with recompute and exposed communication [s]."""
     peak: Peak
-    """The highest of the forward pass, the backward pass and the update."""
     forward_peak: Peak | None = None
-    """Of the forward pass alone; None forward only, where it is `peak`."""
     backward_peak: Peak | None = None
-    """Of the backward pass with recompute."""
+    """Of each pass alone, without the update; None forward only."""
     dense: WeightMemory | None = None
-    """Parts of `weights`, `gradients` and `optimizer`: all weights but those of routed experts;
-    None for a model without experts."""
     experts: WeightMemory | None = None
-    """Parts of the same: weights of routed experts. Both add up to the total."""
+    """Routed experts, and all other weights; None for a model without experts."""
 
 
 class CommTime(Result):

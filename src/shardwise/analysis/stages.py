@@ -50,6 +50,7 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         },
         reserved=reserved,
         capacity=tiers[0].capacity,
+        limit_on=tiers[0].limit_on,
         offload_capacity=float(tiers[1].usable_bytes) if len(tiers) > 1 else 0.0,
     )
 

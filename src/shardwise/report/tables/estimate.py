@@ -242,7 +242,7 @@ def _memory(result: Estimate) -> Table:
             table.add_row("...")
             continue
         amounts = [gib(getattr(stage, name)) for name in names]
-        style = "red" if stage.reserved > stage.capacity else None
+        style = "red" if stage.needed > stage.capacity else None
         contents = (str(stage.layers), count(stage.parameters))
         row = (str(stage.stage), *contents, *amounts, stage.peak.operation)
         table.add_row(*row, style=style)
@@ -433,7 +433,7 @@ def _memory_interval(result: Estimate) -> list[str]:
 
 def verdict(memory: Memory, *, fits: bool) -> str:
     """One line: whether the model fits, and by how much."""
-    margins = {"on the peak-memory stage": memory.capacity - memory.reserved}
+    margins = {"on the peak-memory stage": memory.capacity - memory.needed}
     if memory.offloaded:
         where = f"in host memory, of {readable(memory.offload_capacity, 'bytes')} usable"
         margins[where] = memory.offload_capacity - memory.offloaded
