@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import samples
 from drawn_strategies import legal, machines, models, rows, with_host
 from profiles import examples
+from rows import each_row
 from samples import run
 from shardwise import Model, System, estimate
 from shardwise.analysis.results import Estimate, StageEstimate, WeightMemory
@@ -62,6 +63,20 @@ def test_the_update_is_in_neither_pass() -> None:
     stage = run(mbs=1, gbs=1, seq_len=8, software={"update_bytes": 8}).stages[0]
     assert stage.peak.phase == "update"
     assert all(one[0] < stage.buffers for one in moments(stage))
+
+
+def test_gradients_that_come_in_backward_are_not_in_forward() -> None:
+    """Software that frees gradients after the update has none in its forward pass."""
+    columns: dict[str, Any] = {"mbs": 1, "gbs": 1, "seq_len": 8, "zero": 0}
+    plain, freed = (
+        run(samples.llama(vocab=64), software={"clears_gradients": clears}, **columns).stages[0]
+        for clears in (False, True)
+    )
+    assert plain.forward_peak is not None
+    assert freed.forward_peak is not None
+    assert freed.forward_peak.bytes == plain.forward_peak.bytes - plain.gradients
+    assert freed.backward_peak == freed.peak
+    assert freed.gradients == plain.gradients
 
 
 def test_forward_only_has_one_peak() -> None:
@@ -160,6 +175,24 @@ def test_expert_weights_by_hand() -> None:
     assert stage.experts == WeightMemory(
         parameters=weights, weights=2 * weights, gradients=4 * weights, optimizer=12 * weights / 3
     )
+
+
+@each_row(("vocab", "experts"), [(1000, 8 * 3 * 64 * 32), (5000, 0)])
+def test_gradients_of_one_component_are_those_of_its_experts(vocab: int, experts: int) -> None:
+    """Updated in backward, the largest is a layer with 8 experts, or an embedding with none."""
+    software = {"update_in_backward": True}
+    stage = run(samples.deepseek(vocab=vocab), software=software, zero=0).stages[0]
+    assert stage.experts is not None
+    assert stage.experts.gradients == 4 * experts < stage.gradients
+
+
+def test_without_gradients_experts_have_none() -> None:
+    """Where the peak comes before gradients do, neither part has any."""
+    software = {"clears_gradients": True}
+    stage = run(samples.deepseek(), software=software, mbs=32, gbs=32, zero=0).stages[0]
+    assert stage.dense is not None
+    assert stage.experts is not None
+    assert (stage.gradients, stage.dense.gradients, stage.experts.gradients) == (0, 0, 0)
 
 
 @examples(60)
