@@ -10,6 +10,7 @@ from rows import each_row
 from shardwise import estimate
 from shardwise.analysis.communication import inside_share
 from shardwise.cli import run
+from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.ops.operation import CollectiveKind
@@ -195,7 +196,12 @@ def test_collectives_name_the_network_that_they_cross(shardwise):
     assert all(not row["network"] for row in rows if not row["axis"])
     out = shardwise("estimate", *words)[1]
     table = out.partition("Collectives")[2].splitlines()
-    (gather,) = (line.split() for line in table if line.startswith(" all-gather"))
-    row = next(row for row in rows if row["kind"] == "all_gather")
+    gather = next(line.split() for line in table if line.split()[:2] == ["all-gather", "tp"])
+    row = next(row for row in rows if row["kind"] == "all_gather" and row["axis"] == "tp")
     assert gather[1:8] == ["tp", "4", "/", "4", "nvlink", "450", "GB/s"]
+    rates = System.load("h100-sxm").network[0].rates_of("all_gather")
+    in_step = Stack.load("megatron-core-2025").exchange_time_factor
+    empty_s = in_step * (rates.latency + 2 * rates.latency_per_member)
+    assert row["latency_s"] == pytest.approx(empty_s)
+    assert all(0 < row["latency_s"] < row["time_s"] for row in rows if row["axis"])
     assert float(gather[-2]) == pytest.approx(row["volume_bytes"] / row["time_s"] / 1e9, rel=0.01)

@@ -284,7 +284,7 @@ def test_stages_hand_over_what_a_rank_has():
 def test_replicas_share_what_a_rank_holds():
     """1/8 of the matrices of 4 layers and of the words, half of norms and biases."""
     result = run(dp=2, gbs=4, zero=0, operations=True, **SUMMA)
-    (row,) = [r for r in result.operations or () if r.operation == "replica_exchange"]
+    (row,) = [r for r in result.operations or () if r.operation == "gradients"]
     matrices = 4 * 12 * 64**2 + (1000 + 32) * 64
     others = 4 * (4 * 64 + 3 * 64 + 64 + 256 + 64) + 2 * 64
     assert row.volume_bytes == 4 * (matrices / 8 + others / 2)

@@ -70,6 +70,7 @@ def estimate(
     operations: bool = False,
     gemms: bool = False,
     flops_convention: FlopsConvention = "causal",
+    limit_on: str | None = None,
     rows: Mapping[str, str] | None = None,
     reference: None = None,
     **fields: Unpack[StrategyKeywords],
@@ -97,6 +98,7 @@ def estimate(
     operations: bool = False,
     gemms: bool = False,
     flops_convention: FlopsConvention = "causal",
+    limit_on: str | None = None,
     rows: Mapping[str, str] | None = None,
     reference: Reference | None = None,
     **fields: Unpack[StrategyKeywords],
@@ -116,6 +118,10 @@ def estimate(
         Whether to list every matrix product.
     flops_convention
         Model FLOPs that count for the MFU: a key of `FLOPS_CONVENTIONS`.
+    limit_on
+        What must fit into the accelerator's memory: ``reserved`` memory, with the allocator's slack
+        and the runtime, or ``allocated`` tensors alone; by default as the system says, which is
+        ``reserved``.
     rows
         Rows of the lookup tables of an AMPeD configuration to use in place of its own:
         ``{"accelerator": "H100 PCIe"}``, and `transformer`.
@@ -150,11 +156,13 @@ def estimate(
     check_flags(operations=operations, gemms=gemms)
     inputs = read_inputs(model, system, strategy, fields, rows=rows)
     if reference is not None:
-        _refuse_ours(gemms=gemms, flops_convention=flops_convention != "causal")
+        ours = {"flops_convention": flops_convention != "causal", "limit_on": limit_on is not None}
+        _refuse_ours(gemms=gemms, **ours)
         answer = foreign().reference_estimate(reference, inputs, layers=operations)
         assert isinstance(answer, ReferenceEstimate)  # noqa: S101 - as the protocol says
         return answer
-    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    the_model = Model.load(inputs.model)
+    the_system = System.load(inputs.system).limited_on(limit_on)
     requested = strategy_of(inputs.strategy, inputs.fields)
     resolved = requested.resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])

@@ -33,6 +33,10 @@ def _write(folder):
         shutil.copy(path, folder)
     runs = json.loads((DATA / "simumax/runs.json").read_text(encoding="utf-8"))
     strategy = next(run["strategy"] for run in runs if run["id"] == "a100/llama3-8b_l32_tp8_mbc4")
+    deepseek, experts = (
+        json.loads((DATA / f"simumax/{name}.json").read_text(encoding="utf-8"))
+        for name in ("deepseekv2", "ep4_pp2_dp4_mbs1_selective_recompute")
+    )
     h100 = json.loads(CONFIG.read_text(encoding="utf-8"))
     h100["accelerator_architecture_parameters"]["lookup_config"]["lookup_table_row"] = "H100 PCIe"
     files = {
@@ -47,6 +51,8 @@ def _write(folder):
         "tp1_pp2_dp4_mbs1": strategy
         | {"tp_size": 1, "pp_size": 2, "dp_size": 4, "edp_size": 4}
         | {"global_batch_size": 16, "pp_comm_async": False},
+        "deepseekv2": deepseek | {"layer_num": 4},
+        "ep4_pp2_dp4_mbs1": experts | {"enable_recompute": False},
         "h100": h100,
         "comm": CASES["seed_literal_1node"]["comm"],
     }

@@ -20,8 +20,9 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost
-from shardwise.engine.data_parallel import replica_collectives, replica_communication
+from shardwise.engine.data_parallel import replica_communication
 from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.replica_collectives import replica_collectives
 from shardwise.ops.operation import CollectiveKind, Phase
 
 Direction = Literal["forward", "backward", "both"]

@@ -34,10 +34,10 @@ from shardwise.cost.optimizer import (
     MUON,
     TrainedWeights,
     newton_schulz_time,
-    optimizer_time,
     quantizing_time,
     state_bytes,
     trained_weights,
+    update_bytes,
 )
 from shardwise.engine.data_parallel import windows
 from shardwise.engine.evaluate import Evaluation
@@ -230,14 +230,13 @@ def _update(
     trained = trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0]
     blocks = evaluation.costs
     trains = 1.0 if table.training[0] else 0.0
-    time = optimizer_time(
+    reduced, owned = (combined(lambda n: trains * n, some) for some in (gradients, owned))
+    moved = update_bytes(
         table,
-        reduced=combined(lambda column: trains * column, gradients),
-        owned=combined(lambda column: trains * column, owned),
+        reduced=reduced,
+        owned=owned,
         element_bytes=blocks.element_bytes,
         gradient_bytes=blocks.gradient_bytes,
-        memory_rate=blocks.memory_rate,
-        matrix_rate=blocks.matrix_rate,
     )
     quantizing = quantizing_time(
         table,
@@ -246,9 +245,9 @@ def _update(
         sizes=blocks.weight_sizes,
         memory_rate=blocks.memory_rate,
     )
-    seconds = float(time[0] + quantizing[0])
     rate = blocks.matrix_rate
-    products = trains * float(newton_schulz_time(table.optimizer, owned, rate)[0])
+    products = float(newton_schulz_time(table.optimizer, owned, rate)[0])
+    seconds = float(moved.total[0] / blocks.memory_rate[0]) + products + float(quantizing[0])
     flops = products * float(rate[0])
     return PhaseTotals(
         flops=flops,

@@ -1,6 +1,7 @@
 """Every kernel and collective of one strategy: the rows of `--ops`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,18 +13,18 @@ from shardwise.analysis.components import (
     saved_activation_bytes,
 )
 from shardwise.analysis.results import OperationEstimate
-from shardwise.arrays import Floats, Ints
+from shardwise.analysis.step_operations import members_of, step_operations
+from shardwise.arrays import Floats
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.cost.collective import NO_DATA
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.component_operations import ComponentOperations
+from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
-from shardwise.cost.optimizer import newton_schulz_time
 from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.zero import shards
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
-from shardwise.parallel.placement import Extents
 
 _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
@@ -39,7 +40,8 @@ def operation_estimates(
     """List the kernels and collectives of a table of one row.
 
     For one micro-batch: embedding, a layer of each kind and head, with what recompute repeats. Then
-    for the full step: pipeline transfers, data-parallel communication, and the optimizer.
+    for the full step (`step_operations`): pipeline transfers, each data-parallel collective, and
+    the parts of the optimizer.
 
     Parameters
     ----------
@@ -53,7 +55,8 @@ def operation_estimates(
         `operation_costs` of that row.
     """
     training = bool(table.training[0])
-    blocks, extents = evaluation.costs, evaluation.extents
+    blocks = evaluation.costs
+    times = CollectiveTimes(Links.of(system, table, evaluation.extents))
     rows: list[OperationEstimate] = []
     first = 0
     for part, count, costs in parts:
@@ -64,7 +67,7 @@ def operation_estimates(
                 saved = float(blocks.boundary_bytes[0])
             ran = [
                 row
-                for row in _rows(part, count, cost, extents)
+                for row in _rows(part, count, cost, times)
                 if training or row.phase == Phase.FORWARD
             ]
             if ran:
@@ -76,10 +79,8 @@ def operation_estimates(
                 saved += rows[first].saved_bytes
                 rows[first] = rows[first].model_copy(update={"saved_bytes": saved})
             rows += ran
-        rows += [
-            row for cost in costs for row in _recomputed(part, count, cost, extents, recomputed)
-        ]
-    rows += _step_rows(model, table, evaluation)
+        rows += [row for cost in costs for row in _recomputed(part, count, cost, times, recomputed)]
+    rows += step_operations(model, system, table, evaluation)
     return tuple(row.model_copy(update=_network(system, row)) for row in rows)
 
 
@@ -112,22 +113,22 @@ def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
 
 
 def _rows(
-    part: str, count: int, cost: OperationCost, extents: Extents
+    part: str, count: int, cost: OperationCost, times: CollectiveTimes
 ) -> Iterator[OperationEstimate]:
     for kernel in cost.kernels:
         if kernel.time_s[0] > 0:
             yield _kernel_row(part, count, cost, kernel)
     for collective in cost.collectives:
         if collective.time_s[0] > 0:
-            yield _collective_row(part, count, cost, collective, extents)
+            yield _collective_row(part, count, cost, collective, times)
 
 
 def _recomputed(
-    part: str, count: int, cost: OperationCost, extents: Extents, recomputed: frozenset[str]
+    part: str, count: int, cost: OperationCost, times: CollectiveTimes, recomputed: frozenset[str]
 ) -> Iterator[OperationEstimate]:
     """What recompute repeats of an operation."""
     share = rerun_share(cost, recomputed)
-    for row in _rows(part, count, cost, extents):
+    for row in _rows(part, count, cost, times):
         if (
             row.phase == Phase.FORWARD
             and share > 0
@@ -165,9 +166,10 @@ def bound_by(timed: KernelCost) -> str:
 
 
 def _collective_row(
-    part: str, count: int, cost: OperationCost, timed: CollectiveCost, extents: Extents
+    part: str, count: int, cost: OperationCost, timed: CollectiveCost, times: CollectiveTimes
 ) -> OperationEstimate:
     collective = timed.collective
+    empty = replace(collective, bytes=np.full_like(collective.bytes, NO_DATA))
     return OperationEstimate(
         part=part,
         operation=cost.operation.name,
@@ -179,75 +181,6 @@ def _collective_row(
         time_s=float(timed.time_s[0]),
         exposed_s=float(timed.exposed_s[0]),
         bound="network",
-        **_group(getattr(extents, collective.axis)),
-    )
-
-
-def _group(extents: Ints) -> dict[str, object]:
-    members = tuple(int(extent) for extent in extents[:, 0])
-    return {"group": members[-1], "extents": members}
-
-
-def _step_rows(model: Model, table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
-    """Pipeline transfers, data-parallel communication, offload and optimizer: totals of a step."""
-    blocks, extents = evaluation.costs, evaluation.extents
-
-    def collective(
-        name: str, kind: str, volume: Floats, axis: str, group: dict[str, object]
-    ) -> Iterator[OperationEstimate]:
-        alone, exposed = evaluation.comm_s[axis]
-        if alone[0] > 0:
-            yield OperationEstimate(
-                part="step",
-                operation=name,
-                phase="step",
-                count=1,
-                kind=kind,
-                axis=axis,
-                volume_bytes=float(volume[0]),
-                time_s=float(alone[0]),
-                exposed_s=float(exposed[0]),
-                bound="network",
-                **group,
-            )
-
-    directions = 2 if table.training[0] else 1
-    sent = directions * table.micro_batches * table.vpp * evaluation.boundary.sent_bytes
-    yield from collective("stage_transfers", "p2p", sent, "pp", _group(extents.pp))
-    trained = evaluation.largest.all_trained
-    gradients = trained.weights * blocks.gradient_bytes
-    if table.replicas[0] == 1:  # only tied embeddings on the first and the last stage
-        words = np.ceil(model.vocab / table.tp) * model.hidden / table.tp2 * blocks.gradient_bytes
-        yield from collective("tied_embeddings", "all_reduce", words, "dp", {"group": 2})
-    elif table.zero[0] >= 1:
-        volume = gradients + blocks.weight_sizes.moved(trained.weights, trained.quantized)
-        kind = "reduce_scatter + all_gather"
-        yield from collective("replica_exchange", kind, volume, "dp", _group(extents.replicas))
-    else:
-        yield from collective(
-            "replica_exchange", "all_reduce", gradients, "dp", _group(extents.replicas)
-        )
-    no_bytes = np.zeros(1)  # the rows of layers have them
-    yield from collective("offload", "link", no_bytes, "offload", {})
-    update = float(evaluation.time_s["optimizer"][0])
-    if not update:
-        return
-    largest = evaluation.largest
-    dense, expert = shards(table, 1)
-    owned = largest.trained.over(dense).plus(largest.expert_trained.over(expert))
-    products = float(newton_schulz_time(table.optimizer, owned, blocks.matrix_rate)[0])
-    moving = update - products
-    yield OperationEstimate(
-        part="step",
-        operation="optimizer",
-        phase="step",
-        count=1,
-        kind="memory",
-        flops=products * float(blocks.matrix_rate[0]),
-        bytes=moving * float(blocks.memory_rate[0]),
-        compute_s=products,
-        memory_s=moving,
-        time_s=update,
-        exposed_s=update,
-        bound="compute" if products > moving else "memory",
+        latency_s=float(times.alone_s(empty)[0]),
+        **members_of(times.links.extents[collective.axis]),
     )

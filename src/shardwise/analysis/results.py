@@ -8,6 +8,7 @@ from shardwise.analysis import Result, part_faults
 from shardwise.analysis.deferred import Deferred
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config.base import Source
+from shardwise.config.enums import MemoryLimit
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault
 from shardwise.shown import Charted, reports
@@ -52,6 +53,23 @@ class Memory(Result):
     """In the second memory tier; of the full estimate, on the stage that offloads most."""
     offload_capacity: float
     """Usable bytes of the second memory tier, without `reserved`; 0 if there is none."""
+    limit_on: MemoryLimit = MemoryLimit.RESERVED
+    """What must fit: `reserved`, or, where it is ``allocated``, `total`."""
+
+    @property
+    def needed(self) -> float:
+        """What must fit into the capacity [byte]."""
+        return self.reserved if self.limit_on == MemoryLimit.RESERVED else self.total
+
+
+class WeightMemory(Result):
+    """What the weights of one kind need on a rank, as parts of `Memory` [byte]."""
+
+    parameters: float
+    """Number of weights on the rank, before ZeRO shards them."""
+    weights: float
+    gradients: float
+    optimizer: float
 
 
 class StageEstimate(Memory):
@@ -70,6 +88,12 @@ class StageEstimate(Memory):
     backward_s: float
     """Backward pass with recompute and exposed communication [s]."""
     peak: Peak
+    forward_peak: Peak | None = None
+    backward_peak: Peak | None = None
+    """Of each pass alone, without the update; None forward only."""
+    dense: WeightMemory | None = None
+    experts: WeightMemory | None = None
+    """Routed experts, and all other weights; None for a model without experts."""
 
 
 class CommTime(Result):
@@ -166,7 +190,7 @@ class OperationEstimate(Result):
     axis: str = ""
     """Axis of a collective; empty for a kernel."""
     volume_bytes: float = 0.0
-    """Buffer of a collective."""
+    """Buffer of a collective; where `part` is step, of all of them in a step."""
     group: int = 1
     """Members of a collective."""
     extents: tuple[int, ...] = ()
@@ -175,6 +199,8 @@ class OperationEstimate(Result):
     """Outermost network tier that a collective crosses."""
     link_bandwidth: float = 0.0
     """Bandwidth of that tier for one accelerator, in one direction [byte/s]."""
+    latency_s: float = 0.0
+    """Time of one such collective without data [s]."""
     weight_bytes: float = 0.0
     """Weights, on the first row of an operation."""
     saved_bytes: float = 0.0

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.analysis.results import Memory, Peak, StageEstimate
+from shardwise.analysis.pass_peaks import costs_by_pass
+from shardwise.analysis.results import Memory, Peak, StageEstimate, WeightMemory
+from shardwise.arrays import Floats
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, component_times
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.expert_memory import ExpertMemory, expert_memory
 from shardwise.engine.memory import (
     MEMORY_PARTS,
+    PassName,
     StageMemory,
     reserved_bytes,
     stage_memory,
@@ -19,6 +23,9 @@ from shardwise.engine.memory import (
 from shardwise.engine.zero import stage_parameters
 from shardwise.parallel.pipeline_layout import by_stage
 from shardwise.parallel.schedule.in_flight import in_flight
+
+_PEAKS = ("peak", "forward_peak", "backward_peak")
+_OF_WEIGHTS = ("weights", "gradients", "optimizer")
 
 
 def memory_record(memory: StageMemory, reserved: float, system: System, row: int) -> Memory:
@@ -43,6 +50,7 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         },
         reserved=reserved,
         capacity=tiers[0].capacity,
+        limit_on=tiers[0].limit_on,
         offload_capacity=float(tiers[1].usable_bytes) if len(tiers) > 1 else 0.0,
     )
 
@@ -87,17 +95,13 @@ def stage_estimates(
         chunks=table.vpp,
         stage=stage,
     ) * np.where(table.training, 1.0, 0.0)
-    in_update, at_component = (
-        np.broadcast_to(column, memory.total.shape) for column in (memory.in_update, memory.part)
-    )
-
-    def peak(i: int) -> Peak:
-        if in_update[i]:
-            operation, phase = "optimizer", "update"
-        else:
-            operation, phase = _peak_operation(blocks, parts, int(at_component[i]))
-        return Peak(bytes=float(memory.total[i]), operation=operation, phase=phase)
-
+    experts = expert_memory(table, blocks, run, memory)
+    peaks = [_peaks(memory, blocks, parts)]
+    if table.training[0]:
+        names: tuple[PassName, ...] = ("forward", "backward")
+        for name, costs in zip(names, costs_by_pass(table, blocks, parts), strict=True):
+            of_pass = stage_memory(table, costs, run, stage, phase=name)
+            peaks.append(_peaks(of_pass, costs, parts))
     return tuple(
         StageEstimate(
             stage=i,
@@ -108,10 +112,47 @@ def stage_estimates(
             forward_s=float(forward[i]),
             backward_s=float(backward[i]),
             **memory_record(memory, float(reserved[i]), system, i).to_dict(),
-            peak=peak(i),
+            **{name: found[i] for name, found in zip(_PEAKS, peaks, strict=False)},
+            **_dense_and_experts(memory, experts, (dense, expert), i),
         )
         for i in stage.tolist()
     )
+
+
+def _dense_and_experts(
+    memory: StageMemory, experts: ExpertMemory | None, parameters: tuple[Floats, Floats], stage: int
+) -> dict[str, WeightMemory]:
+    """Memory of dense weights and of those of routed experts; nothing without experts.
+
+    The two add up to the total exactly: of w - e and w - (w - e) the smaller has no rounding error.
+    """
+    if experts is None:
+        return {}
+    dense = {name: getattr(memory, name) - getattr(experts, name) for name in _OF_WEIGHTS}
+    of_experts = {name: getattr(memory, name) - dense[name] for name in _OF_WEIGHTS}
+    return {
+        kind: WeightMemory(
+            parameters=float(count[stage]),
+            **{name: float(column[stage]) for name, column in columns.items()},
+        )
+        for kind, columns, count in zip(
+            ("dense", "experts"), (dense, of_experts), parameters, strict=True
+        )
+    }
+
+
+def _peaks(
+    memory: StageMemory, costs: ComponentCosts, parts: Sequence[ComponentOperations]
+) -> list[Peak]:
+    """The moment at which each stage uses the most memory."""
+
+    def peak(size: float, *, in_update: bool, place: int) -> Peak:
+        moment = ("optimizer", "update") if in_update else _peak_operation(costs, parts, place)
+        return Peak(bytes=size, operation=moment[0], phase=moment[1])
+
+    columns = np.broadcast_arrays(memory.total, memory.in_update, memory.part)
+    moments = zip(*(column.tolist() for column in columns), strict=True)
+    return [peak(size, in_update=update, place=place) for size, update, place in moments]
 
 
 def _peak_operation(

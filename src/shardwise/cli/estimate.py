@@ -22,6 +22,7 @@ from shardwise.cli.options import (
     StrategyOption,
     SystemOrNone,
     TablesOption,
+    limit_on_option,
     refuse_options,
     with_options,
 )
@@ -32,6 +33,7 @@ from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
+from shardwise.config.roles import Section
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
@@ -271,6 +273,7 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    limit_on: Annotated[str | None, limit_on_option(Section.MEMORY)] = None,
     also: Annotated[
         str | None,
         typer.Option(
@@ -313,6 +316,7 @@ def command(
     )
     if reference is not None:
         useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
+        useless |= {"limit_on": limit_on}
         useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
@@ -329,6 +333,7 @@ def command(
         log.info("model %s, system %s", the_model[0].name, the_system[0].name)
         the_strategy = strategy_of(inputs.strategy, inputs.fields)
         options: dict[str, Any] = {"flops_convention": flops_convention or "causal"}
+        options |= {"limit_on": limit_on}
         options |= {"operations": ops, "gemms": gemms or destination.out is not None}
         result = estimate(the_model[0], the_system[0], the_strategy, **options)
     except InputError as refusal:

@@ -11,6 +11,7 @@ import typer
 from shardwise import units
 from shardwise.cli.help import INPUT, OUTPUT
 from shardwise.config.base import MISSING
+from shardwise.config.enums import MemoryLimit
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError
 
@@ -50,6 +51,17 @@ SystemOrNone = Annotated[
 def name_argument(metavar: str) -> object:
     """Return an argument for the name of an entry of the catalog."""
     return typer.Argument(metavar=metavar, help="Catalog name or file; all if omitted.")
+
+
+def limit_on_option(panel: str) -> object:
+    """Option of what must fit into the memory of an accelerator, in a panel of the help."""
+    return typer.Option(
+        "--limit-on",
+        metavar="|".join(MemoryLimit),
+        help="Memory that must fit: reserved (default), which includes the allocator's slack and "
+        "the runtime, or allocated by tensors alone.",
+        rich_help_panel=panel,
+    )
 
 
 TablesOption = Annotated[

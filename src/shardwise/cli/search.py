@@ -31,6 +31,7 @@ from shardwise.cli.recipes import Chosen, SearchRecipeOption
 from shardwise.cli.search_progress import progress_of
 from shardwise.cli.space import (
     ForOption,
+    LimitOnOption,
     MaxMemoryOption,
     ObjectiveOption,
     OkIfNoneFlag,
@@ -65,7 +66,7 @@ _PLANS = "Plans to list"
 _WORK = "How to search"
 _NOTHING_FEASIBLE = "nothing of the space is feasible"
 _ALSO_THEIRS = ("top", "save", "axes", "plot", "jobs")
-_ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "explain")
+_ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "limit_on", "explain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ class SearchOptions:
 
     max_memory: MaxMemoryOption = None
     reserve: ReserveOption = None
+    limit_on: LimitOnOption = None
     objective: ObjectiveOption = None
     top: Annotated[
         str | None,
@@ -221,7 +223,7 @@ class SearchOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `planning.search.run.search`."""
-        names = ("objective", "max_memory", "reserve", "save", "backend")
+        names = ("objective", "max_memory", "reserve", "limit_on", "save", "backend")
         axes = () if self.axes is None else tuple(axis.strip() for axis in self.axes.split(","))
         if (self.plot is not None or self.report is not None) and not (axes or self.levels):
             axes = ("tp", "pp")
@@ -477,7 +479,7 @@ class _Query:
         assert options.explain is not None  # noqa: S101 - checked by the caller
         fields = tuple(Strategy.model_fields)
         strategy = field_pairs("explain", [options.explain], values="one", known=fields)
-        arguments = used(options, "objective", "max_memory", "reserve")
+        arguments = used(options, "objective", "max_memory", "reserve", "limit_on")
         with progress_bar("strategies") as bar:
             case = self.model, self.system, self.space, strategy
             return explain(*case, progress=progress_of(bar), **arguments)

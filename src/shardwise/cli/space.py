@@ -9,7 +9,13 @@ import typer
 
 from shardwise.cli.flags import searched_help
 from shardwise.cli.help import ALONE, OTHER_MODELS, OUTPUT
-from shardwise.cli.options import COMMAND_LINE, flag_fault, missing_flag, refuse_options
+from shardwise.cli.options import (
+    COMMAND_LINE,
+    flag_fault,
+    limit_on_option,
+    missing_flag,
+    refuse_options,
+)
 from shardwise.config.enums import TpExchange, TpOverlap
 from shardwise.config.roles import Section
 from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
@@ -64,6 +70,7 @@ ReserveOption = Annotated[
         rich_help_panel=SPACE,
     ),
 ]
+LimitOnOption = Annotated[str | None, limit_on_option(SPACE)]
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(

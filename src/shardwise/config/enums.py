@@ -318,6 +318,13 @@ class OffloadPart(Word):
     OTHER = "other"
 
 
+class MemoryLimit(Word):
+    """What must fit into the memory of an accelerator."""
+
+    RESERVED = "reserved"
+    ALLOCATED = "allocated"
+
+
 class Processing(Word):
     """How the compute and the memory time of a kernel combine."""
 

@@ -17,9 +17,10 @@ from shardwise.config.accelerator import (
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
-from shardwise.config.enums import Processing
+from shardwise.config.enums import MemoryLimit, Processing
 from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
+from shardwise.errors import check_word
 from shardwise.units import (
     LEAST_SHARE,
     ByteRate,
@@ -143,6 +144,9 @@ class Memory(ConfigBase):
     efficiency: EfficiencyCurve | None = None
     """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
     of their own in addition."""
+    limit_on: MemoryLimit = MemoryLimit.RESERVED
+    """What must fit into the capacity of the first tier: memory that the process reserves, with the
+    allocator's slack and the runtime, or allocated tensors alone."""
     host: HostMemory | None = None
     """What copies reach of the bandwidth and tensors of the capacity, of a tier in the host; None:
     all of both."""
@@ -217,6 +221,14 @@ class Accelerator(ConfigBase):
         if self.memory[0].host is not None:
             problem = "must be null: the first tier is the accelerator's own memory"
             raise ValueError(f"memory[0].host: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _only_the_first_tier_has_a_limit(self) -> Self:
+        for place, tier in enumerate(self.memory[1:], start=1):
+            if tier.limit_on != MemoryLimit.RESERVED:
+                problem = "has an effect on the first tier alone"
+                raise ValueError(f"memory[{place}].limit_on: {problem}")
         return self
 
     @model_validator(mode="after")
@@ -380,6 +392,27 @@ class System(Sourced):
             return None
         domains = [tier.domain or 0 for tier in self.network]
         return max([first, *(domain for domain in domains if domain <= self.node.accelerators)])
+
+    def limited_on(self, limit: MemoryLimit | str | None) -> "System":
+        """The same system with a limit on reserved or on allocated memory.
+
+        Parameters
+        ----------
+        limit
+            A word of `MemoryLimit`; None: as it is.
+
+        Raises
+        ------
+        InputError
+            If there is no such limit.
+        """
+        if limit is None:
+            return self
+        check_word("limit_on", limit, tuple(MemoryLimit))
+        first, *others = self.accelerator.memory
+        first = first.model_copy(update={"limit_on": MemoryLimit(limit)})
+        chip = self.accelerator.model_copy(update={"memory": (first, *others)})
+        return self.model_copy(update={"accelerator": chip})
 
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""

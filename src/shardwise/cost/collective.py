@@ -18,6 +18,8 @@ from shardwise.config.network import Bulk, Collective
 from shardwise.config.system import System
 from shardwise.ops.operation import CollectiveKind
 
+NO_DATA = 1e-30
+"""A buffer whose collective takes the latency alone [byte]; with 0 there would be none."""
 _PASSED_ON = (CollectiveKind.P2P, CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 

@@ -214,23 +214,36 @@ def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floa
     return np.where(optimizer == MUON, owned.newton_schulz_flops, 0.0) / matrix_rate
 
 
-def optimizer_time(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateBytes:
+    """Bytes that an optimizer step moves on a rank [byte]."""
+
+    sweeps: Floats
+    """Zeroing, norm and clipping: passes over all local gradients."""
+    update: Floats
+    """Of the weights that the rank updates, with `copies`."""
+    copies: Floats
+    """Writing updated weights in a smaller type."""
+
+    @property
+    def total(self) -> Floats:
+        """All of them [byte]."""
+        return self.update + self.sweeps
+
+
+def update_bytes(
     table: Table,
     *,
     reduced: TrainedWeights,
     owned: TrainedWeights,
     element_bytes: Floats,
     gradient_bytes: Floats,
-    memory_rate: Floats,
-    matrix_rate: Floats,
-) -> Floats:
-    """Time of an optimizer step [s]: its bytes over the rate of element-wise kernels.
+) -> UpdateBytes:
+    """Bytes that an optimizer step moves [byte].
 
     Per owned weight: read the gradient, read and write the fp32 weight and the state, write the
     weight if its type is smaller; without an fp32 copy read and write the weight itself. Per local
-    one: 1.5 sweeps over its gradient (zeroing, norm,
-    clipping). Muon also makes the updates of its matrices orthogonal, in matrix products; the
-    ranks that share the state each do their share (arXiv 2502.16982, section 2.3).
+    one: 1.5 sweeps over its gradient (zeroing, norm, clipping).
 
     Parameters
     ----------
@@ -244,10 +257,6 @@ def optimizer_time(
         Size of a weight [byte]; shape (rows,).
     gradient_bytes
         Size of a gradient [byte]; shape (rows,).
-    memory_rate
-        Rate of element-wise kernels [byte/s]; shape (rows,).
-    matrix_rate
-        Rate of matrix products [FLOP/s]; shape (rows,).
     """
     copied = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
     weight = np.where(copied, element_bytes, 0.0)
@@ -255,10 +264,11 @@ def optimizer_time(
     reads = np.array([_GRADIENT_READS[name] for name in Optimizer])[table.optimizer]
     again = np.array([_WEIGHT_READS[name] for name in Optimizer])[table.optimizer]
     each = reads * gradient_bytes + (2 + again) * updated_bytes + weight
-    update = each * owned.weights + 2 * _moment_bytes(table.optimizer, owned)
-    sweeps = _GRADIENT_SWEEPS * reduced.weights * gradient_bytes
-    products = newton_schulz_time(table.optimizer, owned, matrix_rate)
-    return (update + sweeps) / memory_rate + products
+    return UpdateBytes(
+        sweeps=_GRADIENT_SWEEPS * reduced.weights * gradient_bytes,
+        update=each * owned.weights + 2 * _moment_bytes(table.optimizer, owned),
+        copies=weight * owned.weights,
+    )
 
 
 def quantizing_time(

@@ -6,20 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS, Schedule
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import processor_share
-from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.critical_stage import CriticalStage, LargestStage
-from shardwise.ops.embedding import vocabulary_share
-from shardwise.ops.layer import rank_work
+from shardwise.engine.replica_collectives import (
+    Pieces,
+    between_shards,
+    shard_extents,
+    unhidden_collectives,
+)
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.placement import Extents
@@ -94,8 +96,6 @@ ReplicaCommunication = dict[str, tuple[Floats, Floats]]
 """Time alone and exposed time of each communication [s]: ``gradients``, ``weights_forward``
 (gathered before forward, or once per step), ``weights_backward`` (gathered again), and once per
 step ``momenta``, ``mirrors`` and ``embeddings``."""
-
-_NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
 def communication_times(
@@ -184,17 +184,15 @@ def replica_communication(
     parts = {
         name: (alone, np.where(overlap, exposed, alone)) for name, (alone, exposed) in parts.items()
     }
-    if np.any(table.optimizer == MUON):
-        completed = _completed_matrices(system, table, extents, largest)
-        parts["momenta"] = completed, completed
-    mirrored = table.schedule == Schedule.DUALPIPE.code
-    if np.any(mirrored):
-        between = np.where(mirrored, _between_mirrors(system, table, extents, largest, costs), 0.0)
-        parts["mirrors"] = between, between
-    if model.tied_embeddings or model.mtp:
-        copied = _copied_embeddings(model, system, table, extents, costs.gradient_bytes)
-        parts["embeddings"] = copied, copied
+    for name, pieces in unhidden_collectives(model, table, extents, largest, costs).items():
+        time_s = _time_of(system, pieces, costs.memory_rate)
+        parts[name] = time_s, time_s
     return parts
+
+
+def _time_of(system: System, pieces: Pieces, like: Floats) -> Floats:
+    """Time of collectives one after the other [s]."""
+    return total((collective_time(system, *piece) for piece in pieces), np.zeros_like(like))
 
 
 def _once_per_step(
@@ -222,10 +220,14 @@ def _once_per_step(
             gradient_bytes=np.where(table.training, trained.weights * costs.gradient_bytes, 0.0),
             weight_bytes=np.where(table.training, weights, 0.0),
             sharded=table.zero >= ZERO_OPTIMIZER,
-            extents=_shard_extents(table, members),
+            extents=shard_extents(table, members),
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
-    sums[0] = sums[0] + _between_shards(system, table, extents, largest, costs.gradient_bytes)
+    sums[0] = sums[0] + _time_of(
+        system,
+        between_shards(table, extents, largest, costs.gradient_bytes),
+        costs.memory_rate,
+    )
     parts = {}
     passes = {
         "backward": critical.on(lambda times: times.backward_pass_s),
@@ -290,7 +292,7 @@ def _by_layer(
         for count, part in zip(largest.resident, costs.components, strict=True)
         if part is not None
     ]
-    shard = _shard_extents(table, extents.replicas), _shard_extents(table, extents.edp)
+    shard = shard_extents(table, extents.replicas), shard_extents(table, extents.edp)
 
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
@@ -358,7 +360,11 @@ def _by_layer(
         at_end = _behind(system, table, extents, scattered, free)
         in_backward = np.where(last & prefetches, exposed(again, backward_s), in_backward)
         in_gradients = np.where(last, at_end, in_gradients)
-    groups = _between_shards(system, table, extents, largest, costs.gradient_bytes)
+    groups = _time_of(
+        system,
+        between_shards(table, extents, largest, costs.gradient_bytes),
+        costs.memory_rate,
+    )
     concurrent = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
     return {
@@ -369,117 +375,3 @@ def _by_layer(
         "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
         "weights_backward": (m * again, m * in_backward),
     }
-
-
-def replica_collectives(
-    table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
-) -> dict[str, list[tuple[CollectiveKind, Floats, Ints]]]:
-    """Kind, buffer [byte] and extents of the collectives of gradients and of weights.
-
-    Each is one collective of all weights that the largest stage trains.
-
-    Parameters
-    ----------
-    table
-        Strategies; a table of one row.
-    extents
-        Placement of each axis; shape (tiers, 1).
-    largest
-        Weights of the stage that has most; columns of shape (1,).
-    costs
-        Sizes of weights and gradients; columns of shape (1,).
-    """
-    sharded = table.zero[0] >= ZERO_OPTIMIZER
-    kind = CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE
-    gradients, weights = [], []
-    for trained, replicas in _groups(largest, extents):
-        shard = _shard_extents(table, replicas)
-        buffer = trained.weights * costs.gradient_bytes
-        gradients.append((kind, buffer, shard))
-        gradients.append((CollectiveKind.ALL_REDUCE, buffer / shard[-1], replicas // shard))
-        moved = costs.weight_sizes.moved(trained.weights, trained.quantized)
-        weights.append((CollectiveKind.ALL_GATHER, moved, shard))
-    return {"gradients": gradients, "weights": weights}
-
-
-def _groups(largest: LargestStage, extents: Extents) -> tuple[tuple[TrainedWeights, Ints], ...]:
-    """Trained weights without routed experts, and those of routed experts, with their replicas."""
-    return (largest.trained, extents.replicas), (largest.expert_trained, extents.edp)
-
-
-def _shard_extents(table: Table, replicas: Ints) -> Ints:
-    """Extents of the replicas that share one set of shards, the inner part of all of them."""
-    members = np.maximum(replicas[-1] * table.shard_share, 1.0).astype(np.int64)
-    return np.gcd(replicas, members)
-
-
-def _between_shards(
-    system: System, table: Table, extents: Extents, largest: LargestStage, gradient_bytes: Floats
-) -> Floats:
-    """Time of adding up gradient shards among the groups of hybrid sharding, once per step [s]."""
-    spent = np.zeros_like(gradient_bytes)
-    for trained, replicas in _groups(largest, extents):
-        shard = _shard_extents(table, replicas)
-        buffer = np.where(table.training, trained.weights * gradient_bytes / shard[-1], 0.0)
-        others = replicas // shard
-        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, others)
-    return spent
-
-
-def _between_mirrors(
-    system: System, table: Table, extents: Extents, largest: LargestStage, costs: ComponentCosts
-) -> Floats:
-    """Time of adding up gradients with the mirrored rank of DualPipe, once per step [s].
-
-    Ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the pipeline, of the
-    gradients that the replicas have reduced before. Compute does not hide it.
-    """
-    spent = np.zeros_like(costs.gradient_bytes)
-    pair = _ends_of_pipeline(table, extents)
-    for trained, replicas in _groups(largest, extents):
-        buffer = np.where(
-            table.training, trained.weights * costs.gradient_bytes / replicas[-1], 0.0
-        )
-        spent = spent + collective_time(system, CollectiveKind.ALL_REDUCE, buffer, pair)
-    return spent
-
-
-def _ends_of_pipeline(table: Table, extents: Extents) -> Ints:
-    """Extents of a pair of ranks as far apart as the first and the last stage."""
-    pair = np.where(extents.pp >= table.pp, 2, 1)
-    pair[-1] = 2
-    return pair
-
-
-def _completed_matrices(
-    system: System, table: Table, extents: Extents, largest: LargestStage
-) -> Floats:
-    """Time of gathering momenta for Muon's iterations, which need full matrices, once per step [s].
-
-    All-gather of 2 bytes for each weight of a matrix among the ranks that share the optimizer
-    state, before the update; compute does not hide it. An upper bound: all matrices count as split,
-    at most 1.25 times AdamW's bytes where gradients and weights are communicated in fp32 (arXiv
-    2502.16982, section 2.3). Ranks whose share is many full matrices need less.
-    """
-    splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
-    spent = np.zeros_like(largest.trained.weights)
-    for trained, replicas in _groups(largest, extents):
-        momenta = trained.matrices * _NEWTON_SCHULZ_BYTES
-        shard = _shard_extents(table, replicas)
-        spent = spent + collective_time(system, CollectiveKind.ALL_GATHER, momenta, shard)
-    return np.where(splits, spent, 0.0)
-
-
-def _copied_embeddings(
-    model: Model, system: System, table: Table, extents: Extents, gradient_bytes: Floats
-) -> Floats:
-    """Time of adding up the gradients of both copies of the embedding [s].
-
-    The last stage has one for a tied head, or for multi-token prediction.
-    """
-    several = (table.pp > 1) & table.training & ~table.joins_ends
-    several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
-    rows = vocabulary_share(model, rank_work(table))
-    copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
-    pair = _ends_of_pipeline(table, extents)
-    return collective_time(system, CollectiveKind.ALL_REDUCE, copied * gradient_bytes, pair)

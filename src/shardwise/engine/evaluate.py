@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
+from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -33,6 +34,17 @@ class PeakMemory:
     """In the first memory tier; offloaded bytes are those of the stage that offloads the most."""
     reserved_bytes: Floats
     peak_memory_stage: Ints
+
+    def needed_bytes(self, system: System) -> Floats:
+        """Bytes that must fit into the first memory tier (`Memory.limit_on`).
+
+        Parameters
+        ----------
+        system
+            Accelerators with their memory.
+        """
+        limit = system.accelerator.memory[0].limit_on
+        return self.reserved_bytes if limit == MemoryLimit.RESERVED else self.memory.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +176,7 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
     """
     tiers = system.accelerator.memory
     room = tiers[0].capacity if capacity_bytes is None else capacity_bytes
-    here = holding.reserved_bytes <= room
+    here = holding.needed_bytes(system) <= room
     return here & (holding.memory.offloaded <= tiers[1].usable_bytes) if len(tiers) > 1 else here
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, layer_bytes
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
+from shardwise.engine.memory_tiers import Tiers, in_tiers
 from shardwise.engine.zero import (
     Shares,
     Unsharded,
@@ -28,6 +30,7 @@ from shardwise.parallel.schedule.in_flight import (
     peak_of_uneven_ends,
 )
 
+PassName = Literal["forward", "backward"]
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -76,8 +79,9 @@ def stage_memory(
     group: StageGroup,
     stage: Ints | None = None,
     shares: Shares | None = None,
+    phase: PassName | None = None,
 ) -> StageMemory:
-    """Return the peak memory of a rank of a stage: in a backward pass, or in the update.
+    """Return the peak memory of a rank of a stage: in a pass, or in the update.
 
     ZeRO shards the optimizer state (1), gradients (2) and weights (3) over the replicas. Sharded
     weights are gathered layer by layer, `fsdp_prefetch` layers in advance; they stay unsharded
@@ -103,6 +107,8 @@ def stage_memory(
         Index of the stage, shape (n,); None: the first of the group, whose memory is largest.
     shares
         ZeRO shares of the table, if already computed.
+    phase
+        A pass, without the update, where `costs` have the peaks of this pass alone.
     """
     shares = shares or Shares.of(table, costs)
     counts = {"micro_batches": table.micro_batches, "stages": table.pp, "chunks": table.vpp}
@@ -110,9 +116,9 @@ def stage_memory(
     activations = _activations(table, costs, group, at)
     layers, ends = weight_totals(costs, group)
     released = releases(table)
-    here = _tiers(layers.weights(shares, released), table.offload_weights, group.layers)
+    here = in_tiers(layers.weights(shares, released), table.offload_weights, group.layers)
     state = layers.shared("state", shares.optimizer)
-    optimizer = _tiers(state, table.offload_optimizer, group.layers)
+    optimizer = in_tiers(state, table.offload_optimizer, group.layers)
     masters = ends.shared("master", shares.optimizer)
     masters = masters + layers.shared("master", shares.optimizer) * optimizer.share
 
@@ -135,6 +141,7 @@ def stage_memory(
         in_layers=in_layers,
         kept=_kept_inputs(table, costs, group),
         copies=copies,
+        phase=phase,
     )
     return StageMemory(
         stored=ends.weights(shares, released) + here.here,
@@ -181,6 +188,7 @@ def _peak(
     in_layers: _Live,
     kept: Floats,
     copies: Floats,
+    phase: PassName | None,
 ) -> _Peak:
     """The largest of three moments: before backward, at its end, and in the update.
 
@@ -212,12 +220,14 @@ def _peak(
         Inputs and gradients that software keeps until the end of backward [byte]; 0: none.
     copies
         Transient bytes of the update [byte].
+    phase
+        Forward: before backward alone; backward: without the update.
     """
     early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
     frees = table.by_stack(lambda stack: stack.clears_gradients) & (table.micro_batches == 1)
     frees = (frees & (table.pp == 1)) | early
     keeps = kept > 0
-    in_update = copies > saved + live
+    in_update = (copies > saved + live) & (phase is None)
     if not np.any(frees | keeps):  # gradients are there throughout
         return _Peak(
             gradients=gradients,
@@ -232,8 +242,8 @@ def _peak(
     copies = np.where(early, 0.0, copies)
     held = np.where(keeps, saved + kept, saved / np.maximum(group.layers, 1.0))
     before, end = first + saved + live, final + held + in_layers.bytes
-    at_end = (frees | keeps) & (end > before)
-    larger = final + copies > np.where(at_end, end, before)
+    at_end = (frees | keeps) & (end > before) & (phase != "forward")
+    larger = (final + copies > np.where(at_end, end, before)) & (phase is None)
     in_update = np.where(frees | keeps, larger, in_update)
     return _Peak(
         gradients=np.where(at_end | in_update, final, first),
@@ -278,7 +288,7 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     )
 
 
-def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> "_Tiers":
+def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Tiers:
     """Saved activations of all micro-batches in flight, by memory tier.
 
     Two of the layers with offloaded activations have theirs in the first tier: the layer that runs
@@ -288,12 +298,12 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
     flight = _InFlight.of(table, costs, group, stage)
     if not np.any(table.offload_activations):
         saved = flight.total(lambda size: size.saved_bytes)
-        return _Tiers(saved, np.zeros_like(saved), 1.0)
+        return Tiers(saved, np.zeros_like(saved), 1.0)
     movable = flight.total(lambda size: size.movable_bytes)
-    moved = _tiers(movable, table.offload_activations, flight.total(moves))
+    moved = in_tiers(movable, table.offload_activations, flight.total(moves))
     away = 1 - moved.share
     here = flight.total(lambda size: size.saved_bytes - away * size.movable_bytes)
-    return _Tiers(here, moved.away, moved.share)
+    return Tiers(here, moved.away, moved.share)
 
 
 def moves(size: LayerBytes) -> Floats:
@@ -464,25 +474,6 @@ def _following(
         for other, _, size in layers
     )
     return total(saved, none)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tiers:
-    """Bytes in the first and in the second memory tier."""
-
-    here: Floats
-    away: Floats
-    share: Floats | float
-    """Share of the movable bytes that is in the first tier."""
-
-
-def _tiers(size: Floats, offloaded: Bools, layers: Floats) -> _Tiers:
-    """Place bytes of layers: all in the first tier, or all in the second but two layers.
-
-    The two are the layer that runs and the one in transit.
-    """
-    share = np.where(offloaded, np.minimum(1.0, 2.0 / np.maximum(layers, 1.0)), 1.0)
-    return _Tiers(size * share, np.where(offloaded, size, 0.0), share)
 
 
 def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> Floats:

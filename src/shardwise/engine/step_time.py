@@ -9,13 +9,14 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import component_bytes, trained_on
+from shardwise.cost.component_costs import trained_on
 from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
-from shardwise.cost.optimizer import optimizer_time, quantizing_time, state_bytes
+from shardwise.cost.optimizer import state_bytes
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage
 from shardwise.engine.data_parallel import communication_times
 from shardwise.engine.pipeline import bubble_and_transfers
+from shardwise.engine.update import Update
 from shardwise.engine.zero import releases, shards
 from shardwise.parallel.pipeline_layout import StageGroup, chunks_of
 from shardwise.parallel.placement import Extents
@@ -77,34 +78,12 @@ def step_times(
     bubble, exposed = (
         bubble_and_transfers(table, groups, critical, boundary) if waits else (zero, zero)
     )
-    dense, expert = shards(table, ZERO_OPTIMIZER)
-    gradient_shards, expert_gradient_shards = shards(table, ZERO_GRADIENTS)
-    update = optimizer_time(
-        table,
-        reduced=largest.trained.over(gradient_shards).plus(
-            largest.expert_trained.over(expert_gradient_shards)
-        ),
-        owned=largest.trained.over(dense).plus(largest.expert_trained.over(expert)),
-        element_bytes=costs.element_bytes,
-        gradient_bytes=costs.gradient_bytes,
-        memory_rate=costs.memory_rate,
-        matrix_rate=costs.matrix_rate,
-    )
-    quantizing = quantizing_time(
-        table,
-        quantized=component_bytes(
-            costs, largest.resident, lambda size: size.all_quantized_parameters
-        ),
-        trained=largest.all_trained.quantized,
-        sizes=costs.weight_sizes,
-        memory_rate=costs.memory_rate,
-    )
     times = dict.fromkeys(TIME_PARTS, zero)
     times |= {
         "forward": m * critical.on(lambda times: times.forward_s),
         "backward": m * critical.on(lambda times: times.backward_s),
         "recompute": m * critical.on(lambda times: times.recompute_s),
-        "optimizer": np.where(table.training, update + quantizing, 0.0),
+        "optimizer": Update.of(table, costs, largest).time_s(table, costs.memory_rate),
         "pp_comm": exposed,
         "bubble": bubble,
     }

@@ -62,6 +62,11 @@ class Shares:
             frozen_only=frozen,
         )
 
+    def of_experts(self) -> "Shares":
+        """The shares of expert weights in place of those of dense ones."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Shares(**{name: both and (both[1], both[1]) for name, both in columns.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class WeightTotals:
@@ -138,7 +143,11 @@ def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotal
 
 
 def largest_gradients(
-    costs: ComponentCosts, group: StageGroup, shares: tuple[Floats, Floats]
+    costs: ComponentCosts,
+    group: StageGroup,
+    shares: tuple[Floats, Floats],
+    *,
+    of_experts: bool = False,
 ) -> Floats:
     """A rank's gradients of the component of a stage with the most [byte].
 
@@ -150,15 +159,19 @@ def largest_gradients(
         One stage group; columns of shape (n,).
     shares
         Share of a rank of gradients: dense, expert.
+    of_experts
+        Whether to return only those of this component's routed experts.
     """
-    totals = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
-    sizes = [
-        np.where(count > 0, one.shared("gradients", shares), 0.0)
-        for count, one in zip(_counts(costs, group), totals, strict=True)
-        if one
-    ]
-    most: Floats = np.maximum.reduce(sizes)
-    return most
+    most = part = np.zeros_like(costs.memory_rate)
+    for count, (one, expert) in zip(_counts(costs, group), _pairs(costs), strict=True):
+        if one:
+            size = WeightTotals(one, expert).shared("gradients", shares)
+            larger = (count > 0) & (size > most)
+            most = np.where(larger, size, most)
+            if of_experts:
+                own = 0.0 if expert is None else expert.gradients * shares[1]
+                part = np.where(larger, own, part)
+    return part if of_experts else most
 
 
 def _counts(costs: ComponentCosts, group: StageGroup) -> list[Floats]:

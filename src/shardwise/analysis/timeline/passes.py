@@ -1,15 +1,13 @@
 """Time and memory of one micro-batch on every virtual stage, by kind of pass."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.analysis.components import FULL_LAYER, recomputed_parts
+from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.arrays import Floats, total
-from shardwise.config.enums import RecomputePart
 from shardwise.config.strategy_table import Table
-from shardwise.cost.activation_walk import FORWARD_ONLY, FULL, Step, step_of, walk
 from shardwise.cost.component_costs import (
     ComponentCosts,
     component_bytes,
@@ -18,8 +16,7 @@ from shardwise.cost.component_costs import (
 )
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.layer_communication import COMM_AXES
-from shardwise.cost.layer_cost import LayerCost, LayerTimes
-from shardwise.cost.operations import OperationCost
+from shardwise.cost.layer_cost import LayerTimes
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
@@ -27,9 +24,6 @@ from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS
 
 WAITS = (*COMM_AXES, "offload")
 """What passes wait for besides kernels: collectives of these axes, and offloading."""
-
-# With so many layers, activations need more than the weight update does.
-_MANY = 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,87 +148,10 @@ def _waits(
 def _transient_bytes(
     table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageGroup
 ) -> tuple[Floats, Floats]:
-    """Peak of temporary tensors in a forward and in a backward pass [byte].
-
-    `memory.stage_memory` has the peak of both together; here it is evaluated for each alone.
-    """
-    listed = listed_components(blocks, parts)
-    both = [_over(table, blocks, *one) if one else (None, None) for one in listed]
-
-    def live(direction: int) -> Floats:
-        moments = [one[direction] for one in both]
-        run = replace(stages, work=tuple(np.full_like(count, _MANY) for count in stages.work))
-        first = np.zeros_like(stages.first)
-        return stage_memory(table, _with_over(blocks, moments), run, first).buffers
-
-    return live(0), live(1)
-
-
-def listed_components(
-    blocks: ComponentCosts, parts: Sequence[ComponentOperations]
-) -> list[tuple[str, LayerCost, list[OperationCost]] | None]:
-    """Name, cost and operations of every component, in the order of `ComponentCosts.parts`.
-
-    Layers that do not recompute have the name `plain`.
-    """
-    operations = {name: costs for name, _, costs in parts}
-    kinds = [costs for name, _, costs in parts if name == "layer"]
-    named = [*(("layer", costs) for costs in kinds), *(("plain", costs) for costs in kinds)]
-    named += [(name, operations.get(name, [])) for name in ("mtp", "embedding", "head")]
-    return [
-        None if cost is None else (name, cost, costs)
-        for cost, (name, costs) in zip(blocks.components, named, strict=True)
-    ]
-
-
-def _over(
-    table: Table,
-    blocks: ComponentCosts,
-    name: str,
-    cost: LayerCost,
-    operations: Sequence[OperationCost],
-) -> tuple[Floats, Floats]:
-    """Peak beyond saved activations, in the forward pass and in the backward pass [byte].
-
-    Neither exceeds the peak of both, where full recompute does not count its first forward: the
-    second forward needs at least as much.
-    """
-    steps = [step_of(one.operation) for one in operations]
-    never = np.full_like(steps[0].saved, -np.inf)
-    forward = [replace(step, backward=never) for step in steps]
-    backward = [replace(step, forward=never) for step in steps]
-    if not table.training[0]:
-        return cost.bytes.over_bytes, np.zeros_like(never)
-    recomputed = recomputed_parts(table, name)
-    full = recomputed == FULL_LAYER
-    recompute = FULL if full else RecomputePart.bits(recomputed)
-
-    def over(some: Sequence[Step], how: int) -> Floats:
-        return np.minimum(walk(some, how, blocks.boundary_bytes).over, cost.bytes.over_bytes)
-
-    return over(forward, FORWARD_ONLY if full else recompute), over(backward, recompute)
-
-
-def _with_over(blocks: ComponentCosts, moments: Sequence[Floats | None]) -> ComponentCosts:
-    """The same costs with other peaks of temporary tensors."""
-    changed = [
-        None if part is None or over is None else _replaced(part, over)
-        for part, over in zip(blocks.components, moments, strict=True)
-    ]
-    count = len(blocks.kinds)
-    plain = [part for part in changed[count : 2 * count] if part is not None]
-    mtp, embedding, head = changed[2 * count :]
-    assert embedding is not None  # noqa: S101 - every model has both
-    assert head is not None  # noqa: S101
-    return replace(
-        blocks,
-        kinds=tuple(part for part in changed[:count] if part is not None),
-        plain=tuple(plain) if plain else None,
-        mtp=mtp,
-        embedding=embedding,
-        head=head,
+    """Peak of temporary tensors in a forward and in a backward pass [byte]."""
+    first = np.zeros_like(stages.first)
+    forward, backward = costs_by_pass(table, blocks, parts, with_ends=False)
+    return (
+        stage_memory(table, forward, stages, first, phase="forward").buffers,
+        stage_memory(table, backward, stages, first, phase="backward").buffers,
     )
-
-
-def _replaced(part: LayerCost, over: Floats) -> LayerCost:
-    return replace(part, bytes=replace(part.bytes, over_bytes=over))

@@ -11,7 +11,7 @@ Left out, because Calculon has nothing of the kind:
 Whatever else it has no word for is refused by name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwise.errors import Fault, refuse
@@ -161,19 +161,26 @@ def _system_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
     if chip["processing"] == "measured":
         yield _fault(name, "accelerator.processing", "measured", "knows roofline and no_overlap")
     yield from _kernel_faults(chip, name)
-    if len(chip["memory"]) > _MEMORY_TIERS:
-        yield _fault(name, "accelerator.memory", len(chip["memory"]), "knows two tiers of memory")
-    for index, tier in enumerate(chip["memory"]):
-        if tier["host"] is not None:
-            field = f"accelerator.memory[{index}].host"
-            problem = "knows one efficiency of a memory, without sharing or reserves; allowed: null"
-            yield Fault(source=name, field=field, problem=f"Calculon {problem}")
+    yield from _memory_faults(chip["memory"], name)
     for engine in ("matrix", "vector"):
         for dtype in chip[engine]:
             if dtype not in _DTYPE_OF:
                 yield _fault(name, f"accelerator.{engine}", dtype, f"has no name for it; {_TYPES}")
     for index, tier in enumerate(system["network"]):
         yield from _tier_faults(tier, name, f"network[{index}]")
+
+
+def _memory_faults(tiers: Sequence[Mapping[str, Any]], name: str) -> Iterator[Fault]:
+    if len(tiers) > _MEMORY_TIERS:
+        yield _fault(name, "accelerator.memory", len(tiers), "knows two tiers of memory")
+    for index, tier in enumerate(tiers):
+        if tier["host"] is not None:
+            field = f"accelerator.memory[{index}].host"
+            problem = "knows one efficiency of a memory, without sharing or reserves; allowed: null"
+            yield Fault(source=name, field=field, problem=f"Calculon {problem}")
+        if tier["limit_on"] != "reserved":
+            field = f"accelerator.memory[{index}].limit_on"
+            yield _fault(name, field, tier["limit_on"], "has no word for it; allowed: reserved")
 
 
 def _kernel_faults(chip: Mapping[str, Any], name: str) -> Iterator[Fault]:

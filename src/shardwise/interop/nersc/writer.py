@@ -22,6 +22,7 @@ from shardwise.interop.nersc.translation import model_for_nersc
 
 _TIERS = 2
 # Fields that its files do not have, with the only values that they may have then.
+_MEMORY = {"efficiency": None, "host": None, "limit_on": "reserved"}
 _CHIP: dict[str, Any] = {
     "matmul": {},
     "matmul_table": {},
@@ -136,7 +137,7 @@ def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a `System` with what its files leave to the defaults."""
     chip = fields["accelerator"]
     chip |= _CHIP
-    chip["memory"] = [tier | {"efficiency": None, "host": None} for tier in chip["memory"]]
+    chip["memory"] = [tier | _MEMORY for tier in chip["memory"]]
     for engine in ("matmul_curve", "vector_curve"):
         chip[engine] = {t: curve | {"interpolate": False} for t, curve in chip[engine].items()}
     tiers = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis.prediction_interval import distinguishable_ratio
-from shardwise.config.enums import Schedule
+from shardwise.config.enums import MemoryLimit, Schedule
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -83,8 +83,10 @@ def best_changes(
     base = _open_fields(strategy, own) | {"stack": stack}
     legal = list(_sets(model, system, own, base))
     table = estimate_many(model, system, [found for _, found in legal])
-    capacity = system.accelerator.memory[0].capacity
-    fits = table.fits & (table.memory_reserved_bytes * memory_factor <= capacity)
+    memory = system.accelerator.memory[0]
+    is_reserved = memory.limit_on == MemoryLimit.RESERVED
+    needed = table.memory_reserved_bytes if is_reserved else table.memory_total_bytes
+    fits = table.fits & (needed * memory_factor <= memory.capacity)
     times = np.where(fits, table.step_time_s, np.inf)
     times[0] = table.step_time_s[0]
     now = float(times[0])

@@ -109,9 +109,9 @@ class Evaluated:
             holding_of=chunks[0].holding_of,
         )
 
-    def over_capacity(self, capacity_bytes: float) -> Bools:
+    def over_capacity(self, system: System, capacity_bytes: float) -> Bools:
         """Choices that need more of the first memory tier than is usable; (choices, rows)."""
-        return (self.holding.reserved_bytes > capacity_bytes)[self.holding_of]
+        return (self.holding.needed_bytes(system) > capacity_bytes)[self.holding_of]
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
@@ -134,7 +134,7 @@ def broken_reasons(broken: Ints) -> Counter[str]:
 
 def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> Floats:
     """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
-    excess = [holding.reserved_bytes - capacity_bytes]
+    excess = [holding.needed_bytes(system) - capacity_bytes]
     outer = system.accelerator.memory[1:]
     excess += [holding.memory.offloaded - tier.usable_bytes for tier in outer]
     return np.stack(np.broadcast_arrays(*excess))

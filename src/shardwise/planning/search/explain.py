@@ -56,6 +56,7 @@ def explain(
     objective: str | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    limit_on: str | None = None,
     progress: Progress | None = None,
     **fixed: Unpack[SpaceKeywords],
 ) -> Explanation:
@@ -69,7 +70,7 @@ def explain(
     strategy
         A `Strategy`, its fields as a mapping, or a file. An unset field has the value of the
         space if that has only one, else its default.
-    objective, max_memory, reserve, progress, **fixed
+    objective, max_memory, reserve, limit_on, progress, **fixed
         As for `search`.
 
     Returns
@@ -92,7 +93,7 @@ def explain(
     """
     started = time.perf_counter()
     check_function("progress", progress)
-    the_model, the_system = Model.load(model), System.load(system)
+    the_model, the_system = Model.load(model), System.load(system).limited_on(limit_on)
     declared = load_space(space, fixed)
     query = SearchQuery.of(
         the_model,
@@ -260,10 +261,10 @@ def _shortages(query: SearchQuery, mine: Estimate) -> tuple[Shortage, ...]:
     """Memory tiers that are too small, each with the stage that needs most of it."""
     tiers = query.system.accelerator.memory
     found = []
-    peak = max(mine.stages, key=lambda stage: stage.reserved)
-    if peak.reserved > query.capacity_bytes:
+    peak = max(mine.stages, key=lambda stage: stage.needed)
+    if peak.needed > query.capacity_bytes:
         parts = {part: getattr(peak, part) for part in MEMORY_PARTS}
-        parts["runtime"] = peak.reserved - peak.total
+        parts["runtime"] = peak.needed - peak.total
         found.append(_shortage(tiers[0].name, peak.stage, query.capacity_bytes, parts))
     most = max(mine.stages, key=lambda stage: stage.offloaded)
     if len(tiers) > 1 and most.offloaded > tiers[1].usable_bytes:

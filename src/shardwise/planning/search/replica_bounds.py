@@ -175,7 +175,7 @@ def _least_replicas(case: Case, layouts: Table) -> tuple[Ints, Counter[str], lis
             rows = MemoryEvaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
             bounds = [np.empty(0)]
             for chunk in rows.memory():
-                bounds.append(_replicas_needed(table.take(chunk.rows), chunk, case.capacity_bytes))
+                bounds.append(_replicas_needed(case, table.take(chunk.rows), chunk))
                 if not chunk.feasible.any():
                     shortfalls.extend(_shortfall(case, piece, chunk))
             found = _bisected(rows, len(piece.options), np.concatenate(bounds), piece.layouts.dp)
@@ -269,14 +269,16 @@ def _chunks(system: System, space: Space) -> list[tuple[int, int]]:
     return found
 
 
-def _replicas_needed(table: Table, chunk: Evaluated, capacity_bytes: float) -> Floats:
+def _replicas_needed(case: Case, table: Table, chunk: Evaluated) -> Floats:
     """Least replicas of each row, over its choices: dp >= O dp_most / (capacity - A).
 
     O is the optimizer state of a rank with the most replicas dp_most, A all its other memory.
     """
     holding = chunk.holding_of
+    needed = chunk.holding.needed_bytes(case.system)
     slack = table.by_stack(lambda stack: stack.allocator_slack)
-    spare = (capacity_bytes - chunk.holding.reserved_bytes[holding]) / slack
+    slack = slack if needed is chunk.holding.reserved_bytes else np.ones_like(slack)
+    spare = (case.capacity_bytes - needed[holding]) / slack
     state = chunk.holding.memory.state[holding]
     room = np.where(chunk.feasible, state + spare, np.inf)
     needed = table.dp * state / np.where(room > 0, room, 1.0)

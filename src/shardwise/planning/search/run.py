@@ -80,6 +80,7 @@ def search(
     levels: bool = False,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    limit_on: str | None = None,
     progress: Progress | None = None,
     jobs: int | None = None,
     backend: str = "loky",
@@ -117,6 +118,7 @@ def search(
     levels: bool = False,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    limit_on: str | None = None,
     progress: Progress | None = None,
     jobs: int | None = None,
     backend: str = "loky",
@@ -158,6 +160,9 @@ def search(
     max_memory, reserve
         Memory of an accelerator that may be used at most, and how much of that stays free
         (bytes, or text such as ``"70 GiB"``).
+    limit_on
+        What must fit into it: ``reserved`` memory, with the allocator's slack and the runtime, or
+        ``allocated`` tensors alone; by default as the system says, which is ``reserved``.
     progress
         Called with the candidates scanned, all candidates, and the best plan so far (a `BestSoFar`,
         or None).
@@ -221,6 +226,7 @@ def search(
             levels=(levels, False),
             max_memory=(max_memory, None),
             reserve=(reserve, 0.0),
+            limit_on=(limit_on, None),
             backend=(backend, "loky"),
             save_all=(save_all, False),
             run=(run, None),
@@ -232,7 +238,8 @@ def search(
         theirs = {"top": top, "axes": fields, "save": save, "progress": progress}
         return reference_search(reference, model, system, theirs | {"jobs": jobs} | fixed)
     inputs = read_inputs(model, system, None, {}, searched=True)
-    the_model, the_system = Model.load(inputs.model), System.load(inputs.system)
+    the_model = Model.load(inputs.model)
+    the_system = System.load(inputs.system).limited_on(limit_on)
     the_space = load_space(space, fixed, inputs.question())
     target = None if launcher is None else launcher_of(launcher)
     the_space = the_space if target is None else space_for(target, the_space)

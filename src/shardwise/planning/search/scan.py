@@ -228,7 +228,8 @@ def _best_of_layouts(rivals: Bools, score: Floats, layout: Ints) -> tuple[Ints, 
 def counted_in(query: SearchQuery, chunk: Evaluated) -> Findings:
     """Count the candidates that obey the rules, those that are feasible, and why others are not."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (chunk.legal, chunk.feasible))
-    memory = int(np.count_nonzero(chunk.legal & chunk.over_capacity(query.capacity_bytes)))
+    full = chunk.over_capacity(query.system, query.capacity_bytes)
+    memory = int(np.count_nonzero(chunk.legal & full))
     selected = np.bincount(chunk.rejected[chunk.rejected >= 0], minlength=len(NOT_SELECTED))
     others = dict(zip(NOT_SELECTED, selected.tolist(), strict=True))
     second = legal - feasible - memory - sum(others.values())

@@ -180,7 +180,8 @@ def _feasible(
                 if row.size:
                     number = piece.numbers(chunk.rows[row], choice)
                     return candidates.strategies(number).strategy(0).to_dict(), rejected
-                full = np.count_nonzero(chunk.legal & chunk.over_capacity(case.capacity_bytes))
+                over = chunk.over_capacity(case.system, case.capacity_bytes)
+                full = np.count_nonzero(chunk.legal & over)
                 rejected[MEMORY] += int(full)
                 rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal) - full)
     return None, +rejected

@@ -370,7 +370,7 @@ class Rows:
         """Add the candidates of a chunk."""
         added = chunk.legal if self._rejected else chunk.feasible
         row, choice = np.nonzero(added.T)
-        full = chunk.over_capacity(self._query.capacity_bytes)
+        full = chunk.over_capacity(self._query.system, self._query.capacity_bytes)
         code = np.where(chunk.feasible, _FEASIBLE, np.where(full, _MEMORY, _SECOND_MEMORY))
         code = np.where(chunk.rejected >= 0, _NOT_SELECTED + chunk.rejected, code)
         figures = _memory(chunk)

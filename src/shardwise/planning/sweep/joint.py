@@ -79,7 +79,7 @@ def best_on_each(
     systems
         The systems whose rates differ.
     """
-    best = _Rankings(capacities, systems=len(systems), count=count)
+    best = _Rankings(system, capacities, systems=len(systems), count=count)
     rejected: Counter[str] = Counter()
     for box in candidates.legal:
         for piece in box.cut(_PIECE_ROWS):
@@ -178,8 +178,10 @@ def _cut(rows: Ints, most: int, *, first: int | None = None) -> Iterator[Ints]:
 class _CapacityLadder:
     """Capacities with equal second memory, by rising first memory: what fits one fits the next."""
 
-    def __init__(self, second_bytes: float, capacities: Sequence[Capacity], systems: int) -> None:
-        self.second_bytes = second_bytes
+    def __init__(
+        self, system: System, second_bytes: float, capacities: Sequence[Capacity], systems: int
+    ) -> None:
+        self.second_bytes, self._system = second_bytes, system
         self.sizes = np.unique([capacity.first_bytes for capacity in capacities])
         self.fitting = np.zeros(self.sizes.size, dtype=np.int64)
         self._ranked: dict[tuple[int, int], Ranked] = {}
@@ -199,7 +201,7 @@ class _CapacityLadder:
     def smallest(self, chunk: Evaluated) -> Ints:
         """The smallest size that each candidate fits into; beyond the last where none does."""
         holding = chunk.holding
-        found = np.searchsorted(self.sizes, holding.reserved_bytes)
+        found = np.searchsorted(self.sizes, holding.needed_bytes(self._system))
         found = np.where(holding.memory.offloaded <= self.second_bytes, found, self.sizes.size)
         return np.where(chunk.legal, found[chunk.holding_of], self.sizes.size)
 
@@ -227,11 +229,15 @@ class _CapacityLadder:
 class _Rankings:
     """The best candidates so far of every capacity."""
 
-    def __init__(self, capacities: Sequence[Capacity], *, systems: int, count: int) -> None:
+    def __init__(
+        self, system: System, capacities: Sequence[Capacity], *, systems: int, count: int
+    ) -> None:
         self._capacities, self._count, self._legal = capacities, count, 0
         seconds = dict.fromkeys(capacity.second_bytes for capacity in capacities)
         self._ladders = {
-            size: _CapacityLadder(size, [c for c in capacities if c.second_bytes == size], systems)
+            size: _CapacityLadder(
+                system, size, [c for c in capacities if c.second_bytes == size], systems
+            )
             for size in seconds
         }
 

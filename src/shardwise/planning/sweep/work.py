@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
+from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -109,8 +110,10 @@ class SearchWork:
                 firsts = ends[:-1][np.array(counts) > 0]
                 table, on = found.table.take(firsts), found.on[firsts]
                 answers = influences(group.model, group.base, group.systems, table, on)
-                reserved = [plans[end].memory_reserved_bytes for end in firsts.tolist()]
-                answers = _within_limits(group, query, on, answers, reserved)
+                limit = group.base.accelerator.memory[0].limit_on
+                amount = "reserved" if limit == MemoryLimit.RESERVED else "total"
+                needed = [plans[end].memory_bytes[amount] for end in firsts.tolist()]
+                answers = _within_limits(group, query, on, answers, needed)
                 if self._reoptimize:
                     now = np.array([found.best[position].score[0] for position in on.tolist()])
                     answers = _reoptimized(group, query, on, answers, now, progress)
@@ -139,7 +142,7 @@ def _within_limits(
     query: SweepQuery,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
-    reserved_bytes: Sequence[float],
+    needed_bytes: Sequence[float],
 ) -> list[tuple[Influence, ...]]:
     """Whether strategies still fit where less memory is usable than the accelerator has."""
     first = ("accelerator", "memory", 0, "capacity")
@@ -150,7 +153,7 @@ def _within_limits(
             return one
         changed = changed_systems(group.systems, on[[row]], [(figure, one.worse_factor)])
         usable = _usable_bytes(group.model, query, changed, 0)
-        fits = one.worse_fits and reserved_bytes[row] <= usable
+        fits = one.worse_fits and needed_bytes[row] <= usable
         return one.model_copy(update={"worse_fits": fits})
 
     return [

@@ -15,6 +15,7 @@ from shardwise.analysis.results import (
     Memory,
     OperationEstimate,
     StageEstimate,
+    WeightMemory,
 )
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
@@ -99,6 +100,8 @@ def print_estimate(result: Estimate) -> None:
     """Print the summary, where time and memory go, and the operations if they were requested."""
     show(_headline(result), _summary(result), _times(result), _memory(result))
     if result.operations is not None:
+        if result.strategy["training"]:
+            show(_peaks(result.stages))
         show(_operations(result.operations))
         if any(row.network for row in result.operations):
             show(_collectives(result.operations))
@@ -239,10 +242,32 @@ def _memory(result: Estimate) -> Table:
             table.add_row("...")
             continue
         amounts = [gib(getattr(stage, name)) for name in names]
-        style = "red" if stage.reserved > stage.capacity else None
+        style = "red" if stage.needed > stage.capacity else None
         contents = (str(stage.layers), count(stage.parameters))
         row = (str(stage.stage), *contents, *amounts, stage.peak.operation)
         table.add_row(*row, style=style)
+        if stage.experts is not None and stage.experts.parameters:
+            table.add_row(*_of_experts(stage.experts), style="dim")
+    return table
+
+
+def _of_experts(part: WeightMemory) -> tuple[str, ...]:
+    """Cells of a row below a stage: what its routed experts need of it."""
+    amounts = (part.weights, part.gradients, part.optimizer)
+    return ("experts", "", count(part.parameters), *map(gib, amounts))
+
+
+def _peaks(stages: tuple[StageEstimate, ...]) -> Table:
+    """Peak of the forward and of the backward pass of each stage."""
+    table = plain_table(
+        *("stage", "forward", "peak in", "backward", "peak in "), title="Peak by pass [GiB]"
+    )
+    for column in (2, 4):
+        table.columns[column].justify = "left"
+    for stage in _shown(stages):
+        cells = [] if stage is None else [stage.forward_peak, stage.backward_peak]
+        places = [text for one in cells if one for text in (gib(one.bytes), one.operation)]
+        table.add_row("..." if stage is None else str(stage.stage), *places)
     return table
 
 
@@ -257,11 +282,15 @@ def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
 def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
     """Each different collective: network, bandwidth of its link, and volume over time."""
     table = plain_table(
-        *("collective", "axis", "group", "network", "link", "volume", "time", "volume/time"),
-        optional=("volume", "group", "link"),
+        *("collective", "axis", "group", "network", "link", "latency"),
+        *("volume", "time", "volume/time"),
+        optional=("latency", "volume", "group", "link"),
         title="Collectives",
         left=2,
-        notes={"link": "link: bandwidth of one accelerator, one direction"},
+        notes={
+            "link": "link: bandwidth of one accelerator, one direction",
+            "latency": "latency: of one collective without data",
+        },
     )
     rows = [row for row in operations if row.network]
     for row in dict.fromkeys((r.kind, r.axis, r.extents, r.volume_bytes) for r in rows):
@@ -272,6 +301,7 @@ def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
             " / ".join(map(str, one.extents)),
             one.network,
             readable(one.link_bandwidth, "byte/s"),
+            seconds(one.latency_s),
             _bytes(one.volume_bytes),
             seconds(one.time_s),
             readable(one.volume_bytes / one.time_s, "byte/s"),
@@ -403,7 +433,7 @@ def _memory_interval(result: Estimate) -> list[str]:
 
 def verdict(memory: Memory, *, fits: bool) -> str:
     """One line: whether the model fits, and by how much."""
-    margins = {"on the peak-memory stage": memory.capacity - memory.reserved}
+    margins = {"on the peak-memory stage": memory.capacity - memory.needed}
     if memory.offloaded:
         where = f"in host memory, of {readable(memory.offload_capacity, 'bytes')} usable"
         margins[where] = memory.offload_capacity - memory.offloaded

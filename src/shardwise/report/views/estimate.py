@@ -30,7 +30,7 @@ def step_words(result: Estimate) -> str:
 def memory_words(result: Estimate) -> str:
     """Whether it fits, and what the peak-memory stage needs."""
     memory = result.memory_bytes
-    needed, usable = (readable(size, "bytes") for size in (memory.reserved, memory.capacity))
+    needed, usable = (readable(size, "bytes") for size in (memory.needed, memory.capacity))
     return f"{verdict(memory, fits=result.fits)} ({needed} of {usable})"
 
 
