@@ -128,7 +128,7 @@ def test_no_other_search_finds_a_faster_plan_of_what_the_default_tries(
     """
     model, system = Model.load(name), System.load(f"{owner}-{of}")
     needed = count_parameters(model).total * _BYTES_OF_A_PARAMETER / _ROOM
-    gpus = more * max(8, 1 << ceil(log2(needed)))
+    gpus = more * max(8, 1 << max(0, ceil(log2(needed))))
     run = {"gpus": gpus, "gbs": gpus, "dtype": _OWNERS[owner][0]}
     found = search(model, system, run, top=1)
     wider = [{"stage_layers": "balanced"}, *([] if model.has_experts else [{"scope": "full"}])]
