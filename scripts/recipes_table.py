@@ -12,12 +12,10 @@ saved in build/recipes-table.json after each recipe; the next run reuses it with
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +111,7 @@ def outside(recipe: Recipe, space: Any) -> list[str]:
     model, system = Model.load(recipe.model), System.load(recipe.system)
     user = UserStrategy.of(model, system, space, in_counts(recipe.fields(), model.depth))
     mine = user.row.strategy(0).to_dict()
-    fields = [f"{name} {shortened(word(mine[name]))}" for name in user.outside(space)]
+    fields = [f"{name} {word(mine[name])}" for name in user.outside(space)]
     return fields + [f"rule: {reason}" for reason in user.broken]
 
 
@@ -135,17 +133,7 @@ def in_counts(fields: dict[str, Any], depth: int) -> dict[str, Any]:
 def brief(strategy: Mapping[str, Any]) -> str:
     """A strategy in a cell of the table."""
     overlap = ", expert overlap" if strategy["expert_overlap"] else ""
-    return shortened(in_brief(strategy)) + overlap
-
-
-def shortened(text: str) -> str:
-    """Text with runs of equal numbers in lists of layers counted: 3+4+4+4+2 as 3+4x3+2."""
-
-    def counted(found: re.Match[str]) -> str:
-        groups = [(value, len(list(run))) for value, run in groupby(found[0].split("+"))]
-        return "+".join(f"{value}x{n}" if n > 1 else value for value, n in groups)
-
-    return re.sub(r"\d+(\+\d+)+", counted, text)
+    return in_brief(strategy) + overlap
 
 
 def _stop_after(seconds: float | None, started: float) -> Callable[..., None] | None:

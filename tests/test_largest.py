@@ -171,10 +171,11 @@ def test_nothing_larger_fits():
 
 @pytest.mark.nightly
 def test_a_larger_shape_may_fit_where_a_smaller_one_does_not():
-    """Its heads have the better divisors for 28 GPUs: the search is not a bisection."""
-    ladder = largest_model(
-        "a100-40gb-pcie", gpus=28, space=FEW | {"recompute": "full", "zero": 1}, count=7
-    ).ladder
+    """Heads and layers have the better divisors for 28 GPUs: the search is not a bisection."""
+    even = {"stage_layers": "none", "first_stage_layers": "none", "last_stage_layers": "none"}
+    even |= {"embedding_as_layer": False, "loss_as_layer": False}
+    space = FEW | even | {"recompute": "full", "zero": 1}
+    ladder = largest_model("a100-40gb-pcie", gpus=28, space=space, count=7).ladder
     fits = [shape.fits for shape in ladder]
     assert fits != sorted(fits, reverse=True)
     assert [shape.heads for shape in ladder if shape.fits][-1] == 112

@@ -72,13 +72,17 @@ def test_degrees_stay_in_the_domain_and_leave_a_rank_enough_tokens() -> None:
         (7, 2, (4, 3)),
         (8, 2, None),
         (5, 4, (1, 2, 2, 0)),
-        (9, 8, None),
+        (9, 8, (1, 2, 1, 1, 1, 1, 1, 1)),
+        (7, 16, None),
     ],
 )
 def test_layers_that_do_not_come_out_even(
     depth: int, places: int, layers: tuple[int, ...] | None
 ) -> None:
-    """The last and the first chunk have fewer, in turn; DeepSeek-V3's recipe has the first row."""
+    """The last and the first chunk have fewer, in turn; DeepSeek-V3's recipe has the first row.
+
+    Where they have too few, some chunks in between have one more.
+    """
     assert uneven_layers(depth, places) == layers
     assert layers is None or sum(layers) == depth
 

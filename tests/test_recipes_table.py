@@ -68,10 +68,6 @@ def test_stages_with_both_ends_as_layers_are_those_with_a_layer_less(script):
     assert script.in_counts(fields, 30) == {"pp": 4, "stage_layers": [7, 8, 8, 7]}
     assert script.in_counts(fields, 31) == fields
     assert script.in_counts({"pp": 4}, 30) == {"pp": 4}
-    assert (
-        script.shortened("pp 4 layers 7+8+8+7, recompute a+b")
-        == "pp 4 layers 7+8x2+7, recompute a+b"
-    )
 
 
 def test_a_search_that_takes_too_long_is_stopped_and_marked(script):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date, time
 from enum import Enum
+from itertools import groupby
 from os import PathLike, fspath
 from typing import Any
 
@@ -55,6 +56,12 @@ def _scalar(value: Any) -> Any:
 def _key(key: Any) -> str:
     value = plain(key)
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def joined(values: Sequence[object]) -> str:
+    """Return a list in a word, equal neighbors counted: 3+4x14+2, or a+b; none if it is empty."""
+    runs = ((value, len(list(equal))) for value, equal in groupby(map(str, values)))
+    return "+".join(f"{value}x{n}" if n > 1 else value for value, n in runs) or "none"
 
 
 def as_json(

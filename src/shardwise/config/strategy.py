@@ -74,6 +74,8 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
 }
 
 _FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
+_COUNTED = re.compile(r"\b(\d{1,6})x(\d{1,4})\b")
+"""Equal items of a list, as tables show them (`config.plain.joined`): 4x14."""
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
 DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
@@ -224,7 +226,7 @@ class Strategy(ConfigBase):
         None
     )
     """Layers of every stage, first to last; with `vpp`, of every chunk in the order of the
-    layers."""
+    layers. As text 3+4x14+2, where 4x14 are 14 stages of 4."""
     embedding_as_layer: Annotated[bool, Role(In.PIPELINE, STAGES, group=LAYOUT)] = False
     """Whether the embedding counts as a layer when layers are assigned to stages."""
     loss_as_layer: Annotated[bool, Role(In.PIPELINE, STAGES, group=LAYOUT)] = False
@@ -371,7 +373,10 @@ class Strategy(ConfigBase):
     @field_validator(*_WORDS_OF_SETS, "stage_layers", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
-        return tuple(re.findall(r"[^\s,+]+", value)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        written = _COUNTED.sub(lambda found: "+".join([found[1]] * int(found[2])), value)
+        return tuple(re.findall(r"[^\s,+]+", written))
 
     @field_validator(*_WORDS_OF_SETS)
     @classmethod

@@ -11,6 +11,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.config.files import safe_name
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.plain import joined
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
@@ -317,7 +318,7 @@ def _word(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, (list, tuple)):
-        return "+".join(map(str, value)) or "none"
+        return joined(value)
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 

@@ -18,12 +18,12 @@ from shardwise.config.strategy_fields import LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.constraints import CONSTRAINTS, Constraint, first_violation
+from shardwise.parallel.constraints.software import SOFTWARE_LAYOUT_CONSTRAINT
 from shardwise.parallel.pipeline_layout import layers_on_ranks, most_layers
 from shardwise.planning.search.placements import NETWORK_FIELDS, NETWORK_RULES, divisors, placed
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
 
-"""Fields that split the layers unevenly, in addition to `stage_layers`."""
 _BEFORE_PLACEMENT = (
     *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
     *("vpp", "schedule", "split", "gbs", "mbs"),
@@ -35,6 +35,7 @@ _SPLIT_RULES = tuple(
     if rule.reason
     in ("layers", "half_stages", "stage_list", "stage_list_sum", "stage_list_only", "spread")
 )
+_UNEVEN_RULES = (*_SPLIT_RULES, SOFTWARE_LAYOUT_CONSTRAINT)
 # Balanced stages: the first and the last may have this many layers less than an even share.
 _LESS_FIRST, _LESS_LAST = 2, 8
 
@@ -207,17 +208,18 @@ _IN_ORDER = [
 
 
 class LayerSplits:
-    """Ways to split the layers of a model over the stages of a pipeline, by number."""
+    """Ways to split the layers of a model over the stages of a pipeline, by number.
+
+    Where the stages cannot share them evenly, what the stacks have for it and the space leaves open
+    is tried: a list of layers by chunk, or else layers of the first and the last stage, and
+    embedding and loss as a layer.
+    """
 
     def __init__(self, model: Model, system: System, space: Space) -> None:
-        self._model, self._system = model, system
+        self._model, self._system, self._space = model, system, space
         self._balanced = "stage_layers" in space.selected
         listed = space.values("stage_layers", system) or (None,)
-        self._lists = tuple(one for one in listed if one is not None)
-        self._lists_uneven = space.lists_uneven(system)
-        if self._lists_uneven:
-            uneven = [uneven_layers(model.depth, n) for n in range(2, model.depth + 3)]
-            self._lists = tuple(one for one in uneven if one is not None)
+        self._lists = [one for one in listed if one is not None]
         codes = [-1 if one is None else self._lists.index(one) for one in listed]
         tried = [[v or 0 for v in space.values(n, system) or ()] for n in SPLIT_FIELDS]
         self._tried: list[_Split] = [
@@ -239,48 +241,128 @@ class LayerSplits:
 
     def take(self, numbers: Ints) -> dict[str, Any]:
         """Columns of a table, by the numbers of splits."""
-        return self._columns(np.array([*self._splits] or [_EVEN], dtype=np.int64)[numbers])
+        return self._columns([*self._splits] or [_EVEN], numbers)
 
-    def _columns(self, splits: Ints) -> dict[str, Any]:
-        """Columns of a table, from an array of shape (rows, 5)."""
-        columns: dict[str, Any] = dict(zip(SPLIT_FIELDS, splits.T, strict=False))
+    def _columns(self, splits: Sequence[_Split], rows: Ints) -> dict[str, Any]:
+        """Columns of a table, by the positions of splits."""
+        every = np.array(splits, dtype=np.int64)[rows]
+        columns: dict[str, Any] = dict(zip(SPLIT_FIELDS, every.T, strict=False))
         columns |= {name: columns[name].astype(np.bool_) for name in SPLIT_FIELDS[2:]}
-        return columns | {"stage_layers": splits[:, 4], "stage_lists": self._lists}
+        return columns | {"stage_layers": every[:, 4], "stage_lists": tuple(self._lists)}
 
     def _distinct(self, pp: int, vpp: int, schedule: int) -> list[_Split]:
         """Splits of which no two give every stage the same layers, including illegal ones."""
         splits = self._tried
-        places = pp * vpp
-        if self._lists_uneven and pp > 1 and self._model.depth % places and schedule in _IN_ORDER:
-            layers = uneven_layers(self._model.depth, places)
-            return [] if layers is None else [(*_EVEN[:4], self._lists.index(layers))]
+        found: dict[Any, _Split] = {}
+        uneven = pp > 1 and self._model.depth % (pp * vpp) > 0 and schedule in _IN_ORDER
+        listed = uneven_layers(self._model.depth, pp * vpp) if uneven else None
+        if listed is not None:
+            for chunks, split in self._uneven(pp, vpp, schedule, listed):
+                found.setdefault((True, chunks), split)
         if pp == 1:  # there is nothing to split
             splits = [(0, 0, False, False, split[4]) for split in splits]
         elif self._balanced:
             places = 2 * pp if schedule == Schedule.ZB_V.code else pp
             ends = list(_balanced_ends(self._model.depth, places))
             splits = [(*end, *split[2:]) for split in splits for end in ends]
+        elif splits == [_EVEN] and (found or (uneven and listed is None)):
+            return list(found.values())
         splits = list(dict.fromkeys(splits))
-        if len(splits) == 1:
+        if len(splits) == 1 and not found:
             return splits
-        one = {"pp": pp, "vpp": vpp, "schedule": [Schedule.from_code(schedule)] * len(splits)}
-        table = Table.of(self._model, {**one, "dp": 1, "gbs": 1, "seq_len": 1})
-        table = replace(table, **self._columns(np.array(splits, dtype=np.int64)))
-        broken = first_violation(self._model, self._system, table, _SPLIT_RULES).tolist()
-        found: dict[Any, _Split] = {}
-        for row, (split, rule) in enumerate(zip(splits, broken, strict=True)):
-            layers = tuple(layers_on_ranks(self._model.depth, table, row)) if rule < 0 else split
-            if rule < 0 or not self._balanced:
-                found.setdefault((rule < 0, layers), split)
+        for layers, split in self._with_layers(splits, (pp, vpp, schedule), _SPLIT_RULES):
+            if layers is not None or not self._balanced:
+                found.setdefault((layers is not None, layers or split), split)
         return list(found.values()) or splits[:1]
+
+    def _uneven(
+        self, pp: int, vpp: int, schedule: int, listed: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], _Split]]:
+        """Legal splits, with their layers, of a depth that the chunks cannot share evenly.
+
+        A stack that lists the layers of each chunk needs no other means. Where the rules of
+        software are lifted, what obeys them is tried, too.
+        """
+        depth = self._model.depth
+        others: list[_Split] = [(*ends, False, False, -1) for ends in _uneven_ends(depth, pp, vpp)]
+        others += [
+            (0, 0, embedding, loss, -1)
+            for embedding, loss in ((True, True), (True, False), (False, True))
+            if (depth + embedding + loss) % (pp * vpp) == 0
+        ]
+        self._lists += [listed] if listed not in self._lists else []
+        lists: list[_Split] = [(*_EVEN[:4], self._lists.index(listed))]
+        lifted = self._space.values("any_software", self._system) or ()
+        for stack, any_software in product(
+            self._space.stacks(self._system), dict.fromkeys((False, *lifted))
+        ):
+            software = {"stack": stack, "any_software": any_software}
+            for means in (lists, others, [_EVEN]):
+                splits = [split for split in means if self._is_open(split)]
+                every = self._with_layers(splits, (pp, vpp, schedule), _UNEVEN_RULES, software)
+                if legal := [(layers, split) for layers, split in every if layers is not None]:
+                    yield from legal
+                    break
+
+    def _is_open(self, split: _Split) -> bool:
+        """Whether the space leaves the fields of a split open or has their values."""
+        *ends, code = split
+        values = *(end or None for end in ends), None if code < 0 else self._lists[code]
+        for name, value in zip((*SPLIT_FIELDS, "stage_layers"), values, strict=True):
+            tried = getattr(self._space, name)
+            if isinstance(tried, tuple) and value not in (one or None for one in tried):
+                return False
+        return True
+
+    def _with_layers(
+        self,
+        splits: Sequence[_Split],
+        stages: tuple[int, int, int],
+        rules: Sequence[Constraint],
+        software: Mapping[str, Any] | None = None,
+    ) -> Iterator[tuple[tuple[int, ...] | None, _Split]]:
+        """Splits with the layers of each chunk; None where they break a rule.
+
+        Parameters
+        ----------
+        stages
+            pp, vpp and the code of the schedule.
+        rules
+            Rules to check.
+        software
+            Fields of the software, by default those of the default stack.
+        """
+        if not splits:
+            return
+        pp, vpp, schedule = stages
+        one = {"pp": pp, "vpp": vpp, "schedule": [Schedule.from_code(schedule)] * len(splits)}
+        one |= {"dp": 1, "gbs": pp, "seq_len": 1, **(software or {})}
+        table = replace(Table.of(self._model, one), **self._columns(splits, np.arange(len(splits))))
+        broken = first_violation(self._model, self._system, table, rules).tolist()
+        for row, (split, rule) in enumerate(zip(splits, broken, strict=True)):
+            layers = tuple(layers_on_ranks(self._model.depth, table, row)) if rule < 0 else None
+            yield layers, split
+
+
+def _uneven_ends(depth: int, stages: int, chunks: int) -> Iterator[tuple[int, int]]:
+    """Layers of the first and the last stage where those between have an even share, rounded up.
+
+    Both are multiples of the chunks; the last, which has the head, has least at first.
+    """
+    most = -(-depth // stages)
+    both = depth - (stages - 2) * most
+    for last in range(max(1, both - most), min(most, both - 1) + 1):
+        if last % chunks == 0 == (both - last) % chunks:
+            yield both - last, last
 
 
 def uneven_layers(depth: int, places: int) -> tuple[int, ...] | None:
     """Layers of each chunk where the chunks of a pipeline cannot share them evenly.
 
     All have the same number, rounded up, but the last and the first, which have the head and the
-    embedding as well: what is too much is taken from them in turn. None where the layers come out
-    even, or too few are left for the others.
+    embedding as well: what is too much is taken from them in turn. Where that is more than they
+    have, the first chunks after the first have one layer more than the others. None where the
+    layers come out even, or there are fewer than chunks.
 
     Parameters
     ----------
@@ -291,8 +373,11 @@ def uneven_layers(depth: int, places: int) -> tuple[int, ...] | None:
     """
     most = -(-depth // places)
     less = most * places - depth
-    if not 0 < less <= 2 * most:
+    if not less or (less > 2 * most and depth < places):
         return None
+    if less > 2 * most:
+        fewest, more = divmod(depth, places)
+        return (fewest, *[fewest + 1] * more, *[fewest] * (places - more - 1))
     last = -(-less // 2)
     return (most - (less - last), *[most] * (places - 2), most - last)
 

@@ -139,7 +139,9 @@ class Space(_Values):
     4,096 tokens or more, and etp 1; recompute of the stack's own modules; reduce-scatter and
     all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; and the
     stack's dispatchers.
-    Layers that the stages cannot share evenly are listed by stage.
+    Where the stages cannot share the layers evenly, it tries uneven stages as the stack can
+    have them: layers listed by stage, or fewer on the first and the last stage, embedding and loss
+    counted as layers.
 
     The full scope tries tensor parallelism across domains, every cp, etp 1 or tp, every ZeRO stage,
     dispatcher, overlap and placement and, where there is a second memory tier, offload, too. With
@@ -262,13 +264,6 @@ class Space(_Values):
             defaults["tp_overlap"] = ("stack", "none")
         return self.model_copy(update=defaults) if defaults else self
 
-    def lists_uneven(self, system: System) -> bool:
-        """Whether layers that the stages cannot share evenly are listed by stage."""
-        fields = ("stage_layers", *SPLIT_FIELDS)
-        is_open = all(getattr(self, name) is None for name in fields)
-        runs = any(software.can_run(stack, "stage_layers", (1,)) for stack in self.stacks(system))
-        return is_open and (runs or self._lifted)
-
     def most(self, axis: str, model: Model, system: System) -> float:
         """Largest degree of an axis that the space leaves open."""
         if self.scope == FULL or getattr(self, axis) is not None:
@@ -361,7 +356,18 @@ class Space(_Values):
             if tried is not None and every is not None:
                 more = [value for value in every if value not in tried]
                 found[field] = tuple(v for v in more if _has_meaning(model, system, field, v))
+        if self._balances(system):
+            found["stage_layers"] = (_SELECTED_BY["stage_layers"],)
         return {field: values for field, values in found.items() if values}
+
+    def _balances(self, system: System) -> bool:
+        """Whether a search could balance stages that share the layers evenly, and does not."""
+        fields = ("stage_layers", *SPLIT_FIELDS)
+        if {(1,)} & {self.pp, self.gpus} or any(getattr(self, name) is not None for name in fields):
+            return False
+        means = ("pp", *SPLIT_FIELDS[:2])
+        stacks = self.stacks(system)
+        return self._lifted or any(all(software.can_run(s, n, 2) for n in means) for s in stacks)
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""

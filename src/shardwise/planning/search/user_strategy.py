@@ -4,6 +4,7 @@ The distance is the number of fields that a user changes to get from the strateg
 Fields that follow from others or have no effect do not count.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -34,7 +35,7 @@ from shardwise.parallel.effects import (
 )
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.layouts import expert_degrees, uneven_layers
+from shardwise.planning.search.layouts import LayerSplits, expert_degrees
 from shardwise.planning.search.space import SPACE_FIELDS, SPLIT_FIELDS, Space
 
 _NETWORK = ("placement", "extents", *TIER_FIELDS)
@@ -125,6 +126,9 @@ class UserStrategy:
             values = None if name in (*_NETWORK, *idle) else self._tried(space, name)
             if values is not None and getattr(mine, name) not in values:
                 found[name] = values
+            most = space.most(name, self.model, self.system)
+            if most < math.inf and getattr(mine, name) > most:
+                found[name] = (f"up to {most:g}",)
         return found | self._network_outside(space)
 
     def _tried(self, space: Space, name: str) -> tuple[Any, ...] | None:
@@ -139,13 +143,22 @@ class UserStrategy:
         if name == "global_batch_size" and self.follows_batch:
             dp = int(self.row.dp[0])
             return tuple(batch // dp * dp or batch for batch in values)
-        if name == "stage_layers" and space.lists_uneven(self.system):
-            places = int(self.row.pp[0] * self.row.vpp[0])
-            return (*values, uneven_layers(self.model.depth, places))
+        if name in _STAGE_FIELDS:
+            return self._splits_tried(space, name)
         default: object = self.model.seq_len if name == "seq_len" else None
         if name == "dispatcher":
             default = self.row.stacks[int(self.row.stack[0])].dispatcher
         return tuple(default if value is None else value for value in values)
+
+    def _splits_tried(self, space: Space, name: str) -> tuple[Any, ...]:
+        """Values of a field that splits the layers over as many stages and chunks."""
+        splits = LayerSplits(self.model, self.system, space)
+        own = (int(getattr(self.row, field)[0]) for field in ("pp", "vpp", "schedule"))
+        numbers = np.array(splits.of(*own), dtype=np.int64)
+        rows = self.row.take(np.zeros(numbers.size, dtype=np.int64))
+        table = replace(rows, **splits.take(numbers))
+        every = [getattr(table.strategy(row), name) for row in range(len(table))]
+        return tuple(dict.fromkeys(every))
 
     def _network_outside(self, space: Space) -> dict[str, tuple[object, ...]]:
         """Placement and tiers, if no values of a space place the members as the strategy does."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardwise.config.model import Model
+from shardwise.config.plain import joined
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, figures_of, with_figures
@@ -270,7 +271,7 @@ def _label(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
-        return "+".join(map(str, value)) or "none"
+        return joined(value)
     return str(getattr(value, "name", "none" if value is None else value))
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from shardwise.analysis.results import Estimate
-from shardwise.config.plain import as_json
+from shardwise.config.plain import as_json, joined
 from shardwise.config.strategy import Strategy
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import Plan, SearchResult
@@ -106,7 +106,7 @@ def value_word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return "+".join(map(str, value)) or "none"
+        return joined(value)
     if isinstance(value, Mapping):  # a stack that is not of the catalog as it is
         changed = [f"{key} {item}" for key, item in value.items() if key != "base"]
         if "base" in value:

@@ -15,6 +15,7 @@ from shardwise.analysis.comparison import (
     PartChange,
 )
 from shardwise.analysis.features import feature_words
+from shardwise.config.plain import joined
 from shardwise.report.console import GIB, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words
@@ -122,7 +123,7 @@ def in_words(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
-        return "+".join(map(str, value)) or "none"
+        return joined(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -151,9 +151,7 @@ def _left_out(field: str, values: Sequence[object]) -> str:
 
 
 def _plain_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return ("on" if value else "off") if isinstance(value, bool) else word(value)
 
 
 def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.analysis.results import Interval
 from shardwise.config.enums import Dispatcher
+from shardwise.config.plain import joined
 from shardwise.report.console import gpu_count, seconds
 
 # Always shown, in this order, under these heads.
@@ -28,7 +29,7 @@ def word(value: object) -> str:
     if isinstance(value, Mapping):
         return str(value.get("base", value.get("name")))
     if isinstance(value, (list, tuple)):
-        return "+".join(map(str, value)) or "none"
+        return joined(value)
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
