@@ -45,8 +45,8 @@ from shardwise.planning.search.scan import (
     merged,
 )
 
-# Layouts x options x choices of a batch.
-_MOST_PAIRS = 1 << 22
+MOST_PAIRS = 1 << 22
+"""Layouts x options x choices of a batch."""
 # Layouts of the first piece of a box, to have good limits for the next ones, and of these.
 _FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
 # Layouts of the first piece whose bounds are equal.
@@ -355,7 +355,7 @@ def _batches(
     limits
         Returns the limits of the findings so far; None: there are none.
     """
-    most = max(1, _MOST_PAIRS // box.width)
+    most = max(1, MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None
     if limits is not None and limits().bounds_layouts:
         bounds = option_bounds(query, placed_pairs(query.system, box), legality)

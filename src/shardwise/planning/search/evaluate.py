@@ -247,7 +247,6 @@ class MemoryEvaluator:
                 holding_of=self._holding_of,
             )
 
-
     def placed(self, chunk: Evaluated) -> "Evaluator":
         """Place rows of a chunk, and cost them."""
         model, system = self._model, self._system
@@ -327,7 +326,6 @@ class Evaluator:
             feasible=self.rows.feasible[:, rows],
             timing=timed(self._model, self._system, table, extents, costs, stages),
         )
-
 
     def on_systems(self, systems: SystemColumns) -> OnSystems:
         """Return the rows on other systems of the same structure."""
