@@ -122,6 +122,12 @@ class Evaluated:
         return (self.holding.reserved_bytes > capacity_bytes)[self.holding_of]
 
 
+def _any_choice(table: Table) -> Table:
+    """Rows with one of their choices, which what layers cost does not depend on."""
+    first = {name: getattr(table, name)[:1, 0] for name in CHOICE_FIELDS}
+    return table.changed(**{name: np.full(len(table), one[0]) for name, one in first.items()})
+
+
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
     """Position in `CONSTRAINTS` of the first one that an option violates, or -1; (choices, rows).
 
@@ -190,23 +196,44 @@ class MemoryEvaluator:
         positions
             Positions of the rows in `Box.table`; None: all of its rows.
         """
-        rows = np.flatnonzero((broken < 0).any(axis=0))
-        legal = table.take(rows)
-        columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
-        distinct, holding_of = distinct_rows(columns)
-        choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
-        return cls(
-            _model=model,
-            _system=system,
-            _capacity_bytes=capacity_bytes,
-            _rows=rows if positions is None else positions[rows],
-            _table=legal,
-            _legal=broken[:, rows] < 0,
-            _bytes=stored_bytes(model, legal),
-            _stages=distinct_stage_groups(model, legal),
-            _holdings=legal.with_choices(choices),
-            _holding_of=holding_of,
-        )
+        (one,) = cls.of_each(model, system, [(table, broken)], capacity_bytes)
+        return one if positions is None else replace(one, _rows=positions[one.positions])
+
+    @classmethod
+    def of_each(
+        cls,
+        model: Model,
+        system: System,
+        tables: Sequence[tuple[Table, Ints]],
+        capacity_bytes: float,
+    ) -> Iterator[Self]:
+        """Select and cost the rows of several tables, each with its broken rules, together.
+
+        They share the layers that cost the same, of which few rows take as long as many.
+        """
+        rows = [np.flatnonzero((broken < 0).any(axis=0)) for _, broken in tables]
+        legal = [table.take(some) for (table, _), some in zip(tables, rows, strict=True)]
+        together = legal[0] if len(legal) == 1 else Table.joined([_any_choice(t) for t in legal])
+        held, stages = stored_bytes(model, together), distinct_stage_groups(model, together)
+        start = 0
+        for (table, broken), some, own in zip(tables, rows, legal, strict=True):
+            here = slice(start, start + some.size)
+            start += some.size
+            columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
+            distinct, holding_of = distinct_rows(columns)
+            choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+            yield cls(
+                _model=model,
+                _system=system,
+                _capacity_bytes=capacity_bytes,
+                _rows=some,
+                _table=own,
+                _legal=broken[:, some] < 0,
+                _bytes=held.of_rows(here),
+                _stages=stages.of_rows(here),
+                _holdings=own.with_choices(choices),
+                _holding_of=holding_of,
+            )
 
     @property
     def positions(self) -> Ints:
