@@ -6,7 +6,7 @@ the layer split with the shortest step, each among what the one before leaves.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -122,10 +122,35 @@ class Evaluated:
         return (self.holding.reserved_bytes > capacity_bytes)[self.holding_of]
 
 
-def _any_choice(table: Table) -> Table:
-    """Rows with one of their choices, which what layers cost does not depend on."""
-    first = {name: getattr(table, name)[:1, 0] for name in CHOICE_FIELDS}
-    return table.changed(**{name: np.full(len(table), one[0]) for name, one in first.items()})
+def memory_of_each(
+    model: Model, system: System, boxes: Sequence[Box], capacity_bytes: float
+) -> list[tuple[Ints, Evaluated | None]]:
+    """Evaluate the memory of small boxes together: few rows take as long as many.
+
+    Returns `broken_options` of each box, and its rows of which some choice obeys the rules; None
+    without any.
+    """
+    tables = [box.table() for box in boxes]
+    pairs = zip(boxes, tables, strict=True)
+    broken = [broken_options(model, system, box, table) for box, table in pairs]
+    found: dict[int, Evaluated | None] = {}
+    alike: dict[Hashable, list[int]] = {}
+    for at, box in enumerate(boxes):
+        key = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+        alike.setdefault(key, []).append(at)
+    for some in alike.values():
+        choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
+        every = Table.joined([tables[at] for at in some]).with_choices(choices)
+        rules = np.concatenate([broken[at] for at in some], axis=1)
+        rows = MemoryEvaluator.of(model, system, every, rules, capacity_bytes)
+        chunks = [*rows.memory()]
+        whole = Evaluated.joined(chunks) if chunks else None
+        ends = np.cumsum([len(tables[at]) for at in some])
+        for at, end in zip(some, ends.tolist(), strict=True):
+            start = end - len(tables[at])
+            own = whole and whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < end)))
+            found[at] = own and replace(own, rows=own.rows - start)
+    return [(broken[at], found[at]) for at in range(len(boxes))]
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
@@ -196,44 +221,23 @@ class MemoryEvaluator:
         positions
             Positions of the rows in `Box.table`; None: all of its rows.
         """
-        (one,) = cls.of_each(model, system, [(table, broken)], capacity_bytes)
-        return one if positions is None else replace(one, _rows=positions[one.positions])
-
-    @classmethod
-    def of_each(
-        cls,
-        model: Model,
-        system: System,
-        tables: Sequence[tuple[Table, Ints]],
-        capacity_bytes: float,
-    ) -> Iterator[Self]:
-        """Select and cost the rows of several tables, each with its broken rules, together.
-
-        They share the layers that cost the same, of which few rows take as long as many.
-        """
-        rows = [np.flatnonzero((broken < 0).any(axis=0)) for _, broken in tables]
-        legal = [table.take(some) for (table, _), some in zip(tables, rows, strict=True)]
-        together = legal[0] if len(legal) == 1 else Table.joined([_any_choice(t) for t in legal])
-        held, stages = stored_bytes(model, together), distinct_stage_groups(model, together)
-        start = 0
-        for (table, broken), some, own in zip(tables, rows, legal, strict=True):
-            here = slice(start, start + some.size)
-            start += some.size
-            columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
-            distinct, holding_of = distinct_rows(columns)
-            choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
-            yield cls(
-                _model=model,
-                _system=system,
-                _capacity_bytes=capacity_bytes,
-                _rows=some,
-                _table=own,
-                _legal=broken[:, some] < 0,
-                _bytes=held.of_rows(here),
-                _stages=stages.of_rows(here),
-                _holdings=own.with_choices(choices),
-                _holding_of=holding_of,
-            )
+        rows = np.flatnonzero((broken < 0).any(axis=0))
+        legal = table.take(rows)
+        columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
+        distinct, holding_of = distinct_rows(columns)
+        choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+        return cls(
+            _model=model,
+            _system=system,
+            _capacity_bytes=capacity_bytes,
+            _rows=rows if positions is None else positions[rows],
+            _table=legal,
+            _legal=broken[:, rows] < 0,
+            _bytes=stored_bytes(model, legal),
+            _stages=distinct_stage_groups(model, legal),
+            _holdings=legal.with_choices(choices),
+            _holding_of=holding_of,
+        )
 
     @property
     def positions(self) -> Ints:

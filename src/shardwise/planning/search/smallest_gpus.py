@@ -24,9 +24,8 @@ from shardwise.planning.search.candidates import Box, Candidates, refusals
 from shardwise.planning.search.evaluate import (
     MEMORY,
     SECOND_MEMORY,
-    MemoryEvaluator,
-    broken_options,
     broken_reasons,
+    memory_of_each,
 )
 from shardwise.planning.search.placements import divisors
 from shardwise.planning.search.replica_bounds import (
@@ -172,21 +171,18 @@ def _first_feasible(
             rejected[MEMORY] += box.width * (len(box.layouts) - enough.size)
             boxes[at] = box.select(enough)
     for pieces in _batches(boxes):
-        tables = [piece.table() for piece in pieces]
-        pairs = zip(pieces, tables, strict=True)
-        broken = [broken_options(case.model, case.system, *pair) for pair in pairs]
-        rows = [*zip(tables, broken, strict=True)]
-        each = MemoryEvaluator.of_each(case.model, case.system, rows, case.capacity_bytes)
-        for piece, own, rules in zip(pieces, each, broken, strict=True):
-            rejected += broken_reasons(rules)
-            for chunk in own.memory():
-                choice, row = (index[:1] for index in np.nonzero(chunk.feasible))
-                if row.size:
-                    number = piece.numbers(chunk.rows[row], choice)
-                    return candidates.strategies(number).strategy(0).to_dict(), rejected
-                full = np.count_nonzero(chunk.legal & chunk.over_capacity(case.capacity_bytes))
-                rejected[MEMORY] += int(full)
-                rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal) - full)
+        each = memory_of_each(case.model, case.system, pieces, case.capacity_bytes)
+        for piece, (broken, some) in zip(pieces, each, strict=True):
+            rejected += broken_reasons(broken)
+            if some is None:
+                continue
+            choice, row = (index[:1] for index in np.nonzero(some.feasible))
+            if row.size:
+                number = piece.numbers(some.rows[row], choice)
+                return candidates.strategies(number).strategy(0).to_dict(), rejected
+            full = np.count_nonzero(some.legal & some.over_capacity(case.capacity_bytes))
+            rejected[MEMORY] += int(full)
+            rejected[SECOND_MEMORY] += int(np.count_nonzero(some.legal) - full)
     return None, +rejected
 
 
