@@ -22,10 +22,17 @@ from shardwise.planning.search.bounded import (
     placed_pairs,
     scan_bounded,
 )
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates, Scale
+from shardwise.planning.search.candidates import (
+    OPTION_FIELDS,
+    Box,
+    Candidates,
+    Scale,
+    cut_together,
+)
+from shardwise.planning.search.evaluate import broken_reasons, memory_of_each
 from shardwise.planning.search.pairs import Legality
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.scan import Findings, merged, scan
+from shardwise.planning.search.scan import Findings, counted_in, least_excess, merged, scan
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
 
@@ -123,7 +130,10 @@ class Work:
         """Scan every candidate; yield whenever there is more in `scanned`."""
         bounded = self.bounds and self.file is None
         bounded &= sum(map(len, self.candidates.legal)) > FEW_CANDIDATES
-        plain = [box for box in self.boxes if box.selected or not bounded]
+        left = self.boxes
+        if self.file is None:
+            left = yield from self._rejected(scanned)
+        plain = [box for box in left if box.selected or not bounded]
         with closing(self.results(plain)) as results:
             for piece, findings in results:
                 scanned.add(piece.scale, findings)
@@ -131,9 +141,36 @@ class Work:
         if not bounded:
             return
         for scale in scanned.by_scale:
-            boxes = [box for box in self.boxes if box.scale == scale and not box.selected]
+            boxes = [box for box in left if box.scale == scale and not box.selected]
             if boxes:
                 yield from self._scan_bounded(scanned, scale, boxes)
+
+    def _rejected(self, scanned: Scanned) -> Generator[None, None, tuple[Box, ...]]:
+        """Scan small boxes by memory, several at a time, where most likely nothing fits.
+
+        Returns the boxes that are left, from the first one on of which something fits.
+        """
+        query, rejected = self.query, set[int]()
+        small = [
+            box
+            for box in self.boxes
+            if query.is_too_large(box.scale.gpus)
+            and len(box.layouts) * len(box.options) <= PIECE_ROWS
+        ]
+        for boxes in cut_together(small, PIECE_ROWS):
+            each = memory_of_each(query.model, query.system, boxes, query.capacity_bytes)
+            if any(some is not None and some.feasible.any() for _, some in each):
+                break
+            for box, (broken, some) in zip(boxes, each, strict=True):
+                found = Findings.empty(len(query.axes))
+                if some is not None:
+                    nearest = least_excess(query, box, some)
+                    found = replace(counted_in(query, some), nearest=nearest)
+                reasons = found.rejected + broken_reasons(broken)
+                scanned.add(box.scale, replace(found, candidates=len(box), rejected=reasons))
+                rejected.add(box.start)
+            yield
+        return tuple(box for box in self.boxes if box.start not in rejected)
 
     def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
         """Scan boxes of one scale: by memory until something fits, then those of least bound."""

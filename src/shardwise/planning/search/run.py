@@ -14,7 +14,6 @@ from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
-from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -45,8 +44,6 @@ _log = logging.getLogger("shardwise.search")
 
 # Time without a line on the progress of the smallest number of GPUs.
 _QUIET_S = 1.0
-# Of a trained weight: bf16 weights and gradients, fp32 weights, and two moments of Adam [byte].
-_TRAINED_BYTES = 16
 
 
 class ReferenceOptions(TypedDict, total=False):
@@ -306,16 +303,6 @@ def count(
     return len(candidates), dict(rejected.most_common())
 
 
-def _is_too_large(query: SearchQuery, space: Space) -> bool:
-    """Whether the weights as usually trained are too large for all accelerators together.
-
-    Then the space with offload is searched first, and most often alone. Only the order depends on
-    it, not the result.
-    """
-    gpus = max(map(int, space.gpus or (0,)))
-    return _TRAINED_BYTES * count_parameters(query.model).total > gpus * query.capacity_bytes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
     """What was found in a space."""
@@ -350,7 +337,11 @@ class _Request:
         """Search a space; where nothing fits, with offload."""
         query, with_it = self.query, None
         wider = space.with_offload(query.system)
-        if wider is not None and self.file is None and _is_too_large(query, space):
+        if (
+            wider is not None
+            and self.file is None
+            and query.is_too_large(max(map(int, space.gpus or (0,))))
+        ):
             with_it = self._scan(wider)
         if with_it is None or (with_it.complete and not with_it.misfits):
             without = self._scan(space)

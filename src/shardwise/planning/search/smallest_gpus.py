@@ -20,7 +20,7 @@ import numpy as np
 from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.system import System, SystemLike
-from shardwise.planning.search.candidates import Box, Candidates, refusals
+from shardwise.planning.search.candidates import Candidates, cut_together, refusals
 from shardwise.planning.search.evaluate import (
     MEMORY,
     SECOND_MEMORY,
@@ -170,7 +170,7 @@ def _first_feasible(
             enough = np.flatnonzero(bounds.has_replicas(box.layouts))
             rejected[MEMORY] += box.width * (len(box.layouts) - enough.size)
             boxes[at] = box.select(enough)
-    for pieces in _batches(boxes):
+    for pieces in cut_together(boxes, PIECE_ROWS):
         each = memory_of_each(case.model, case.system, pieces, case.capacity_bytes)
         for piece, (broken, some) in zip(pieces, each, strict=True):
             rejected += broken_reasons(broken)
@@ -184,21 +184,6 @@ def _first_feasible(
             rejected[MEMORY] += int(full)
             rejected[SECOND_MEMORY] += int(np.count_nonzero(some.legal) - full)
     return None, +rejected
-
-
-def _batches(boxes: Iterable[Box]) -> Iterator[list[Box]]:
-    """Cut boxes, and put small ones together."""
-    batch: list[Box] = []
-    rows = 0
-    for piece in (piece for box in boxes if len(box) for piece in box.cut(PIECE_ROWS)):
-        own = len(piece.layouts) * len(piece.options)
-        if batch and rows + own > PIECE_ROWS:
-            yield batch
-            batch, rows = [], 0
-        batch.append(piece)
-        rows += own
-    if batch:
-        yield batch
 
 
 def _numbers(case: Case, above: int, shapes: Iterable[ReplicaShape]) -> Iterator[int]:
