@@ -26,7 +26,7 @@ FITS, WITH_OFFLOAD, NOTHING = 9e6, 1e6, 1e3
 def found_on(capacity: float, second: float | None = None, **fields: Any) -> dict[str, Any]:
     """What a search finds on so much memory, but for its time."""
     tried = space(gpus=8, **fields)
-    record = search(MODEL, machine(capacity, second=second), tried, counts=True).to_dict()
+    record = search(MODEL, machine(capacity, second=second, reach=16), tried, counts=True).to_dict()
     for part in (record, record["smallest"] or {}):
         part.pop("elapsed_s", None)
     return record
@@ -115,9 +115,9 @@ def test_boxes_together_have_the_memory_of_each_alone():
 @each_row("capacity", [3e6, 1e6, 3e5])
 def test_numbers_of_gpus_together_give_the_answer_of_one_by_one(capacity, monkeypatch):
     """With the strategy that is shown."""
-    together = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=64)
+    together = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=32)
     monkeypatch.setattr(smallest, "_FEW_NUMBERS", -1)
-    alone = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=64)
+    alone = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=32)
     assert (together.gpus, together.reason) == (alone.gpus, alone.reason)
     assert together.strategy == alone.strategy
 
@@ -131,21 +131,3 @@ def test_a_long_search_for_more_gpus_says_how_far_it_is(monkeypatch, caplog):
     assert answer.startswith("nothing is feasible")
     assert lines
     assert all(line.startswith("nothing fits on fewer than") for line in lines)
-
-
-@pytest.mark.parametrize("objective", ["step_time", "tokens_per_s_per_gpu"])
-def test_searching_a_part_of_a_space_first_does_not_change_the_plans(objective, monkeypatch):
-    """With any software, the best that the stack can run limit what is timed; ties included."""
-    monkeypatch.setattr(pieces, "FEW_CANDIDATES", 0)
-    fields = {"scope": "full", "any_software": True, "mbs": [1, 2], "cp": 1, "zero": [0, 1, 3]}
-    fields |= {"gpus": 8, "gbs": 16, "dp_overlap": True, "placement": "tp-cp-dp-pp"}
-    results, scans, scan = [], [], Work.scan
-    monkeypatch.setattr(Work, "scan", lambda *args: scans.append(args[0]) or scan(*args))
-    for many in (1 << 60, 0):
-        monkeypatch.setattr(run, "_MANY_CANDIDATES", many)
-        found = search("llama3.2-1b", "h100-sxm", fields, objective=objective)
-        results.append(found.to_dict())
-    assert [work.limit == float("inf") for work in scans] == [True, True, False]
-    for name in ("best", "alike", "candidates", "evaluated", "nearest"):
-        assert results[0][name] == results[1][name]
-    assert results[1]["timed"] < results[0]["timed"]

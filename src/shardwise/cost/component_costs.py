@@ -319,9 +319,8 @@ def costs_and_bytes(
 ) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
     """Result of `component_costs`, and the bytes alone, once for rows that need the same memory.
 
-    Operations do not depend on what is recomputed or offloaded, so they are costed once for all
-    of these; nor do kernels and bytes depend on the placement, so they are computed once for all
-    of it.
+    Operations do not depend on what is recomputed or offloaded, so they are costed once for all of
+    these; nor do kernels and bytes depend on the placement: they are computed once for all of it.
 
     Parameters
     ----------
@@ -332,25 +331,23 @@ def costs_and_bytes(
     """
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
-    if table.systems is None:
-        links = by_kernels(links)
+    links = by_kernels(links) if table.systems is None else links
     totals = totals_of(model, inputs.values, links.values, costs)
-    if held is None:
-        held = _bytes_of(model, totals.kernels.storage, table, inputs.position)
-    chosen = evaluate_distinct(
-        partial(_TimeChoices.of, system), table, links.position, held.position
-    )
+    stored = totals.kernels.storage
+    held = _bytes_of(model, stored, table, inputs.position) if held is None else held
+    of_times = partial(_TimeChoices.of, system)
+    chosen = evaluate_distinct(of_times, table, links.position, held.position)
 
     def costs_of(choices: _TimeChoices) -> ComponentCosts:
         return _component_costs(model, totals, held.values, choices)
 
-    in_blocks = table.systems is None
-    found = _by_block(costs_of, chosen.values, len(chosen.values.links), in_blocks=in_blocks)
+    count, in_blocks = len(chosen.values.links), table.systems is None
+    found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
     return Distinct(found, chosen.position), held
 
 
 def stored_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:
-    """The bytes of `costs_and_bytes` alone: no time is computed, and no placement known."""
+    """The bytes of `costs_and_bytes` alone, without times and placement."""
     sizes = evaluate_distinct(partial(OperationSizes.of, model), table)
     return _bytes_of(model, StorageTotals.of(model, sizes.values), table, sizes.position)
 
@@ -371,8 +368,8 @@ def _by_block(
     """Costs of so many rows, evaluated some at a time."""
     if not in_blocks or count <= BLOCK:
         return formula(choices)
-    starts = range(0, count, BLOCK)
-    blocks = [formula(gather(choices, slice(start, start + BLOCK))) for start in starts]
+    slices = [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+    blocks = [formula(gather(choices, rows)) for rows in slices]
     return replace(joined(blocks) or formula(choices), key=np.arange(count))
 
 

@@ -271,8 +271,6 @@ class BoundedScan:
     """The best score at the scale of the piece, if the best of each scale matters."""
     counts: bool = False
     """Whether to check the memory of every candidate that obeys the rules."""
-    limit: float = math.inf
-    """The worst score that may be among the best, known before the search."""
 
     def limits(self, query: SearchQuery, findings: Findings) -> Limits:
         """Limits after some findings."""
@@ -283,7 +281,7 @@ class BoundedScan:
             worst = max(worst, min(own, self.scale_score))
         return Limits(
             query=query,
-            score=min(worst, self.limit),
+            score=worst,
             front=every.front,
             cells=every.cells,
             cell_values=every.cell_values,

@@ -119,8 +119,6 @@ class Work:
     and no field has one value selected."""
     counts: bool = False
     """Whether to count every candidate by outcome nevertheless."""
-    limit: float = math.inf
-    """The worst score that may be among the best, if a part of the space was searched before."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -191,7 +189,6 @@ class Work:
                 scanned.add(scale, bounds.findings)
                 for piece, legality, bound_s in bounds.pieces():
                     start = scanned.start(scale, legality, counts=self.counts)
-                    start = replace(start, limit=self.limit)
                     none = Findings.empty(len(self.query.axes))
                     limit_s = start.limits(self.query, none).of_layouts(piece)
                     some = np.flatnonzero((bound_s <= limit_s) | self.counts)
@@ -219,7 +216,7 @@ class Work:
         model, system = self.query.model, self.query.system
         size = _FIRST_LAYOUTS
         for box in sorted(boxes, key=len):
-            if scanned.by_scale[scale].feasible or math.isfinite(self.limit):
+            if scanned.by_scale[scale].feasible:
                 left.append(box)
                 continue
             legality = placed_pairs(system, box).legality(model, system)

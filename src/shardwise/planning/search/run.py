@@ -1,7 +1,6 @@
 """`search`: the best strategies of a space, found with certainty."""
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -43,8 +42,6 @@ from shardwise.planning.training_time import TrainingRun
 
 _log = logging.getLogger("shardwise.search")
 
-# In larger spaces the part that the stack can run is searched first: its best are a limit.
-_MANY_CANDIDATES = 1 << 28
 # Time without a line on the progress of the smallest number of GPUs.
 _QUIET_S = 1.0
 
@@ -358,13 +355,6 @@ class _Request:
     def _scan(self, space: Space) -> _Scan:
         """Scan every candidate of a space."""
         candidates = Candidates.of(self.query.model, self.query.system, space)
-        limit, narrower = math.inf, space.without_any_software()
-        if narrower is not None and self._pays_to_narrow(candidates):
-            first = self._scan(narrower)
-            if not first.complete:
-                return first
-            best = first.scanned.total.best
-            limit = float(best.score[-1]) if len(best) == self.query.top else math.inf
         work = Work(
             query=self.query,
             candidates=candidates,
@@ -373,17 +363,9 @@ class _Request:
             save_rejected=self.save_rejected,
             bounds=self.bounds,
             counts=self.counts,
-            limit=limit,
         )
         scanned, complete = _scan_all(work, Reporter(self.progress, candidates))
         return _Scan(space=space, work=work, scanned=scanned, complete=complete)
-
-    def _pays_to_narrow(self, candidates: Candidates) -> bool:
-        """Whether the best of a part of a space limit what to time in the rest."""
-        query = self.query
-        limits = self.bounds and self.file is None and query.front is None and not query.axes
-        many = sum(map(len, candidates.legal)) > _MANY_CANDIDATES
-        return limits and many and len(candidates.scales) == 1
 
     def _result(self, scan: _Scan, widened: tuple[str, ...] = ()) -> SearchResult:
         """What was found, and the best of it in full."""

@@ -326,10 +326,6 @@ class Space(_Values):
         adds = any(wider.values(name, system) != self.values(name, system) for name in more)
         return wider if adds and len(system.accelerator.memory) > 1 else None
 
-    def without_any_software(self) -> Self | None:
-        """Return the part of the space that the stack can run; None if that is all of it."""
-        return self.model_copy(update={"any_software": None}) if self._lifted else None
-
     def not_tried(self, model: Model, system: System) -> dict[str, tuple[Any, ...]]:
         """Return values that the stacks can run and only the full scope tries, by field.
 
