@@ -72,10 +72,8 @@ def test_what_memory_rejects_is_not_timed(costed):
 
 
 @each_row(("capacity", "widened"), [(FITS, 0), (WITH_OFFLOAD, 3), (NOTHING, 3)])
-@each_row("few", [1 << 17, 0])
-def test_the_order_of_both_spaces_does_not_matter(capacity, widened, few, monkeypatch):
+def test_the_order_of_both_spaces_does_not_matter(capacity, widened, monkeypatch):
     """The result is the same whether offload is tried first or last; alone where nothing fits."""
-    monkeypatch.setattr(pieces, "FEW_CANDIDATES", few)
     scans, scan = [], Work.scan
     monkeypatch.setattr(Work, "scan", lambda *args: scans.append(args) or scan(*args))
     results = []
