@@ -15,7 +15,7 @@ from shardwise.engine import step_bound
 from shardwise.planning.search import pieces, run
 from shardwise.planning.search.bounded import LayoutBounds, option_bounds, placed_pairs
 from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import Evaluator, broken_options
+from shardwise.planning.search.evaluate import MemoryEvaluator, broken_options
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.space import Space
 from test_search_brute_force import MODELS, OPTIONS, RARELY, SYSTEMS, some_of
@@ -89,9 +89,9 @@ def layouts_and_times(query: SearchQuery, box: Box) -> Iterator[tuple[Any, ...]]
     broken = broken_options(query.model, query.system, box, table)
     if not (broken < 0).any():
         return
-    evaluator = Evaluator.of(query.model, query.system, table, broken, np.inf)
+    evaluator = MemoryEvaluator.of(query.model, query.system, table, broken, np.inf)
     for chunk in evaluator.memory():
-        bound_s, timed = evaluator.bounds(chunk), evaluator.timed(chunk).timed
+        bound_s, timed = evaluator.placed(chunk).bounds(), evaluator.timed(chunk).timed
         if timed is None:
             continue
         choice, row = np.nonzero(timed.feasible)

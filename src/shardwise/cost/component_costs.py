@@ -15,8 +15,9 @@ from shardwise.config.system import System
 from shardwise.cost.component_operations import (
     BLOCK,
     ComponentOperations,
-    KernelTotals,
     OperationInputs,
+    OperationSizes,
+    StorageTotals,
     Totals,
     by_kernels,
     totals_of,
@@ -235,7 +236,7 @@ class _StorageChoices:
     offload_parts: Ints
 
     @classmethod
-    def of(cls, totals: KernelTotals, table: Table, kernels: Ints) -> "_StorageChoices":
+    def of(cls, totals: StorageTotals, table: Table, kernels: Ints) -> "_StorageChoices":
         """Read strategies whose operations are known."""
         element_bytes = totals.element_bytes[kernels]
         gradient_bytes = totals.gradient_bytes[kernels]
@@ -314,47 +315,45 @@ def costs_and_bytes(
     table: Table,
     extents: Extents | Distinct[Extents],
     costs: Sequence[ComponentOperations] | None = None,
+    held: Distinct[ComponentCosts] | None = None,
 ) -> tuple[Distinct[ComponentCosts], Distinct[ComponentCosts]]:
     """Result of `component_costs`, and the bytes alone, once for rows that need the same memory.
 
-    Operations do not depend on what is recomputed or offloaded, so they are costed once for all
-    of these; nor do kernels and bytes depend on the placement, so they are computed once for all
-    of it.
+    Operations do not depend on what is recomputed or offloaded, so they are costed once for all of
+    these; nor do kernels and bytes depend on the placement: they are computed once for all of it.
 
     Parameters
     ----------
     model, system, table, extents, costs
         As of `component_costs`.
+    held
+        `stored_bytes` of the table, if already computed.
     """
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
-    if table.systems is None:
-        links = by_kernels(links)
+    links = by_kernels(links) if table.systems is None else links
     totals = totals_of(model, inputs.values, links.values, costs)
-    held = _bytes_of(model, totals.kernels, table, inputs.position)
-    chosen = evaluate_distinct(
-        partial(_TimeChoices.of, system), table, links.position, held.position
-    )
+    stored = totals.kernels.storage
+    held = _bytes_of(model, stored, table, inputs.position) if held is None else held
+    of_times = partial(_TimeChoices.of, system)
+    chosen = evaluate_distinct(of_times, table, links.position, held.position)
 
     def costs_of(choices: _TimeChoices) -> ComponentCosts:
         return _component_costs(model, totals, held.values, choices)
 
-    in_blocks = table.systems is None
-    found = _by_block(costs_of, chosen.values, len(chosen.values.links), in_blocks=in_blocks)
+    count, in_blocks = len(chosen.values.links), table.systems is None
+    found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
     return Distinct(found, chosen.position), held
 
 
-def stored_bytes(model: Model, system: System, table: Table) -> Distinct[ComponentCosts]:
-    """The bytes of `costs_and_bytes` alone: no time is computed, and no placement known."""
-    inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
-    count = len(inputs.values.mtp_copy)
-    links = replace(Links.silent(system, count), kernels=np.arange(count))
-    totals = totals_of(model, inputs.values, links, None)
-    return _bytes_of(model, totals.kernels, table, inputs.position)
+def stored_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:
+    """The bytes of `costs_and_bytes` alone, without times and placement."""
+    sizes = evaluate_distinct(partial(OperationSizes.of, model), table)
+    return _bytes_of(model, StorageTotals.of(model, sizes.values), table, sizes.position)
 
 
 def _bytes_of(
-    model: Model, totals: KernelTotals, table: Table, kernels: Ints
+    model: Model, totals: StorageTotals, table: Table, kernels: Ints
 ) -> Distinct[ComponentCosts]:
     """Bytes of the components, once for rows that need the same memory."""
     kept = evaluate_distinct(partial(_StorageChoices.of, totals), table, kernels)
@@ -369,17 +368,17 @@ def _by_block(
     """Costs of so many rows, evaluated some at a time."""
     if not in_blocks or count <= BLOCK:
         return formula(choices)
-    starts = range(0, count, BLOCK)
-    blocks = [formula(gather(choices, slice(start, start + BLOCK))) for start in starts]
+    slices = [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+    blocks = [formula(gather(choices, rows)) for rows in slices]
     return replace(joined(blocks) or formula(choices), key=np.arange(count))
 
 
 def _component_bytes(
-    model: Model, totals: KernelTotals, choices: _StorageChoices
+    model: Model, totals: StorageTotals, choices: _StorageChoices
 ) -> ComponentCosts:
-    """Bytes of the components, without their times."""
+    """Bytes of the components, without their times and rates."""
     at = choices.kernels
-    storage = gather(totals.storage, at)
+    storage, no_rate = gather(totals.layers, at), np.full(at.shape, np.nan)
     again, training = choices.recompute.rows, choices.recompute.training
 
     def layer(part: LayerStorage, recompute: RecomputedRows | None) -> LayerCost:
@@ -414,9 +413,9 @@ def _component_bytes(
         gradient_bytes=totals.gradient_bytes[at],
         resident_gradient_bytes=choices.resident_gradient_bytes,
         boundary_bytes=totals.boundary_bytes[at],
-        memory_rate=totals.memory_rate[at],
+        memory_rate=no_rate,
         key=np.arange(len(at)),
-        matrix_rate=totals.matrix_rate[at],
+        matrix_rate=no_rate,
     )
 
 
@@ -425,7 +424,8 @@ def _component_costs(
 ) -> ComponentCosts:
     """Times of the components, with their bytes."""
     costs = gather(held, choices.storage, but=(LayerTimes,))
-    work = gather(totals.kernels.work, totals.position[choices.links])
+    kernels = totals.position[choices.links]
+    work = gather(totals.kernels.work, kernels)
     communication = gather(totals.communication, choices.links)
     timed = dict(enumerate(zip(work, communication, strict=True)))
     sizes, training = costs.weight_sizes, choices.recompute.training
@@ -464,7 +464,9 @@ def _component_costs(
         embedding=end(costs.embedding, 0),
         mtp=None if costs.mtp is None else layer(costs.mtp, last - 1, recompute),
         head=end(costs.head, last),
+        memory_rate=totals.kernels.memory_rate[kernels],
         key=np.arange(len(choices.links)),
+        matrix_rate=totals.kernels.matrix_rate[kernels],
     )
 
 

@@ -30,19 +30,18 @@ ComponentOperations = tuple[str, int, list[OperationCost]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationInputs:
-    """What the operations of a micro-batch are built from, and their kernels timed, as columns."""
+class OperationSizes:
+    """What the operations of a micro-batch are built from, as columns."""
 
     work: RankWork
     subset: Subset
-    machine: Machine
     head_copy: Bools
     """Whether the rank of the head stores its own table."""
     mtp_copy: Bools
     """Whether modules of multi-token prediction store a copy of the embedding."""
 
     @classmethod
-    def of(cls, model: Model, system: System, table: Table) -> "OperationInputs":
+    def of(cls, model: Model, table: Table) -> "OperationSizes":
         """Read strategies."""
         untied = np.full(len(table), not model.tied_embeddings)
         apart = table.pipelined
@@ -51,10 +50,22 @@ class OperationInputs:
         return cls(
             work=rank_work(table),
             subset=Subset.of(table),
-            machine=Machine.of(system, table),
             head_copy=apart | untied,
             mtp_copy=apart & untied,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationInputs:
+    """Sizes of the operations of a micro-batch, and what times their kernels, as columns."""
+
+    sizes: OperationSizes
+    machine: Machine
+
+    @classmethod
+    def of(cls, model: Model, system: System, table: Table) -> "OperationInputs":
+        """Read strategies."""
+        return cls(sizes=OperationSizes.of(model, table), machine=Machine.of(system, table))
 
 
 def operation_costs(
@@ -81,18 +92,27 @@ def operation_costs(
 def _operation_costs(
     model: Model, inputs: OperationInputs, links: Links
 ) -> Iterator[ComponentOperations]:
-    work, known = inputs.work, _KnownCosts(inputs.machine, CollectiveTimes(links))
+    known = _KnownCosts(inputs.machine, CollectiveTimes(links))
+    for name, count, operations in _operations(model, inputs.sizes):
+        yield name, count, [known.cost_of(operation) for operation in operations]
+
+
+def _operations(
+    model: Model, sizes: OperationSizes
+) -> Iterator[tuple[str, int, Sequence[Operation]]]:
+    """Operations of each component, in forward order."""
+    work = sizes.work
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
         ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
     ]
     if model.mtp:
-        mtp = mtp_operations(model, work, holds_table=inputs.mtp_copy)
+        mtp = mtp_operations(model, work, holds_table=sizes.mtp_copy)
         parts.append(("mtp", model.mtp, mtp))
-    parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
+    parts.append(("head", 1, head_operations(model, work, holds_copy=sizes.head_copy)))
     for name, count, listed in parts:
-        operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
-        yield name, count, [known.cost_of(o) for o in operations]
+        own = with_subset(model, name, listed, work, sizes.subset)
+        yield name, count, with_accumulation(own, work)
 
 
 class _KnownCosts:
@@ -118,16 +138,42 @@ class _KnownCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageTotals:
+    """Bytes of the operations of a micro-batch, whatever is recomputed or offloaded."""
+
+    layers: tuple[LayerStorage, ...]
+    """Of each of `ComponentOperations`."""
+    element_bytes: Floats
+    gradient_bytes: Floats
+    boundary_bytes: Floats
+
+    @classmethod
+    def of(cls, model: Model, sizes: OperationSizes) -> "StorageTotals":
+        """Add up the bytes of operations; no time is computed."""
+        every = [operations for _, _, operations in _operations(model, sizes)]
+        return cls.of_operations(model, sizes, every)
+
+    @classmethod
+    def of_operations(
+        cls, model: Model, sizes: OperationSizes, operations: Sequence[Sequence[Operation]]
+    ) -> "StorageTotals":
+        """Add up the bytes of the operations of each component."""
+        work = sizes.work
+        return cls(
+            layers=tuple(map(layer_storage, operations)),
+            element_bytes=work.element_bytes,
+            gradient_bytes=work.gradient_bytes,
+            boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTotals:
     """What the operations of a micro-batch add up to, whatever is recomputed or offloaded."""
 
     work: tuple[LayerWork, ...]
     """Of each of `ComponentOperations`."""
-    storage: tuple[LayerStorage, ...]
-    """Likewise."""
-    element_bytes: Floats
-    gradient_bytes: Floats
-    boundary_bytes: Floats
+    storage: StorageTotals
     memory_rate: Floats
     matrix_rate: Floats
 
@@ -158,7 +204,7 @@ def totals_of(
     if costs or kernels is None or links.several_systems or kernels.size <= BLOCK:
         return _totals_of_block(model, inputs, links, costs)
     blocks = []
-    count = len(inputs.mtp_copy)
+    count = len(inputs.sizes.mtp_copy)
     firsts = np.searchsorted(kernels, np.arange(count + 1))
     cuts = np.unique(np.searchsorted(firsts, range(BLOCK, kernels.size, BLOCK))).tolist()
     for start, end in pairwise([0, *cuts, count]):
@@ -187,21 +233,18 @@ def _totals_of_block(
     links: Links,
     costs: Sequence[ComponentOperations] | None,
 ) -> Totals:
-    machine, work = inputs.machine, inputs.work
-    kernels, storage, communication = [], [], []
+    machine, sizes = inputs.machine, inputs.sizes
+    kernels, every, communication = [], [], []
     for _, _, operations in costs or _operation_costs(model, inputs, links):
         kernels.append(layer_work(operations, machine))
-        storage.append(layer_storage(operations))
+        every.append([cost.operation for cost in operations])
         communication.append(layer_communication(operations))
     return Totals(
         kernels=KernelTotals(
             work=tuple(kernels),
-            storage=tuple(storage),
-            element_bytes=work.element_bytes,
-            gradient_bytes=work.gradient_bytes,
-            boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
+            storage=StorageTotals.of_operations(model, sizes, every),
             memory_rate=machine.memory_rate,
-            matrix_rate=_matrix_rate(machine, model.hidden, work.element_bytes),
+            matrix_rate=_matrix_rate(machine, model.hidden, sizes.work.element_bytes),
         ),
         communication=tuple(communication),
         position=np.asarray(links.kernels),

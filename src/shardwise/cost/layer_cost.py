@@ -18,7 +18,7 @@ from shardwise.cost.layer_communication import (
 )
 from shardwise.cost.operations import Launched, Machine, OperationCost
 from shardwise.cost.optimizer import TrainedWeights, trained_weights
-from shardwise.ops.operation import Matmul, MemoryBound, Phase
+from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,36 +235,33 @@ def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) ->
     )
 
 
-def layer_storage(costs: Sequence[OperationCost]) -> LayerStorage:
+def layer_storage(operations: Sequence[Operation]) -> LayerStorage:
     """Add up the weights of operations, and list the memory of each.
 
     Parameters
     ----------
-    costs
-        Costs of the operations, in forward order; columns of shape (n,).
+    operations
+        In forward order; columns of shape (n,).
     """
-    zero = np.zeros(costs[0].operation.parameters.shape)
+    zero = np.zeros(operations[0].parameters.shape)
+    of_experts = [one for one in operations if one.expert]
+    others = [one for one in operations if not one.expert]
 
-    def parameters(*, expert: bool) -> Floats:
-        own = [c.operation.parameters for c in costs if c.operation.expert is expert]
-        return total(own, zero)
+    def parameters(some: Sequence[Operation]) -> Floats:
+        return total([one.parameters for one in some], zero)
 
-    def quantized(*, expert: bool) -> Floats:
-        own = [c.operation.read_quantized for c in costs if c.operation.expert is expert]
-        return total(own, zero)
-
-    def trained(*, expert: bool) -> TrainedWeights:
-        return trained_weights([c.operation for c in costs if c.operation.expert is expert], zero)
+    def quantized(some: Sequence[Operation]) -> Floats:
+        return total([one.read_quantized for one in some], zero)
 
     return LayerStorage(
-        parameters=parameters(expert=False),
-        expert_parameters=parameters(expert=True),
-        quantized_parameters=quantized(expert=False),
-        quantized_expert_parameters=quantized(expert=True),
-        trained=trained(expert=False),
-        expert_trained=trained(expert=True),
-        steps=tuple(step_of(c.operation) for c in costs),
-        gradient_buffer_bytes=_gradient_buffers(costs, zero),
+        parameters=parameters(others),
+        expert_parameters=parameters(of_experts),
+        quantized_parameters=quantized(others),
+        quantized_expert_parameters=quantized(of_experts),
+        trained=trained_weights(others, zero),
+        expert_trained=trained_weights(of_experts, zero),
+        steps=tuple(map(step_of, operations)),
+        gradient_buffer_bytes=_gradient_buffers(operations, zero),
     )
 
 
@@ -464,14 +461,14 @@ def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Int
     return joined
 
 
-def _gradient_buffers(costs: Sequence[OperationCost], zero: Floats) -> Floats:
+def _gradient_buffers(operations: Sequence[Operation], zero: Floats) -> Floats:
     """Bytes of one buffer for each distinct shape among the products that give weight gradients.
 
     Each is in the type of the forward product's result.
     """
     products: list[tuple[Matmul, Floats]] = []
-    for cost in costs:
-        own = [k.kernel for k in cost.kernels if isinstance(k.kernel, Matmul)]
+    for operation in operations:
+        own = [kernel for kernel in operation.kernels if isinstance(kernel, Matmul)]
         products += [(k, own[0].output_bytes) for k in own if k.phase is Phase.WEIGHT_GRAD]
     buffers = []
     for index, (product, size) in enumerate(products):

@@ -13,7 +13,7 @@ those of a search that times every candidate that fits.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import Evaluated, Evaluator
+from shardwise.planning.search.evaluate import Evaluated, MemoryEvaluator
 from shardwise.planning.search.layout_keys import layout_codes
 from shardwise.planning.search.limits import Limits
 from shardwise.planning.search.pairs import Legality, Pairs, PairValues
@@ -45,8 +45,8 @@ from shardwise.planning.search.scan import (
     merged,
 )
 
-# Layouts x options x choices of a batch.
-_MOST_PAIRS = 1 << 22
+MOST_PAIRS = 1 << 22
+"""Layouts x options x choices of a batch."""
 # Layouts of the first piece of a box, to have good limits for the next ones, and of these.
 _FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
 # Layouts of the first piece whose bounds are equal.
@@ -306,8 +306,8 @@ def scan_bounded(query: SearchQuery, box: Box, start: BoundedScan) -> Findings:
             if not (counted.feasible or findings.feasible or start.known.feasible):
                 counted = replace(counted, nearest=least_excess(query, box, chunk))
             findings = merged([findings, counted], query)
-            kept += _bounded(evaluator, chunk)
-        for chunk in evaluator.best_first(kept, partial(_limit_s, limits, evaluator)):
+            kept.append(chunk.fitting())
+        for chunk in _best_first(evaluator, kept, limits):
             known = merged([start.known, findings], query)
             before = known if start.scale_score is None else findings
             timed = findings_of(query, box, chunk, before, layout)
@@ -319,15 +319,22 @@ def timed_within(query: SearchQuery, box: Box, limits: Limits) -> Iterator[Evalu
     """Yield the candidates of a piece that are within limits, and perhaps others, timed."""
     legality = placed_pairs(query.system, box).legality(query.model, query.system)
     for evaluator in _batches(query, box, legality, lambda: limits):
-        kept = [some for chunk in evaluator.memory() for some in _bounded(evaluator, chunk)]
-        yield from evaluator.best_first(kept, partial(_limit_s, lambda: limits, evaluator))
+        fitting = [chunk.fitting() for chunk in evaluator.memory()]
+        yield from _best_first(evaluator, fitting, lambda: limits)
 
 
-def _limit_s(limits: Callable[[], Limits], evaluator: Evaluator, chunk: Evaluated) -> Floats:
-    """Longest step time of each row of a chunk that matters [s]."""
-    reserved = chunk.holding.reserved_bytes[chunk.holding_of]
-    least_bytes = np.where(chunk.feasible, reserved, np.inf).min(axis=0)
-    return limits().of_rows(evaluator.table_of(chunk), least_bytes)
+def _best_first(
+    evaluator: MemoryEvaluator, fitting: Sequence[Evaluated], limits: Callable[[], Limits]
+) -> Iterator[Evaluated]:
+    """Time rows that fit in the order of their bounds, as long as limits allow."""
+
+    def limit_s(table: Table, some: Evaluated) -> Floats:
+        reserved = some.holding.reserved_bytes[some.holding_of]
+        return limits().of_rows(table, np.where(some.feasible, reserved, np.inf).min(axis=0))
+
+    some = [chunk for chunk in fitting if chunk.rows.size]
+    if some:
+        yield from evaluator.placed(Evaluated.joined(some)).best_first(limit_s)
 
 
 def placed_pairs(system: System, box: Box) -> Pairs:
@@ -338,7 +345,7 @@ def placed_pairs(system: System, box: Box) -> Pairs:
 
 def _batches(
     query: SearchQuery, box: Box, legality: Legality, limits: Callable[[], Limits] | None
-) -> Iterator[Evaluator]:
+) -> Iterator[MemoryEvaluator]:
     """Rows of a piece of which some choice obeys the rules and can be within limits.
 
     The layouts with the least bounds come first, a few of them.
@@ -348,7 +355,7 @@ def _batches(
     limits
         Returns the limits of the findings so far; None: there are none.
     """
-    most = max(1, _MOST_PAIRS // box.width)
+    most = max(1, MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None
     if limits is not None and limits().bounds_layouts:
         bounds = option_bounds(query, placed_pairs(query.system, box), legality)
@@ -374,11 +381,4 @@ def _batches(
             broken = np.where(by_choice[layouts, options].T, -1, 0)
             table = box.table(rows)
             capacity = query.capacity_bytes
-            yield Evaluator.of(query.model, query.system, table, broken, capacity, rows)
-
-
-def _bounded(evaluator: Evaluator, chunk: Evaluated) -> Iterator[Evaluated]:
-    """Rows of a chunk of which some choice is feasible, with their bounds."""
-    fitting = chunk.take(np.flatnonzero(chunk.feasible.any(axis=0)))
-    if fitting.rows.size:
-        yield replace(fitting, bound_s=evaluator.bounds(fitting))
+            yield MemoryEvaluator.of(query.model, query.system, table, broken, capacity, rows)

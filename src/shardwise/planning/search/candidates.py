@@ -6,7 +6,7 @@ field without effect keeps one value, the first that is legal, so that no strate
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -239,6 +239,21 @@ def boxes_of(
 ) -> list[tuple[Ints, Box]]:
     """Return boxes of legal layouts, each with the positions of its layouts."""
     return _OptionTables(model, system, space.settled(model, system)).boxes(scale, layouts)
+
+
+def cut_together(boxes: Iterable[Box], most_rows: int) -> Iterator[list[Box]]:
+    """Cut boxes into pieces of about so many rows of `Box.table`, small boxes together."""
+    batch: list[Box] = []
+    rows = 0
+    for piece in (piece for box in boxes if len(box) for piece in box.cut(most_rows)):
+        own = len(piece.layouts) * len(piece.options)
+        if batch and rows + own > most_rows:
+            yield batch
+            batch, rows = [], 0
+        batch.append(piece)
+        rows += own
+    if batch:
+        yield batch
 
 
 def refusals(boxes: Sequence[Box]) -> Counter[str]:

@@ -6,8 +6,9 @@ the layer split with the shortest step, each among what the one before leaves.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -18,13 +19,19 @@ from shardwise.config.strategy_fields import CHOICE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.cost.component_costs import ComponentCosts, PlacedCosts, stored_bytes
-from shardwise.distinct import Distinct, distinct_rows
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    PlacedCosts,
+    costs_and_bytes,
+    stored_bytes,
+)
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.on_systems import OnSystems
 from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
+from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
 
@@ -73,8 +80,6 @@ class Evaluated:
     """Shape (holdings, rows): not every choice changes the memory."""
     holding_of: Ints
     """Position of each choice in `holding`."""
-    bound_s: Floats = field(default_factory=lambda: np.empty(0))
-    """Lower bound of the step time of each row, where they have one [s]."""
     timed: Timed | None = None
     """None before timing, and where nothing is feasible."""
 
@@ -88,8 +93,11 @@ class Evaluated:
             rejected=self.rejected[:, rows],
             holding=gather(self.holding, rows),
             holding_of=self.holding_of,
-            bound_s=self.bound_s[rows] if self.bound_s.size else self.bound_s,
         )
+
+    def fitting(self) -> "Evaluated":
+        """The rows of which some choice is feasible."""
+        return self.take(np.flatnonzero(self.feasible.any(axis=0)))
 
     @staticmethod
     def joined(chunks: "Sequence[Evaluated]") -> "Evaluated":
@@ -102,7 +110,7 @@ class Evaluated:
             return np.concatenate(parts, axis=-1)
 
         first, *others = (chunk.holding for chunk in chunks)
-        names = ("rows", "at", "legal", "feasible", "rejected", "bound_s")
+        names = ("rows", "at", "legal", "feasible", "rejected")
         return Evaluated(
             **{name: columns(name) for name in names},
             holding=combined(along_rows, first, *others),
@@ -112,6 +120,37 @@ class Evaluated:
     def over_capacity(self, system: System, capacity_bytes: float) -> Bools:
         """Choices that need more of the first memory tier than is usable; (choices, rows)."""
         return (self.holding.needed_bytes(system) > capacity_bytes)[self.holding_of]
+
+
+def memory_of_each(
+    model: Model, system: System, boxes: Sequence[Box], capacity_bytes: float
+) -> list[tuple[Ints, Evaluated | None]]:
+    """Evaluate the memory of small boxes together: few rows take as long as many.
+
+    Returns `broken_options` of each box, and its rows of which some choice obeys the rules; None
+    without any.
+    """
+    tables = [box.table() for box in boxes]
+    pairs = zip(boxes, tables, strict=True)
+    broken = [broken_options(model, system, box, table) for box, table in pairs]
+    found: dict[int, Evaluated | None] = {}
+    alike: dict[Hashable, list[int]] = {}
+    for at, box in enumerate(boxes):
+        key = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+        alike.setdefault(key, []).append(at)
+    for some in alike.values():
+        choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
+        every = Table.joined([tables[at] for at in some]).with_choices(choices)
+        rules = np.concatenate([broken[at] for at in some], axis=1)
+        rows = MemoryEvaluator.of(model, system, every, rules, capacity_bytes)
+        chunks = [*rows.memory()]
+        whole = Evaluated.joined(chunks) if chunks else None
+        ends = np.cumsum([len(tables[at]) for at in some])
+        for at, end in zip(some, ends.tolist(), strict=True):
+            start = end - len(tables[at])
+            own = whole and whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < end)))
+            found[at] = own and replace(own, rows=own.rows - start)
+    return [(broken[at], found[at]) for at in range(len(boxes))]
 
 
 def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
@@ -194,18 +233,11 @@ class MemoryEvaluator:
             _rows=rows if positions is None else positions[rows],
             _table=legal,
             _legal=broken[:, rows] < 0,
-            **cls._costs(model, system, legal),
+            _bytes=stored_bytes(model, legal),
+            _stages=distinct_stage_groups(model, legal),
             _holdings=legal.with_choices(choices),
             _holding_of=holding_of,
         )
-
-    @staticmethod
-    def _costs(model: Model, system: System, table: Table) -> dict[str, Any]:
-        """What rows cost, by field."""
-        return {
-            "_bytes": stored_bytes(model, system, table),
-            "_stages": distinct_stage_groups(model, table),
-        }
 
     @property
     def positions(self) -> Ints:
@@ -246,18 +278,19 @@ class MemoryEvaluator:
                 holding_of=self._holding_of,
             )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluator(MemoryEvaluator):
-    """The same rows, placed and timed, too."""
-
-    _placed: PlacedCosts
-
-    @staticmethod
-    def _costs(model: Model, system: System, table: Table) -> dict[str, Any]:
-        """What rows cost, by field."""
-        placed = PlacedCosts.of(model, system, table)
-        return {"_placed": placed, "_bytes": placed.holdings, "_stages": placed.stages}
+    def placed(self, chunk: Evaluated) -> "Evaluator":
+        """Place rows of a chunk, and cost them."""
+        model, system = self._model, self._system
+        table, held = self._table.take(chunk.at), self._bytes.of_rows(chunk.at)
+        extents = evaluate_distinct(partial(place, system), table)
+        costs, _ = costs_and_bytes(model, system, table, extents, held=held)
+        return Evaluator(
+            rows=chunk,
+            table=table,
+            _model=model,
+            _system=system,
+            _placed=PlacedCosts(extents, costs, self._stages.of_rows(chunk.at), held),
+        )
 
     def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
         """Time the rows of a chunk of which some choice is feasible.
@@ -273,58 +306,61 @@ class Evaluator(MemoryEvaluator):
         within = np.flatnonzero(chunk.feasible.any(axis=0))
         if not within.size:
             return chunk
-        return replace(chunk, timed=self._timed(chunk, within))
+        found = self.placed(chunk.take(within)).timed(np.arange(within.size))
+        return replace(chunk, timed=replace(found, rows=within))
 
-    def bounds(self, chunk: Evaluated) -> Floats:
-        """Lower bound of the step time of each row of a chunk [s]."""
-        placed, rows = self._placed, chunk.at
-        passes = pass_times(placed.components.take(rows))
-        return bound_of_rows(self._system, self.table_of(chunk), placed.stages.take(rows), passes)
 
-    def best_first(
-        self, chunks: Sequence[Evaluated], limit_s: Callable[[Evaluated], Floats]
-    ) -> Iterator[Evaluated]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Rows that are placed and costed: to be timed, or on several systems."""
+
+    rows: Evaluated
+    """With their memory."""
+    table: Table
+    _model: Model
+    _system: System
+    _placed: PlacedCosts
+
+    def bounds(self) -> Floats:
+        """Lower bound of the step time of each row [s]."""
+        passes = pass_times(self._placed.components.of_all())
+        return bound_of_rows(self._system, self.table, self._placed.stages.of_all(), passes)
+
+    def best_first(self, limit_s: Callable[[Table, Evaluated], Floats]) -> Iterator[Evaluated]:
         """Time rows in the order of their bounds, as long as limits allow.
 
         Parameters
         ----------
-        chunks
-            Rows with their bounds.
         limit_s
             Returns the longest step time of each row that matters [s]; it may fall from call to
             call.
         """
-        if not chunks:
-            return
-        every = Evaluated.joined(chunks)
-        order = np.argsort(every.bound_s, kind="stable")
+        bound_s = self.bounds()
+        order = np.argsort(bound_s, kind="stable")
         start, size = 0, _FIRST_TIMED
         while start < order.size:
-            some = every.take(order[start : start + size])
+            some = order[start : start + size]
             start, size = start + size, min(2 * size, _CHUNK)
-            some = some.take(np.flatnonzero(some.bound_s <= limit_s(some)))
-            if some.rows.size:
-                yield replace(some, timed=self._timed(some, np.arange(some.rows.size)))
+            limits = limit_s(self.table.take(some), self.rows.take(some))
+            some = some[bound_s[some] <= limits]
+            if some.size:
+                yield replace(self.rows.take(some), timed=self.timed(some))
 
-    def _timed(self, chunk: Evaluated, within: Ints) -> Timed:
-        """Time some rows of a chunk."""
-        rows, placed = chunk.at[within], self._placed
-        table, extents = self._table.take(rows), placed.extents.take(rows)
-        costs, stages = placed.components.take(rows), placed.stages.take(rows)
+    def timed(self, rows: Ints) -> Timed:
+        """Time some rows."""
+        placed, table = self._placed, self.table.take(rows)
+        extents, costs = placed.extents.take(rows), placed.components.take(rows)
+        stages = placed.stages.take(rows)
         return Timed(
             table=table,
-            rows=within,
-            feasible=chunk.feasible[:, within],
+            rows=np.arange(rows.size),
+            feasible=self.rows.feasible[:, rows],
             timing=timed(self._model, self._system, table, extents, costs, stages),
         )
 
-    def table_of(self, chunk: Evaluated) -> Table:
-        """Return the rows of a chunk."""
-        return self._table.take(chunk.at)
-
     def on_systems(self, systems: SystemColumns) -> OnSystems:
-        """Return the rows on other systems of the same structure; see `Evaluated.at`."""
-        return OnSystems.of(self._model, self._system, self._table, self._placed, systems)
+        """Return the rows on other systems of the same structure."""
+        return OnSystems.of(self._model, self._system, self.table, self._placed, systems)
 
     @property
     def distinct_costs(self) -> int:
@@ -333,14 +369,14 @@ class Evaluator(MemoryEvaluator):
 
 
 def not_selected(
-    model: Model, box: Box, table: Table, evaluator: Evaluator, chunks: Sequence[Evaluated]
+    model: Model, box: Box, table: Table, evaluator: MemoryEvaluator, chunks: Sequence[Evaluated]
 ) -> Ints:
     """Position in `NOT_SELECTED` of why each candidate is not selected, or -1; (choices, rows).
 
     Parameters
     ----------
     table, evaluator, chunks
-        Of the box: `Box.table`, and all chunks of `Evaluator.memory`.
+        Of the box: `Box.table`, and all chunks of `MemoryEvaluator.memory`.
     """
     fitting = np.zeros((len(box.choices), len(table)), dtype=np.bool_)
     for chunk in chunks:
@@ -361,7 +397,7 @@ def not_selected(
     return rejected
 
 
-def _step_times(evaluator: Evaluator, chunks: Sequence[Evaluated], rejected: Ints) -> Floats:
+def _step_times(evaluator: MemoryEvaluator, chunks: Sequence[Evaluated], rejected: Ints) -> Floats:
     """Step times of what fits and is not rejected yet, else infinite; (choices, rows) [s]."""
     times = np.full(rejected.shape, np.inf)
     for chunk in chunks:

@@ -19,7 +19,7 @@ from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
-from shardwise.cost.component_costs import PlacedCosts
+from shardwise.cost.component_costs import stored_bytes
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
 from shardwise.engine.evaluate import peak_memory
 from shardwise.errors import Fault, InputError
@@ -27,6 +27,7 @@ from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
 from shardwise.ops.quantization import FROZEN_BYTES, RECIPES
 from shardwise.parallel.constraints import refuse_illegal
+from shardwise.parallel.pipeline_layout import distinct_stage_groups
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import broken_options, excess_bytes
 from shardwise.planning.search.keywords import LayoutKeywords
@@ -380,8 +381,8 @@ def _rooms(case: _Case, model: Model, box: Box) -> Floats:
     rows = np.flatnonzero(legal.any(axis=0))
     if rows.size:
         some = table.take(rows)
-        placed = PlacedCosts.of(model, case.system, some)
-        holding = peak_memory(some, placed.holdings, placed.stages)
+        held = stored_bytes(model, some)
+        holding = peak_memory(some, held, distinct_stage_groups(model, some))
         left = -excess_bytes(case.system, holding, case.capacity_bytes)
         rooms[:, :, rows] = np.where(legal[:, rows], left, -np.inf)
     return rooms

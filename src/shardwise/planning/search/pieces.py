@@ -15,11 +15,24 @@ from shardwise._version import __version__
 from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
-from shardwise.planning.search.bounded import BoundedScan, LayoutBounds, scan_bounded
-from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates, Scale
+from shardwise.planning.search.bounded import (
+    MOST_PAIRS,
+    BoundedScan,
+    LayoutBounds,
+    placed_pairs,
+    scan_bounded,
+)
+from shardwise.planning.search.candidates import (
+    OPTION_FIELDS,
+    Box,
+    Candidates,
+    Scale,
+    cut_together,
+)
+from shardwise.planning.search.evaluate import broken_reasons, memory_of_each
 from shardwise.planning.search.pairs import Legality
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.scan import Findings, merged, scan
+from shardwise.planning.search.scan import Findings, counted_in, least_excess, merged, scan
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
 
@@ -29,6 +42,8 @@ SAVED_PIECE_ROWS = 1 << 14
 """The same where rows are saved: few enough that several pieces fit into memory."""
 FEW_CANDIDATES = 1 << 17
 """So many candidates or fewer are all evaluated: bounds would not save time."""
+# Layouts of the first piece that is scanned by memory, and how the next ones grow.
+_FIRST_LAYOUTS, _GROWTH = 1 << 5, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +130,10 @@ class Work:
         """Scan every candidate; yield whenever there is more in `scanned`."""
         bounded = self.bounds and self.file is None
         bounded &= sum(map(len, self.candidates.legal)) > FEW_CANDIDATES
-        plain = [box for box in self.boxes if box.selected or not bounded]
+        left = self.boxes
+        if self.file is None:
+            left = yield from self._rejected(scanned)
+        plain = [box for box in left if box.selected or not bounded]
         with closing(self.results(plain)) as results:
             for piece, findings in results:
                 scanned.add(piece.scale, findings)
@@ -123,16 +141,51 @@ class Work:
         if not bounded:
             return
         for scale in scanned.by_scale:
-            boxes = [box for box in self.boxes if box.scale == scale and not box.selected]
+            boxes = [box for box in left if box.scale == scale and not box.selected]
             if boxes:
                 yield from self._scan_bounded(scanned, scale, boxes)
 
+    def _rejected(self, scanned: Scanned) -> Generator[None, None, tuple[Box, ...]]:
+        """Scan small boxes by memory, several at a time, where most likely nothing fits.
+
+        Returns the boxes that are left, from the first one on of which something fits.
+        """
+        query, rejected = self.query, set[int]()
+        small = [
+            box
+            for box in self.boxes
+            if query.is_too_large(box.scale.gpus)
+            and len(box.layouts) * len(box.options) <= PIECE_ROWS
+        ]
+        for boxes in cut_together(small, PIECE_ROWS):
+            each = memory_of_each(query.model, query.system, boxes, query.capacity_bytes)
+            if any(some is not None and some.feasible.any() for _, some in each):
+                break
+            for box, (broken, some) in zip(boxes, each, strict=True):
+                found = Findings.empty(len(query.axes))
+                if some is not None:
+                    nearest = least_excess(query, box, some)
+                    found = replace(counted_in(query, some), nearest=nearest)
+                reasons = found.rejected + broken_reasons(broken)
+                scanned.add(box.scale, replace(found, candidates=len(box), rejected=reasons))
+                rejected.add(box.start)
+            yield
+        return tuple(box for box in self.boxes if box.start not in rejected)
+
     def _scan_bounded(self, scanned: Scanned, scale: Scale, boxes: Sequence[Box]) -> Iterator[None]:
-        """Scan boxes of one scale: the smallest for a first answer, then those of least bound."""
+        """Scan boxes of one scale: by memory until something fits, then those of least bound."""
         sizes: deque[int] = deque()
 
         def items() -> Iterator[tuple[Box, BoundedScan]]:
-            for bounds in self._bounds(boxes):
+            left: list[Box] = []
+            for box, legality in self._by_memory(scanned, scale, boxes, left):
+                legal, rejected = legality.counts()
+                counted = Findings.empty(len(self.query.axes))
+                scanned.add(scale, replace(counted, evaluated=legal, rejected=rejected))
+                sizes.append(len(box))
+                yield box, scanned.start(scale, legality, counts=True)
+            every = [LayoutBounds.of(self.query, box) for box in left]
+            for bounds in sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf))):
                 scanned.add(scale, bounds.findings)
                 for piece, legality, bound_s in bounds.pieces():
                     start = scanned.start(scale, legality, counts=self.counts)
@@ -153,12 +206,27 @@ class Work:
         scanned.add(scale, replace(Findings.empty(len(self.query.axes)), candidates=left))
         yield
 
-    def _bounds(self, boxes: Sequence[Box]) -> Iterator[LayoutBounds]:
-        """Bounds of boxes, in the order in which to scan them."""
-        first, *others = sorted(boxes, key=len)
-        yield LayoutBounds.of(self.query, first)
-        every = [LayoutBounds.of(self.query, box) for box in others]
-        yield from sorted(every, key=lambda one: float(one.bound_s.min(initial=np.inf)))
+    def _by_memory(
+        self, scanned: Scanned, scale: Scale, boxes: Sequence[Box], left: list[Box]
+    ) -> Iterator[tuple[Box, Legality]]:
+        """Yield pieces until something fits, those of small boxes first; add the rest to `left`.
+
+        Before something fits, nothing is too slow: bounds would leave out no candidate.
+        """
+        model, system = self.query.model, self.query.system
+        size = _FIRST_LAYOUTS
+        for box in sorted(boxes, key=len):
+            if scanned.by_scale[scale].feasible:
+                left.append(box)
+                continue
+            legality = placed_pairs(system, box).legality(model, system)
+            start, count, most = 0, len(box.layouts), max(1, MOST_PAIRS // box.width)
+            while start < count and not scanned.by_scale[scale].feasible:
+                some = np.arange(start, min(start + min(size, most), count))
+                yield box.select(some), legality.take(some)
+                start, size = start + some.size, size * _GROWTH
+            if start < count:
+                left.append(box.select(np.arange(start, count)))
 
     def pieces(self, boxes: Sequence[Box]) -> Iterator[Box]:
         """Cut boxes, in the same way on any workers."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_memory, readable
@@ -15,7 +16,8 @@ from shardwise.units import parse_memory, readable
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
 _LIST = "shardwise schema space"
-# Less is a number without its unit.
+# Of a trained weight: bf16 weights and gradients, fp32 weights, and two moments of Adam [byte].
+_TRAINED_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,13 @@ class SearchQuery:
         )
         query._check()
         return query
+
+    def is_too_large(self, gpus: int) -> bool:
+        """Whether the weights as usually trained are too large for all accelerators together.
+
+        Then most likely nothing fits. Only the order of the work depends on it, not the result.
+        """
+        return _TRAINED_BYTES * count_parameters(self.model).total > gpus * self.capacity_bytes
 
     def _check(self) -> None:
         check_objective(self.objective, "objective", tuple(OBJECTIVES), self.system)

@@ -152,6 +152,13 @@ def replica_bounds(
     )
 
 
+def possible_shapes(case: Case, most: int) -> Iterator[ReplicaShape]:
+    """Every combination of degrees on at most so many accelerators, whether it fits or not."""
+    for batch in case.space.global_batch_size or ():
+        layouts = _widest_layouts(case, int(batch), most)[0]
+        yield from _shapes(layouts, np.ones_like(layouts.dp))
+
+
 def _least_replicas(case: Case, layouts: Table) -> tuple[Ints, Counter[str], list[Shortfall]]:
     """Find the least replicas of layouts, with all options and choices.
 

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -13,9 +14,6 @@ from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
-from shardwise.interop.launchers import launcher_of
-from shardwise.planning.exportable import exportable_search, space_for
-from shardwise.planning.references.run import reference_search, refuse_ours
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -43,6 +41,9 @@ from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
 
 _log = logging.getLogger("shardwise.search")
+
+# Time without a line on the progress of the smallest number of GPUs.
+_QUIET_S = 1.0
 
 
 class ReferenceOptions(TypedDict, total=False):
@@ -218,6 +219,11 @@ def search(
     )
     check_function("progress", progress)
     if reference is not None:
+        from shardwise.planning.references.run import (  # noqa: PLC0415 - slow to import
+            reference_search,
+            refuse_ours,
+        )
+
         refuse_ours(
             space=(space, None),
             objective=(objective, None),
@@ -241,8 +247,13 @@ def search(
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     the_space = load_space(space, fixed, inputs.question())
-    target = None if launcher is None else launcher_of(launcher)
-    the_space = the_space if target is None else space_for(target, the_space)
+    target = None
+    if launcher is not None:
+        from shardwise.interop.launchers import launcher_of  # noqa: PLC0415 - slow to import
+        from shardwise.planning.exportable import exportable_search, space_for  # noqa: PLC0415
+
+        target = launcher_of(launcher)
+        the_space = space_for(target, the_space)
     the_run = None if run is None else TrainingRun.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
@@ -265,81 +276,18 @@ def search(
     elif save_all:
         problem = "needs a file: set save"
         raise InputError(Fault(field="save_all", value=True, has_value=True, problem=problem))
-    candidates = Candidates.of(the_model, the_system, the_space)
-    work = Work(
+    request = _Request(
         query=query,
-        candidates=candidates,
         workers=workers,
         file=None if save is None else Path(save),
         save_rejected=save_all,
         bounds=bounds,
         counts=counts,
+        progress=progress,
+        levels=levels,
+        started=started,
     )
-    scanned, complete = _scan_all(work, Reporter(progress, candidates))
-    total = scanned.total
-    misfits = complete and total.evaluated and not total.feasible
-    wider = the_space.with_offload(the_system) if misfits else None
-    if wider is not None:
-        again_with: dict[str, Any] = {
-            "objective": objective,
-            "top": top,
-            "pareto": pareto,
-            "axes": () if levels else axes,
-            "levels": levels,
-            "max_memory": max_memory,
-            "reserve": reserve,
-            "progress": progress,
-            "jobs": jobs,
-            "backend": backend,
-            "save": save,
-            "save_all": save_all,
-            "run": the_run,
-            "all_variants": all_variants,
-            "counts": counts,
-            "bounds": bounds,
-            "launcher": launcher,
-        }
-        again: SearchResult = search(the_model, the_system, wider, **again_with)
-        more = tuple(n for n in OFFLOADS if getattr(wider, n) != getattr(the_space, n))
-        elapsed_s = time.perf_counter() - started
-        return again.model_copy(update={"widened": more, "elapsed_s": elapsed_s})
-    lines, counted = Lines.of_rows(total.best), complete
-    if query.lines and complete:
-        try:
-            lines = lines_of(work, total)
-        except KeyboardInterrupt:
-            counted = False
-    best = ranked_plans(query, candidates, lines)
-    rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
-    result = SearchResult(
-        model=the_model.name,
-        system=the_system.name,
-        space=the_space.model_dump(mode="json", exclude_unset=True),
-        objective=query.objective,
-        capacity_bytes=query.capacity_bytes,
-        candidates=len(candidates),
-        evaluated=total.evaluated,
-        feasible=total.feasible,
-        timed=total.timed,
-        counts_exact=complete and total.checked == total.evaluated,
-        rejected=rejected,
-        looked_at=total.candidates + sum(map(len, candidates.illegal)),
-        elapsed_s=time.perf_counter() - started,
-        complete=complete and counted,
-        best=best,
-        all_variants=all_variants,
-        variants_counted=counted,
-        alike=ties_of(best, query.objective),
-        pareto=None if pareto is None else plans_of(query, candidates, total.front.number),
-        pareto_against=pareto,
-        scales=best_by_scale(query, candidates, scanned.by_scale),
-        cells=() if levels else best_by_cell(query, candidates, total),
-        levels=best_by_level(query, candidates, total) if levels else None,
-        nearest=nearest_of(query, candidates, total),
-        not_tried=the_space.not_tried(the_model, the_system),
-        smallest=_smallest(query, the_space, rejected) if complete and not total.feasible else None,
-        nearest_batches=() if total.evaluated else candidates.nearest_batches,
-    )
+    result = request.search(the_space)
     if target is not None:
         result = exportable_search(result, target, the_model, the_system)
     if the_run is None:
@@ -362,6 +310,115 @@ def count(
     return len(candidates), dict(rejected.most_common())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scan:
+    """What was found in a space."""
+
+    space: Space
+    work: Work
+    scanned: Scanned
+    complete: bool
+
+    @property
+    def misfits(self) -> bool:
+        """Whether strategies obey the rules, and none of them fits."""
+        total = self.scanned.total
+        return bool(self.complete and total.evaluated and not total.feasible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A search of any space."""
+
+    query: SearchQuery
+    workers: Workers
+    file: Path | None
+    save_rejected: bool
+    bounds: bool
+    counts: bool
+    progress: Progress | None
+    levels: bool
+    started: float
+
+    def search(self, space: Space) -> SearchResult:
+        """Search a space; where nothing fits, with offload."""
+        query, with_it = self.query, None
+        wider = space.with_offload(query.system)
+        if (
+            wider is not None
+            and self.file is None
+            and query.is_too_large(max(map(int, space.gpus or (0,))))
+        ):
+            with_it = self._scan(wider)
+        if with_it is None or (with_it.complete and not with_it.misfits):
+            without = self._scan(space)
+            if wider is None or not without.misfits:
+                return self._result(without)
+            with_it = with_it or self._scan(wider)
+        more = {n: getattr(with_it.space, n) for n in OFFLOADS}
+        widened = tuple(name for name, tried in more.items() if tried != getattr(space, name))
+        return self._result(with_it, widened)
+
+    def _scan(self, space: Space) -> _Scan:
+        """Scan every candidate of a space."""
+        candidates = Candidates.of(self.query.model, self.query.system, space)
+        work = Work(
+            query=self.query,
+            candidates=candidates,
+            workers=self.workers,
+            file=self.file,
+            save_rejected=self.save_rejected,
+            bounds=self.bounds,
+            counts=self.counts,
+        )
+        scanned, complete = _scan_all(work, Reporter(self.progress, candidates))
+        return _Scan(space=space, work=work, scanned=scanned, complete=complete)
+
+    def _result(self, scan: _Scan, widened: tuple[str, ...] = ()) -> SearchResult:
+        """What was found, and the best of it in full."""
+        query, space, complete = self.query, scan.space, scan.complete
+        candidates, total = scan.work.candidates, scan.scanned.total
+        lines, counted = Lines.of_rows(total.best), complete
+        if query.lines and complete:
+            try:
+                lines = lines_of(scan.work, total)
+            except KeyboardInterrupt:
+                counted = False
+        best = ranked_plans(query, candidates, lines)
+        rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
+        smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
+        return SearchResult(
+            model=query.model.name,
+            system=query.system.name,
+            space=space.model_dump(mode="json", exclude_unset=True),
+            objective=query.objective,
+            capacity_bytes=query.capacity_bytes,
+            candidates=len(candidates),
+            evaluated=total.evaluated,
+            feasible=total.feasible,
+            timed=total.timed,
+            counts_exact=complete and total.checked == total.evaluated,
+            rejected=rejected,
+            looked_at=total.candidates + sum(map(len, candidates.illegal)),
+            elapsed_s=time.perf_counter() - self.started,
+            complete=complete and counted,
+            widened=widened,
+            best=best,
+            all_variants=not query.lines,
+            variants_counted=counted,
+            alike=ties_of(best, query.objective),
+            pareto=None if query.front is None else plans_of(query, candidates, total.front.number),
+            pareto_against=query.front,
+            scales=best_by_scale(query, candidates, scan.scanned.by_scale),
+            cells=() if self.levels else best_by_cell(query, candidates, total),
+            levels=best_by_level(query, candidates, total) if self.levels else None,
+            nearest=nearest_of(query, candidates, total),
+            not_tried=space.not_tried(query.model, query.system),
+            smallest=smallest,
+            nearest_batches=() if total.evaluated else candidates.nearest_batches,
+        )
+
+
 def _scan_all(work: Work, report: Reporter) -> tuple[Scanned, bool]:
     """Scan every candidate; return what was found, and whether it is complete."""
     scanned = Scanned.nothing(work.query, work.candidates.scales)
@@ -382,7 +439,21 @@ def _smallest(query: SearchQuery, space: Space, rejected: Mapping[str, int]) -> 
     """
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in rejected.items())
     _log.info("nothing is feasible (rejected: %s); checking the memory of more GPUs", reasons)
+    said = time.perf_counter()
+
+    def progress(_: int, gpus: int) -> None:
+        nonlocal said
+        if time.perf_counter() - said >= _QUIET_S:
+            said = time.perf_counter()
+            _log.info(
+                "nothing fits on fewer than %s GPUs; checking the memory of more", f"{gpus:,}"
+            )
+
     try:
-        return smallest_gpus(query.model, query.system, space, capacity_bytes=query.capacity_bytes)
+        return smallest_gpus(
+            *(query.model, query.system, space),
+            capacity_bytes=query.capacity_bytes,
+            progress=progress,
+        )
     except KeyboardInterrupt:
         return None

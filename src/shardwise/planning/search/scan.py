@@ -15,7 +15,7 @@ from shardwise.planning.search.evaluate import (
     NOT_SELECTED,
     SECOND_MEMORY,
     Evaluated,
-    Evaluator,
+    MemoryEvaluator,
     broken_options,
     broken_reasons,
     excess_bytes,
@@ -131,7 +131,7 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
     findings = replace(
         Findings.empty(len(query.axes)), candidates=len(box), rejected=broken_reasons(broken)
     )
-    evaluator = Evaluator.of(query.model, query.system, table, broken, query.capacity_bytes)
+    evaluator = MemoryEvaluator.of(query.model, query.system, table, broken, query.capacity_bytes)
     chunks: Iterable[Evaluated] = evaluator.memory()
     rejected = None
     if box.selected:

@@ -1,8 +1,10 @@
 """`smallest_gpus`: the smallest number of accelerators on which anything of a space is feasible.
 
-`replica_bounds` finds, for every combination of degrees but dp, the replicas with which something
-fits: more replicas share the optimizer state and the batch, so each rank needs less memory. Numbers
-of accelerators with such degrees are then evaluated in ascending order, by memory alone.
+Numbers of accelerators are evaluated in ascending order, by memory alone. A few next to those of
+the space come first, several at a time: they have few layouts, which share what their layers cost.
+Beyond, `replica_bounds` finds, for every combination of degrees but dp, the replicas with which
+something fits: more replicas share the optimizer state and the batch, so each rank needs less
+memory. Only numbers with such degrees are evaluated.
 """
 
 import time
@@ -10,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,12 @@ import numpy as np
 from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.system import System, SystemLike
-from shardwise.planning.search.candidates import Candidates, refusals
+from shardwise.planning.search.candidates import Candidates, cut_together, refusals
 from shardwise.planning.search.evaluate import (
     MEMORY,
     SECOND_MEMORY,
-    MemoryEvaluator,
-    broken_options,
     broken_reasons,
+    memory_of_each,
 )
 from shardwise.planning.search.placements import divisors
 from shardwise.planning.search.replica_bounds import (
@@ -33,6 +34,7 @@ from shardwise.planning.search.replica_bounds import (
     ReplicaBounds,
     ReplicaShape,
     Shortfall,
+    possible_shapes,
     replica_bounds,
 )
 from shardwise.planning.search.results import SmallestGpus
@@ -42,7 +44,9 @@ from shardwise.units import readable
 _MOST_GPUS = 2**31  # no strategy has more accelerators
 # Numbers of accelerators to evaluate in full before giving up.
 _MOST_EVALUATED = 200
-# Times the largest number of the space, up to which numbers are evaluated first.
+# Times the largest number of the space, up to which numbers are evaluated first, if they are few.
+_NEXT_GPUS, _FEW_NUMBERS = 8, 32
+# Times this number, up to which replicas are bounded first: these have few degrees.
 _FIRST_GPUS = (8, 512)
 _SUMMA_OVERLAPS = ("stack", "none")  # overlaps that 2D products may have, too
 
@@ -62,8 +66,8 @@ def smallest_gpus(
 ) -> SmallestGpus:
     """Find the smallest number of accelerators on which some strategy of a space is feasible.
 
-    Tries multiples and divisors of a node, in ascending order. A number is skipped only if its
-    degrees do not come out even, or if `replica_bounds` proves that nothing fits.
+    Tries multiples and divisors of a node. A number is skipped only if its degrees do not come out
+    even, or if `replica_bounds` proves that nothing fits.
 
     Parameters
     ----------
@@ -99,38 +103,91 @@ def smallest_gpus(
 
 
 def _search(case: Case, above: int, limit: int, progress: Progress | None) -> dict[str, Any]:
-    """Evaluate numbers of accelerators in ascending order, up to the first feasible one.
-
-    First those up to a few times the numbers that were tried: they have few degrees.
-    """
+    """Evaluate numbers of accelerators in ascending order, up to the first feasible one."""
     found: dict[str, Any] = dict.fromkeys(("gpus", "strategy", "none_below", "reason", "problem"))
     found["judged"] = 0
     rejected: Counter[str] = Counter()
-    reached = above
-    for most in (*(min(limit, max(above, 1) * times) for times in _FIRST_GPUS), limit):
-        if most <= reached < limit:
+    for numbers, bounds in _steps(case, above, limit):
+        if not numbers:
             continue
-        bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, most)
-        for gpus in _numbers(case, reached, bounds.shapes):
-            if found["judged"] == _MOST_EVALUATED:
-                problem = f"stopped after {_MOST_EVALUATED} numbers; nothing is feasible below "
-                problem += f"{gpus}"
-                return found | {"none_below": gpus, "reason": "given_up", "problem": problem}
-            if progress is not None:
-                progress(found["judged"], gpus)
-            found["judged"] += 1
-            strategy, here = _feasible(case, bounds, gpus)
-            if strategy is not None:
-                return found | {"gpus": gpus, "none_below": gpus, "strategy": strategy}
-            rejected += here
-        reached = max(reached, most)
-        if most == limit:
-            break
+        if found["judged"] >= _MOST_EVALUATED:
+            return found | _given_up(numbers[0])
+        if progress is not None:
+            progress(found["judged"], numbers[0])
+        strategy, here = _first_feasible(case, bounds, numbers)
+        if strategy is not None:
+            gpus = strategy["gpus"]
+            found["judged"] += numbers.index(gpus) + 1
+            return found | {"gpus": gpus, "none_below": gpus, "strategy": strategy}
+        found["judged"] += len(numbers)
+        rejected += here
+    assert bounds is not None  # noqa: S101 - those of the last step
     reason, problem = _why_none(case, bounds, above, limit, rejected)
     return found | {"reason": reason, "problem": problem}
 
 
-def _numbers(case: Case, above: int, shapes: "Sequence[ReplicaShape]") -> Iterator[int]:
+def _steps(case: Case, above: int, limit: int) -> Iterator[tuple[list[int], ReplicaBounds | None]]:
+    """Numbers of accelerators to evaluate together, with the bounds of their replicas.
+
+    A few next to those of the space come without bounds. Each time that bounds were computed, they
+    come first without numbers.
+    """
+    reached, most = above, min(limit, max(above, 1) * _NEXT_GPUS)
+    few = [*islice(_numbers(case, above, possible_shapes(case, most)), _FEW_NUMBERS + 1)]
+    if len(few) <= _FEW_NUMBERS:
+        reached = most
+    while few and reached > above:
+        count = sum(number <= 2 * few[0] for number in few)
+        yield few[:count], None
+        few = few[count:]
+    for most in (*(min(limit, max(above, 1) * times) for times in _FIRST_GPUS), limit):
+        if most <= reached < limit:
+            continue
+        bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, most)
+        yield [], bounds
+        for gpus in _numbers(case, reached, bounds.shapes):
+            yield [gpus], bounds
+        reached = max(reached, most)
+        if most == limit:
+            return
+
+
+def _given_up(gpus: int) -> dict[str, Any]:
+    """What is certain after many numbers of accelerators, of which this is the next one."""
+    problem = f"stopped after {_MOST_EVALUATED} numbers; nothing is feasible below {gpus}"
+    return {"none_below": gpus, "reason": "given_up", "problem": problem}
+
+
+def _first_feasible(
+    case: Case, bounds: ReplicaBounds | None, numbers: Sequence[int]
+) -> tuple[dict[str, Any] | None, Counter[str]]:
+    """A feasible strategy on the smallest of some numbers, or why there is none, by reason."""
+    at_scales = case.space.fixed({"gpus": list(numbers)}, source="space")
+    candidates = Candidates.of(case.model, case.system, at_scales)
+    rejected, boxes = refusals(candidates.illegal), list(candidates.legal)
+    if bounds is not None:
+        for at, box in enumerate(boxes):
+            enough = np.flatnonzero(bounds.has_replicas(box.layouts))
+            rejected[MEMORY] += box.width * (len(box.layouts) - enough.size)
+            boxes[at] = box.select(enough)
+    for pieces in cut_together(boxes, PIECE_ROWS):
+        each = memory_of_each(case.model, case.system, pieces, case.capacity_bytes)
+        for piece, (broken, some) in zip(pieces, each, strict=True):
+            rejected += broken_reasons(broken)
+            if some is None:
+                continue
+            choice, row = (index[:1] for index in np.nonzero(some.feasible))
+            if row.size:
+                number = piece.numbers(some.rows[row], choice)
+                return candidates.strategies(number).strategy(0).to_dict(), rejected
+            over = some.over_capacity(case.system, case.capacity_bytes)
+            full = np.count_nonzero(some.legal & over)
+            rejected[MEMORY] += int(full)
+            rejected[SECOND_MEMORY] += int(np.count_nonzero(some.legal) - full)
+    return None, +rejected
+
+
+def _numbers(case: Case, above: int, shapes: Iterable[ReplicaShape]) -> Iterator[int]:
     """Numbers of accelerators that some degrees make up, in ascending order."""
     grouped: dict[tuple[int, int, int], list[ReplicaShape]] = {}
     for shape in shapes:
@@ -158,33 +215,6 @@ def _numbers_of(case: Case, above: int, shape: ReplicaShape) -> Iterator[int]:
     for replicas in every:
         if least <= replicas <= shape.most and (listed is None or replicas in listed):
             yield replicas * shape.ranks
-
-
-def _feasible(
-    case: Case, bounds: ReplicaBounds, gpus: int
-) -> tuple[dict[str, Any] | None, Counter[str]]:
-    """A feasible strategy on so many accelerators, or why there is none, by reason."""
-    at_scale = case.space.fixed({"gpus": gpus}, source="space")
-    candidates = Candidates.of(case.model, case.system, at_scale)
-    rejected = refusals(candidates.illegal)
-    for box in candidates.legal:
-        enough = bounds.has_replicas(box.layouts)
-        rejected[MEMORY] += box.width * int(np.count_nonzero(~enough))
-        for piece in box.select(np.flatnonzero(enough)).cut(PIECE_ROWS) if enough.any() else ():
-            table = piece.table()
-            broken = broken_options(case.model, case.system, piece, table)
-            rejected += broken_reasons(broken)
-            rows = MemoryEvaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
-            for chunk in rows.memory():
-                choice, row = (index[:1] for index in np.nonzero(chunk.feasible))
-                if row.size:
-                    number = piece.numbers(chunk.rows[row], choice)
-                    return candidates.strategies(number).strategy(0).to_dict(), rejected
-                over = chunk.over_capacity(case.system, case.capacity_bytes)
-                full = np.count_nonzero(chunk.legal & over)
-                rejected[MEMORY] += int(full)
-                rejected[SECOND_MEMORY] += int(np.count_nonzero(chunk.legal) - full)
-    return None, +rejected
 
 
 def _why_none(

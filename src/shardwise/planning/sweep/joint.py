@@ -20,6 +20,7 @@ from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import (
     Evaluated,
     Evaluator,
+    MemoryEvaluator,
     broken_options,
     broken_reasons,
 )
@@ -86,11 +87,12 @@ def best_on_each(
             table = piece.table()
             broken = broken_options(model, system, piece, table)
             rejected += broken_reasons(broken)
-            evaluator = Evaluator.of(model, system, table, broken, np.inf)
+            evaluator = MemoryEvaluator.of(model, system, table, broken, np.inf)
             if chunks := list(evaluator.memory()):
+                placed = evaluator.placed(Evaluated.joined(chunks))
                 fits = best.count_fitting(chunks)
                 rows = np.concatenate([chunk.rows for chunk in chunks])
-                for some, on_each in _batches_of_systems(evaluator, systems):
+                for some, on_each in _batches_of_systems(placed, systems):
                     rows_on = _RowsOn(
                         piece, system, OBJECTIVES[objective], rows, fits, some, on_each
                     )
@@ -158,13 +160,13 @@ class _RowsOn:
 
 
 def _batches_of_systems(
-    evaluator: Evaluator, systems: SystemColumns
+    placed: Evaluator, systems: SystemColumns
 ) -> Iterator[tuple[Ints, OnSystems]]:
     """Yield as many systems at a time as the cache holds layer costs for."""
-    at_once = max(1, min(len(systems), _COSTS // evaluator.distinct_costs, _CHUNK))
+    at_once = max(1, min(len(systems), _COSTS // placed.distinct_costs, _CHUNK))
     for start in range(0, len(systems), at_once):
         some = np.arange(start, min(start + at_once, len(systems)))
-        yield some, evaluator.on_systems(systems.take(some))
+        yield some, placed.on_systems(systems.take(some))
 
 
 def _cut(rows: Ints, most: int, *, first: int | None = None) -> Iterator[Ints]:
