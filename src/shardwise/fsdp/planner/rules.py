@@ -27,7 +27,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.fsdp.planner.step_costs import NOTHING, StepCosts, UnitCosts
 
 (
-    _COST, _FORWARD_S, _SLACK, _GATHER_S, _ROOT_BACKWARD_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
+    _COST, _FORWARD_S, _SLACK, _GATHER_S, _AGAIN_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
     _ROOT, _ROOT_GRADIENTS, _ROOT_REDUCED, _ROOT_LARGEST, _UNSHARDED,
     _FIRST_PEAK, _FORWARD_PEAK, _BACKWARD_PEAK, _UNIT_PEAK, _ROOT_PEAK, _BUFFER, _NEXT_BUFFER,
     _REDUCED_LAST, _REDUCE_PEAK,
@@ -35,7 +35,8 @@ from shardwise.fsdp.planner.step_costs import NOTHING, StepCosts, UnitCosts
 """Rows of the labels.
 
 Time: cost; minus the forward compute that hides the next gather; minus the unused rest of the last
-unit's backward; its gather in backward; minus the root's backward compute since.
+unit's backward; its gather in backward while the root owns nothing; that gather minus the root's
+backward compute since.
 
 Neither: 1 while the root owns nothing, and so prefetches nothing; 1 without a unit; 1 with one.
 
@@ -58,7 +59,12 @@ class Fsdp2Rules:
     @property
     def time_rows(self) -> Sequence[int]:
         """Quantities that do not affect memory."""
-        return (_COST, _FORWARD_S, _SLACK, _GATHER_S, _ROOT_BACKWARD_S)
+        return (_COST, *self.paid_rows, _GATHER_S)
+
+    @property
+    def paid_rows(self) -> Sequence[int]:
+        """Times that one later term of the cost takes in, and never more than once."""
+        return (_FORWARD_S, _SLACK, _AGAIN_S)
 
     @property
     def memory_rows(self) -> Sequence[int]:
@@ -97,10 +103,13 @@ class Fsdp2Rules:
         forward_s, backward_s, forward_peak, backward_peak = self.step.root_modules[place]
         sizes, any_unit = self.step.sizes, labels[_ANY_UNIT] > 0
         new[_FORWARD_S] -= forward_s
-        new[_ROOT_BACKWARD_S] -= np.where(any_unit, backward_s, 0.0)
+        new[_AGAIN_S] -= np.where(any_unit, backward_s, 0.0)
         new[_SLACK] -= np.where(any_unit, 0.0, backward_s)
+        gather, reduce = self.step.root_slopes
+        new[_COST] += gather * sizes.gathered[place] + reduce * sizes.reduced[place]
         new[_ROOT] += sizes.gathered[place]
         new[_ROOT_EMPTY] = (new[_ROOT] == 0).astype(float)
+        new[_GATHER_S] *= new[_ROOT_EMPTY]
         new[_ROOT_GRADIENTS] += sizes.gradients[place] - sizes.shard_gradients[place]
         new[_ROOT_REDUCED] += sizes.reduced[place]
         new[_ROOT_LARGEST] = np.maximum(labels[_ROOT_LARGEST], self.step.largest_gradient[place])
@@ -118,9 +127,9 @@ class Fsdp2Rules:
         exposed = np.maximum(hidden + labels[_SLACK], 0.0)
         new[_COST] += exposed + units.reduced_last * units.reduce_s
         new[_FORWARD_S] = -units.forward_s
-        new[_SLACK] = labels[_GATHER_S] + labels[_ROOT_BACKWARD_S] - units.backward_s
-        new[_GATHER_S] = units.gather_again_s
-        new[_ROOT_BACKWARD_S] = -units.root_backward_s
+        new[_SLACK] = labels[_AGAIN_S] - units.backward_s
+        new[_GATHER_S] = units.gather_again_s * labels[_ROOT_EMPTY]
+        new[_AGAIN_S] = units.gather_again_s - units.root_backward_s
         new[_NO_UNIT], new[_ANY_UNIT] = 0.0, 1.0
 
     def _add_memory(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
@@ -168,15 +177,14 @@ class Fsdp2Rules:
             gather, reduce = gather[:, None], reduce[:, None]
         new[_FORWARD_S] = np.maximum(new[_FORWARD_S], -gather)
         new[_SLACK] = np.maximum(new[_SLACK], -reduce)
-        longest = reduce + gather + new[_GATHER_S]
-        new[_ROOT_BACKWARD_S] = np.maximum(new[_ROOT_BACKWARD_S], -longest)
+        new[_AGAIN_S] = np.maximum(new[_AGAIN_S], -(reduce + gather))
 
     def finish(self, labels: Floats) -> Floats:
         """Exposed time of the full step [s]."""
         cost = labels[_COST] + np.maximum(labels[_SLACK], 0.0)
-        hidden = np.where(labels[_ROOT_EMPTY] > 0, 0.0, labels[_ROOT_BACKWARD_S])
-        cost = cost + np.maximum(labels[_GATHER_S] + hidden, 0.0)
-        return np.asarray(cost + self._root_seconds(labels))
+        exposed = np.where(labels[_ROOT_EMPTY] > 0, labels[_GATHER_S], labels[_AGAIN_S])
+        cost = cost + np.maximum(exposed, 0.0)
+        return np.asarray(cost + self._root_rest_s(labels))
 
     def remaining_cost(self, position: int, labels: Floats) -> Floats:
         """The root's own collectives, and what remaining compute cannot hide of the others [s].
@@ -195,8 +203,9 @@ class Fsdp2Rules:
         gather, reduce = self.step.slopes
         again = gather if self.step.all_gathered_again else 0.0
         forward_left_s = forward - labels[_FORWARD_S]
-        backward_left_s = backward - labels[_SLACK] - labels[_ROOT_BACKWARD_S] - labels[_GATHER_S]
+        backward_left_s = backward - labels[_SLACK] - labels[_AGAIN_S]
         best = np.full(labels.shape[1], np.inf)
+        rest = self._root_rest_s(labels)
         for in_units in (
             np.zeros_like(forward_left_s),
             np.full_like(forward_left_s, gathered),
@@ -207,15 +216,20 @@ class Fsdp2Rules:
             exposed = np.maximum(gather * units - forward_left_s, 0.0)
             exposed += np.maximum((again + reduce) * units - backward_left_s, 0.0)
             best = np.minimum(best, exposed + (gather + reduce) * (gathered - units))
-        return self._root_seconds(labels) + best
+        return rest + best
 
-    def _root_seconds(self, labels: Floats) -> Floats:
-        """The root's own collectives [s]; few sizes occur, and each is evaluated once."""
+    def _root_rest_s(self, labels: Floats) -> Floats:
+        """What the root's own collectives take in addition to the cost so far [s].
+
+        Few sizes occur, and each is evaluated once.
+        """
         sizes, places = np.unique(labels[_ROOT] + 1j * labels[_ROOT_REDUCED], return_inverse=True)
         new = [size for size in sizes.tolist() if size not in self.root_s]
         if new:
-            gathers = self.step.collectives.gather_s(np.real(new))
-            times = gathers + self.step.collectives.reduce_s(np.imag(new))
+            gather, reduce = self.step.root_slopes
+            gathered, reduced = np.real(new), np.imag(new)
+            times = self.step.collectives.gather_s(gathered) - gather * gathered
+            times += self.step.collectives.reduce_s(reduced) - reduce * reduced
             self.root_s.update(zip(new, times.tolist(), strict=True))
         return np.array([self.root_s[size] for size in sizes.tolist()])[places]
 

@@ -29,6 +29,8 @@ _CANDIDATES = 64
 """Labels compared at a position for each label that stays, at most."""
 _EQUAL = 1e-12
 """Relative difference of costs that is rounding alone."""
+_ROUNDING = 1e-14
+"""Relative error of a cost that is summed in another order."""
 _WIDTHS = (32, 1024, 8192)
 """Labels per position: first a quick plan, then a proof that only has to beat it."""
 
@@ -47,6 +49,10 @@ class Rules(Protocol):
     @property
     def memory_rows(self) -> Sequence[int]:
         """Quantities that do not affect time."""
+
+    @property
+    def paid_rows(self) -> Sequence[int]:
+        """Times of which an excess of x adds at most x to the cost of any completion."""
 
     def start(self) -> Floats:
         """The one label at position 0; shape (quantities, 1)."""
@@ -155,7 +161,7 @@ def shortest_path(
                 dropped = min(dropped, float(costs[~some].min()))
                 here = _chosen(here, some)
             if limit > most:
-                here = _chosen(here, nondominated(here.labels))
+                here = _chosen(here, nondominated(here.labels, rules.paid_rows))
         extended.append(here)
         total += here.labels.shape[1]
         if position < nodes - 1 and here.labels.shape[1]:
@@ -288,46 +294,48 @@ def _chosen(here: _Labels, which: Bools) -> _Labels:
     )
 
 
-def nondominated(labels: Floats) -> Bools:
-    """Which labels no other dominates, i.e. is at most equal in every quantity; of equal ones, one.
+def nondominated(labels: Floats, paid: Sequence[int] = ()) -> Bools:
+    """Which labels no other dominates; of equal ones, one.
 
-    Labels are visited in lexicographic order, in which only an earlier one can dominate.
+    A label dominates another that it is nowhere above, except in `paid` rows if its cost is lower
+    by at least the sum of what it is above there: no completion makes up for that. Labels are
+    visited in lexicographic order, in which only an earlier one can dominate.
     """
     count = labels.shape[1]
     keep = np.ones(count, dtype=bool)
     if count <= 1:
         return keep
-    varied = labels[(labels != labels[:, :1]).any(axis=1)]
-    if varied.shape[0] == 0:
+    varied = np.flatnonzero((labels != labels[:, :1]).any(axis=1))
+    if varied.size == 0:
         keep[1:] = False
         return keep
-    order = np.lexsort(varied[::-1])
-    ordered = np.ascontiguousarray(varied[:, order])
+    order = np.lexsort(labels[varied[::-1]])
+    rows = [row for row in varied.tolist() if row != COST and row not in paid] if paid else varied
+    strict = np.ascontiguousarray(labels[rows][:, order])
+    times = np.ascontiguousarray(labels[[COST, *paid]][:, order]) if paid else labels[:0]
     alive = np.ones(count, dtype=bool)
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
         before = np.flatnonzero(alive[:begin])
         mine = np.arange(begin, end)
-        if before.size:
-            mine = mine[~_dominated(ordered[:, before], ordered[:, mine])]
-        inside = _at_most(ordered[:, mine], ordered[:, mine])
-        mine = mine[~np.triu(inside, 1).any(axis=0)]
+        for first in range(0, before.size, _BLOCK):
+            some = before[first : first + _BLOCK]
+            mine = mine[~_dominates(strict, times, some, mine).any(axis=0)]
+        mine = mine[~np.triu(_dominates(strict, times, mine, mine), 1).any(axis=0)]
         alive[begin:end] = False
         alive[mine] = True
     keep[order] = alive
     return keep
 
 
-def _dominated(some: Floats, others: Floats) -> Bools:
-    found = np.zeros(others.shape[1], dtype=bool)
-    for begin in range(0, some.shape[1], _BLOCK):
-        found |= _at_most(some[:, begin : begin + _BLOCK], others).any(axis=0)
-    return found
-
-
-def _at_most(some: Floats, others: Floats) -> Bools:
-    """Whether each of some labels is at most equal to each of others; shape (some, others)."""
-    result = some[0][:, None] <= others[0]
-    for one, other in zip(some[1:], others[1:], strict=True):
-        result &= one[:, None] <= other
+def _dominates(strict: Floats, times: Floats, some: Ints, others: Ints) -> Bools:
+    """Whether each of some labels dominates each of others; shape (some, others)."""
+    result = np.ones((some.size, others.size), dtype=bool)
+    for row in strict:
+        result &= row[some][:, None] <= row[others]
+    if len(times):
+        first, second = np.nonzero(result)
+        above = times[:, some[first]] - times[:, others[second]]
+        excess = above[0] + np.maximum(above[1:], 0.0).sum(axis=0)
+        result[first, second] = excess <= _ROUNDING * times[0, others[second]]
     return result

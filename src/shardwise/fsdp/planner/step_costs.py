@@ -284,15 +284,21 @@ class StepCosts:
         )
 
     @cached_property
+    def root_slopes(self) -> tuple[float, float]:
+        """Least time of a gathered byte and of a reduced byte in a large collective [s/byte]."""
+        large = np.array([_LARGE])
+        gather = float(self.collectives.gather_s(large)[0]) / _LARGE
+        reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
+        return gather * _SAFETY, reduce * _SAFETY
+
+    @cached_property
     def slopes(self) -> tuple[float, float]:
         """Least time of gathering and of reducing a gathered byte [s/byte]."""
         gathered = self.sizes.gathered
         ratio = self.sizes.reduced / np.where(gathered > 0, gathered, 1.0)
         least = float(np.min(ratio[gathered > 0], initial=np.inf))
-        large = np.array([_LARGE])
-        gather = float(self.collectives.gather_s(large)[0]) / _LARGE
-        reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
-        return gather * _SAFETY, reduce * _SAFETY * (least if np.isfinite(least) else 0.0)
+        gather, reduce = self.root_slopes
+        return gather, reduce * (least if np.isfinite(least) else 0.0)
 
     @cached_property
     def remaining(self) -> Floats:

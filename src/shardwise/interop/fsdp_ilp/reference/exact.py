@@ -102,6 +102,11 @@ class IlpRules:
         """Quantities that do not depend on memory."""
         return (_COST, _FORWARD, _SLACK, _GATHER, _NONE, _SOME)
 
+    @property
+    def paid_rows(self) -> Sequence[int]:
+        """Times that one later term of the cost takes in, and never more than once."""
+        return (_FORWARD, _SLACK, _GATHER)
+
     def start(self) -> Floats:
         """Nothing chosen; the root owns all."""
         label = np.zeros((11 if self._tied else 10, 1))
