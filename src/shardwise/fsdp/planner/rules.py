@@ -263,21 +263,26 @@ class Fsdp2Rules:
             moments.append(np.full_like(root, step.optimizer_step))
         return np.asarray(step.constant_bytes + np.max(moments, axis=0))
 
-    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
-        """Raise peaks to what fits whatever the root will own.
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
+        """Labels with peaks raised to what fits whatever the root will own.
 
-        It owns at most what the budget leaves in addition to the remaining peak.
+        In addition to what is there now, the root gets at most what is left, and at most what the
+        budget leaves in addition to the remaining peak.
         """
         if not np.isfinite(budget) or position == len(self.step.edges):
-            return
+            return labels
+        labels = labels.copy()
         room = budget - self.step.constant_bytes
-        root = max(room - self.step.floors[position], 0.0)
-        gradients = root * self.step.root_gradient_ratio
+        left = room - self.step.floors[position] - labels[_ROOT] - labels[_UNSHARDED]
+        more = np.clip(left, 0.0, self.step.remaining[0, position])
+        root = labels[_ROOT] + more
+        gradients = labels[_ROOT_GRADIENTS] + more * self.step.root_gradient_ratio
         reduce = self.step.largest_reduce
         labels[_FIRST_PEAK] = np.maximum(labels[_FIRST_PEAK], room - 2 * root)
         labels[_FORWARD_PEAK] = np.maximum(labels[_FORWARD_PEAK], room - root)
-        room -= self.step.reduced_last_bytes[position]
-        labels[_BACKWARD_PEAK] = np.maximum(labels[_BACKWARD_PEAK], room - root - gradients)
-        labels[_UNIT_PEAK] = np.maximum(labels[_UNIT_PEAK], room - root - gradients - reduce)
-        least = room - root - gradients - reduce - labels[_NEXT_BUFFER]
+        room = room - self.step.reduced_last_bytes[position] - root - gradients
+        labels[_BACKWARD_PEAK] = np.maximum(labels[_BACKWARD_PEAK], room)
+        labels[_UNIT_PEAK] = np.maximum(labels[_UNIT_PEAK], room - reduce)
+        least = room - reduce - labels[_NEXT_BUFFER]
         labels[_ROOT_PEAK] = np.maximum(labels[_ROOT_PEAK], least)
+        return labels

@@ -69,8 +69,8 @@ class Rules(Protocol):
     def remaining_cost(self, position: int, labels: Floats) -> Floats:
         """Lower bound on the remaining cost for labels at a position [s]."""
 
-    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
-        """Set quantities that no longer matter within a budget to equal values, in place."""
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
+        """Labels with quantities raised as far as it changes nothing within a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,6 @@ def shortest_path(
         peaks = rules.peak(position, here.labels)
         costs = _costs(rules, position, here, only)
         here = _chosen(here, ((peaks <= budget) | (only == "time")) & (costs <= below))
-        if only != "time":
-            rules.clip_to_budget(position, here.labels, below if only else budget)
         late = perf_counter() >= until
         most = min(most_labels, _WIDTHS[0]) if late else most_labels
         # Thinned before labels are compared.
@@ -161,7 +159,10 @@ def shortest_path(
                 dropped = min(dropped, float(costs[~some].min()))
                 here = _chosen(here, some)
             if limit > most:
-                here = _chosen(here, nondominated(here.labels, rules.paid_rows))
+                raised = here.labels
+                if only != "time":
+                    raised = rules.harmless(position, raised, below if only else budget)
+                here = _chosen(here, nondominated(here.labels, raised, rules.paid_rows))
         extended.append(here)
         total += here.labels.shape[1]
         if position < nodes - 1 and here.labels.shape[1]:
@@ -294,48 +295,68 @@ def _chosen(here: _Labels, which: Bools) -> _Labels:
     )
 
 
-def nondominated(labels: Floats, paid: Sequence[int] = ()) -> Bools:
+def nondominated(labels: Floats, raised: Floats | None = None, paid: Sequence[int] = ()) -> Bools:
     """Which labels no other dominates; of equal ones, one.
 
     A label dominates another that it is nowhere above, except in `paid` rows if its cost is lower
     by at least the sum of what it is above there: no completion makes up for that. Labels are
     visited in lexicographic order, in which only an earlier one can dominate.
+
+    Parameters
+    ----------
+    labels
+        Shape (quantities, labels).
+    raised
+        The same as dominated labels: where quantities may be raised without harm.
+    paid
+        Rows of which an excess adds as much to the cost, at most.
     """
     count = labels.shape[1]
     keep = np.ones(count, dtype=bool)
     if count <= 1:
         return keep
-    varied = np.flatnonzero((labels != labels[:, :1]).any(axis=1))
+    raised = labels if raised is None else raised
+    varied = np.flatnonzero((labels != raised[:, :1]).any(axis=1))
     if varied.size == 0:
         keep[1:] = False
         return keep
     order = np.lexsort(labels[varied[::-1]])
-    rows = [row for row in varied.tolist() if row != COST and row not in paid] if paid else varied
-    strict = np.ascontiguousarray(labels[rows][:, order])
-    times = np.ascontiguousarray(labels[[COST, *paid]][:, order]) if paid else labels[:0]
+    strict = [row for row in varied.tolist() if not paid or row not in (COST, *paid)]
+    rows = _Rows(labels[:, order], raised[:, order], strict, (COST, *paid) if paid else ())
     alive = np.ones(count, dtype=bool)
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
         before = np.flatnonzero(alive[:begin])
         mine = np.arange(begin, end)
         for first in range(0, before.size, _BLOCK):
-            some = before[first : first + _BLOCK]
-            mine = mine[~_dominates(strict, times, some, mine).any(axis=0)]
-        mine = mine[~np.triu(_dominates(strict, times, mine, mine), 1).any(axis=0)]
+            mine = mine[~rows.dominates(before[first : first + _BLOCK], mine).any(axis=0)]
+        mine = mine[~np.triu(rows.dominates(mine, mine), 1).any(axis=0)]
         alive[begin:end] = False
         alive[mine] = True
     keep[order] = alive
     return keep
 
 
-def _dominates(strict: Floats, times: Floats, some: Ints, others: Ints) -> Bools:
-    """Whether each of some labels dominates each of others; shape (some, others)."""
-    result = np.ones((some.size, others.size), dtype=bool)
-    for row in strict:
-        result &= row[some][:, None] <= row[others]
-    if len(times):
-        first, second = np.nonzero(result)
-        above = times[:, some[first]] - times[:, others[second]]
-        excess = above[0] + np.maximum(above[1:], 0.0).sum(axis=0)
-        result[first, second] = excess <= _ROUNDING * times[0, others[second]]
-    return result
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Labels as those that dominate, and as those that are dominated."""
+
+    labels: Floats
+    raised: Floats
+    strict: Sequence[int]
+    times: Sequence[int]
+    """The cost, and what it may pay for; empty: nothing."""
+
+    def dominates(self, some: Ints, others: Ints) -> Bools:
+        """Whether each of some labels dominates each of others; shape (some, others)."""
+        result = np.ones((some.size, others.size), dtype=bool)
+        for row in self.strict:
+            result &= self.labels[row, some][:, None] <= self.raised[row, others]
+        if self.times:
+            first, second = np.nonzero(result)
+            first, second = some[first], others[second]
+            excess = self.labels[COST, first] - self.raised[COST, second]
+            for row in self.times[1:]:
+                excess += np.maximum(self.labels[row, first] - self.raised[row, second], 0.0)
+            result[result] = excess <= _ROUNDING * self.raised[COST, second]
+        return result

@@ -181,5 +181,6 @@ class IlpRules:
         grads = np.maximum(labels[_GRADIENTS] - gradients, 0.0)
         return np.asarray(gather + self.comm.reduce_scatter.time_ms(grads))
 
-    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
         """Nothing is known to matter no more."""
+        return labels
