@@ -26,6 +26,8 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.fsdp.planner.step_costs import NOTHING, StepCosts, UnitCosts
 
+_MIB = 2.0**20
+
 (
     _COST, _FORWARD_S, _SLACK, _GATHER_S, _AGAIN_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
     _ROOT, _ROOT_GRADIENTS, _ROOT_REDUCED, _ROOT_LARGEST, _UNSHARDED,
@@ -186,7 +188,7 @@ class Fsdp2Rules:
         cost = cost + np.maximum(exposed, 0.0)
         return np.asarray(cost + self._root_rest_s(labels))
 
-    def remaining_cost(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:
         """The root's own collectives, and what remaining compute cannot hide of the others [s].
 
         What is left is gathered once at least, in units or with the root, and reduced. Per byte
@@ -194,16 +196,24 @@ class Fsdp2Rules:
         the root, whose collectives nothing hides, and windows f and b of compute forward and
         backward, it exposes at least the minimum over x of
 
-            max(0, s_a (P - x) - f) + max(0, (s + s_r) (P - x) - b) + (s_a + s_r) x
+            max(0, s_a (P - x) - f) + max(0, s_a g + s_r (P - x) - b) + (s_a + s_r) x
 
-        with s = s_a where all units are gathered again in backward, else 0. This is convex in x, so
-        its minimum is at an end or where a window is just filled.
+        where g is gathered again in backward: all that is not in the root, or at least what the
+        budget does not let stay from forward to backward. This is convex in x, so its minimum is
+        at an end or where a window is just filled.
         """
-        gathered, forward, backward = self.step.remaining[:, position]
-        gather, reduce = self.step.slopes
-        again = gather if self.step.all_gathered_again else 0.0
+        step = self.step
+        gathered, forward, backward = step.remaining[:, position]
+        gather, reduce = step.slopes
+        again = gather if step.all_gathered_again else 0.0
+        again_s: Floats | float = 0.0
+        if np.isfinite(budget) and not step.all_gathered_again and step.all_run_backward:
+            # The last module ends forward when all that stays is there.
+            room = budget - step.constant_bytes - max(step.floors[-2:])
+            stay = np.maximum(room - labels[_UNSHARDED] - labels[_ROOT], 0.0)
+            again_s = gather * np.maximum(gathered - stay, 0.0)
         forward_left_s = forward - labels[_FORWARD_S]
-        backward_left_s = backward - labels[_SLACK] - labels[_AGAIN_S]
+        backward_left_s = backward - labels[_SLACK] - labels[_AGAIN_S] - again_s
         best = np.full(labels.shape[1], np.inf)
         rest = self._root_rest_s(labels)
         for in_units in (
@@ -286,3 +296,16 @@ class Fsdp2Rules:
         least = room - reduce - labels[_NEXT_BUFFER]
         labels[_ROOT_PEAK] = np.maximum(labels[_ROOT_PEAK], least)
         return labels
+
+    @property
+    def byte_s(self) -> float:
+        """Time to gather and reduce a byte of weights in a large collective [s/byte]."""
+        return sum(self.step.slopes)
+
+    def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
+        """Labels with time and what stays unsharded, to the MiB; the latter [byte]."""
+        kept = labels[_ROOT] + labels[_ROOT_GRADIENTS] + labels[_UNSHARDED]
+        few = labels.copy()
+        few[[_ROOT, _ROOT_REDUCED, *self.memory_rows]] = 0.0
+        few[_UNSHARDED] = np.ceil(kept / _MIB)
+        return few, kept

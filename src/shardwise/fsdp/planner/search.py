@@ -32,7 +32,11 @@ _EQUAL = 1e-12
 _ROUNDING = 1e-14
 """Relative error of a cost that is summed in another order."""
 _WIDTHS = (32, 1024, 8192)
-"""Labels per position: first a quick plan, then a proof that only has to beat it."""
+"""Labels per position: first a quick plan, then proofs that only have to beat it."""
+_SKETCHED = 256
+"""Labels per position of the round between, which looks for good plans and proves nothing."""
+_WORTH = (0.0, *np.logspace(-1.5, 1.0, 10), 1e12)
+"""Prices of a byte at which it compares labels, in units of `Rules.byte_s`."""
 
 
 class Rules(Protocol):
@@ -66,11 +70,18 @@ class Rules(Protocol):
     def peak(self, position: int, labels: Floats) -> Floats:
         """Least peak that any completion of labels can have; at the end, the peak [byte]."""
 
-    def remaining_cost(self, position: int, labels: Floats) -> Floats:
-        """Lower bound on the remaining cost for labels at a position [s]."""
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:
+        """Lower bound on the remaining cost within a budget for labels at a position [s]."""
 
     def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
         """Labels with quantities raised as far as it changes nothing within a budget."""
+
+    @property
+    def byte_s(self) -> float:
+        """Time to communicate a byte; 0: `sketch` is not implemented [s/byte]."""
+
+    def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
+        """Labels with little of their memory, and bytes that they keep to the end of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +125,7 @@ def shortest_path(
     below: float = np.inf,
     only: Only = "",
     until: float = np.inf,
+    sketched: bool = False,
 ) -> Path:
     """The path of least cost whose peak is within a budget; of equal ones that of least peak.
 
@@ -134,11 +146,13 @@ def shortest_path(
     until
         From this moment of `perf_counter` on, only a few labels per position are extended, without
         comparing many more [s].
+    sketched
+        Compare labels by `Rules.sketch` alone. Labels are far fewer, and nothing is proved.
     """
     nodes = len(rules.targets) + 1
     waiting: list[list[_Labels]] = [[] for _ in range(nodes)]
     extended: list[_Labels] = []
-    dropped, total = np.inf, 0
+    dropped, total = (-np.inf if sketched else np.inf), 0
     none = np.full(1, -1)
     waiting[0].append(_Labels(rules.start(), none, none, none))
     for position in range(nodes):
@@ -147,18 +161,21 @@ def shortest_path(
         if only:
             here.labels[list(rules.time_rows if only == "memory" else rules.memory_rows)] = 0.0
         peaks = rules.peak(position, here.labels)
-        costs = _costs(rules, position, here, only)
+        costs = _costs(rules, position, here, budget, only)
         here = _chosen(here, ((peaks <= budget) | (only == "time")) & (costs <= below))
         late = perf_counter() >= until
         most = min(most_labels, _WIDTHS[0]) if late else most_labels
+        if sketched and position < nodes - 1:
+            here = _sketched(rules, position, here, budget, most)
+            most = here.labels.shape[1]
         # Thinned before labels are compared.
         for limit in (most,) if late else (_CANDIDATES * most, most):
             if here.labels.shape[1] > limit and position < nodes - 1:
-                costs = _costs(rules, position, here, only)
+                costs = _costs(rules, position, here, budget, only)
                 some = _best_by_cost_and_peak(costs, rules.peak(position, here.labels), limit)
                 dropped = min(dropped, float(costs[~some].min()))
                 here = _chosen(here, some)
-            if limit > most:
+            if limit > most and not sketched:
                 raised = here.labels
                 if only != "time":
                     raised = rules.harmless(position, raised, below if only else budget)
@@ -174,17 +191,39 @@ def shortest_path(
     return _best(rules, extended, dropped, total, only=only)
 
 
-def _costs(rules: Rules, position: int, here: _Labels, only: Only) -> Floats:
+def _sketched(rules: Rules, position: int, here: _Labels, budget: float, most: int) -> _Labels:
+    """Labels that are good at some price of a byte, at most `most` of them."""
+    labels, kept = rules.sketch(here.labels)
+    some = nondominated(labels, paid=rules.paid_rows)
+    here, kept = _chosen(here, some), kept[some]
+    if len(kept) <= most:
+        return here
+    costs = _costs(rules, position, here, budget, "")
+    some = np.zeros(len(kept), dtype=bool)
+    for worth in _WORTH:
+        best = np.argpartition(costs + worth * rules.byte_s * kept, most // len(_WORTH))
+        some[best[: most // len(_WORTH)]] = True
+    return _chosen(here, some)
+
+
+def _costs(rules: Rules, position: int, here: _Labels, budget: float, only: Only) -> Floats:
     """Lower bound on the cost of any completion."""
     if only == "memory":
         return rules.peak(position, here.labels)
     if position == len(rules.targets):
         return rules.finish(here.labels)
-    return here.labels[COST] + rules.remaining_cost(position, here.labels)
+    limit = np.inf if only else budget
+    return here.labels[COST] + rules.remaining_cost(position, here.labels, limit)
 
 
 def optimum(
-    rules: Rules, budget: float, *, widths: Sequence[int] = _WIDTHS, seconds: float = np.inf
+    rules: Rules,
+    budget: float,
+    *,
+    widths: Sequence[int] = _WIDTHS,
+    seconds: float = np.inf,
+    most_labels: float = np.inf,
+    known_bound: float = 0.0,
 ) -> Path:
     """The best path within a budget, with more and more labels until it is proved.
 
@@ -198,16 +237,30 @@ def optimum(
         Labels per position of each round.
     seconds
         After this time only a path is completed; the bound says what is proved [s].
+    most_labels
+        Rounds after the first that may extend more labels are left out.
+    known_bound
+        No path costs less, whatever the budget [s].
     """
     until = perf_counter() + seconds
-    best = shortest_path(rules, budget, most_labels=widths[0], until=until)
-    for width in widths[1:]:
+    best = _at_least(shortest_path(rules, budget, most_labels=widths[0], until=until), known_bound)
+    rounds = [(width, False) for width in widths[1:] if width * len(rules.targets) <= most_labels]
+    if rules.byte_s > 0:
+        rounds.insert(0, (_SKETCHED, True))
+    for width, sketched in rounds:
         if best.proven or perf_counter() > until:
             break
         below = best.cost * (1 + _EQUAL)
-        found = shortest_path(rules, budget, most_labels=width, below=below, until=until)
-        best = _better(best, found)
+        found = shortest_path(
+            rules, budget, most_labels=width, below=below, until=until, sketched=sketched
+        )
+        best = _at_least(_better(best, found), known_bound)
     return best
+
+
+def _at_least(path: Path, bound: float) -> Path:
+    """A path with a bound that is known from elsewhere."""
+    return replace(path, bound=min(max(path.bound, bound), path.cost)) if path.edges else path
 
 
 def least_peak(
@@ -249,7 +302,7 @@ def _best(
     last = extended[-1]
     if last.labels.shape[1] == 0:
         return Path(edges=(), cost=np.inf, peak=np.inf, bound=dropped, labels=total)
-    costs = _costs(rules, len(extended) - 1, last, only)
+    costs = _costs(rules, len(extended) - 1, last, np.inf, only)
     peaks = rules.peak(len(extended) - 1, last.labels)
     close = costs <= costs.min() * (1 + _EQUAL)
     at = int(np.flatnonzero(close)[np.argmin(peaks[close])])

@@ -277,11 +277,15 @@ class StepCosts:
         return found[0], found[1]
 
     @cached_property
+    def all_run_backward(self) -> bool:
+        """Whether every unit has a backward pass."""
+        return not any(_no_backward(self.profile, edge) for edges in self.edges for edge in edges)
+
+    @cached_property
     def all_gathered_again(self) -> bool:
         """Whether every unit is gathered again in backward."""
-        return all(units is None or not units.unsharded.any() for units in self.units) and not any(
-            _no_backward(self.profile, edge) for edges in self.edges for edge in edges
-        )
+        freed = all(units is None or not units.unsharded.any() for units in self.units)
+        return freed and self.all_run_backward
 
     @cached_property
     def root_slopes(self) -> tuple[float, float]:

@@ -174,13 +174,22 @@ class IlpRules:
         negative = (labels[_PARAMETERS] < 0) | (labels[_GRADIENTS] < 0)
         return np.where(negative, np.inf, peak)
 
-    def remaining_cost(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:  # noqa: ARG002 - of the protocol
         """The root's own collectives, if all that still may be covered is [ms]."""
         parameters, gradients = (most[position] for most in self._coverable)
         gather = self.comm.all_gather.time_ms(np.maximum(labels[_PARAMETERS] - parameters, 0.0))
         grads = np.maximum(labels[_GRADIENTS] - gradients, 0.0)
         return np.asarray(gather + self.comm.reduce_scatter.time_ms(grads))
 
-    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:  # noqa: ARG002 - of the protocol
         """Nothing is known to matter no more."""
         return labels
+
+    @property
+    def byte_s(self) -> float:
+        """Labels are few enough without a sketch."""
+        return 0.0
+
+    def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
+        """Not used."""
+        raise NotImplementedError
