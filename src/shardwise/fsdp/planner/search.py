@@ -24,16 +24,18 @@ from shardwise.arrays import Bools, Floats, Ints
 COST = 0
 """Row of the labels that holds the cost so far."""
 Only = Literal["", "memory", "time"]
-_BLOCK = 256
+_BLOCK = 128
 _CANDIDATES = 64
 """Labels compared at a position for each label that stays, at most."""
+_SPARSE = 16
+"""Pairs for each that is still open, at most, for which all are compared."""
 _EQUAL = 1e-12
 """Relative difference of costs that is rounding alone."""
 _ROUNDING = 1e-14
 """Relative error of a cost that is summed in another order."""
 _WIDTHS = (32, 1024, 8192)
 """Labels per position: first a quick plan, then proofs that only have to beat it."""
-_SKETCHED = 256
+_SKETCHED = 192
 """Labels per position of the round between, which looks for good plans and proves nothing."""
 _WORTH = (0.0, *np.logspace(-1.5, 1.0, 10), 1e12)
 """Prices of a byte at which it compares labels, in units of `Rules.byte_s`."""
@@ -243,24 +245,18 @@ def optimum(
         No path costs less, whatever the budget [s].
     """
     until = perf_counter() + seconds
-    best = _at_least(shortest_path(rules, budget, most_labels=widths[0], until=until), known_bound)
-    rounds = [(width, False) for width in widths[1:] if width * len(rules.targets) <= most_labels]
-    if rules.byte_s > 0:
-        rounds.insert(0, (_SKETCHED, True))
-    for width, sketched in rounds:
-        if best.proven or perf_counter() > until:
+    best = Path(edges=(), cost=np.inf, peak=np.inf, bound=known_bound, labels=0)
+    wider = [width for width in widths[1:] if width * len(rules.targets) <= most_labels]
+    rounds = [(_SKETCHED, True)] if rules.byte_s > 0 else []
+    for width, sketched in (*rounds, *((width, False) for width in (widths[0], *wider))):
+        if best.labels and (best.proven or perf_counter() > until):
             break
         below = best.cost * (1 + _EQUAL)
         found = shortest_path(
             rules, budget, most_labels=width, below=below, until=until, sketched=sketched
         )
-        best = _at_least(_better(best, found), known_bound)
+        best = _better(best, found)
     return best
-
-
-def _at_least(path: Path, bound: float) -> Path:
-    """A path with a bound that is known from elsewhere."""
-    return replace(path, bound=min(max(path.bound, bound), path.cost)) if path.edges else path
 
 
 def least_peak(
@@ -405,11 +401,18 @@ class _Rows:
         result = np.ones((some.size, others.size), dtype=bool)
         for row in self.strict:
             result &= self.labels[row, some][:, None] <= self.raised[row, others]
-        if self.times:
+        found = np.count_nonzero(result) if self.times else 0
+        if found * _SPARSE > result.size:
+            result &= self._paid(some[:, None], others[None])
+        elif found:
             first, second = np.nonzero(result)
-            first, second = some[first], others[second]
-            excess = self.labels[COST, first] - self.raised[COST, second]
-            for row in self.times[1:]:
-                excess += np.maximum(self.labels[row, first] - self.raised[row, second], 0.0)
-            result[result] = excess <= _ROUNDING * self.raised[COST, second]
+            result[first, second] = self._paid(some[first], others[second])
         return result
+
+    def _paid(self, some: Ints, others: Ints) -> Bools:
+        """Whether the cost of some labels makes up for their excess in time over others."""
+        limit = self.raised[COST, others]
+        excess = self.labels[COST, some] - limit
+        for row in self.times[1:]:
+            excess += np.maximum(self.labels[row, some] - self.raised[row, others], 0.0)
+        return np.asarray(excess <= _ROUNDING * limit)
