@@ -35,7 +35,7 @@ _ROUNDING = 1e-14
 """Relative error of a cost that is summed in another order."""
 _WIDTHS = (32, 1024, 8192)
 """Labels per position: first a quick plan, then proofs that only have to beat it."""
-_SKETCHED = 192
+_SKETCHED = 256
 """Labels per position of the round between, which looks for good plans and proves nothing."""
 _WORTH = (0.0, *np.logspace(-1.5, 1.0, 10), 1e12)
 """Prices of a byte at which it compares labels, in units of `Rules.byte_s`."""
