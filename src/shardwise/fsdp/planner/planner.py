@@ -187,13 +187,14 @@ class Planner:
         for count, again_s in self._checkpoint_counts(budget_bytes):
             if best is not None and again_s >= best[2]:
                 break
+            known_bound = self._cost_bound(count)
             left = self.seconds - (perf_counter() - began)
             path = optimum(
                 self.rules(count),
                 budget_bytes + _BYTE,
                 seconds=max(left, 0.0),
                 most_labels=most_labels,
-                known_bound=self._cost_bound(count),
+                known_bound=known_bound,
             )
             labels += path.labels
             bound = min(bound, path.bound + again_s)

@@ -36,9 +36,9 @@ _MIB = 2.0**20
 ) = range(22)  # fmt: skip
 """Rows of the labels.
 
-Time: cost; minus the forward compute that hides the next gather; minus the unused rest of the last
-unit's backward; its gather in backward while the root owns nothing; that gather minus the root's
-backward compute since.
+Time: cost, with the root's bytes at the rate of a large collective; minus the forward compute that
+hides the next gather; minus the unused rest of the last unit's backward; its gather in backward
+while the root owns nothing; that gather minus the root's backward compute since.
 
 Neither: 1 while the root owns nothing, and so prefetches nothing; 1 without a unit; 1 with one.
 

@@ -3,10 +3,11 @@
 A plan is a path. At each position the next edge either takes a unit, which jumps over its modules,
 or leaves a module in the root, which moves on by one. A label is what the rest of a path needs to
 know of its beginning: the cost so far and a few quantities of which less is never worse. One label
-dominates another at the same position if it is nowhere greater; the other cannot lead to a better
-plan and is dropped. What is left at the end holds an optimum, and if nothing else was dropped the
-search has proved it. (Label setting: Desrochers and Soumis, "A generalized permanent labelling
-algorithm for the shortest path problem with time windows", INFOR 26, 1988.)
+dominates another at the same position if it is nowhere greater, or if its lower cost makes up for
+times in which it is; the other cannot lead to a better plan and is dropped. What is left at the end
+holds an optimum, and if nothing else was dropped the search has proved it. (Label setting:
+Desrochers and Soumis, "A generalized permanent labelling algorithm for the shortest path problem
+with time windows", INFOR 26, 1988.)
 
 `Rules` say how an edge changes labels: those of FSDP2 or those of fsdp_ilp. They work on arrays of
 shape (quantities, labels), all labels of a position at once.
@@ -247,8 +248,10 @@ def optimum(
     until = perf_counter() + seconds
     best = Path(edges=(), cost=np.inf, peak=np.inf, bound=known_bound, labels=0)
     wider = [width for width in widths[1:] if width * len(rules.targets) <= most_labels]
-    rounds = [(_SKETCHED, True)] if rules.byte_s > 0 else []
-    for width, sketched in (*rounds, *((width, False) for width in (widths[0], *wider))):
+    rounds = [(width, False) for width in (widths[0], *wider)]
+    if rules.byte_s > 0:
+        rounds.insert(1, (_SKETCHED, True))
+    for width, sketched in rounds:
         if best.labels and (best.proven or perf_counter() > until):
             break
         below = best.cost * (1 + _EQUAL)
