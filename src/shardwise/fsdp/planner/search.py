@@ -241,18 +241,19 @@ def optimum(
     seconds
         After this time only a path is completed; the bound says what is proved [s].
     most_labels
-        Rounds after the first that may extend more labels are left out.
+        With a path, rounds that may extend more labels are left out.
     known_bound
         No path costs less, whatever the budget [s].
     """
     until = perf_counter() + seconds
     best = Path(edges=(), cost=np.inf, peak=np.inf, bound=known_bound, labels=0)
-    wider = [width for width in widths[1:] if width * len(rules.targets) <= most_labels]
-    rounds = [(width, False) for width in (widths[0], *wider)]
+    rounds = [(width, False) for width in widths]
     if rules.byte_s > 0:
         rounds.insert(1, (_SKETCHED, True))
     for width, sketched in rounds:
         if best.labels and (best.proven or perf_counter() > until):
+            break
+        if best.edges and not sketched and width * len(rules.targets) > most_labels:
             break
         below = best.cost * (1 + _EQUAL)
         found = shortest_path(
