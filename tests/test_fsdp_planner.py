@@ -1,5 +1,6 @@
 """The planner's rules equal working a wrapping out, and its best is that of trying everything."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.alternatives import front
 from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes
 from shardwise.fsdp.planner.planner import Planner
-from shardwise.fsdp.planner.search import Path, least_peak, nondominated
+from shardwise.fsdp.planner.search import Path, least_peak, nondominated, shortest_path
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 
 MIB = 2.0**20
@@ -219,6 +220,58 @@ def test_nondominated_keeps_what_nothing_is_at_most_equal_to(seed, labels, quant
             and ((values[:, j] < values[:, i]).any() or j < i)
         ]
         assert keep[i] == (not smaller)
+
+
+@examples(40)
+@given(st.integers(0, 10**6), st.integers(1, 60))
+def test_a_label_is_dropped_only_for_one_that_is_cheaper_by_its_excess(seed, labels):
+    """Excess in paid rows is paid by the cost, other rows are nowhere above; none is left over."""
+    draw = np.random.default_rng(seed)
+    values = draw.integers(0, 5, (4, labels)).astype(float)
+    raised = values + draw.integers(0, 2, (4, labels)) * (np.arange(4) == 3)[:, None]
+    keep = nondominated(values, raised, paid=(1, 2))
+    excess = np.maximum(values[1:3, :, None] - values[1:3, None], 0).sum(axis=0)
+    dominates = values[0][:, None] + excess <= values[0]
+    dominates &= values[3][:, None] <= raised[3]
+    np.fill_diagonal(dominates, val=False)
+    assert dominates[:, ~keep].any(axis=0).all()
+    same = (values[3] == raised[3]).all()
+    assert not (same and dominates[np.ix_(keep, keep)].any())
+
+
+@each_row("seed", range(8))
+def test_no_completion_within_a_budget_costs_less_than_its_bound(seed):
+    """Along each path that fits, cost so far and bound on the rest are at most its cost.
+
+    Compute is short, so that little is hidden and what is gathered again counts.
+    """
+    profile = random_profile(seed)
+    profile = replace(profile, seconds=profile.seconds / 100)
+    setting = SETTINGS[seed % len(SETTINGS)]
+    rules = Planner(profile=profile, setting=setting, collectives=LINKS).rules()
+    paths = every_path(rules)
+    draw = np.random.default_rng(seed)
+    for i in draw.permutation(len(paths))[:40]:
+        cost, peak = walked(rules, paths[i])
+        labels = rules.start()
+        for position, number in paths[i]:
+            rest = float(rules.remaining_cost(position, labels, peak)[0])
+            assert labels[0, 0] + rest <= cost * (1 + 1e-9) + 1e-15
+            labels = rules.extend(position, labels)[:, number]
+
+
+@each_row("seed", range(8))
+def test_a_sketched_search_finds_a_path_within_the_budget_and_proves_nothing(seed):
+    """Its cost and peak are those of the path, and no better than the optimum."""
+    planner = planner_of(seed)
+    rules = planner.rules()
+    budget = 1.2 * planner.least_peak_bytes
+    found = shortest_path(rules, budget, most_labels=24, sketched=True)
+    if found.edges:
+        assert walked(rules, found.edges) == pytest.approx((found.cost, found.peak), rel=1e-9)
+        assert found.peak <= budget
+    assert found.bound == -np.inf
+    assert found.cost >= planner.best(budget).cost_s * (1 - 1e-9)
 
 
 @each_row("seed", range(8))

@@ -13,8 +13,8 @@ from shardwise.fsdp.profile import repeated_blocks
 
 _LESS = 1e-6
 """Least relative distance of the next budget of the front."""
-_SHARE = 0.2
-"""Share of the time limit for each budget of the front: better proofs seldom find better plans."""
+_LABELS = 50_000
+"""Labels of a round of proof for each budget of the front: more seldom find a better plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def front(
         peak = found[-1].plan.peak.total_bytes
         # The last plan may need less than its budget; then it is the answer for the next one too.
         if budget < peak * (1 - _LESS) or (number == len(budgets) and budget < peak):
-            best = planner.best(float(budget) * (1 + 1e-12), share=_SHARE)
+            best = planner.best(float(budget) * (1 + 1e-12), most_labels=_LABELS)
             if best is not None:
                 found.append(best)
         if progress is not None:

@@ -12,7 +12,7 @@ from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Un
 from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
 from shardwise.fsdp.planner.rules import Fsdp2Rules
-from shardwise.fsdp.planner.search import Path, least_peak, optimum
+from shardwise.fsdp.planner.search import Path, least_peak, optimum, shortest_path
 from shardwise.fsdp.planner.step_costs import StepCosts
 from shardwise.fsdp.planner.units import module_sizes, possible_units
 from shardwise.fsdp.profile import Profile, repeated_blocks, with_checkpoints
@@ -24,6 +24,8 @@ _RESHARD: dict[Reshard, tuple[bool, ...]] = {
 }
 _EQUAL = 1e-9
 """Plans whose relative difference in time is smaller are equally good."""
+_FEW = 32
+"""Labels per position for a bound without a budget."""
 _BYTE = 1.0
 """Sums in another order differ by less; budgets hold to the byte."""
 
@@ -88,6 +90,8 @@ class Planner:
     """Rules by the number of blocks checkpointed."""
     _peaks: dict[int, LeastPeak] = field(default_factory=dict)
     """Least peaks by the same."""
+    _bounds: dict[int, float] = field(default_factory=dict)
+    """Bounds on the cost without a budget by the same [s]."""
 
     def __post_init__(self) -> None:
         if self.setting.shards < 2:  # noqa: PLR2004 - one rank has nobody to share with
@@ -160,13 +164,22 @@ class Planner:
             self._peaks[checkpointed] = LeastPeak(path=path, plan=plan)
         return self._peaks[checkpointed]
 
-    def best(self, budget_bytes: float = np.inf, *, share: float = 1.0) -> Planned | None:
+    def _cost_bound(self, checkpointed: int) -> float:
+        """No wrapping costs less, whatever the budget [s]."""
+        if checkpointed not in self._bounds:
+            until = perf_counter() + self.seconds
+            rules = self.rules(checkpointed)
+            path = shortest_path(rules, np.inf, most_labels=_FEW, only="time", until=until)
+            self._bounds[checkpointed] = path.bound
+        return self._bounds[checkpointed]
+
+    def best(self, budget_bytes: float = np.inf, *, most_labels: float = np.inf) -> Planned | None:
         """The best wrapping within a budget; None if nothing fits.
 
         Parameters
         ----------
-        share
-            Share of the time limit that the proof may take.
+        most_labels
+            Labels that a round of the proof may extend.
         """
         began = perf_counter()
         best: tuple[Path, int, float] | None = None
@@ -174,8 +187,15 @@ class Planner:
         for count, again_s in self._checkpoint_counts(budget_bytes):
             if best is not None and again_s >= best[2]:
                 break
-            left = share * self.seconds - (perf_counter() - began)
-            path = optimum(self.rules(count), budget_bytes + _BYTE, seconds=max(left, 0.0))
+            known_bound = self._cost_bound(count)
+            left = self.seconds - (perf_counter() - began)
+            path = optimum(
+                self.rules(count),
+                budget_bytes + _BYTE,
+                seconds=max(left, 0.0),
+                most_labels=most_labels,
+                known_bound=known_bound,
+            )
             labels += path.labels
             bound = min(bound, path.bound + again_s)
             if path.edges and (best is None or path.cost + again_s < best[2]):

@@ -26,16 +26,19 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.fsdp.planner.step_costs import NOTHING, StepCosts, UnitCosts
 
+_MIB = 2.0**20
+
 (
-    _COST, _FORWARD_S, _SLACK, _GATHER_S, _ROOT_BACKWARD_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
+    _COST, _FORWARD_S, _SLACK, _GATHER_S, _AGAIN_S, _ROOT_EMPTY, _NO_UNIT, _ANY_UNIT,
     _ROOT, _ROOT_GRADIENTS, _ROOT_REDUCED, _ROOT_LARGEST, _UNSHARDED,
     _FIRST_PEAK, _FORWARD_PEAK, _BACKWARD_PEAK, _UNIT_PEAK, _ROOT_PEAK, _BUFFER, _NEXT_BUFFER,
     _REDUCED_LAST, _REDUCE_PEAK,
 ) = range(22)  # fmt: skip
 """Rows of the labels.
 
-Time: cost; minus the forward compute that hides the next gather; minus the unused rest of the last
-unit's backward; its gather in backward; minus the root's backward compute since.
+Time: cost, with the root's bytes at the rate of a large collective; minus the forward compute that
+hides the next gather; minus the unused rest of the last unit's backward; its gather in backward
+while the root owns nothing; that gather minus the root's backward compute since.
 
 Neither: 1 while the root owns nothing, and so prefetches nothing; 1 without a unit; 1 with one.
 
@@ -58,7 +61,12 @@ class Fsdp2Rules:
     @property
     def time_rows(self) -> Sequence[int]:
         """Quantities that do not affect memory."""
-        return (_COST, _FORWARD_S, _SLACK, _GATHER_S, _ROOT_BACKWARD_S)
+        return (_COST, *self.paid_rows, _GATHER_S)
+
+    @property
+    def paid_rows(self) -> Sequence[int]:
+        """Times that one later term of the cost takes in, and never more than once."""
+        return (_FORWARD_S, _SLACK, _AGAIN_S)
 
     @property
     def memory_rows(self) -> Sequence[int]:
@@ -97,10 +105,13 @@ class Fsdp2Rules:
         forward_s, backward_s, forward_peak, backward_peak = self.step.root_modules[place]
         sizes, any_unit = self.step.sizes, labels[_ANY_UNIT] > 0
         new[_FORWARD_S] -= forward_s
-        new[_ROOT_BACKWARD_S] -= np.where(any_unit, backward_s, 0.0)
+        new[_AGAIN_S] -= np.where(any_unit, backward_s, 0.0)
         new[_SLACK] -= np.where(any_unit, 0.0, backward_s)
+        gather, reduce = self.step.root_slopes
+        new[_COST] += gather * sizes.gathered[place] + reduce * sizes.reduced[place]
         new[_ROOT] += sizes.gathered[place]
         new[_ROOT_EMPTY] = (new[_ROOT] == 0).astype(float)
+        new[_GATHER_S] *= new[_ROOT_EMPTY]
         new[_ROOT_GRADIENTS] += sizes.gradients[place] - sizes.shard_gradients[place]
         new[_ROOT_REDUCED] += sizes.reduced[place]
         new[_ROOT_LARGEST] = np.maximum(labels[_ROOT_LARGEST], self.step.largest_gradient[place])
@@ -118,9 +129,9 @@ class Fsdp2Rules:
         exposed = np.maximum(hidden + labels[_SLACK], 0.0)
         new[_COST] += exposed + units.reduced_last * units.reduce_s
         new[_FORWARD_S] = -units.forward_s
-        new[_SLACK] = labels[_GATHER_S] + labels[_ROOT_BACKWARD_S] - units.backward_s
-        new[_GATHER_S] = units.gather_again_s
-        new[_ROOT_BACKWARD_S] = -units.root_backward_s
+        new[_SLACK] = labels[_AGAIN_S] - units.backward_s
+        new[_GATHER_S] = units.gather_again_s * labels[_ROOT_EMPTY]
+        new[_AGAIN_S] = units.gather_again_s - units.root_backward_s
         new[_NO_UNIT], new[_ANY_UNIT] = 0.0, 1.0
 
     def _add_memory(self, units: UnitCosts, labels: Floats, new: Floats) -> None:
@@ -168,17 +179,16 @@ class Fsdp2Rules:
             gather, reduce = gather[:, None], reduce[:, None]
         new[_FORWARD_S] = np.maximum(new[_FORWARD_S], -gather)
         new[_SLACK] = np.maximum(new[_SLACK], -reduce)
-        longest = reduce + gather + new[_GATHER_S]
-        new[_ROOT_BACKWARD_S] = np.maximum(new[_ROOT_BACKWARD_S], -longest)
+        new[_AGAIN_S] = np.maximum(new[_AGAIN_S], -(reduce + gather))
 
     def finish(self, labels: Floats) -> Floats:
         """Exposed time of the full step [s]."""
         cost = labels[_COST] + np.maximum(labels[_SLACK], 0.0)
-        hidden = np.where(labels[_ROOT_EMPTY] > 0, 0.0, labels[_ROOT_BACKWARD_S])
-        cost = cost + np.maximum(labels[_GATHER_S] + hidden, 0.0)
-        return np.asarray(cost + self._root_seconds(labels))
+        exposed = np.where(labels[_ROOT_EMPTY] > 0, labels[_GATHER_S], labels[_AGAIN_S])
+        cost = cost + np.maximum(exposed, 0.0)
+        return np.asarray(cost + self._root_rest_s(labels))
 
-    def remaining_cost(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:
         """The root's own collectives, and what remaining compute cannot hide of the others [s].
 
         What is left is gathered once at least, in units or with the root, and reduced. Per byte
@@ -186,17 +196,26 @@ class Fsdp2Rules:
         the root, whose collectives nothing hides, and windows f and b of compute forward and
         backward, it exposes at least the minimum over x of
 
-            max(0, s_a (P - x) - f) + max(0, (s + s_r) (P - x) - b) + (s_a + s_r) x
+            max(0, s_a (P - x) - f) + max(0, s_a g + s_r (P - x) - b) + (s_a + s_r) x
 
-        with s = s_a where all units are gathered again in backward, else 0. This is convex in x, so
-        its minimum is at an end or where a window is just filled.
+        where g is gathered again in backward: all that is not in the root, or at least what the
+        budget does not let stay from forward to backward. This is convex in x, so its minimum is
+        at an end or where a window is just filled.
         """
-        gathered, forward, backward = self.step.remaining[:, position]
-        gather, reduce = self.step.slopes
-        again = gather if self.step.all_gathered_again else 0.0
+        step = self.step
+        gathered, forward, backward = step.remaining[:, position]
+        gather, reduce = step.slopes
+        again = gather if step.all_gathered_again else 0.0
+        again_s: Floats | float = 0.0
+        if np.isfinite(budget) and not step.all_gathered_again and step.all_run_backward:
+            # The last module ends forward when all that stays is there.
+            room = budget - step.constant_bytes - max(step.floors[-2:])
+            stay = np.maximum(room - labels[_UNSHARDED] - labels[_ROOT], 0.0)
+            again_s = gather * np.maximum(gathered - stay, 0.0)
         forward_left_s = forward - labels[_FORWARD_S]
-        backward_left_s = backward - labels[_SLACK] - labels[_ROOT_BACKWARD_S] - labels[_GATHER_S]
+        backward_left_s = backward - labels[_SLACK] - labels[_AGAIN_S] - again_s
         best = np.full(labels.shape[1], np.inf)
+        rest = self._root_rest_s(labels)
         for in_units in (
             np.zeros_like(forward_left_s),
             np.full_like(forward_left_s, gathered),
@@ -207,15 +226,20 @@ class Fsdp2Rules:
             exposed = np.maximum(gather * units - forward_left_s, 0.0)
             exposed += np.maximum((again + reduce) * units - backward_left_s, 0.0)
             best = np.minimum(best, exposed + (gather + reduce) * (gathered - units))
-        return self._root_seconds(labels) + best
+        return rest + best
 
-    def _root_seconds(self, labels: Floats) -> Floats:
-        """The root's own collectives [s]; few sizes occur, and each is evaluated once."""
+    def _root_rest_s(self, labels: Floats) -> Floats:
+        """What the root's own collectives take in addition to the cost so far [s].
+
+        Few sizes occur, and each is evaluated once.
+        """
         sizes, places = np.unique(labels[_ROOT] + 1j * labels[_ROOT_REDUCED], return_inverse=True)
         new = [size for size in sizes.tolist() if size not in self.root_s]
         if new:
-            gathers = self.step.collectives.gather_s(np.real(new))
-            times = gathers + self.step.collectives.reduce_s(np.imag(new))
+            gather, reduce = self.step.root_slopes
+            gathered, reduced = np.real(new), np.imag(new)
+            times = self.step.collectives.gather_s(gathered) - gather * gathered
+            times += self.step.collectives.reduce_s(reduced) - reduce * reduced
             self.root_s.update(zip(new, times.tolist(), strict=True))
         return np.array([self.root_s[size] for size in sizes.tolist()])[places]
 
@@ -249,21 +273,39 @@ class Fsdp2Rules:
             moments.append(np.full_like(root, step.optimizer_step))
         return np.asarray(step.constant_bytes + np.max(moments, axis=0))
 
-    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
-        """Raise peaks to what fits whatever the root will own.
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:
+        """Labels with peaks raised to what fits whatever the root will own.
 
-        It owns at most what the budget leaves in addition to the remaining peak.
+        In addition to what is there now, the root gets at most what is left, and at most what the
+        budget leaves in addition to the remaining peak.
         """
         if not np.isfinite(budget) or position == len(self.step.edges):
-            return
+            return labels
+        labels = labels.copy()
         room = budget - self.step.constant_bytes
-        root = max(room - self.step.floors[position], 0.0)
-        gradients = root * self.step.root_gradient_ratio
+        left = room - self.step.floors[position] - labels[_ROOT] - labels[_UNSHARDED]
+        more = np.clip(left, 0.0, self.step.remaining[0, position])
+        root = labels[_ROOT] + more
+        gradients = labels[_ROOT_GRADIENTS] + more * self.step.root_gradient_ratio
         reduce = self.step.largest_reduce
         labels[_FIRST_PEAK] = np.maximum(labels[_FIRST_PEAK], room - 2 * root)
         labels[_FORWARD_PEAK] = np.maximum(labels[_FORWARD_PEAK], room - root)
-        room -= self.step.reduced_last_bytes[position]
-        labels[_BACKWARD_PEAK] = np.maximum(labels[_BACKWARD_PEAK], room - root - gradients)
-        labels[_UNIT_PEAK] = np.maximum(labels[_UNIT_PEAK], room - root - gradients - reduce)
-        least = room - root - gradients - reduce - labels[_NEXT_BUFFER]
+        room = room - self.step.reduced_last_bytes[position] - root - gradients
+        labels[_BACKWARD_PEAK] = np.maximum(labels[_BACKWARD_PEAK], room)
+        labels[_UNIT_PEAK] = np.maximum(labels[_UNIT_PEAK], room - reduce)
+        least = room - reduce - labels[_NEXT_BUFFER]
         labels[_ROOT_PEAK] = np.maximum(labels[_ROOT_PEAK], least)
+        return labels
+
+    @property
+    def byte_s(self) -> float:
+        """Time to gather and reduce a byte of weights in a large collective [s/byte]."""
+        return sum(self.step.slopes)
+
+    def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
+        """Labels with time and what stays unsharded, to the MiB; the latter [byte]."""
+        kept = labels[_ROOT] + labels[_ROOT_GRADIENTS] + labels[_UNSHARDED]
+        few = labels.copy()
+        few[[_ROOT, _ROOT_REDUCED, *self.memory_rows]] = 0.0
+        few[_UNSHARDED] = np.ceil(kept / _MIB)
+        return few, kept

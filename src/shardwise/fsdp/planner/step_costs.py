@@ -277,11 +277,23 @@ class StepCosts:
         return found[0], found[1]
 
     @cached_property
+    def all_run_backward(self) -> bool:
+        """Whether every unit has a backward pass."""
+        return not any(_no_backward(self.profile, edge) for edges in self.edges for edge in edges)
+
+    @cached_property
     def all_gathered_again(self) -> bool:
         """Whether every unit is gathered again in backward."""
-        return all(units is None or not units.unsharded.any() for units in self.units) and not any(
-            _no_backward(self.profile, edge) for edges in self.edges for edge in edges
-        )
+        freed = all(units is None or not units.unsharded.any() for units in self.units)
+        return freed and self.all_run_backward
+
+    @cached_property
+    def root_slopes(self) -> tuple[float, float]:
+        """Least time of a gathered byte and of a reduced byte in a large collective [s/byte]."""
+        large = np.array([_LARGE])
+        gather = float(self.collectives.gather_s(large)[0]) / _LARGE
+        reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
+        return gather * _SAFETY, reduce * _SAFETY
 
     @cached_property
     def slopes(self) -> tuple[float, float]:
@@ -289,10 +301,8 @@ class StepCosts:
         gathered = self.sizes.gathered
         ratio = self.sizes.reduced / np.where(gathered > 0, gathered, 1.0)
         least = float(np.min(ratio[gathered > 0], initial=np.inf))
-        large = np.array([_LARGE])
-        gather = float(self.collectives.gather_s(large)[0]) / _LARGE
-        reduce = float(self.collectives.reduce_s(large)[0]) / _LARGE
-        return gather * _SAFETY, reduce * _SAFETY * (least if np.isfinite(least) else 0.0)
+        gather, reduce = self.root_slopes
+        return gather, reduce * (least if np.isfinite(least) else 0.0)
 
     @cached_property
     def remaining(self) -> Floats:

@@ -102,6 +102,11 @@ class IlpRules:
         """Quantities that do not depend on memory."""
         return (_COST, _FORWARD, _SLACK, _GATHER, _NONE, _SOME)
 
+    @property
+    def paid_rows(self) -> Sequence[int]:
+        """Times that one later term of the cost takes in, and never more than once."""
+        return (_FORWARD, _SLACK, _GATHER)
+
     def start(self) -> Floats:
         """Nothing chosen; the root owns all."""
         label = np.zeros((11 if self._tied else 10, 1))
@@ -169,12 +174,22 @@ class IlpRules:
         negative = (labels[_PARAMETERS] < 0) | (labels[_GRADIENTS] < 0)
         return np.where(negative, np.inf, peak)
 
-    def remaining_cost(self, position: int, labels: Floats) -> Floats:
+    def remaining_cost(self, position: int, labels: Floats, budget: float) -> Floats:  # noqa: ARG002 - of the protocol
         """The root's own collectives, if all that still may be covered is [ms]."""
         parameters, gradients = (most[position] for most in self._coverable)
         gather = self.comm.all_gather.time_ms(np.maximum(labels[_PARAMETERS] - parameters, 0.0))
         grads = np.maximum(labels[_GRADIENTS] - gradients, 0.0)
         return np.asarray(gather + self.comm.reduce_scatter.time_ms(grads))
 
-    def clip_to_budget(self, position: int, labels: Floats, budget: float) -> None:
+    def harmless(self, position: int, labels: Floats, budget: float) -> Floats:  # noqa: ARG002 - of the protocol
         """Nothing is known to matter no more."""
+        return labels
+
+    @property
+    def byte_s(self) -> float:
+        """Labels are few enough without a sketch."""
+        return 0.0
+
+    def sketch(self, labels: Floats) -> tuple[Floats, Floats]:
+        """Not used."""
+        raise NotImplementedError
