@@ -79,12 +79,12 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: places.get(_file(item.path.name), len(places)))
     left_out = _lines(Path(PASSED)) if PASSED else set()
     left_out |= _lines(SLOW) if _named(config) == [TESTS] else set()
-    kept, other = [], []
+    run, other = [], []
     for item in items:
         names = {item.nodeid, item.nodeid.split("[")[0]}
-        (other if names & left_out else kept).append(item)
+        (other if names & left_out else run).append(item)
     config.hook.pytest_deselected(items=other)
-    items[:] = kept
+    items[:] = run
 
 
 def pytest_runtest_logreport(report):
@@ -104,12 +104,12 @@ def _slowness():
 
     The least of three, as other processes lengthen it.
     """
-    taken = []
+    times = []
     for _ in range(3):
         start = time.process_time()
         sum(i * i for i in range(1_000_000))
-        taken.append(time.process_time() - start)
-    return max(1.0, min(taken) / LOOP_S)
+        times.append(time.process_time() - start)
+    return max(1.0, min(times) / LOOP_S)
 
 
 def pytest_configure(config):
@@ -123,10 +123,10 @@ def pytest_runtest_call(item):
     """Fail a test that takes too much CPU time, where a limit is set; fixtures do not count."""
     start = _cpu_s()
     result = yield
-    limit, taken = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
-    if taken > limit and not item.get_closest_marker("nightly"):
-        told = f"took {taken:.1f} s of CPU, limit {limit:.1f} s"
-        pytest.fail(f"{told}: shorten it, or list it in {SLOW.name}")
+    limit, used = item.config.stash.get(LIMIT, float("inf")), _cpu_s() - start
+    if used > limit and not item.get_closest_marker("nightly"):
+        message = f"took {used:.1f} s of CPU, limit {limit:.1f} s"
+        pytest.fail(f"{message}: shorten it, or list it in {SLOW.name}")
     return result
 
 

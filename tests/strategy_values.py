@@ -37,7 +37,7 @@ def values_of(field: StrategyField) -> list[Any]:
 def values_of_every(
     own: Mapping[str, list[Any]], *, without: tuple[str, ...] = ()
 ) -> dict[str, list[Any]]:
-    """Values of every field, the default first: those given here, else what the field has."""
+    """Values of every field, the default first: those set here, else what the field has."""
     others = {name: field for name, field in COLUMNS.items() if name not in (*own, *without)}
     return {**own, **{name: _default_first(field) for name, field in others.items()}}
 

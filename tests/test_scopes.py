@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import shardwise
+from profiles import sampled
 from shardwise import Model, System, search
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.planning.search.candidates import Candidates
@@ -20,7 +21,7 @@ FULL, ANY = {"scope": "full"}, {"any_software": True}
 WIDER = ((DEFAULT, FULL), (DEFAULT, ANY), (FULL, FULL | ANY), (ANY, FULL | ANY))
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", sampled(STACKS))
 def test_a_wider_space_tries_what_a_narrower_one_does(stack: str) -> None:
     """Every value of every field, degrees as large, and uneven stages."""
     system = System.load("gb200-nvl72").model_copy(update={"stack": stack})
