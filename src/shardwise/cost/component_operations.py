@@ -16,7 +16,7 @@ from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.distinct import Distinct
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
+from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
@@ -81,39 +81,50 @@ def operation_costs(
 def _operation_costs(
     model: Model, inputs: OperationInputs, links: Links
 ) -> Iterator[ComponentOperations]:
-    work, known = inputs.work, _KnownCosts(inputs.machine, CollectiveTimes(links))
+    work, known = inputs.work, _KnownCosts(inputs, CollectiveTimes(links))
+    blocks: KnownBlocks = {}
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
-        ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
+        ("layer", layer.count, layer_operations(model, layer, work, blocks))
+        for layer in model.layers
     ]
     if model.mtp:
         mtp = mtp_operations(model, work, holds_table=inputs.mtp_copy)
         parts.append(("mtp", model.mtp, mtp))
     parts.append(("head", 1, head_operations(model, work, holds_copy=inputs.head_copy)))
     for name, count, listed in parts:
-        operations = with_accumulation(with_subset(model, name, listed, work, inputs.subset), work)
+        operations = with_subset(model, name, listed, work, inputs.subset)
         yield name, count, [known.cost_of(o) for o in operations]
 
 
 class _KnownCosts:
     """Costs of operations: those of one kind of layer may occur in others too."""
 
-    def __init__(self, machine: Machine, times: CollectiveTimes) -> None:
-        self._machine, self._times = machine, times
+    def __init__(self, inputs: OperationInputs, times: CollectiveTimes) -> None:
+        self._inputs, self._times = inputs, times
         self._costs: dict[Hashable, list[OperationCost]] = {}
+        self._by_id: dict[int, tuple[Operation, OperationCost]] = {}
 
     def cost_of(self, operation: Operation) -> OperationCost:
+        """Cost of an operation, with the kernels that accumulate its weight gradients."""
+        known = self._by_id.get(id(operation))
+        if known is None:
+            [full] = with_accumulation([operation], self._inputs.work)
+            known = self._by_id[id(operation)] = operation, self._cost_of_equal(full)
+        return known[1]
+
+    def _cost_of_equal(self, operation: Operation) -> OperationCost:
         """Cost of an operation, as it was found for an equal one before."""
-        key = operation.name.removeprefix("mtp."), operation.expert
-        kernels, collectives = map(fingerprint, (operation.kernels, operation.collectives))
-        costs = self._costs.setdefault((*key, kernels, collectives), [])
+        likely = fingerprint(operation.kernels[:1])  # of all kernels takes longer
+        key = operation.name.removeprefix("mtp."), operation.expert, likely
+        costs = self._costs.setdefault(key, [])
         for cost in costs:
             same = cost.operation
             if equal(same.kernels, operation.kernels) and equal(
                 same.collectives, operation.collectives
             ):
                 return replace(cost, operation=operation)
-        costs.append(operation_cost(operation, self._machine, self._times))
+        costs.append(operation_cost(operation, self._inputs.machine, self._times))
         return costs[-1]
 
 
