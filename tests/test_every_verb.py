@@ -200,6 +200,24 @@ def test_an_unexpected_exception_is_one_line(verb, monkeypatch, capsys):
     assert run(words_of(verb), guarded=True) == 130
 
 
+def test_the_line_names_the_field(monkeypatch, capsys):
+    """Where a function that the exception passed has it: a validator, or one with `field`."""
+
+    def broken(*_, **__):
+        raise KeyError("x")
+
+    case = ["megatron-126m", "h100-sxm", "--gpus", "4", "--gbs", "8"]
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwise.planning.search.space._items", broken)
+        assert run(["search", *case], guarded=True) == 2
+    assert capsys.readouterr().err.startswith("error: gpus: unexpected KeyError: ")
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwise.config.arguments.allowed_words", broken)
+        words = ["--reference", "nersc", "--method", "x"]
+        assert run(["search", "gpt3-175b", *case[1:], *words], guarded=True) == 2
+    assert capsys.readouterr().err.startswith("error: method: unexpected KeyError: ")
+
+
 def test_the_line_names_the_file_and_a_variable_shows_the_traceback(folder, monkeypatch, capsys):
     """The file that was read last; in the environment, so that it works with any words."""
     monkeypatch.chdir(folder)

@@ -1,9 +1,11 @@
 """Work grows with the size of the input: counted, because times depend on the machine."""
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -11,11 +13,21 @@ import numpy as np
 import pytest
 
 import samples
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import ShapeTable
 from shardwise.cost import component_operations
 from shardwise.errors import InputError
 from shardwise.interop import shell_words
+from shardwise.interop.kineto.steps import read_trace
+from shardwise.interop.logs import read_log
 from shardwise.interop.shell import parse_script
+from shardwise.ops import layer
 from shardwise.parallel.pipeline_layout import Contents
+from shardwise.parallel.placement import place
+from shardwise.validate.measured.own_runs import read_run_file
+from written_logs import Run, megatron
+from written_traces import Step, write_trace
 
 MORE = 4
 """How many times the input grows; quadratic work would grow by its square."""
@@ -60,6 +72,76 @@ def test_costs_of_operations_are_compared_with_likely_equals(monkeypatch):
         samples.run(samples.model(*layers(number)))
         counts.append(compared)
     assert counts[1] <= (MORE + 1) * counts[0]
+
+
+def test_equal_blocks_of_layers_are_built_and_timed_once(monkeypatch):
+    """Layers that differ in their MLP alone share their attention, and its costs."""
+    built = 0
+
+    def operations(*arguments, **options):
+        nonlocal built
+        built += 1
+        return attention(*arguments, **options)
+
+    attention = layer.attention_operations
+    monkeypatch.setattr(layer, "attention_operations", operations)
+    model, system = samples.model(*layers(4)), samples.system()
+    table = Table.of(model, [Strategy(gpus=1, gbs=1, stack=samples.stack()).resolved(model)])
+    found = component_operations.operation_costs(model, system, table, place(system, table))
+    kinds = [costs for name, _, costs in found if name == "layer"]
+    assert built == 1
+    for several in zip(*kinds, strict=True):
+        varies = several[0].operation.name in {"mlp.up", "mlp.activation", "mlp.down"}
+        assert len({id(one) for one in several}) == (len(kinds) if varies else 1)
+
+
+def table_of_products(number: int) -> Callable[[], object]:
+    """A system with a table of so many products."""
+    rows = [[1, 64 * (1 + place), 64, 64, 0.5] for place in range(number)]
+    sizes = ["batch", "m", "n", "k"]
+    fields = {"sizes": sizes, "rows": {"any": rows}, "fallback": 0.25}
+    return lambda: ShapeTable.validated(fields)
+
+
+def trace_of_steps(number: int, folder: Path) -> Callable[[], object]:
+    """A trace of PyTorch of so many steps."""
+    step = Step(products=0.5, attention=0.1, exposed={"tp": 0.1}, hidden={"dp": 0.2})
+    path = write_trace(folder / "trace.json", step, steps=number)
+    return lambda: read_trace(path, {"tp": 4, "dp": 8})
+
+
+def log_of_steps(number: int, folder: Path) -> Callable[[], object]:
+    """A log of so many steps."""
+    path = folder / "train.log"
+    path.write_text("\n".join(megatron(Run(seconds=(2.0,) * number))))
+    return lambda: read_log(path)
+
+
+def measured_runs(number: int, folder: Path) -> Callable[[], object]:
+    """So many measured runs in a file."""
+    path = folder / "runs.json"
+    run = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "tp": 8, "gbs": 8}
+    path.write_text(json.dumps({"runs": [run | {"step_time_s": 4.0}] * number}))
+    return lambda: read_run_file(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "number"),
+    [
+        (lambda number, _: table_of_products(number), 50),
+        (trace_of_steps, 5),
+        (log_of_steps, 50),
+        (measured_runs, 10),
+    ],
+    ids=["system tables", "traces", "logs", "measured runs"],
+)
+def test_files_of_many_rows(tmp_path, made, number):
+    """Each row is read once."""
+    work = made(number, tmp_path)
+    work()  # imports and catalog
+    small = calls_of(work)
+    large = calls_of(made(number * MORE, tmp_path))
+    assert large <= (MORE + 1) * small
 
 
 def test_contents_of_a_rank_grow_with_its_layers():

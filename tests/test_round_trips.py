@@ -2,12 +2,14 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from profiles import drawn
 from rows import each_row
 from shardwise import catalog
+from shardwise.config.files import write_mapping
 from shardwise.interop.launchers import LAUNCHERS
 
 MODEL, SYSTEM = "megatron-126m", "h100-sxm"
@@ -15,6 +17,7 @@ WORK = ("--gpus", 8, "--gbs", 16, "--json")
 FORMATS = (".yaml", ".yml", ".json", ".yaml.gz", ".json.gz")
 FORMS = [(one.name, ending) for one in LAUNCHERS for ending in one.endings]
 FOLDERS = ("models", "systems", "stacks")
+DATA = Path(__file__).parent / "data"
 
 
 def samples():
@@ -108,6 +111,89 @@ def test_plans_are_read_as_written(shardwise, tmp_path, ending):
         code, _, err = shardwise(*words)
         expected = f"error: {file}: is a saved result of search: show it with shardwise show\n"
         assert (code, err) == (2, expected)
+
+
+READERS = (
+    ("show", "FILE"),
+    ("estimate", "FILE", SYSTEM),
+    ("estimate", MODEL, "FILE"),
+    ("estimate", MODEL, SYSTEM, "--strategy", "FILE"),
+    ("estimate", MODEL, SYSTEM, "--stack", "FILE"),
+    ("search", MODEL, SYSTEM, "--gpus", 4, "--gbs", 8, "--space", "FILE"),
+    ("export", "megatron", "--plan", "FILE"),
+    ("recipes", "FILE"),
+    ("systems", "FILE"),
+    ("convert", "FILE", "copy.yaml"),
+    ("calibrate", SYSTEM, "--from-runs", "FILE"),
+    ("calibrate", SYSTEM, "--from-table", "FILE"),
+    ("validate", "runs", "--data", "FILE"),
+)
+"""Verbs that read a file."""
+UNREAD = {
+    **{verb: (verb,) for verb in (*FOLDERS, "recipes")},
+    "validate": ("validate", "runs", "--data", DATA / "measured_rows.json"),
+    "peers": ("peers", MODEL, SYSTEM, *WORK[:4]),
+    "trace": ("trace", MODEL, SYSTEM, *WORK[:4]),
+    "fsdp": ("fsdp", MODEL, "--gpus", 8, "--seconds", 0.1),
+    "calibrate": ("calibrate", SYSTEM, "--from-runs", "runs.yaml"),
+}
+"""Commands whose results no verb reads."""
+RUNS = {
+    "common": {"model": "llama3-8b", "gpus": 8, "gbs": 32, "mbs": 1},
+    "runs": [{"tp": tp, "step_time_s": 4.5} for tp in (2, 4, 8)],
+}
+
+
+def refusals(shardwise, file, readers):
+    """Lines of the verbs that read a file."""
+    for words in readers:
+        code, out, err = shardwise(*(file if word == "FILE" else word for word in words))
+        assert (code, out, err.count("\n")) == (2, "", 1), (words, err)
+        assert err.startswith(f"error: {file}: "), words
+        yield err
+
+
+@each_row("name", UNREAD)
+def test_results_that_no_verb_reads_are_refused(shardwise, tmp_path, monkeypatch, name):
+    """In a line that says which command wrote the file, or what the verb reads instead."""
+    monkeypatch.chdir(tmp_path)
+    write_mapping("runs.yaml", RUNS)
+    file = tmp_path / "result.json"
+    code, out, err = shardwise(*UNREAD[name], "--json")
+    assert code == 0, err
+    file.write_text(out)
+    readers = random.Random(name).sample(READERS[:-2], drawn(4, len(READERS) - 2))  # noqa: S311
+    for line in refusals(shardwise, file, readers):
+        other = "is not the result of" in line or "holds no measured runs" in line
+        assert other or (name in line and "no verb reads it" in line), line
+
+
+@each_row("ending", [".csv", ".csv.gz", ".parquet"][: drawn(1, 3)])
+def test_tables_of_a_search_are_refused(shardwise, tmp_path, monkeypatch, ending):
+    """In a line: they are for other programs."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"found{ending}"
+    fix = ("--fix", "tp=2,pp=1,mbs=1,zero=1")
+    assert shardwise("search", MODEL, SYSTEM, "--gpus", 4, "--gbs", 8, *fix, "--save", file)[0] == 0
+    assert all("Traceback" not in line for line in refusals(shardwise, file, READERS))
+
+
+@each_row("ending", FORMATS[: drawn(1, 5)])
+def test_calibrated_systems_are_read_as_written(shardwise, predicted, tmp_path, ending):
+    """With the speed that was fitted."""
+    write_mapping(tmp_path / "runs.yaml", RUNS)
+    file = tmp_path / f"system{ending}"
+    words = ("calibrate", SYSTEM, "--from-runs", tmp_path / "runs.yaml", "--out", file, "--json")
+    code, out, err = shardwise(*words)
+    assert code == 0, err
+    again = tmp_path / f"again{ending}"
+    assert shardwise("convert", file, again)[0] == 0
+    assert (
+        json.loads(shardwise("systems", again, "--json")[1])["accelerator"]["speed"]
+        == (json.loads(out)["speed"])
+    )
+    assert predicted(MODEL, again, *WORK) == predicted(MODEL, file, *WORK)
+    assert predicted(MODEL, file, *WORK) != predicted(MODEL, SYSTEM, *WORK)
 
 
 @each_row("verb", ["systems", "stacks", "show"])

@@ -85,9 +85,17 @@ def gather(record: T, index: Ints | slice, *, but: tuple[type, ...] = ()) -> T:
 
     Records of the types `but` are left as they are, for who has no use for them.
     """
-    if index is ONLY_ROW:
+    if index is ONLY_ROW or _is_only_row(record, index):
         return record
     return _gathered(record, index, but)
+
+
+def _is_only_row(record: object, index: Ints | slice) -> bool:
+    """Whether an index takes the one row that there is."""
+    if not isinstance(index, np.ndarray) or index.size != 1 or index.item() != 0:
+        return False
+    first = next(columns_in(record), None)
+    return first is not None and first.size == 1
 
 
 def _gathered(value: Any, index: Ints | slice, but: tuple[type, ...]) -> Any:

@@ -16,8 +16,15 @@ class SavedKind(NamedTuple):
 
     command: str
     keys: frozenset[str]
-    module: str
-    record: str
+    module: str = ""
+    """Of its record; empty if it cannot be shown."""
+    record: str = ""
+
+    @property
+    def problem(self) -> str:
+        """What it is, where something else is expected, and which verb reads it."""
+        readers = "show it with shardwise show" if self.module else "no verb reads it"
+        return f"is a saved result of {self.command}: {readers}"
 
 
 def _kind(command: str, keys: str, module: str, record: str) -> SavedKind:
@@ -36,11 +43,28 @@ _KINDS = (
     _kind("diagnose", "measured predicted findings", "planning.diagnose.results", "Diagnosis"),
     _kind("recipes RECIPE", "recipe estimate error", "planning.recipes", "RecipeEstimate"),
 )
+# Results that people read, or other programs.
+_UNREAD = (
+    SavedKind("fsdp", frozenset({"units", "checkpointed", "unit_details"})),
+    SavedKind("peers", frozenset({"axes", "embedding_groups", "ranks"})),
+    SavedKind("trace", frozenset({"passes_s", "after_s", "ranks"})),
+    SavedKind("validate", frozenset({"suite", "rows", "summary"})),
+    SavedKind("calibrate", frozenset({"system", "level", "unusable"})),
+    SavedKind("calibrate", frozenset({"system", "fits"})),
+)
+_LIST = SavedKind("models, systems, stacks or recipes (a list)", frozenset())
 
 
 def kind_of_saved(data: Mapping[str, object]) -> SavedKind | None:
     """Return which command wrote a result; None if it is none."""
-    return next((one for one in _KINDS if one.keys <= data.keys()), None)
+    found = next((one for one in (*_KINDS, *_UNREAD) if one.keys <= data.keys()), None)
+    return _LIST if found is None and _is_list(data) else found
+
+
+def _is_list(data: Mapping[str, object]) -> bool:
+    """Whether these are entries of the catalog by name."""
+    entries = data.items()
+    return bool(data) and all(isinstance(v, Mapping) and v.get("name") == k for k, v in entries)
 
 
 def read_saved(data: Mapping[str, Any], source: str) -> Result:
@@ -52,6 +76,8 @@ def read_saved(data: Mapping[str, Any], source: str) -> Result:
         If it is none, damaged, or of another version.
     """
     kind = kind_of_saved(data)
+    if kind is not None and not kind.module:
+        raise InputError(Fault(source=source, problem=kind.problem))
     if kind is None:
         commands = ", ".join(one.command for one in _KINDS)
         problem = f"is no saved result (--json, --output) that can be shown; those are: {commands}"

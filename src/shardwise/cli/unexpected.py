@@ -3,6 +3,8 @@
 import os
 import traceback
 from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
 
 from shardwise.config import files
 from shardwise.errors import Fault, one_line
@@ -27,15 +29,35 @@ def line_of(error: BaseException) -> str:
         f"unexpected {text}{_place(error)}; a fault of shardwise: please report the command and "
         f"the traceback, which {_VARIABLE}=1 shows, at {_ISSUES}"
     )
-    return str(Fault(source=files.last_input(), problem=problem))
+    return str(Fault(source=files.last_input(), field=_field(error), problem=problem))
 
 
 def _place(error: BaseException) -> str:
     """The innermost line of shardwise that the exception passed."""
-    place, here = "", error.__traceback__
-    while here is not None:
-        path = Path(here.tb_frame.f_code.co_filename)
-        if path.is_relative_to(_PACKAGE):
-            place = f" ({path.relative_to(_PACKAGE).as_posix()}:{here.tb_lineno})"
-        here = here.tb_next
-    return place
+    places = [
+        (_file(frame).relative_to(_PACKAGE).as_posix(), line) for frame, line in _frames(error)
+    ]
+    return " ({}:{})".format(*places[-1]) if places else ""
+
+
+def _field(error: BaseException) -> str:
+    """The field that the innermost function which names one was working on.
+
+    By convention such functions call it `field`; validators of pydantic have it in `info`.
+    """
+    for frame, _ in reversed(_frames(error)):
+        names = frame.f_locals
+        field = names.get("field") or getattr(names.get("info"), "field_name", None)
+        if isinstance(field, str):
+            return field
+    return ""
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Functions of shardwise that the exception passed, outermost first, and their lines."""
+    passed = walk_tb(error.__traceback__)
+    return [(frame, line) for frame, line in passed if _file(frame).is_relative_to(_PACKAGE)]
+
+
+def _file(frame: FrameType) -> Path:
+    return Path(frame.f_code.co_filename)

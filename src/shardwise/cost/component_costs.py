@@ -429,6 +429,7 @@ def _component_costs(
     communication = gather(totals.communication, choices.links)
     timed = dict(enumerate(zip(work, communication, strict=True)))
     sizes, training = costs.weight_sizes, choices.recompute.training
+    has_experts = model.has_experts
 
     def end(part: LayerCost, place: int) -> LayerCost:
         return replace(part, times=times_of_layer(*timed[place], training=training))
@@ -436,7 +437,7 @@ def _component_costs(
     def layer(part: LayerCost, place: int, again: RecomputedRows | None) -> LayerCost:
         times = times_of_layer(*timed[place], training=training, recompute=again)
         one = replace(part, times=times)
-        if model.has_experts:
+        if has_experts:
             one = with_expert_overlap(
                 one,
                 *timed[place],

@@ -16,7 +16,7 @@ from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.distinct import Distinct
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, mtp_operations, rank_work
+from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import Matmul, Operation, Phase, RankWork
@@ -102,9 +102,20 @@ def _operations(
 ) -> Iterator[tuple[str, int, Sequence[Operation]]]:
     """Operations of each component, in forward order."""
     work = sizes.work
+    blocks: KnownBlocks = {}
+    known: dict[int, tuple[Operation, Operation]] = {}
+
+    def accumulated(operation: Operation) -> Operation:
+        """An operation with the kernels that accumulate its weight gradients, made once."""
+        if id(operation) not in known:
+            [full] = with_accumulation([operation], work)
+            known[id(operation)] = operation, full
+        return known[id(operation)][1]
+
     parts = [("embedding", 1, embedding_operations(model, work))]
     parts += [
-        ("layer", layer.count, layer_operations(model, layer, work)) for layer in model.layers
+        ("layer", layer.count, layer_operations(model, layer, work, blocks))
+        for layer in model.layers
     ]
     if model.mtp:
         mtp = mtp_operations(model, work, holds_table=sizes.mtp_copy)
@@ -112,7 +123,7 @@ def _operations(
     parts.append(("head", 1, head_operations(model, work, holds_copy=sizes.head_copy)))
     for name, count, listed in parts:
         own = with_subset(model, name, listed, work, sizes.subset)
-        yield name, count, with_accumulation(own, work)
+        yield name, count, [accumulated(operation) for operation in own]
 
 
 class _KnownCosts:
@@ -121,12 +132,20 @@ class _KnownCosts:
     def __init__(self, machine: Machine, times: CollectiveTimes) -> None:
         self._machine, self._times = machine, times
         self._costs: dict[Hashable, list[OperationCost]] = {}
+        self._by_id: dict[int, tuple[Operation, OperationCost]] = {}
 
     def cost_of(self, operation: Operation) -> OperationCost:
+        """Cost of an operation; of the same object, the same."""
+        known = self._by_id.get(id(operation))
+        if known is None:
+            known = self._by_id[id(operation)] = operation, self._cost_of_equal(operation)
+        return known[1]
+
+    def _cost_of_equal(self, operation: Operation) -> OperationCost:
         """Cost of an operation, as it was found for an equal one before."""
-        key = operation.name.removeprefix("mtp."), operation.expert
-        kernels, collectives = map(fingerprint, (operation.kernels, operation.collectives))
-        costs = self._costs.setdefault((*key, kernels, collectives), [])
+        likely = fingerprint(operation.kernels[:1])  # of all kernels takes longer
+        key = operation.name.removeprefix("mtp."), operation.expert, likely
+        costs = self._costs.setdefault(key, [])
         for cost in costs:
             same = cost.operation
             if equal(same.kernels, operation.kernels) and equal(

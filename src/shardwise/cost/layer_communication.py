@@ -95,22 +95,18 @@ def layer_communication(costs: Sequence[OperationCost]) -> LayerCommunication:
             [c for c in collectives if c.collective.phase is not Phase.FORWARD]
         ),
         segments=tuple(
-            _communication(
-                _of_forward([one for c in run_again(costs, parts) for one in c.collectives])
-            )
-            for parts in reruns_of(costs)
+            _communication(_of_forward([one for c in group for one in c.collectives]))
+            for group in reruns_of(costs).values()
         ),
     )
 
 
-def reruns_of(costs: Sequence[OperationCost]) -> tuple[int, ...]:
-    """Bits of the recompute parts that run some of the operations again."""
-    return tuple(sorted({RecomputePart.bits(c.operation.reruns_with) for c in costs} - {0}))
-
-
-def run_again(costs: Sequence[OperationCost], parts: int) -> list[OperationCost]:
-    """Operations that exactly these recompute parts run again."""
-    return [c for c in costs if RecomputePart.bits(c.operation.reruns_with) == parts]
+def reruns_of(costs: Sequence[OperationCost]) -> dict[int, list[OperationCost]]:
+    """Operations that are run again, by the bits of exactly the recompute parts that do so."""
+    found: dict[int, list[OperationCost]] = {}
+    for cost in costs:
+        found.setdefault(RecomputePart.bits(cost.operation.reruns_with), []).append(cost)
+    return {parts: found[parts] for parts in sorted(found) if parts}
 
 
 def _of_forward(collectives: Sequence[CollectiveCost]) -> list[CollectiveCost]:

@@ -14,7 +14,6 @@ from shardwise.cost.layer_communication import (
     Communication,
     LayerCommunication,
     reruns_of,
-    run_again,
 )
 from shardwise.cost.operations import Launched, Machine, OperationCost
 from shardwise.cost.optimizer import TrainedWeights, trained_weights
@@ -219,8 +218,8 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         forward_flops=total([_forward_flops(c) for c in costs], zero),
-        segments=tuple(_segment(costs, parts, machine, zero) for parts in reruns),
-        reruns=reruns,
+        segments=tuple(_segment(group, parts, machine, zero) for parts, group in reruns.items()),
+        reruns=tuple(reruns),
     )
 
 
@@ -266,10 +265,9 @@ def layer_storage(operations: Sequence[Operation]) -> LayerStorage:
 
 
 def _segment(
-    costs: Sequence[OperationCost], parts: int, machine: Machine, zero: Floats
+    group: Sequence[OperationCost], parts: int, machine: Machine, zero: Floats
 ) -> _Segment:
     """Add up the operations that exactly these recompute parts run again."""
-    group = run_again(costs, parts)
     in_part = None
     if parts & _EVERY_OTHER:
         shares = [(c.operation.rerun_share, c) for c in group]

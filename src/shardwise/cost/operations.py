@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -111,7 +112,7 @@ class CollectiveCost:
     """Part that is not hidden, and the time by which the hidden part slows compute [s]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OperationCost:
     """One operation with the times of its kernels and collectives."""
 
@@ -121,29 +122,54 @@ class OperationCost:
 
     def kernel_s(self, phase: Phase) -> Floats:
         """Time of the kernels of a phase [s]."""
-        times = [cost.time_s for cost in self.kernels if cost.kernel.phase is phase]
-        return total(times, self.operation.parameters)
+        return self._passes[phase].kernels_s
 
     def launches(self, phase: Phase) -> Floats:
         """Number of kernels launched in a phase."""
-        launches = [cost.launches for cost in self.kernels if cost.kernel.phase is phase]
-        return total(launches, self.operation.parameters)
+        return self._passes[phase].launches
 
     def calls(self, phase: Phase) -> Floats:
         """Calls of the host in a phase: those of the operation and its collectives.
 
         One function of autograd computes both gradients; it counts with that of the input.
         """
-        runs = self.launches(phase) > 0
-        if phase is Phase.WEIGHT_GRAD:
-            runs = runs & (self.launches(Phase.INPUT_GRAD) == 0)
-        calls: list[Floats] = [np.where(runs, self.operation.host_calls, 0.0)]
-        calls += [
-            np.where(one.bytes > 0, _COLLECTIVE_CALLS, 0.0)
-            for one in self.operation.collectives
-            if one.phase is phase
-        ]
-        return total(calls, self.operation.parameters)
+        return self._calls[phase]
+
+    @cached_property
+    def _passes(self) -> dict[Phase, "_Pass"]:
+        like = self.operation.parameters
+        passes = {}
+        for phase in Phase:
+            kernels = [cost for cost in self.kernels if cost.kernel.phase is phase]
+            passes[phase] = _Pass(
+                kernels_s=total([cost.time_s for cost in kernels], like),
+                launches=total([cost.launches for cost in kernels], like),
+            )
+        return passes
+
+    @cached_property
+    def _calls(self) -> dict[Phase, Floats]:
+        like = self.operation.parameters
+        runs = {phase: self.launches(phase) > 0 for phase in Phase}
+        runs[Phase.WEIGHT_GRAD] &= self.launches(Phase.INPUT_GRAD) == 0
+        found = {}
+        for phase in Phase:
+            calls: list[Floats] = [np.where(runs[phase], self.operation.host_calls, 0.0)]
+            calls += [
+                np.where(one.bytes > 0, _COLLECTIVE_CALLS, 0.0)
+                for one in self.operation.collectives
+                if one.phase is phase
+            ]
+            found[phase] = total(calls, like)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Kernels of one phase of an operation."""
+
+    kernels_s: Floats
+    launches: Floats
 
 
 def with_host(device_s: Floats, host_s: Floats) -> Floats:

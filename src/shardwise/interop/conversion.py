@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from shardwise import catalog
+from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model, ModelLike
@@ -121,6 +122,9 @@ def kind_of(file: str | Path) -> str:
     recognized = recognised(data)
     if recognized is not None:
         return recognized[0]
+    saved = kind_of_saved(data)
+    if saved is not None:
+        raise InputError(Fault(source=str(file), problem=saved.problem))
     shares = {name: share_of_fields(config, data) for name, config in CONFIGS.items()}
     best = max(shares, key=lambda name: shares[name])
     if shares[best] == 0:

@@ -61,8 +61,7 @@ def check_kind(config: type[ConfigBase], data: Mapping[str, object], source: str
     if share_of_fields(config, data) >= _MOSTLY:
         return
     if (saved := kind_of_saved(data)) is not None:
-        problem = f"is a saved result of {saved.command}: show it with shardwise show"
-        raise InputError(Fault(source=source, problem=problem))
+        raise InputError(Fault(source=source, problem=saved.problem))
     if is_launch(source):
         problem = f"is a launch file; a {config.__name__.lower()} is expected"
         raise InputError(Fault(source=source, problem=problem))

@@ -1,7 +1,8 @@
 """Operations of layers and multi-token prediction modules, and the columns they are built from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
+KnownBlocks = dict[Hashable, list[Operation]]
+"""Operations of blocks of layers, by what they are built from."""
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 # Operations by `OffloadPart`. Every operation has one part, so the parts make up a layer. Of the
 # modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj and
@@ -147,7 +150,9 @@ def _gradient_bytes(stack: Stack) -> float:
     )
 
 
-def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operation]:
+def layer_operations(
+    model: Model, layer: Layer, work: RankWork, known: KnownBlocks | None = None
+) -> list[Operation]:
     """Operations of a layer in forward order: attention and MLP, each with norms and residual.
 
     In a parallel layer both blocks read one norm, share one collective before and one after, and
@@ -163,34 +168,15 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         Attention, MLP or experts.
     work
         Columns of one rank, one row per strategy.
+    known
+        Blocks of the layers before, which have the same model and work: equal ones are not built
+        again, so that their operations are the same objects. Those of this layer are added.
     """
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
 
-    def norm_here(
-        name: str,
-        parts: frozenset[str] = frozenset(),
-        rebuilt: frozenset[str] = frozenset(),
-        *,
-        inner: bool = False,
-    ) -> Operation:
-        return norm(
-            name,
-            model,
-            work,
-            tokens=work.split_tokens,
-            width=model.hidden,
-            parameters=tp_share(work, model.norm_parameters),
-            collectives=norm_statistics(model, work),
-            reruns_with=parts,
-            dropped_with=rebuilt | (parts & {"every_other"}),
-            input_rebuilt=inner,
-        )
-
-    def residual_here(name: str, branches: int = 1) -> Operation:
-        return residual(name, work, width=model.hidden, dropout=model.dropout, branches=branches)
-
     if layer.parallel:
+        norm_here = partial(_norm, model, work)
         assert layer.mlp is not None  # noqa: S101 - validated
         own = layer.second_norm
         attention = attention_operations(model, layer.attention, work, norm_parts=_NORM_PARTS)
@@ -201,19 +187,68 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         # Both norms read one tensor, which the first one saves.
         copies = second.saved_bytes - work.split_tokens * model.hidden * work.element_bytes
         norms = [replace(second, saved_bytes=copies)] if own else []
-        return [first, *attention, *norms, *mlp, residual_here("residual", branches=2)]
+        return [first, *attention, *norms, *mlp, _residual(model, work, "residual", branches=2)]
+    return _sequential(model, layer, work, {} if known is None else known)
 
-    def with_norms(name: str, part: str, block: _Block) -> list[Operation]:
+
+def _norm(
+    model: Model,
+    work: RankWork,
+    name: str,
+    parts: frozenset[str] = frozenset(),
+    rebuilt: frozenset[str] = frozenset(),
+    *,
+    inner: bool = False,
+) -> Operation:
+    return norm(
+        name,
+        model,
+        work,
+        tokens=work.split_tokens,
+        width=model.hidden,
+        parameters=tp_share(work, model.norm_parameters),
+        collectives=norm_statistics(model, work),
+        reruns_with=parts,
+        dropped_with=rebuilt | (parts & {"every_other"}),
+        input_rebuilt=inner,
+    )
+
+
+def _residual(model: Model, work: RankWork, name: str, branches: int = 1) -> Operation:
+    return residual(name, work, width=model.hidden, dropout=model.dropout, branches=branches)
+
+
+def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks) -> list[Operation]:
+    """Attention and then MLP; blocks that are known are not built again."""
+
+    def once(build: Callable[[], list[Operation]], *key: Hashable) -> list[Operation]:
+        if key not in blocks:
+            blocks[key] = build()
+        return blocks[key]
+
+    def with_norms(name: str, part: str, block: _Block, *built_from: Hashable) -> list[Operation]:
         normed_before = layer.norms in (NormPlacement.PRE, NormPlacement.BOTH)
         normed_after = layer.norms in (NormPlacement.POST, NormPlacement.BOTH)
         in_stream = layer.norms == NormPlacement.STREAM
         parts = frozenset({part, "every_other"}) if normed_before else frozenset[str]()
         inner = name == "mlp"
         rebuilt = frozenset({"attention_out"} if inner else ())
-        before = [norm_here(f"{name}.norm", parts, rebuilt, inner=inner)] if normed_before else []
-        after = [norm_here(f"{name}.post_norm")] if normed_after else []
-        last = [norm_here(f"{name}.stream_norm")] if in_stream else []
-        return [*before, *block(parts), *after, residual_here(f"{name}.residual"), *last]
+
+        def before() -> list[Operation]:
+            if not normed_before:
+                return []
+            return [_norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
+
+        def after() -> list[Operation]:
+            first = [_norm(model, work, f"{name}.post_norm")] if normed_after else []
+            last = [_norm(model, work, f"{name}.stream_norm")] if in_stream else []
+            return [*first, _residual(model, work, f"{name}.residual"), *last]
+
+        return [
+            *once(before, name, "before", layer.norms),
+            *once(partial(block, parts), name, parts, *built_from),
+            *once(after, name, "after", layer.norms),
+        ]
 
     def attention_block(parts: frozenset[str]) -> list[Operation]:
         return attention_operations(model, layer.attention, work, norm_parts=parts)
@@ -225,8 +260,8 @@ def layer_operations(model: Model, layer: Layer, work: RankWork) -> list[Operati
         return mlp_operations(model, layer.mlp, work, norm_parts=parts)
 
     return [
-        *with_norms("attention", "attention_norm", attention_block),
-        *with_norms("mlp", "mlp_norm", feed_forward),
+        *with_norms("attention", "attention_norm", attention_block, layer.attention),
+        *with_norms("mlp", "mlp_norm", feed_forward, layer.mlp, layer.moe),
     ]
 
 

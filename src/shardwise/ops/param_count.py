@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.config.model import Attention, Layer, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.layer import layer_operations, mtp_operations
+from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset
 from shardwise.ops.operation import Operation, RankWork
 
@@ -129,8 +129,9 @@ def _components(model: Model, work: RankWork) -> Iterator[tuple[list[Operation],
     With each, how many of it there are and the share of its routed experts that a token sees.
     """
     yield embedding_operations(model, work), 1, 1.0
+    known: KnownBlocks = {}
     for layer in model.layers:
-        yield layer_operations(model, layer, work), layer.count, _expert_share(layer)
+        yield layer_operations(model, layer, work, known), layer.count, _expert_share(layer)
     yield head_operations(model, work, holds_copy=np.array([not model.tied_embeddings])), 1, 1.0
 
 

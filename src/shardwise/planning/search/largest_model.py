@@ -18,6 +18,7 @@ from shardwise.config.base import MISSING
 from shardwise.config.enums import Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.cost.component_costs import stored_bytes
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
@@ -44,6 +45,7 @@ _MOST_SHOWN = 50
 """Each model that is listed has a search of its own."""
 # Rows that are evaluated at a time.
 _PIECE_ROWS = 1 << 14
+_Degrees = dict[str, set[int]]
 
 
 def largest_model(
@@ -164,23 +166,24 @@ def _fit(case: "_Case", family: Family, *, count: int, within: float) -> Largest
     models, possible = family.ladder(_most_parameters(case), beyond=count, seq_len=length)
     evaluated: dict[int, Shape] = {}
     limit: int | None = None
+    degrees: _Degrees = {}
     for position in reversed(range(possible)):
         if count_parameters(models[position]).total > within:
             continue
-        evaluated[position] = _shape(case, models[position])
+        evaluated[position], degrees = _shape(case, models[position])
         if evaluated[position].fits:
             limit = position
             break
     first = 0 if limit is None else max(0, limit + 1 - (count - count // 2))
     shown = range(first, min(first + count, len(models)))
-    evaluated |= {i: _shape(case, models[i]) for i in shown if i not in evaluated}
+    evaluated |= {i: _shape(case, models[i])[0] for i in shown if i not in evaluated}
     if within == math.inf and all(shape.spare_bytes is None for shape in evaluated.values()):
         _refuse_all(case, models[0])
     found: dict[str, object] = {"largest": None, "model": None, "best": None, "candidates": 0}
     if limit is not None:
         found = {"largest": evaluated[limit], "model": models[limit].to_dict()}
-        degrees = _fitting_degrees(case, models[limit])
-        narrowed = case.declared.fixed(degrees, source="space")
+        fitting = {axis: sorted(values) for axis, values in degrees.items()}
+        narrowed = case.declared.fixed(fitting, source="space")
         result = search(
             models[limit], case.system, narrowed, top=1, all_variants=True, **case.memory
         )
@@ -330,20 +333,25 @@ def _refuse_all(case: _Case, model: Model) -> None:
     refuse_illegal(model, case.system, candidates.strategies(np.array([0])))
 
 
-def _shape(case: _Case, model: Model) -> Shape:
-    """Whether any strategy fits, and which one leaves most room."""
+def _shape(case: _Case, model: Model) -> tuple[Shape, _Degrees]:
+    """Whether any strategy fits, which one leaves most room, and with which degrees some fit."""
     candidates = case.candidates(model)
     number, room, tier = -1, -np.inf, 0
+    degrees: _Degrees = {"tp": set(), "pp": set()}
     for box in _pieces(candidates):
-        rooms = _rooms(case, model, box)
+        table = box.table()
+        rooms = _rooms(case, model, box, table)
         spare = rooms.min(axis=0)
+        fitting = np.any(spare >= 0, axis=0)
+        for axis, values in degrees.items():
+            values |= set(getattr(table, axis)[fitting].tolist())
         choice, row = np.unravel_index(np.argmax(spare), spare.shape)
         if spare[choice, row] > room:
             room = float(spare[choice, row])
             tier = int(np.argmin(rooms[:, choice, row]))
             number = int(box.numbers(np.array(row), np.array(choice)))
     layer, legal = model.layers[0], number >= 0
-    return Shape(
+    shape = Shape(
         name=model.name,
         parameters=count_parameters(model).total,
         hidden=model.hidden,
@@ -355,26 +363,15 @@ def _shape(case: _Case, model: Model) -> Shape:
         tightest_tier=case.system.accelerator.memory[tier].name if legal else None,
         roomiest=candidates.strategies(np.array([number])).strategy(0).to_dict() if legal else None,
     )
-
-
-def _fitting_degrees(case: _Case, model: Model) -> dict[str, list[int]]:
-    """Degrees with which something fits."""
-    found: dict[str, set[int]] = {"tp": set(), "pp": set()}
-    for box in _pieces(case.candidates(model)):
-        table = box.table()
-        fitting = np.any(_rooms(case, model, box).min(axis=0) >= 0, axis=0)
-        for axis, values in found.items():
-            values |= set(getattr(table, axis)[fitting].tolist())
-    return {axis: sorted(values) for axis, values in found.items()}
+    return shape, degrees
 
 
 def _pieces(candidates: Candidates) -> Iterator[Box]:
     return (piece for box in candidates.legal for piece in box.cut(_PIECE_ROWS))
 
 
-def _rooms(case: _Case, model: Model, box: Box) -> Floats:
+def _rooms(case: _Case, model: Model, box: Box, table: Table) -> Floats:
     """Room left on each memory tier, -inf where a rule is broken; (tiers, choices, rows) [byte]."""
-    table = box.table()
     legal = broken_options(model, case.system, box, table) < 0
     tiers = case.system.accelerator.memory
     rooms = np.full((len(tiers), *legal.shape), -np.inf)

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -94,6 +95,9 @@ def read_run_file(
         If the file is no run file, or none of its runs is valid.
     """
     rows = _rows(path) if data is None else _with_common(data, path)
+    if len(rows) > 1 and not any("model" in row for row in rows):
+        problem = "is missing in every run"
+        raise InputError(Fault(source=str(path), field="model", problem=problem))
     runs: list[Run] = []
     faults: list[Fault] = []
     names: set[str] = set()
@@ -140,6 +144,8 @@ def _rows(path: str | Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _with_common(data: Mapping[str, Any], path: str | Path) -> Sequence[Mapping[str, Any]]:
+    if (saved := kind_of_saved(data)) is not None:
+        raise InputError(Fault(source=str(path), problem=saved.problem))
     file = _RunFile.validated(data, source=str(path))
     return [_merged(file.common, row) for row in file.runs]
 
