@@ -428,8 +428,7 @@ def _component_costs(
     work = gather(totals.kernels.work, kernels)
     communication = gather(totals.communication, choices.links)
     timed = dict(enumerate(zip(work, communication, strict=True)))
-    sizes, training = costs.weight_sizes, choices.recompute.training
-    has_experts = model.has_experts
+    sizes, training, mixed = costs.weight_sizes, choices.recompute.training, model.has_experts
 
     def end(part: LayerCost, place: int) -> LayerCost:
         return replace(part, times=times_of_layer(*timed[place], training=training))
@@ -437,7 +436,7 @@ def _component_costs(
     def layer(part: LayerCost, place: int, again: RecomputedRows | None) -> LayerCost:
         times = times_of_layer(*timed[place], training=training, recompute=again)
         one = replace(part, times=times)
-        if has_experts:
+        if mixed:
             one = with_expert_overlap(
                 one,
                 *timed[place],
