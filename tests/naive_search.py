@@ -55,6 +55,10 @@ FEW: dict[str, Any] = {
     "expert_overlap": [False],
     "dispatcher": ["all_to_all"],
     "stage_layers": "none",
+    "first_stage_layers": "none",
+    "last_stage_layers": "none",
+    "embedding_as_layer": [False],
+    "loss_as_layer": [False],
 }
 # What a field must have where it changes nothing, whatever the space says: rules ask for it.
 NEUTRAL = {

@@ -2,14 +2,16 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date, time
 from enum import Enum
-from itertools import groupby
+from itertools import chain, groupby
 from os import PathLike, fspath
 from typing import Any
 
+_MOST_ITEMS = 10_000
 _AS_THEY_ARE = (str, int, bool, type(None))
 
 
@@ -62,6 +64,19 @@ def joined(values: Sequence[object]) -> str:
     """Return a list in a word, equal neighbors counted: 3+4x14+2, or a+b; none if it is empty."""
     runs = ((value, len(list(equal))) for value, equal in groupby(map(str, values)))
     return "+".join(f"{value}x{n}" if n > 1 else value for value, n in runs) or "none"
+
+
+def separated(text: str) -> tuple[str, ...]:
+    """Return the items of a list in text, the inverse of `joined`: 3+4x14+2, or with commas.
+
+    Counts that make it longer than any list of layers stay as they are.
+    """
+    items = re.findall(r"[^\s,+]+", text)
+    counted = [re.fullmatch(r"(\d{1,6})x(\d{1,4})", item) for item in items]
+    if sum(int(found[2]) for found in counted if found) > _MOST_ITEMS:
+        return tuple(items)
+    runs = ([f[1]] * int(f[2]) if f else [item] for item, f in zip(items, counted, strict=True))
+    return tuple(chain.from_iterable(runs))
 
 
 def as_json(

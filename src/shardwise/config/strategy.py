@@ -45,6 +45,7 @@ from shardwise.config.expressions.chain import with_located_file
 from shardwise.config.extents import EXTENTS, canonical_placement
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
+from shardwise.config.plain import separated
 from shardwise.config.roles import (
     ALL_TIME,
     COMMUNICATION,
@@ -74,8 +75,6 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
 }
 
 _FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
-_COUNTED = re.compile(r"\b(\d{1,6})x(\d{1,4})\b")
-"""Equal items of a list, as tables show them (`config.plain.joined`): 4x14."""
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
 DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
@@ -373,10 +372,7 @@ class Strategy(ConfigBase):
     @field_validator(*_WORDS_OF_SETS, "stage_layers", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        written = _COUNTED.sub(lambda found: "+".join([found[1]] * int(found[2])), value)
-        return tuple(re.findall(r"[^\s,+]+", written))
+        return separated(value) if isinstance(value, str) else value
 
     @field_validator(*_WORDS_OF_SETS)
     @classmethod

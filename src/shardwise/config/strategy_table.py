@@ -268,16 +268,24 @@ class Table:
 
     @staticmethod
     def joined(tables: "Sequence[Table]") -> "Table":
-        """Rows of several tables of the same stacks and stage lists, one after the other."""
+        """Rows of several tables of the same stacks, one after the other."""
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS
         }
-        texts = tuple(dict.fromkeys(text for table in tables for text in table.extent_lists))
-        numbers = [[*map(texts.index, table.extent_lists), -1] for table in tables]
-        columns["extents"] = np.concatenate(
-            [np.array(n)[table.extents] for n, table in zip(numbers, tables, strict=True)]
-        )
-        return replace(tables[0], **columns, extent_lists=texts)
+        lists: dict[str, Any] = {}
+        for listed, column in (("extent_lists", "extents"), ("stage_lists", "stage_layers")):
+            every = dict.fromkeys(one for table in tables for one in getattr(table, listed))
+            numbers = {one: number for number, one in enumerate(every)}
+            lists[listed] = tuple(numbers)
+            columns[column] = np.concatenate(
+                [
+                    np.array([*map(numbers.__getitem__, getattr(table, listed)), -1])[
+                        getattr(table, column)
+                    ]
+                    for table in tables
+                ]
+            )
+        return replace(tables[0], **columns, **lists)
 
     @staticmethod
     def by_row(tables: "Sequence[Table]", which: Ints) -> "Table":

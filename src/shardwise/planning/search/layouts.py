@@ -265,7 +265,7 @@ class LayerSplits:
             places = 2 * pp if schedule == Schedule.ZB_V.code else pp
             ends = list(_balanced_ends(self._model.depth, places))
             splits = [(*end, *split[2:]) for split in splits for end in ends]
-        elif splits == [_EVEN] and (found or (uneven and listed is None)):
+        elif splits == [_EVEN] and found:
             return list(found.values())
         splits = list(dict.fromkeys(splits))
         if len(splits) == 1 and not found:
