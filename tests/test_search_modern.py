@@ -119,9 +119,16 @@ MODERN: dict[str, dict[str, Any]] = {
 }
 
 
+def as_space(fields: dict[str, Any]) -> dict[str, Any]:
+    """A narrow space with other fields; balanced stages choose the ends of a pipeline."""
+    ends = ("first_stage_layers", "last_stage_layers")
+    chosen = ends if fields.get("stage_layers") == "balanced" else ()
+    return {name: some for name, some in (NARROW | fields).items() if name not in chosen}
+
+
 def modern_case(name: str) -> Case:
     """A space of `MODERN` for a model with experts, with room for a part of the strategies."""
-    space = NARROW | MODERN[name]
+    space = as_space(MODERN[name])
     system = SYSTEMS["offload_activations" in space]  # which needs a second memory tier
     naive = everything(EXPERTS, system, space, np.inf)
     resident_bytes = naive.estimates.memory_reserved_bytes[naive.estimates.refused < 0]
@@ -201,7 +208,7 @@ def test_what_is_passed_over_is_saved_with_the_reason(tmp_path):
 @each_row("steps", [1, 30])
 def test_what_is_compared_is_looked_at_together(steps):
     """Layouts of which one is kept are never in different pieces."""
-    space = {**NARROW, "micro_batch_size": "largest", "stage_layers": "balanced", "pp": [2, 4]}
+    space = as_space({"micro_batch_size": "largest", "stage_layers": "balanced", "pp": [2, 4]})
     names = [n for n in LAYOUT_FIELDS if n not in ("micro_batch_size", "stage_layers", *SPREAD)]
     seen: set[tuple[int, ...]] = set()
     for box in Candidates.of(EXPERTS, SYSTEMS[0], Space.validated(space)).legal:
