@@ -137,7 +137,8 @@ def _scope_note(result: SearchResult) -> str:
         lines.append(f"nothing fits without offload; also tried: {', '.join(result.widened)}")
     if result.not_tried:
         left_out = "; ".join(_left_out(*item) for item in result.not_tried.items())
-        lines.append(f"not tried: {left_out} (add with --allow FIELD, or --space full)")
+        how = "add with --allow FIELD or FIELD=VALUE, or --space full"
+        lines.append(f"not tried: {left_out} ({how})")
     return "\n".join(lines)
 
 
