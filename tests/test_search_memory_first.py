@@ -115,9 +115,11 @@ def test_numbers_of_gpus_together_give_the_answer_of_one_by_one(capacity, monkey
     """With the strategy that is shown."""
     together = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=32)
     monkeypatch.setattr(smallest, "_FEW_NUMBERS", -1)
+    some = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=32)
+    monkeypatch.setattr(smallest, "_FIRST_NUMBERS", 0)
     alone = smallest.smallest_gpus(MODEL, machine(capacity), space(), most=32)
     assert (together.gpus, together.reason) == (alone.gpus, alone.reason)
-    assert together.strategy == alone.strategy
+    assert together.strategy == some.strategy == alone.strategy
 
 
 def test_a_long_search_for_more_gpus_says_how_far_it_is(monkeypatch, caplog):

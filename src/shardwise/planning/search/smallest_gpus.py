@@ -46,6 +46,8 @@ _MOST_GPUS = 2**31  # no strategy has more accelerators
 _MOST_EVALUATED = 200
 # Times the largest number of the space, up to which numbers are evaluated first, if they are few.
 _NEXT_GPUS, _FEW_NUMBERS = 8, 32
+# Of more numbers, so many are evaluated first.
+_FIRST_NUMBERS = 8
 # Times this number, up to which replicas are bounded first: these have few degrees.
 _FIRST_GPUS = (8, 512)
 _SUMMA_OVERLAPS = ("stack", "none")  # overlaps that 2D products may have, too
@@ -132,11 +134,13 @@ def _steps(case: Case, above: int, limit: int) -> Iterator[tuple[list[int], Repl
     A few next to those of the space come without bounds. Each time that bounds were computed, they
     come first without numbers.
     """
-    reached, most = above, min(limit, max(above, 1) * _NEXT_GPUS)
+    most = min(limit, max(above, 1) * _NEXT_GPUS)
     few = [*islice(_numbers(case, above, possible_shapes(case, most)), _FEW_NUMBERS + 1)]
-    if len(few) <= _FEW_NUMBERS:
-        reached = most
-    while few and reached > above:
+    reached = most
+    if len(few) > _FEW_NUMBERS:
+        few = few[:_FIRST_NUMBERS]
+        reached = few[-1] if few else above
+    while few:
         count = sum(number <= 2 * few[0] for number in few)
         yield few[:count], None
         few = few[count:]
