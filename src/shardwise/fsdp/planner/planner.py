@@ -205,7 +205,7 @@ class Planner:
             plan = self._with_whole_blocks(plan, budget_bytes)
         elif np.isfinite(bound) and self.least_peak_bytes <= budget_bytes + _BYTE:
             # Time ran out before a plan was found, but the one of least memory fits.
-            plan = self._least_peak(self._counts()[-1]).plan
+            plan = self._with_larger_units(self._least_peak(self._counts()[-1]).plan, budget_bytes)
         else:
             return None
         return Planned(
@@ -230,6 +230,19 @@ class Planner:
                 plan, high = other, middle
             else:
                 low = middle + 1
+        return plan
+
+    def _with_larger_units(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
+        """A plan with modules as one unit each, outer ones first, where that fits and is faster."""
+        covered = 0
+        for place, module in enumerate(self.profile.modules):
+            if place < covered or module.end == place + 1:
+                continue
+            other = self._wrap_blocks(plan, [place])
+            if other is None or other.peak.total_bytes > budget_bytes + _BYTE:
+                continue
+            if other.step_s < plan.step_s:
+                plan, covered = other, module.end
         return plan
 
     def _wrap_blocks(self, plan: Evaluated, blocks: Sequence[int]) -> Evaluated | None:
