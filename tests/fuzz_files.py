@@ -284,7 +284,7 @@ def text_of(base: str, edits: list[dict[str, Any]], ending: str) -> bytes:
     for edit in edits:
         if "line" in edit:
             lines = text.splitlines(keepends=True) or [""]
-            at = int(len(lines) * edit["line"])
+            at = min(int(len(lines) * edit["line"]), len(lines) - 1)  # a share may round to 1
             lines[at] = edit["becomes"].replace("LINE", lines[at])
             text = "".join(lines)
     raw = text.encode("utf-8", "surrogatepass")

@@ -163,7 +163,8 @@ def _own_ms(total_ms: Floats, parent: Ints) -> Floats:
     """
     inside = np.zeros(len(total_ms))
     np.add.at(inside, parent[1:], total_ms[1:])
-    fits = np.where(inside > total_ms, total_ms / np.where(inside > 0, inside, 1.0), 1.0)
+    ratio = np.minimum(total_ms, inside) / np.where(inside > 0, inside, 1.0)
+    fits = np.where(inside > total_ms, ratio, 1.0)
     share = np.ones(len(total_ms))
     for place in range(1, len(total_ms)):
         share[place] = share[parent[place]] * fits[parent[place]]
