@@ -289,6 +289,18 @@ def test_a_search_out_of_time_still_finds_plans(seed):
     assert plan.bound_s <= proven.best(hurried.least_peak_bytes).cost_s * (1 + 1e-12)
 
 
+@each_row("seed", range(8))
+def test_larger_units_fit_and_are_no_slower(seed):
+    """From the plan of least memory, at its peak and with room."""
+    planner = planner_of(seed)
+    least = planner.evaluate(planner.wrapping_from_path(least_peak(planner.rules())))
+    for budget in (least.peak.total_bytes, np.inf):
+        larger = planner.with_larger_units(least, budget)
+        assert larger.step_s <= least.step_s
+        assert larger.peak.total_bytes <= budget + 1
+        assert planner.evaluate(larger.wrapping).step_s == larger.step_s
+
+
 def test_more_memory_is_never_slower():
     """The front falls: each step to less memory costs time."""
     planner = planner_of(7)

@@ -182,9 +182,9 @@ def test_equal_neighbors_of_a_list_are_counted(layers: tuple[object, ...], text:
         assert Strategy.validated({"stage_layers": text}).stage_layers == layers
 
 
-@pytest.mark.parametrize("text", ["4x99999", "4x", "x4", "1234567x2", "3x0"])
+@pytest.mark.parametrize("text", ["4x99999", "4x", "x4", "1234567x2", "3x0", "4x9999+4x9999"])
 def test_counts_that_are_none_are_refused(text: str) -> None:
-    """A count has four digits at most."""
+    """A count has four digits at most, and all together are no more than 10,000."""
     with pytest.raises(InputError, match="stage_layers"):
         estimate("llama3-8b", "h100-sxm", gpus=8, gbs=8, pp=2, stage_layers=text)
 

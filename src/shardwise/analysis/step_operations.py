@@ -35,15 +35,6 @@ def step_operations(
 
     Data-parallel collectives add up to `comm_s.dp`, the parts of the optimizer to
     `time_s.optimizer`.
-
-    Parameters
-    ----------
-    model, system
-        What runs, and on what.
-    table
-        One legal row.
-    evaluation
-        Of that row.
     """
     directions = 2 if table.training[0] else 1
     sent = directions * table.micro_batches * table.vpp * evaluation.boundary.sent_bytes

@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from os import PathLike, fspath
 from typing import Any
 
-_MOST_ITEMS = 10_000
+_MOST_ITEMS = 10_000  # layers of a model, at most (`config.base.MOST_LAYERS`)
 _AS_THEY_ARE = (str, int, bool, type(None))
 
 

@@ -273,7 +273,8 @@ class Table:
             name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS
         }
         lists: dict[str, Any] = {}
-        for listed, column in (("extent_lists", "extents"), ("stage_lists", "stage_layers")):
+        for column in ("extents", "stage_layers"):
+            listed = LISTS[column]
             every = dict.fromkeys(one for table in tables for one in getattr(table, listed))
             numbers = {one: number for number, one in enumerate(every)}
             lists[listed] = tuple(numbers)

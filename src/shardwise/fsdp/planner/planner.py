@@ -205,7 +205,7 @@ class Planner:
             plan = self._with_whole_blocks(plan, budget_bytes)
         elif np.isfinite(bound) and self.least_peak_bytes <= budget_bytes + _BYTE:
             # Time ran out before a plan was found, but the one of least memory fits.
-            plan = self._with_larger_units(self._least_peak(self._counts()[-1]).plan, budget_bytes)
+            plan = self.with_larger_units(self._least_peak(self._counts()[-1]).plan, budget_bytes)
         else:
             return None
         return Planned(
@@ -232,7 +232,7 @@ class Planner:
                 low = middle + 1
         return plan
 
-    def _with_larger_units(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
+    def with_larger_units(self, plan: Evaluated, budget_bytes: float) -> Evaluated:
         """A plan with modules as one unit each, outer ones first, where that fits and is faster."""
         covered = 0
         for place, module in enumerate(self.profile.modules):
