@@ -141,13 +141,6 @@ def measured_step_time_s(recipe: Recipe, result: Estimate) -> float:
 
     t = tokens per step / (tokens/s per accelerator x accelerators)
       = tokens per step x FLOPs per token / (FLOP/s per accelerator x accelerators)
-
-    Parameters
-    ----------
-    recipe
-        The recipe.
-    result
-        Its estimate, which has the tokens of a step.
     """
     printed = recipe.measured
     if printed.step_time_s is not None:

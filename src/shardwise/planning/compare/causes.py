@@ -64,13 +64,7 @@ hide behind work, overheads are a share of all."""
 
 
 def bearing_on(part: str, changed: Collection[str], *, per_token: bool = False) -> tuple[str, ...]:
-    """Return the changed inputs that act on a part, in the order of the inputs.
-
-    Parameters
-    ----------
-    per_token
-        Whether times are those of tokens and not of steps.
-    """
+    """Return the changed inputs that act on a part, in the order of the inputs."""
     instead = PER_TOKEN if per_token else {}
     acts = {name: instead.get(name, INPUTS[name].parts) for name in changed if name in INPUTS}
     return tuple(name for name, parts in acts.items() if part in parts)

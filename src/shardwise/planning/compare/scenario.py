@@ -64,13 +64,6 @@ def load_scenario(
 ) -> NamedEstimate:
     """Return a scenario as its estimate, read from a file or computed.
 
-    Parameters
-    ----------
-    position
-        Its position in the comparison, which names it without a file: A, B, ...
-    system
-        System of launch files.
-
     Raises
     ------
     InputError

@@ -33,13 +33,7 @@ def has_all(field: StrategyField) -> bool:
 
 
 def instead_of_all(field: StrategyField, word: str | None) -> str:
-    """What to write for a field whose values cannot all be tried.
-
-    Parameters
-    ----------
-    word
-        Word with which a search selects one value of the field, if there is one.
-    """
+    """What to write for a field whose values cannot all be tried."""
     name = field.name
     if field.kind is Kind.SET:
         some = f"{field.words[0]},{'+'.join(field.words[:2])}"
@@ -56,11 +50,6 @@ def presets(field: str) -> tuple[Any, ...]:
 
     Where none uses the field, these are the sets that the stacks list one by one as what their
     releases can run.
-
-    Parameters
-    ----------
-    field
-        A field of `Strategy` whose values are sets of words.
     """
     used = {frozenset(words): words for words in _used(field)}
     return tuple((used or {frozenset(words): words for words in _listed(field)}).values())

@@ -113,17 +113,7 @@ class OptionBounds:
 def option_bounds(
     query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
 ) -> OptionBounds:
-    """Bound the step of each layout with each group of options that costs the same.
-
-    Parameters
-    ----------
-    pairs
-        Layouts and options.
-    legality
-        Of these pairs.
-    communicates
-        Whether the bound has exposed communication.
-    """
+    """Bound the step of each layout with each group of options that costs the same."""
     model, system, layouts, options = query.model, query.system, pairs.layouts, pairs.options
     operations = pairs.evaluate(lambda table, _: OperationInputs.of(model, system, table), legality)
 
@@ -349,11 +339,6 @@ def _batches(
     """Rows of a piece of which some choice obeys the rules and can be within limits.
 
     The layouts with the least bounds come first, a few of them.
-
-    Parameters
-    ----------
-    limits
-        Returns the limits of the findings so far; None: there are none.
     """
     most = max(1, MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None

@@ -432,13 +432,7 @@ class _OptionTables:
 
 
 def _with_dispatchers(options: Table, unnamed: Bools, *, sends: bool) -> Table:
-    """Options in which rows that name no dispatcher have that of their stack.
-
-    Parameters
-    ----------
-    sends
-        Whether the layouts send tokens to other ranks.
-    """
+    """Options in which rows that name no dispatcher have that of their stack."""
     usual = np.array([stack.dispatcher.code for stack in options.stacks])[options.stack]
     usual = usual if sends else np.full_like(usual, Dispatcher.ALL_TO_ALL.code)
     return replace(options, dispatcher=np.where(unnamed, usual, options.dispatcher))

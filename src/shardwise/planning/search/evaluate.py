@@ -371,13 +371,7 @@ class Evaluator:
 def not_selected(
     model: Model, box: Box, table: Table, evaluator: MemoryEvaluator, chunks: Sequence[Evaluated]
 ) -> Ints:
-    """Position in `NOT_SELECTED` of why each candidate is not selected, or -1; (choices, rows).
-
-    Parameters
-    ----------
-    table, evaluator, chunks
-        Of the box: `Box.table`, and all chunks of `MemoryEvaluator.memory`.
-    """
+    """Position in `NOT_SELECTED` of why each candidate is not selected, or -1; (choices, rows)."""
     fitting = np.zeros((len(box.choices), len(table)), dtype=np.bool_)
     for chunk in chunks:
         fitting[:, chunk.rows] = chunk.feasible

@@ -237,13 +237,7 @@ def _scan_all(
     score: float | None,
     report: Reporter,
 ) -> tuple[Findings, _Neighbors, bool]:
-    """Scan every candidate; return what was found, and whether it is complete.
-
-    Parameters
-    ----------
-    score
-        Of the user's strategy by the objective; None if it is not feasible.
-    """
+    """Scan every candidate; return what was found, and whether it is complete."""
     findings, neighbors = Findings.empty(), _Neighbors.empty()
     legal = sum(map(len, candidates.legal))
     try:

@@ -152,11 +152,6 @@ def largest_model(
 def _fit(case: "_Case", family: Family, *, count: int, within: float) -> LargestFit:
     """Find the largest shape that fits with some strategy of a space.
 
-    Parameters
-    ----------
-    within
-        Parameters of the largest shape to try: of one that a larger space fits.
-
     Raises
     ------
     InputError

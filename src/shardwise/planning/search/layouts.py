@@ -59,13 +59,6 @@ def layouts_of(
 
     Of layouts that place their members in the same domains of every tier, only the first counts.
     Layouts with equal layer costs are adjacent.
-
-    Parameters
-    ----------
-    first
-        The first value of every field that is not of a layout.
-    batch
-        The global batch, or its upper limit.
     """
     splits = LayerSplits(model, system, space)
     columns = list(zip(*_without_placement(model, system, space, splits, gpus, batch), strict=True))
@@ -321,17 +314,7 @@ class LayerSplits:
         rules: Sequence[Constraint],
         software: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[tuple[int, ...] | None, _Split]]:
-        """Splits with the layers of each chunk; None where they break a rule.
-
-        Parameters
-        ----------
-        stages
-            pp, vpp and the code of the schedule.
-        rules
-            Rules to check.
-        software
-            Fields of the software, by default those of the default stack.
-        """
+        """Splits with the layers of each chunk; None where they break a rule."""
         if not splits:
             return
         pp, vpp, schedule = stages
@@ -363,13 +346,6 @@ def uneven_layers(depth: int, places: int) -> tuple[int, ...] | None:
     embedding as well: what is too much is taken from them in turn. Where that is more than they
     have, the first chunks after the first have one layer more than the others. None where the
     layers come out even, or there are fewer than chunks.
-
-    Parameters
-    ----------
-    depth
-        Layers of the model.
-    places
-        Chunks: stages x chunks of a stage.
     """
     most = -(-depth // places)
     less = most * places - depth

@@ -136,15 +136,7 @@ class Limits:
 
 
 def matching(table: Table, names: Sequence[str], keys: Ints) -> Ints:
-    """Return the position of a key that each row agrees with in some fields, or -1.
-
-    Parameters
-    ----------
-    names
-        Fields among `LINE_FIELDS`.
-    keys
-        Layouts as columns of `LINE_FIELDS`.
-    """
+    """Return the position of a key that each row agrees with in some fields, or -1."""
     some = keys[:, [LINE_FIELDS.index(name) for name in names]]
     return position_in([as_integers(table, name) for name in names], some)
 

@@ -135,15 +135,7 @@ def _scaled(numbers: range) -> Iterator[int]:
 def gpt_model(
     heads: int, layers: int, seq_len: int, *, hidden: int | None = None, head_dim: int = _HEAD_DIM
 ) -> Model:
-    """Return a GPT: heads of 128 and ffn = 4 hidden as GPT-3 (arXiv 2005.14165, table 2.1).
-
-    Parameters
-    ----------
-    seq_len
-        Tokens per sequence, and rows of the position table.
-    hidden
-        Width, if it is not that of all heads.
-    """
+    """Return a GPT: heads of 128 and ffn = 4 hidden as GPT-3 (arXiv 2005.14165, table 2.1)."""
     hidden = head_dim * heads if hidden is None else hidden
     attention = {"heads": heads, "kv_heads": heads, "head_dim": head_dim, "bias": "all"}
     mlp = {"ffn": _FFN_PER_HIDDEN * hidden, "activation": "gelu", "bias": True}

@@ -56,11 +56,6 @@ class SearchQuery:
     ) -> "SearchQuery":
         """Read and check what a user requests.
 
-        Parameters
-        ----------
-        objective
-            By default the step time, or, where steps differ in tokens, the rate per GPU.
-
         Raises
         ------
         InputError

@@ -112,13 +112,6 @@ def replica_bounds(
     runs fewer micro-batches. So degrees that do not fit with the most replicas never fit; the
     others have a least number, found by bisection. Rules that depend on the number of replicas are
     not checked.
-
-    Parameters
-    ----------
-    capacity_bytes
-        Usable part of the first memory tier.
-    most
-        Largest number of accelerators.
     """
     case = Case(
         model=model,

@@ -155,13 +155,7 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
 def findings_of(
     query: SearchQuery, box: Box, chunk: Evaluated, before: Findings, layout: Ints | None
 ) -> Findings:
-    """Findings of a timed chunk; `best` has only what may beat the findings before.
-
-    Parameters
-    ----------
-    layout
-        Code of the layout of each row of `Box.table`, if only the best of each counts.
-    """
+    """Findings of a timed chunk; `best` has only what may beat the findings before."""
     timed = chunk.timed
     assert timed is not None  # noqa: S101 - what the caller ensures
     here = replace(Findings.empty(len(query.axes)), timed=int(np.count_nonzero(timed.feasible)))

@@ -160,13 +160,7 @@ class Store:
             files.write_bytes(self._rows_file(number), rows)
 
     def finish(self, head: bytes) -> None:
-        """Join all parts into the file and remove them.
-
-        Parameters
-        ----------
-        head
-            A Parquet file of the same columns without a row.
-        """
+        """Join all parts into the file and remove them."""
         with self._resumable():
             files.write_bytes(self.folder / _HEAD, head)
             parts = [self.folder / _HEAD, *map(self._rows_file, range(self.pieces))]

@@ -54,15 +54,7 @@ class Lines:
 
 
 def lines_of(work: Work, findings: Findings) -> Lines:
-    """Count the variants of the best layouts and find the simplest of each.
-
-    Parameters
-    ----------
-    work
-        The search, with `SearchQuery.lines`.
-    findings
-        Of all candidates.
-    """
+    """Count the variants of the best layouts and find the simplest of each."""
     best = findings.best
     if not len(best):
         return Lines.of_rows(best)
@@ -166,15 +158,7 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
 
 
 def settings_off(table: Table, defaults: Table) -> dict[str, Bools]:
-    """Return whether each field but those of the key differs from its default, by field.
-
-    Parameters
-    ----------
-    table
-        Strategies.
-    defaults
-        As many rows, with defaults.
-    """
+    """Return whether each field but those of the key differs from its default, by field."""
     found = {}
     for name, column in COLUMNS.items():
         if name in LINE_FIELDS or name == "tp2":

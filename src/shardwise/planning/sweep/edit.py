@@ -13,11 +13,6 @@ _KINDS = ("figure", "structure")
 def edited(system: System, changes: Mapping[str, str]) -> System:
     """Return a system with other figures.
 
-    Parameters
-    ----------
-    changes
-        One value by name, as `sweep` takes them: ``{"nvlink.bandwidth": "2x", "domain": "72"}``.
-
     Raises
     ------
     InputError

@@ -44,11 +44,6 @@ def influences(
 
     e = (ln t(x (1 + h)) - ln t(x (1 - h))) / (ln (1 + h) - ln (1 - h)), all rows and figures at
     once.
-
-    Parameters
-    ----------
-    on
-        The position of each row's system.
     """
     figures = influencing_figures(base)
     found: list[tuple[Influence, ...]] = []
@@ -159,13 +154,7 @@ def harmful_factor(figure: Figure, values: Mapping[FigurePath, float]) -> float:
 def changed_systems(
     systems: SystemColumns, on: Ints, changes: Sequence[tuple[Figure, float]]
 ) -> SystemColumns:
-    """Return systems with one figure each times a factor.
-
-    Parameters
-    ----------
-    on
-        The position of the system that each change starts from.
-    """
+    """Return systems with one figure each times a factor."""
     known = figures_of(systems.base)
     paths = {*systems.figures, *(path for figure, _ in changes for path in figure.paths)}
     columns = {

@@ -213,13 +213,7 @@ def expected_mark(
     *,
     vertical: bool = False,
 ) -> Trace:
-    """A mark at each predicted time, with its prediction interval as a whisker.
-
-    Parameters
-    ----------
-    ranges
-        As of `whiskers`.
-    """
+    """A mark at each predicted time, with its prediction interval as a whisker."""
     whisker = whiskers(values, ranges)
     sides = {"x": list(places), "y": list(values), "error_y": whisker}
     if not vertical:
@@ -291,11 +285,6 @@ def write_page(
     """Write named figures on one page: .html with all that it needs, or .json by name.
 
     Of images there is one for each figure, with its name before the suffix: ``a-front.png``.
-
-    Parameters
-    ----------
-    abreast
-        Figures that share a row, two each, where the window is wide enough.
     """
     check_chart_file(path)
     place = Path(path)

@@ -287,14 +287,7 @@ def rejections(result: SearchResult) -> Figure:
 
 
 def heat_map(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
-    """Draw the best plan for every combination of two fields' values, colored by the objective.
-
-    Parameters
-    ----------
-    axes
-        Two of the axes of the search, down and across, where it had more; the best over the
-        other axes is shown.
-    """
+    """Draw the best plan for every combination of two fields' values, colored by the objective."""
     drawn = _map_of(result, axes)
     subtitle = f"{search_words(result)}; {drawn.best_words}"
     if any(not drawn.ends[0] <= value <= drawn.ends[1] for _, _, value in drawn.found):

@@ -29,15 +29,7 @@ _LEAST_OF_A_FRONT = 3
 def charts(
     result: SweepResult, *, tokens: float | None = None, marks: Marks | None = None
 ) -> dict[str, Figure]:
-    """Draw all that fits what was varied, by name.
-
-    Parameters
-    ----------
-    tokens
-        Show the days that training on so many takes instead of the time of a step.
-    marks
-        Points to mark on maps.
-    """
+    """Draw all that fits what was varied, by name."""
     drawn: dict[str, Figure] = {}
     feasible = any(best_of(point) is not None for point in result.points)
     if feasible:

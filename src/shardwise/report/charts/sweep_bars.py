@@ -104,14 +104,6 @@ def optima(result: SweepResult, axis: str = "", *, tokens: float | None = None) 
     On top is the configuration, with darker cells for larger numbers; in the middle the components
     of the time, as shares with a line for the total, or by a button in seconds; below the memory of
     the peak-memory stage with the capacity.
-
-    Parameters
-    ----------
-    axis
-        Columns of one system and one value of the other axes are grouped, along this axis; by
-        default the only one that is varied.
-    tokens
-        Show the days that training on so many takes instead of the time of a step.
     """
     plotly()
     along = axis_named(result, axis) if axis or varied(result) else None

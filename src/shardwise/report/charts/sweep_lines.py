@@ -60,11 +60,6 @@ def scaling(result: SweepResult, *, tokens: float | None = None) -> Figure:
 
     Dashed is what each line would be if every GPU did as much as those of its first point. The
     lower panel is relative to the first line's smallest feasible number of GPUs.
-
-    Parameters
-    ----------
-    tokens
-        Show the days that training on so many takes instead of the time of a step.
     """
     scatter = plotly().Scatter
     axis = axis_named(result, _GPUS)

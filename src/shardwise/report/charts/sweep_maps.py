@@ -77,13 +77,7 @@ def contour(
     tokens: float | None = None,
     marks: Marks | None = None,
 ) -> Figure:
-    """Draw the best over two axes of numbers as filled contours; gray where there is nothing.
-
-    Parameters
-    ----------
-    axes, tokens, marks
-        As of `heat_map`; the axes have three numbers each.
-    """
+    """Draw the best over two axes of numbers as filled contours; gray where there is nothing."""
     go = plotly()
     points, drawn = _map_of(result, axes, tokens)
     rows, columns = _numbers_of(result, drawn)

@@ -236,13 +236,7 @@ def _number_column(label: str, values: list[float]) -> dict[str, object]:
 
 
 def front(result: SweepResult, against: str = "memory", *, tokens: float | None = None) -> Figure:
-    """Draw the best of every point, time against something else, and those that none beats on both.
-
-    Parameters
-    ----------
-    against
-        ``memory``, ``gpus`` or ``cost``.
-    """
+    """Draw the best of every point, time against something else, and those that none beats."""
     go = plotly()
     if against not in FRONT_AXES:
         raise missing(f"a front against {against}", f"allowed: {', '.join(FRONT_AXES)}")

@@ -24,17 +24,7 @@ def report_of(
     tokens: float | None = None,
     marks: Marks | None = None,
 ) -> Report:
-    """Return the report of a sweep.
-
-    Parameters
-    ----------
-    command
-        What prints the same figures.
-    systems
-        As they are, without what was varied.
-    tokens, marks
-        As of `charts`.
-    """
+    """Return the report of a sweep."""
     question = [("model", result.model), ("systems", ", ".join(result.systems))]
     question += [(axis.name, ", ".join(axis.labels)) for axis in result.axes]
     question += requested(result.space or result.strategy or {})

@@ -24,11 +24,6 @@ Path = tuple[str | int, ...]
 def explained_figures(config: ConfigBase, resolved: Resolved) -> Iterator[dict[str, Any]]:
     """Yield a record for each figure of a config, and for each parameter of its file.
 
-    Parameters
-    ----------
-    resolved
-        What is known of how its figures came to be, as `ConfigBase.explained` returns it.
-
     Yields
     ------
     dict

@@ -108,15 +108,7 @@ def _size(size: float) -> str:
 
 
 def gemms_csv(result: Estimate, columns: Sequence[str] = ()) -> str:
-    """Return the products of an estimate as CSV, a row for each.
-
-    Parameters
-    ----------
-    result
-        Of `estimate(..., gemms=True)`.
-    columns
-        Fields of `Gemm` to write, such as `SHAPE_COLUMNS`; none: all.
-    """
+    """Return the products of an estimate as CSV, a row for each."""
     text = io.StringIO()
     writer = csv.DictWriter(
         text, columns or list(Gemm.model_fields), extrasaction="ignore", lineterminator="\n"
