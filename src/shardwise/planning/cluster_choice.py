@@ -125,7 +125,7 @@ def choose_cluster(
     refuse_unpriced(unpriced, limits)
     declared = load_space(space, fixed)
     if declared.gpus is None:
-        raise InputError(Fault(source="cluster", field="gpus", problem=MISSING["gpus"]))
+        raise InputError.at("cluster", MISSING["gpus"], "gpus")
     declared, notes = _with_batch(declared, the_model)
     options: list[ClusterOption] = []
     smallest: dict[str, int] = {}
@@ -182,18 +182,18 @@ def _systems(
     """Load the systems, each once, with the prices that replace theirs; one is a list of one."""
     systems = [systems] if isinstance(systems, (str, Path, System)) else systems
     if not isinstance(systems, (list, tuple)) or not systems:
-        raise InputError(Fault(source="systems", problem="is missing: name one or more"))
+        raise InputError.at("systems", "is missing: name one or more")
     found = [System.load(system) for system in systems]
     names = [system.name for system in found]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(Fault(source="systems", field=name, problem="is listed twice"))
+            raise InputError.at("systems", "is listed twice", name)
     if not isinstance(prices, Mapping):
-        raise InputError(Fault.of("prices", prices, "must be USD per accelerator-hour by system"))
+        raise InputError.of("prices", prices, "must be USD per accelerator-hour by system")
     for name in prices:
         if name not in names:
             problem = f"is none of the systems: {', '.join(names)}{nearest(str(name), names)}"
-            raise InputError(Fault(source="prices", field=str(name), problem=problem))
+            raise InputError.at("prices", problem, str(name))
     return tuple(
         _priced(system, prices[system.name]) if system.name in prices else system
         for system in found

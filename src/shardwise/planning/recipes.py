@@ -167,7 +167,7 @@ def check_same(recipe: Recipe, **given: str | None) -> None:
         own = getattr(recipe, kind)
         if name is not None and _entry(kind, name) != _entry(kind, own):
             problem = f"recipe {recipe.name} is of {kind} {own}: leave out one of the two"
-            faults.append(Fault(field=kind, value=name, has_value=True, problem=problem))
+            faults.append(Fault.of(kind, name, problem))
     if faults:
         raise InputError(faults)
 

@@ -53,12 +53,12 @@ def check_folder(path: str | Path) -> None:
         raise _cannot_be_made(path, error) from None
     if not existing.is_dir():
         parent = "" if existing == Path(path) else f"cannot be made: {existing} "
-        raise InputError(Fault(source=str(path), problem=f"{parent}is a file, not a folder"))
+        raise InputError.at(path, f"{parent}is a file, not a folder")
     files.check_output_path(existing / _CHARTS)
 
 
 def _cannot_be_made(path: str | Path, error: OSError) -> InputError:
-    return InputError(Fault(source=str(path), problem=f"cannot be made: {error.strerror}"))
+    return InputError.at(path, f"cannot be made: {error.strerror}")
 
 
 def write_folder(

@@ -17,7 +17,7 @@ from shardwise.analysis.graph.records import (
 )
 from shardwise.config import files
 from shardwise.config.plain import as_json
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.gemms import flop_count
 from shardwise.units import readable
@@ -124,10 +124,10 @@ def check_graph_file(path: str | Path) -> None:
     suffix = _suffix(path)
     if suffix not in _SUFFIXES:
         problem = f"cannot be written; allowed endings: {', '.join(_SUFFIXES)}, each also .gz"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
     files.check_output_path(path)
     if suffix in _PICTURES and not has_graphviz():
-        raise InputError(Fault(source=str(path), problem=NO_GRAPHVIZ))
+        raise InputError.at(path, NO_GRAPHVIZ)
 
 
 def write_graph(graph: ComputeGraph, path: str | Path) -> None:
@@ -158,7 +158,7 @@ def _drawn(dot: str, picture: str, path: str | Path) -> bytes:
     )
     if done.returncode or not done.stdout:
         reason = " ".join(done.stderr.decode(errors="replace").split()) or "no output"
-        raise InputError(Fault(source=str(path), problem=f"graphviz failed: {reason}"))
+        raise InputError.at(path, f"graphviz failed: {reason}")
     return done.stdout
 
 

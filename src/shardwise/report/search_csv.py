@@ -74,12 +74,12 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
     """
     if part not in PARTS:
         problem = allowed_words(part, PARTS)
-        raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
+        raise InputError.of("rows", part, problem)
     found = read_result(data, source)
     rows = list(rows_of(data if found is None else found.to_dict(), part))
     if not rows:
         problem = "is empty: it was not requested, or the search found nothing feasible"
-        raise InputError(Fault(source=source, field=part, problem=problem))
+        raise InputError.at(source, problem, part)
     return frame(rows, source=source)
 
 
@@ -217,7 +217,7 @@ def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame
         return pl.DataFrame({name: _column(pl, values) for name, values in columns.items()})
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         problem = f"does not make a table: {error}"
-        raise InputError(Fault(source=source, problem=problem)) from None
+        raise InputError.at(source, problem) from None
 
 
 def _column(pl: Any, values: Sequence[Any]) -> "pl.Series":

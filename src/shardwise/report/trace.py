@@ -120,7 +120,7 @@ class Trace(FrozenRecord, Charted):
                 "hold; a smaller batch shows the same pattern"
             )
             batch = self.strategy["global_batch_size"]
-            raise InputError(Fault.of("global_batch_size", batch, problem))
+            raise InputError.of("global_batch_size", batch, problem)
         return memory_snapshot(self.timeline, offloaded=self.strategy["offload_activations"])
 
     def to_file(self, path: str | Path) -> None:
@@ -154,9 +154,7 @@ class Trace(FrozenRecord, Charted):
                 f"{passes:,} passes on {self.timeline.pipeline.ranks} ranks are more than the "
                 f"{_MOST_WRITTEN:,} that a file may hold; write at most {fewer}"
             )
-            raise InputError(
-                Fault(field="micro_batches", value=written, has_value=True, problem=problem)
-            )
+            raise InputError.of("micro_batches", written, problem)
 
 
 def trace(
@@ -213,9 +211,7 @@ def trace(
             "a smaller batch shows the same pattern"
         )
         batch = int(table.global_batch_size[0])
-        raise InputError(
-            Fault(field="global_batch_size", value=batch, has_value=True, problem=problem)
-        )
+        raise InputError.of("global_batch_size", batch, problem)
     return Trace(
         model=the_model.name,
         system=the_system.name,
@@ -230,7 +226,7 @@ def check_trace_file(path: str | Path) -> None:
     """Raise an `InputError` if a trace cannot be written to a file, before it is made."""
     if not str(path).lower().endswith((".json", ".json.gz", _SNAPSHOT)):
         problem = f"cannot be written; allowed endings: .json, .json.gz, {_SNAPSHOT}"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
     files.check_output_path(path)
 
 

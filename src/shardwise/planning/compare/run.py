@@ -72,7 +72,7 @@ def compare(
     """
     if len(scenarios) < _FEWEST:
         problem = f"needs two or more scenarios, not {len(scenarios)}"
-        raise InputError(Fault(source="compare", problem=problem))
+        raise InputError.at("compare", problem)
     named = _named(_all(scenarios, system), names)
     per: Literal["step", "million tokens"] = "step"
     if len({one.estimate.tokens_per_step for one in named}) > 1:
@@ -129,7 +129,7 @@ def _named(loaded: Sequence[NamedEstimate], names: Sequence[str] | None) -> list
         are_texts = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
         if not are_texts or len(names) != len(loaded) or len(set(names)) != len(names):
             problem = f"must be {len(loaded)} different names, one for each scenario"
-            raise InputError(Fault.of("names", names, problem, source="compare"))
+            raise InputError.of("names", names, problem, source="compare")
         return [_renamed(one, name) for one, name in zip(loaded, names, strict=True)]
     for better in (lambda one: one.source or one.name, None):
         counts = Counter(one.name for one in loaded)

@@ -93,9 +93,7 @@ def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
     if launch.model is None or system is None:
         missing = "model: write a scenario of model, system, strategy"
         missing = missing if system else "system: add one, such as system=h100-sxm"
-        raise InputError(
-            Fault(source=launch.source, problem=f"is a launch file without a {missing}")
-        )
+        raise InputError.at(launch.source, f"is a launch file without a {missing}")
     strategy = Strategy.validated(launch.strategy, source=launch.source)
     the_system = System.load(system)
     try:
@@ -126,7 +124,7 @@ def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path
     if kind is None and {"model", "system"} <= set(data):
         return _estimated(Scenario.validated(data, source=source), name, source, folder)
     other = "" if kind is None else f": it is that of {command}"
-    raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{other}"))
+    raise InputError.at(source, f"is not {_EXPECTED}{other}")
 
 
 def _of_amped(data: Mapping[str, object], source: str) -> Estimate:
@@ -147,9 +145,9 @@ def _best(data: Mapping[str, object], source: str) -> Estimate:
     best = data["best"]
     if not isinstance(best, Sequence) or not best:
         problem = "the search found no plan that is feasible, so there is none to compare"
-        raise InputError(Fault(source=source, field="best", problem=problem))
+        raise InputError.at(source, problem, "best")
     if not isinstance(best[0], Mapping):
-        raise InputError(Fault(source=source, field="best[0]", problem="must be an estimate"))
+        raise InputError.at(source, "must be an estimate", "best[0]")
     return RankedPlan.read(best[0], source=source, field="best[0]")
 
 
@@ -187,9 +185,7 @@ def _run(scenario: Scenario, folder: Path) -> TrainingRun | None:
     if scenario.tokens is None:
         problem = "needs tokens, as it describes a training run"
         faults = [
-            Fault(field=field, value=value, has_value=True, problem=problem)
-            for field, value in options.items()
-            if value is not None
+            Fault.of(field, value, problem) for field, value in options.items() if value is not None
         ]
         if faults:
             raise InputError(faults)

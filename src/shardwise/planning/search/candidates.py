@@ -287,7 +287,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
     scales = len(space.gpus or ()) * len(space.global_batch_size or ())
     if scales > _MOST_SCALES:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
-        raise InputError(Fault(source="space", field="gpus", problem=problem))
+        raise InputError.at("space", problem, "gpus")
     several = (*OPTION_FIELDS, *CHOICE_FIELDS)
     sizes = [len(_tried(model, system, space, name)) for name in several]
     combined = math.prod(sizes)
@@ -295,7 +295,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
         named = zip(several, sizes, strict=True)
         listed = ", ".join(f"{name} {size}" for name, size in named if size > 1)
         problem = f"makes {combined:,} combinations for each layout, at most {_MOST_OPTIONS:,}: "
-        raise InputError(Fault(source="space", problem=problem + listed))
+        raise InputError.at("space", problem + listed)
 
 
 def _tried(

@@ -115,7 +115,7 @@ def largest_model(
     started = time.perf_counter()
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST_SHOWN:
         problem = f"must be a whole number from 1 to {_MOST_SHOWN}"
-        raise InputError(Fault.of("count", count, problem))
+        raise InputError.of("count", count, problem)
     the_system = System.load(system)
     family = family_of(shapes)
     declared = _with_scale(load_space(space, fixed), family, gpus, gbs, seq_len)
@@ -234,7 +234,7 @@ def _with_scale(
         batch = space.gpus if family.batch is None else family.batch
         space = space.fixed({"global_batch_size": batch}, source="largest")
     if not space.gpus:
-        raise InputError(Fault(source="largest", field="gpus", problem=MISSING["gpus"]))
+        raise InputError.at("largest", MISSING["gpus"], "gpus")
     several = [n for n in scale if len(getattr(space, n)) != 1]
     if several:
         problem = "has several values; the largest model is found for one"
@@ -324,7 +324,7 @@ def _refuse_all(case: _Case, model: Model) -> None:
     if not len(candidates):
         gpus = _single(case.space, "gpus")
         problem = f"is empty: none of its degrees and chunks make up {gpus} GPUs"
-        raise InputError(Fault(source="space", problem=problem))
+        raise InputError.at("space", problem)
     refuse_illegal(model, case.system, candidates.strategies(np.array([0])))
 
 

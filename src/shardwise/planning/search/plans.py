@@ -15,7 +15,7 @@ from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.parallel.placement import place
 from shardwise.planning.intervals import interval_factors, interval_fields
@@ -155,12 +155,10 @@ def levels_space(space: Space, axes: Sequence[str]) -> Space:
     """
     if axes:
         problem = "contradicts levels, which has its own axes; choose one"
-        raise InputError(Fault(field="axes", value=",".join(axes), has_value=True, problem=problem))
+        raise InputError.of("axes", ",".join(axes), problem)
     if space.extents not in (None, "all"):
         problem = "contradicts levels, which tries all extents; choose one"
-        raise InputError(
-            Fault(field="extents", value=space.extents[0], has_value=True, problem=problem)
-        )
+        raise InputError.of("extents", space.extents[0], problem)
     return space.fixed({"extents": "all"}, source="search")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardwise.config.model import Model
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
 from shardwise.planning.search.space import SPACE_FIELDS, Space
@@ -92,21 +92,21 @@ class SearchQuery:
         top, axes = self.top, self.axes
         if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= _MOST_TOP:
             problem = f"must be from 1 to {_MOST_TOP}; save writes all strategies to a file"
-            raise InputError(Fault(field="top", value=top, has_value=True, problem=problem))
+            raise InputError.of("top", top, problem)
         for axis in axes:
             if axis not in SPACE_FIELDS:
                 problem = f"no such field; {allowed_words(axis, SPACE_FIELDS, _LIST)}"
-                raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+                raise InputError.of("axes", axis, problem)
             if axes.count(axis) > 1:
                 problem = "is set twice"
-                raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+                raise InputError.of("axes", axis, problem)
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
     """Fields as a list of names."""
     if isinstance(axes, (list, tuple)) and all(isinstance(axis, str) for axis in axes):
         return tuple(axes)
-    raise InputError(Fault.of("axes", axes, "must be a list of fields of the space"))
+    raise InputError.of("axes", axes, "must be a list of fields of the space")
 
 
 def load_space(
@@ -135,7 +135,7 @@ def usable_bytes(system: System, max_memory: float | str | None, reserve: float 
     usable = min(capacity, capacity if most is None else most) - free
     if usable <= 0:
         problem = f"leaves nothing of the {readable(usable + free, 'bytes')} of usable memory"
-        raise InputError(Fault(field="reserve", value=reserve, has_value=True, problem=problem))
+        raise InputError.of("reserve", reserve, problem)
     return usable
 
 
@@ -152,5 +152,5 @@ def _size(field: str, value: float | str | None) -> float | None:
     if not math.isfinite(size):
         problem = "must be a finite size"
     if not least <= size < math.inf:
-        raise InputError(Fault(field=field, value=value, has_value=True, problem=problem))
+        raise InputError.of(field, value, problem)
     return size

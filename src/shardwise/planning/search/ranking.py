@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, check_word
+from shardwise.errors import InputError, check_word
 
 _HOUR_S = 3600.0
 
@@ -70,7 +70,7 @@ def check_objective(name: str, field: str, known: tuple[str, ...], system: Syste
     check_word(field, name, known)
     if name in ("tokens_per_dollar", "cost") and system.price is None:
         problem = f"system {system.name} has no price; set price.usd_per_accelerator_hour"
-        raise InputError(Fault(field=field, value=name, has_value=True, problem=problem))
+        raise InputError.of(field, name, problem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
-from shardwise.errors import Fault, InputError, check_flags, check_function
+from shardwise.errors import InputError, check_flags, check_function
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -275,7 +275,7 @@ def search(
         check_file(save)
     elif save_all:
         problem = "needs a file: set save"
-        raise InputError(Fault(field="save_all", value=True, has_value=True, problem=problem))
+        raise InputError.of("save_all", True, problem)
     request = _Request(
         query=query,
         workers=workers,

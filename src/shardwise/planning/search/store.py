@@ -38,7 +38,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import rates
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
@@ -60,10 +60,10 @@ _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"
 def check_file(file: str | Path) -> None:
     """Raise an `InputError` if rows cannot be written to a file, before anything is computed."""
     if not isinstance(file, (str, PathLike)):
-        raise InputError(Fault.of("save", file, f"must be a file, ending in {', '.join(ENDINGS)}"))
+        raise InputError.of("save", file, f"must be a file, ending in {', '.join(ENDINGS)}")
     path = Path(file)
     if not path.name.lower().endswith(ENDINGS):
-        raise _fault(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
+        raise InputError.at(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
     files.check_output_path(path)
 
 
@@ -91,9 +91,9 @@ class Store:
             self.folder.mkdir(exist_ok=True)
             self._lock = _locked(self.folder / _LOCK)
         except OSError as error:
-            raise _fault(self.folder, f"cannot be written: {error.strerror}") from None
+            raise InputError.at(self.folder, f"cannot be written: {error.strerror}") from None
         if self._lock is None:
-            raise _fault(self.folder, "is being written by another search; wait for its end")
+            raise InputError.at(self.folder, "is being written by another search; wait for its end")
         try:
             self._begin()
         except BaseException:
@@ -126,15 +126,15 @@ class Store:
         if not manifest.exists():
             strangers = [path for path in self.folder.iterdir() if path.name != _LOCK]
             if strangers:
-                raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
+                raise InputError.at(self.folder, f"holds no parts of a search; {_WAY_OUT}")
             files.write_text(manifest, as_json(record, indent=2))
         before = _read(manifest)
         if before is None:
-            raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
+            raise InputError.at(self.folder, f"holds no parts of a search; {_WAY_OUT}")
         if before != record:
             names = _differences(before.get("search"), record["search"]) or ["pieces"]
             problem = f"holds parts of another search, which differs in {', '.join(names)}"
-            raise _fault(self.folder, f"{problem}; {_WAY_OUT}")
+            raise InputError.at(self.folder, f"{problem}; {_WAY_OUT}")
         done = (number for number in range(self.pieces) if self._is_finished(number))
         self.finished = frozenset(done)
 
@@ -182,7 +182,7 @@ class Store:
             (self.folder / _WHOLE).unlink(missing_ok=True)
             problem = f"{reason.removeprefix(_CANNOT)}; finished parts stay in {self.folder.name}: "
             problem += "the same command resumes"
-            raise _fault(self.file, f"{_CANNOT}{problem}") from None
+            raise InputError.at(self.file, f"{_CANNOT}{problem}") from None
 
     def _remove(self) -> None:
         """Remove the folder, its manifest last: until then a search recognizes the folder."""
@@ -204,10 +204,6 @@ class Store:
 
 _CANNOT = "cannot be written: "
 _WAY_OUT = "delete it, or choose another file"
-
-
-def _fault(path: Path, problem: str) -> InputError:
-    return InputError(Fault(source=str(path), problem=problem))
 
 
 def _locked(path: Path) -> IO[bytes] | None:
@@ -292,7 +288,7 @@ def streamed(
             files.put_in_place(joined, place)
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise _fault(place, f"cannot be written: {reason}") from None
+            raise InputError.at(place, f"cannot be written: {reason}") from None
 
 
 _RANKED = ("best", "front", "cells", "nearest")

@@ -71,7 +71,9 @@ class VariedAxis:
             tier = _tier_of(system, self.name)
             return with_domain(system, tier, _count(value, system.network[tier].domain))
         except (ValueError, InputError) as error:
-            raise _fault(self.name, value.label, f"on {system.name}: {error}") from None
+            raise InputError.of(
+                self.name, value.label, f"on {system.name}: {error}", "vary"
+            ) from None
 
     def changed_model(self, model: Model, position: int) -> Model:
         """Return the model at one of the values."""
@@ -81,7 +83,9 @@ class VariedAxis:
             changed = MODEL_FIGURES[self.name](model, _count(value, now))
             return Model.validated(changed.to_dict())
         except (ValueError, InputError) as error:
-            raise _fault(self.name, value.label, f"of {model.name}: {error}") from None
+            raise InputError.of(
+                self.name, value.label, f"of {model.name}: {error}", "vary"
+            ) from None
 
     def number(self, system: System, model: Model, position: int, *, as_factor: bool) -> Any:
         """Return the value at a point, in the unit of the axis."""
@@ -157,7 +161,7 @@ def _axis(name: str, values: object, systems: Sequence[System]) -> VariedAxis:
         if part not in known:
             nearest_name = nearest(part, [*known, *others])
             hint = nearest_name or "; `shardwise sweep --figures` lists them all"
-            raise InputError(Fault(source="vary", field=part, problem=f"no such figure{hint}"))
+            raise InputError.at("vary", f"no such figure{hint}", part)
     figures = [figures_named(system, plain) for system in systems]
     parsed = parse_values(plain, values, figures[0].unit)
     _refuse_number_for_several(plain, parsed, systems)
@@ -171,7 +175,7 @@ def _field_values(field: str, values: object) -> tuple[object, ...]:
     except InputError as error:
         raise InputError([replace(fault, source="vary") for fault in error.faults]) from None
     if parsed == "all":
-        raise _fault(field, values, "list the values to try")
+        raise InputError.of(field, values, "list the values to try", "vary")
     return parsed if isinstance(parsed, tuple) else (parsed,)
 
 
@@ -189,7 +193,7 @@ def _refuse_number_for_several(
                 problem = (
                     f"{part} refers to {count} figures of {system.name}; use factors, as in 2x"
                 )
-                raise _fault(name, plain.label, problem)
+                raise InputError.of(name, plain.label, problem, "vary")
 
 
 def _refuse_shared_figures(axes: Sequence[VariedAxis], systems: Sequence[System]) -> None:
@@ -199,7 +203,7 @@ def _refuse_shared_figures(axes: Sequence[VariedAxis], systems: Sequence[System]
             for path in _paths(axis, system):
                 if path in owner:
                     problem = f"has a figure in common with {owner[path]}; vary one of the two"
-                    raise InputError(Fault(source="vary", field=axis.name, problem=problem))
+                    raise InputError.at("vary", problem, axis.name)
                 owner[path] = axis.name
 
 
@@ -222,7 +226,7 @@ def _check_figure(axis: VariedAxis, system: System, position: int) -> None:
     except InputError as error:
         fault = error.faults[0]
         problem = f"on {system.name}: {fault.field}: {fault.problem}"
-        raise _fault(axis.name, axis.values[position].label, problem) from None
+        raise InputError.of(axis.name, axis.values[position].label, problem, "vary") from None
 
 
 def _tier_of(system: System, name: str) -> int:
@@ -235,7 +239,7 @@ def _tier_of(system: System, name: str) -> int:
         return len(names) - 1
     if tier not in names:
         problem = f"system {system.name} has no tier {tier}; it has {', '.join(names)}"
-        raise InputError(Fault(source="vary", field=name, problem=problem))
+        raise InputError.at("vary", problem, name)
     return names.index(tier)
 
 
@@ -258,12 +262,6 @@ def _count(value: AxisValue, now: int | None) -> int:
     if number < 1 or number % 1:
         raise ValueError(f"{number:g} must be a whole number of at least 1")
     return int(number)
-
-
-def _fault(name: str, value: object, problem: str) -> InputError:
-    return InputError(
-        Fault(source="vary", field=name, value=value, has_value=True, problem=problem)
-    )
 
 
 def _label(value: object) -> str:

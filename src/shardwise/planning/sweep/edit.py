@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from shardwise.config.system import System
 from shardwise.config.system_columns import with_figures
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.planning.sweep.axes import varied_axes
 
 _KINDS = ("figure", "structure")
@@ -20,11 +20,9 @@ def edited(system: System, changes: Mapping[str, str]) -> System:
     """
     for axis in varied_axes(dict(changes), [system]) if changes else ():
         if axis.kind not in _KINDS:
-            raise InputError(
-                Fault.of(axis.name, changes.get(axis.name), "is no figure of a system")
-            )
+            raise InputError.of(axis.name, changes.get(axis.name), "is no figure of a system")
         if len(axis.values) != 1:
-            raise InputError(Fault.of(axis.name, changes.get(axis.name), "must be one value"))
+            raise InputError.of(axis.name, changes.get(axis.name), "must be one value")
         if axis.kind == "structure":
             system = axis.changed_system(system, 0)[0]
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, figures_of
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import InputError, nearest
 
 _LOWER_IS_BETTER = frozenset(
     {
@@ -132,7 +132,7 @@ def figures_named(system: System, name: str) -> Figure:
         if part not in known:
             hint = nearest(part, known) or f"; such as {', '.join(list(known)[:3])}"
             problem = f"system {system.name} has no such figure{hint}"
-            raise InputError(Fault(source="vary", field=part, problem=problem))
+            raise InputError.at("vary", problem, part)
     paths = tuple(dict.fromkeys(path for part in parts for path in known[part].paths))
     units = {known[part].unit for part in parts}
     return Figure(

@@ -150,7 +150,7 @@ def sweep(
     if reoptimize is not None:
         check_flags(reoptimize=reoptimize)
         if not sensitivity:
-            raise InputError(Fault(source="sweep", field="reoptimize", problem="needs sensitivity"))
+            raise InputError.at("sweep", "needs sensitivity", "reoptimize")
     again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
     if reference is not None:
@@ -172,7 +172,7 @@ def sweep(
     several: Any = named if isinstance(named, (list, tuple)) else [named]
     systems = [System.load(one) for one in several]
     if not systems:
-        raise InputError(Fault(source="system", problem="is missing: name one or more"))
+        raise InputError.at("system", "is missing: name one or more")
     axes = varied_axes({} if vary is None else vary, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
     check_values(axes, the_model, systems)
@@ -237,7 +237,7 @@ def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
     """The value of `reoptimize`, also under its old name, which is removed from the fields."""
     old: bool | None = fields.pop("reoptimise", None)
     if old is not None and reoptimize is not None:
-        raise InputError(Fault(source="sweep", field="reoptimise", problem="is set twice"))
+        raise InputError.at("sweep", "is set twice", "reoptimise")
     return reoptimize if old is None else old
 
 
@@ -273,19 +273,19 @@ def _check(
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1 or name in fixed:
-            raise InputError(Fault(source="vary", field=name, problem="is set twice"))
+            raise InputError.at("vary", "is set twice", name)
     sizes = [len(axis.values) for axis in axes]
     if together and len(set(sizes)) > 1:
         counts = ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
         problem = f"axes that advance together need equally many values, not {counts}"
-        raise InputError(Fault(source="vary", problem=problem))
+        raise InputError.at("vary", problem)
     points = len(systems) * (max(sizes, default=1) if together else math.prod(sizes))
     most = _MOST_TOGETHER if together else _MOST_POINTS
     if points > most:
         problem = f"makes {points:,} points; at most {most:,}"
-        raise InputError(Fault(source="vary", problem=problem))
+        raise InputError.at("vary", problem)
     if len({system.name for system in systems}) < len(systems):
-        raise InputError(Fault(source="system", problem="one is listed twice"))
+        raise InputError.at("system", "one is listed twice")
 
 
 def _refuse_search_options(**options: object) -> None:

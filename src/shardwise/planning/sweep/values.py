@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.units import EXAMPLES, UNITS, parse_quantity, read_number, readable
 
 FACTOR = "x"
@@ -51,16 +51,10 @@ def parse_values(name: str, values: object, unit: str | None) -> tuple[AxisValue
         try:
             found += _read(item, unit)
         except ValueError as error:
-            raise _fault(name, item, str(error)) from None
+            raise InputError.of(name, item, str(error), "vary") from None
     if not found:
-        raise _fault(name, values, "has no value to try")
+        raise InputError.of(name, values, "has no value to try", "vary")
     return tuple({(one.number, one.factor): one for one in reversed(found)}.values())[::-1]
-
-
-def _fault(name: str, value: object, problem: str) -> InputError:
-    return InputError(
-        Fault(source="vary", field=name, value=value, has_value=True, problem=problem)
-    )
 
 
 def _items(values: object) -> Sequence[object]:

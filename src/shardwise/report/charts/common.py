@@ -164,7 +164,7 @@ def log_axis_if_wide(values: Sequence[float]) -> dict[str, Any]:
 
 def chart_error(what: str, remedy: str, *, whose: str = "search") -> InputError:
     """Return the error that a search or sweep does not have what a chart shows."""
-    return InputError(Fault(source="charts", problem=f"the {whose} has not {what}; {remedy}"))
+    return InputError.at("charts", f"the {whose} has not {what}; {remedy}")
 
 
 def component_bar(
@@ -235,12 +235,12 @@ def check_chart_file(path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         problem = f"charts are written as {', '.join(_SUFFIXES)}"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
     files.check_output_path(path)
     plotly()
     if suffix in _IMAGES and find_spec("kaleido") is None:
         problem = f"{suffix} needs kaleido, which is not installed: pip install 'shardwise[images]'"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
 
 
 def write(figure: Figure, path: str | Path) -> None:
@@ -270,7 +270,7 @@ def _image(figure: Figure, path: str | Path, suffix: str) -> bytes:
         image: bytes = figure.to_image(format=suffix.removeprefix("."), **size)
     except RuntimeError as error:  # it found no browser
         first = next(iter(str(error).strip().splitlines()), "kaleido failed")
-        raise InputError(Fault(source=str(path), problem=f"no image was drawn: {first}")) from None
+        raise InputError.at(path, f"no image was drawn: {first}") from None
     return image
 
 

@@ -174,7 +174,7 @@ def waterfall(change: Change, per: str = "step") -> Figure:
 
 
 def _range(steps: Sequence[float]) -> list[float]:
-    """Where the axis of a waterfall of levels begins and ends: not at 0 if changes were too small."""
+    """Where the axis of a waterfall of levels begins and ends: not at 0 where changes are small."""
     levels = list(accumulate(steps))
     least, most = min(levels), max(levels)
     before, behind = (spare * ((most - least) or most) for spare in _SPARE)
