@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
-from shardwise.analysis.results import Estimate
 from shardwise.config.base import MISSING, Source
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
@@ -282,7 +281,18 @@ def _options(
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
             answer["usd"] = best.whole_run.effective_usd if ends else None
-            answer["plan"], answer["run"] = _plan(best), best.whole_run
+            answer["plan"], answer["run"] = (
+                Plan(
+                    strategy=best.strategy,
+                    step_time_s=best.step_time_s,
+                    tokens_per_s=best.tokens_per_s,
+                    tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
+                    mfu=best.mfu,
+                    memory_reserved_bytes=best.memory_bytes.reserved,
+                    usd_per_billion_tokens=best.cost.usd_per_billion_tokens,
+                ),
+                best.whole_run,
+            )
             answer["software"] = best.software
             answer["problem"] = None if ends else _NEVER
         options.append(
@@ -300,19 +310,6 @@ def _options(
             )
         )
     return options
-
-
-def _plan(best: Estimate) -> Plan:
-    """An estimate in brief."""
-    return Plan(
-        strategy=best.strategy,
-        step_time_s=best.step_time_s,
-        tokens_per_s=best.tokens_per_s,
-        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
-        mfu=best.mfu,
-        memory_reserved_bytes=best.memory_bytes.reserved,
-        usd_per_billion_tokens=best.cost.usd_per_billion_tokens,
-    )
 
 
 def _why_none(size: _Size) -> str:

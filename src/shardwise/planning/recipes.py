@@ -155,13 +155,7 @@ def measured_step_time_s(recipe: Recipe, result: Estimate) -> float:
 
 
 def check_same(recipe: Recipe, **given: str | None) -> None:
-    """Refuse a model or a system that is another than that of the recipe.
-
-    Raises
-    ------
-    InputError
-        With one fault for each.
-    """
+    """Refuse a model or a system that is another than that of the recipe."""
     faults = []
     for kind, name in given.items():
         own = getattr(recipe, kind)

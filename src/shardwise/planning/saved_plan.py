@@ -25,13 +25,7 @@ class SavedPlan:
     estimate: Estimate
 
     def model(self) -> Model:
-        """Return the model of the catalog that has its name.
-
-        Raises
-        ------
-        InputError
-            If there is none, or it has another number of parameters: the plan is of a file then.
-        """
+        """Return the model of the catalog that has its name."""
         name, problem = self.estimate.model, "is none of the catalog: name the model or its file"
         try:
             found = Model.load(name)
@@ -47,13 +41,7 @@ class SavedPlan:
 
 
 def read_plan(text: str) -> SavedPlan:
-    """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search.
-
-    Raises
-    ------
-    InputError
-        If the file is none of these, or has no such plan.
-    """
+    """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search."""
     path, number = split_plan(text)
     number = number or 1
     data = files.read_mapping(path, most_bytes=MOST_BYTES)
@@ -82,13 +70,7 @@ def read_plan(text: str) -> SavedPlan:
 
 
 def split_plan(text: str) -> tuple[str, int | None]:
-    """Return the file and the number of FILE#N; a file may have the mark in its name.
-
-    Raises
-    ------
-    InputError
-        If what follows the mark is no number of a plan.
-    """
+    """Return the file and the number of FILE#N; a file may have the mark in its name."""
     text = text.strip()
     path, mark, number = text.rpartition(_MARK)
     if not mark or (not number.isdecimal() and files.exists(text)):

@@ -103,14 +103,7 @@ def estimate_training_time(
 
 
 def with_training(found: Estimate, system: System, run: TrainingRun) -> Estimate:
-    """Return the estimate of a step with its training run.
-
-    Raises
-    ------
-    InputError
-        If it does not train, its tokens are fewer than those of a step, or the interval of
-        checkpoints is shorter than writing one.
-    """
+    """Return the estimate of a step with its training run."""
     strategy = found.strategy
     if not strategy["training"]:
         problem = "has no meaning forward only: nothing is trained"

@@ -35,13 +35,7 @@ class Written:
 
 
 def check_folder(path: str | Path) -> None:
-    """Check that files can be written to a folder, or that it can be made, before any work.
-
-    Raises
-    ------
-    InputError
-        If it is a file or read-only, or has no name: empty, as a variable that is not set, or `-`.
-    """
+    """Check that files can be written to a folder, or that it can be made, before any work."""
     if str(path) in ("", "-"):
         problem = "must be the name of a folder for the files"
         raise InputError(Fault(source="out", value=str(path), has_value=True, problem=problem))

@@ -113,14 +113,7 @@ def has_graphviz() -> bool:
 
 
 def check_graph_file(path: str | Path) -> None:
-    """Check that a graph can be written to a file, before the graph is made.
-
-    Raises
-    ------
-    InputError
-        If the suffix is unknown, the folder cannot be written to, or graphviz is needed and not
-        installed.
-    """
+    """Check that a graph can be written to a file, before the graph is made."""
     suffix = _suffix(path)
     if suffix not in _SUFFIXES:
         problem = f"cannot be written; allowed endings: {', '.join(_SUFFIXES)}, each also .gz"
@@ -131,13 +124,7 @@ def check_graph_file(path: str | Path) -> None:
 
 
 def write_graph(graph: ComputeGraph, path: str | Path) -> None:
-    """Write a graph in the format that the suffix names; graphviz draws pictures.
-
-    Raises
-    ------
-    InputError
-        As `check_graph_file`, or if graphviz fails.
-    """
+    """Write a graph in the format that the suffix names; graphviz draws pictures."""
     check_graph_file(path)
     suffix = _suffix(path)
     if suffix in _PICTURES:

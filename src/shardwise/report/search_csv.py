@@ -66,11 +66,6 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
         File to name in a fault.
     part
         Part of a shardwise search, one of `PARTS`.
-
-    Raises
-    ------
-    InputError
-        If there is no such part, or nothing in it.
     """
     if part not in PARTS:
         problem = allowed_words(part, PARTS)
@@ -84,13 +79,7 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
 
 
 def read_result(data: Mapping[str, Any], source: str) -> Result | None:
-    """Return a saved estimate, search or sweep, or None for a search of another tool.
-
-    Raises
-    ------
-    InputError
-        If it is damaged, or of another version.
-    """
+    """Return a saved estimate, search or sweep, or None for a search of another tool."""
     if is_sweep(data):
         return SweepResult.read(data, source=source)
     if _is_search(data) and foreign_search(data) is None:
@@ -202,13 +191,7 @@ def _in_a_cell(value: object) -> Any:
 
 
 def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame":
-    """Return rows as a data frame; fields that a row lacks are null.
-
-    Raises
-    ------
-    InputError
-        If the values of a field have incompatible types.
-    """
+    """Return rows as a data frame; fields that a row lacks are null."""
     import polars as pl  # noqa: PLC0415 - heavy; only where a table is made
 
     names = list(dict.fromkeys(name for row in rows for name in row))

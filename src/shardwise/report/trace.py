@@ -107,13 +107,7 @@ class Trace(FrozenRecord, Charted):
         return self._around() | {"traceEvents": list(chain.from_iterable(self._events()))}
 
     def to_snapshot(self) -> dict[str, object]:
-        """Return the memory of every rank as a snapshot of PyTorch's allocator.
-
-        Raises
-        ------
-        InputError
-            If it has too many passes for a file that can be opened.
-        """
+        """Return the memory of every rank as a snapshot of PyTorch's allocator."""
         if (passes := len(self.timeline.actions)) > _MOST_WRITTEN:
             problem = (
                 f"{passes:,} passes are more than the {_MOST_WRITTEN:,} that a memory snapshot may "

@@ -62,13 +62,7 @@ ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
 def load_scenario(
     scenario: object, position: int, system: SystemLike | None = None
 ) -> NamedEstimate:
-    """Return a scenario as its estimate, read from a file or computed.
-
-    Raises
-    ------
-    InputError
-        If it is invalid; one fault for each problem.
-    """
+    """Return a scenario as its estimate, read from a file or computed."""
     letter = chr(ord("A") + position % 26)
     if isinstance(scenario, Estimate):
         return NamedEstimate(name=letter, source="", estimate=scenario)

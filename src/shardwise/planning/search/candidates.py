@@ -177,13 +177,7 @@ class Candidates:
 
     @classmethod
     def of(cls, model: Model, system: System, space: Space) -> "Candidates":
-        """Enumerate the layouts of a space with their options and choices.
-
-        Raises
-        ------
-        InputError
-            If a value is missing that nothing implies.
-        """
+        """Enumerate the layouts of a space with their options and choices."""
         space = space.settled(model, system)
         first = _first_values(model, system, space)
         _check_size(model, system, space)

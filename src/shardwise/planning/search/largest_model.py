@@ -150,13 +150,7 @@ def largest_model(
 
 
 def _fit(case: "_Case", family: Family, *, count: int, within: float) -> LargestFit:
-    """Find the largest shape that fits with some strategy of a space.
-
-    Raises
-    ------
-    InputError
-        If no strategy is legal with any shape; only without `within`.
-    """
+    """Find the largest shape that fits with some strategy of a space."""
     length = _single(case.space, "seq_len")
     models, possible = family.ladder(_most_parameters(case), beyond=count, seq_len=length)
     evaluated: dict[int, Shape] = {}

@@ -147,11 +147,6 @@ def levels_space(space: Space, axes: Sequence[str]) -> Space:
     """Return the space with every way to fill the domains.
 
     With it the best plan of each combination of degrees, extents, accelerators and batch is exact.
-
-    Raises
-    ------
-    InputError
-        If the arguments contradict that.
     """
     if axes:
         problem = "contradicts levels, which has its own axes; choose one"

@@ -54,13 +54,7 @@ class SearchQuery:
         front: str | None = None,
         axes: Sequence[str] = (),
     ) -> "SearchQuery":
-        """Read and check what a user requests.
-
-        Raises
-        ------
-        InputError
-            If an argument is not allowed.
-        """
+        """Read and check what a user requests."""
         if objective is None:
             sizes = (space.global_batch_size, space.seq_len)
             differ = space.batch == "largest" or any(n is not None and len(n) > 1 for n in sizes)
@@ -123,13 +117,7 @@ def load_space(
 
 
 def usable_bytes(system: System, max_memory: float | str | None, reserve: float | str) -> float:
-    """Usable part of the first memory tier [byte]: min(capacity, max_memory) - reserve.
-
-    Raises
-    ------
-    InputError
-        If a size cannot be read, or nothing is left.
-    """
+    """Usable part of the first memory tier [byte]: min(capacity, max_memory) - reserve."""
     most, free = _size("max_memory", max_memory), _size("reserve", reserve) or 0.0
     capacity = system.accelerator.memory[0].capacity
     usable = min(capacity, capacity if most is None else most) - free

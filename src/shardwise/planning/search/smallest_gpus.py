@@ -81,11 +81,6 @@ def smallest_gpus(
         Try larger numbers only; by default larger than those of the space.
     most
         Largest number to try.
-
-    Raises
-    ------
-    InputError
-        If a value is missing that nothing implies.
     """
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)

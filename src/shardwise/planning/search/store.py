@@ -80,13 +80,7 @@ class Store:
     _lock: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Begin, or continue where the same search was interrupted.
-
-        Raises
-        ------
-        InputError
-            If the folder cannot be written, or holds parts of another search.
-        """
+        """Begin, or continue where the same search was interrupted."""
         try:
             self.folder.mkdir(exist_ok=True)
             self._lock = _locked(self.folder / _LOCK)

@@ -230,11 +230,6 @@ def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[type[Exception], 
     """Yield the number of workers, and the exceptions that mean one of them died.
 
     The cluster is the one that Ray is connected to, that RAY_ADDRESS names, or a new local one.
-
-    Raises
-    ------
-    InputError
-        If there is no such cluster, it is too small, or has no shardwise.
     """
     import ray  # noqa: PLC0415 - heavy; only where requested
     from ray.util.joblib import register_ray  # noqa: PLC0415
@@ -294,11 +289,6 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int, int]]:
 
     The client is the default one, one of the scheduler that Dask's settings name, or one of a new
     local cluster.
-
-    Raises
-    ------
-    InputError
-        If there is no such scheduler, or it has too few workers, or one without shardwise.
     """
     import dask  # noqa: PLC0415 - heavy; only where requested
     import distributed  # noqa: PLC0415

@@ -105,13 +105,7 @@ class VariedAxis:
 
 
 def varied_axes(vary: object, systems: Sequence[System]) -> tuple[VariedAxis, ...]:
-    """Read the axes of a sweep.
-
-    Raises
-    ------
-    InputError
-        If a name is not known, or a value cannot be read.
-    """
+    """Read the axes of a sweep."""
     if not isinstance(vary, Mapping) or not all(isinstance(name, str) for name in vary):
         problem = "must be values by name, as in {'nvlink.bandwidth': '1x,2x'}"
         raise InputError(Fault(source="vary", value=vary, has_value=True, problem=problem))
@@ -121,13 +115,7 @@ def varied_axes(vary: object, systems: Sequence[System]) -> tuple[VariedAxis, ..
 
 
 def check_values(axes: Sequence[VariedAxis], model: Model, systems: Sequence[System]) -> None:
-    """Refuse values that the model, or one of the systems, cannot have.
-
-    Raises
-    ------
-    InputError
-        For the first of them.
-    """
+    """Refuse values that the model, or one of the systems, cannot have."""
     for axis in axes:
         for position in range(len(axis.values)):
             if axis.kind == "model":

@@ -11,13 +11,7 @@ _KINDS = ("figure", "structure")
 
 
 def edited(system: System, changes: Mapping[str, str]) -> System:
-    """Return a system with other figures.
-
-    Raises
-    ------
-    InputError
-        If the system has no such figure, or it may not have such a value.
-    """
+    """Return a system with other figures."""
     for axis in varied_axes(dict(changes), [system]) if changes else ():
         if axis.kind not in _KINDS:
             raise InputError.of(axis.name, changes.get(axis.name), "is no figure of a system")

@@ -119,13 +119,7 @@ def influencing_figures(system: System) -> tuple[Figure, ...]:
 
 
 def figures_named(system: System, name: str) -> Figure:
-    """Return the figures of a name, or of several joined by `+`.
-
-    Raises
-    ------
-    InputError
-        If the system has no figure of that name.
-    """
+    """Return the figures of a name, or of several joined by `+`."""
     known = figure_names(system)
     parts = [canonical(part) for part in name.split("+")]
     for part in parts:

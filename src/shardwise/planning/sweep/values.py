@@ -40,11 +40,6 @@ def parse_values(name: str, values: object, unit: str | None) -> tuple[AxisValue
         Text, numbers in the internal unit, or a list of these.
     unit
         A key of `units.UNITS`, or None for counts and shares.
-
-    Raises
-    ------
-    InputError
-        If one cannot be read.
     """
     found: list[AxisValue] = []
     for item in _items(values):

@@ -37,11 +37,6 @@ def cluster_front(found: ClusterChoice) -> Figure:
 
     Colors are systems, labels numbers of accelerators; larger rings are the two answers. Options
     without a price are named below the title.
-
-    Raises
-    ------
-    InputError
-        If no option has a price.
     """
     plotly()
     priced = [n for n, one in enumerate(found.options) if _is_priced(one)]

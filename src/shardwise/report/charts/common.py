@@ -244,13 +244,7 @@ def check_chart_file(path: str | Path) -> None:
 
 
 def write(figure: Figure, path: str | Path) -> None:
-    """Write one figure: .html with all that it needs, .json as plotly reads it back, or an image.
-
-    Raises
-    ------
-    InputError
-        If charts cannot be written to the file: see `check_chart_file`.
-    """
+    """Write one figure: .html with all that it needs, .json for plotly, or an image."""
     check_chart_file(path)
     suffix = Path(path).suffix.lower()
     if suffix == ".json":

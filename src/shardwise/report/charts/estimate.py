@@ -11,7 +11,6 @@ from shardwise.report.charts.common import (
     MEMORY_COLORS,
     TIME_COLORS,
     Figure,
-    Trace,
     component_bar,
     expected_mark,
     plotly,
@@ -55,7 +54,18 @@ def time_bars(result: Estimate) -> Figure:
     hidden = {PART_NAMES[key]: value for key, value in moved.items() if value > 0}
     if hidden:
         colors = [TIME_COLORS[key] for key, value in moved.items() if value > 0]
-        figure.add_trace(_hidden_bars(hidden, colors))
+        figure.add_trace(
+            plotly().Bar(
+                x=list(hidden.values()),
+                y=list(hidden),
+                orientation="h",
+                marker={"color": colors, "opacity": 0.45, "pattern": {"shape": "/"}},
+                customdata=[seconds(value) for value in hidden.values()],
+                hovertemplate="%{y}: %{customdata} hidden behind compute<extra></extra>",
+                name=_HIDDEN,
+                showlegend=True,
+            )
+        )
     texts = {part.name: (part.value, seconds(part.value)) for part in parts}
     for name, value in hidden.items():
         exposed, text = texts.get(name, (0.0, "none exposed"))
@@ -70,20 +80,6 @@ def time_bars(result: Estimate) -> Figure:
         most = ends[1]
     axis = ("time of a step [s]", max(most, *(end for end, _ in texts.values())))
     return _ranked(figure, "Where the step goes", subtitle, len(texts) + 1, axis)
-
-
-def _hidden_bars(hidden: Mapping[str, float], colors: Sequence[str]) -> Trace:
-    """Communication that does not lengthen the step, by row."""
-    return plotly().Bar(
-        x=list(hidden.values()),
-        y=list(hidden),
-        orientation="h",
-        marker={"color": colors, "opacity": 0.45, "pattern": {"shape": "/"}},
-        customdata=[seconds(value) for value in hidden.values()],
-        hovertemplate="%{y}: %{customdata} hidden behind compute<extra></extra>",
-        name=_HIDDEN,
-        showlegend=True,
-    )
 
 
 def memory_bars(result: Estimate) -> Figure:

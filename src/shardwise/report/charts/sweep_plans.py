@@ -241,7 +241,7 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     if against not in FRONT_AXES:
         raise missing(f"a front against {against}", f"allowed: {', '.join(FRONT_AXES)}")
     axis = FRONT_AXES[against]
-    found = _feasible(result)
+    found = [(p, plan) for p in result.points if (plan := best_of(p)) is not None]
     if not found:
         raise missing("a feasible point", "give it more memory or more GPUs")
     if against == "cost" and any(plan.usd_per_billion_tokens is None for _, plan in found):
@@ -296,10 +296,6 @@ def _whiskers(plans: Sequence[PointPlan], measure: Measure, number: int) -> dict
     times = [measure.value(plan) for plan in plans]
     bars = whiskers(times, list(map(range_of, plans, times)), LINES[number % len(LINES)])
     return bars | {"thickness": 0.8, "width": 3}
-
-
-def _feasible(result: SweepResult) -> list[tuple[SweepPoint, PointPlan]]:
-    return [(p, plan) for p in result.points if (plan := best_of(p)) is not None]
 
 
 def _scale(update: Callable[..., object], title: str, values: Sequence[float]) -> None:

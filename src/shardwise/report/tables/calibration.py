@@ -6,7 +6,6 @@ from shardwise.report.console import plain_table, seconds, show
 from shardwise.validate.calibrate.fit import Calibration, Errors
 from shardwise.validate.calibrate.from_runs import Calibrated
 from shardwise.validate.kernels import KernelScores
-from shardwise.validate.measured.statistics import Summary
 from shardwise.validate.scores import Score
 
 _REGIONS = {
@@ -89,7 +88,10 @@ def print_calibrated(found: Calibrated) -> None:
         after = (seconds(run.after_s), _signed(run.error_after))
         table.add_row(run.name, seconds(run.measured_s), *before, *after)
     table.add_section()
-    for name, values in _summaries(found.before, found.after).items():
+    for name, values in {
+        "mean size": (f"{100 * found.before.mape:.1f} %", f"{100 * found.after.mape:.1f} %"),
+        "bias": (_signed(found.before.bias), _signed(found.after.bias)),
+    }.items():
         table.add_row(name, "", "", values[0], "", values[1])
     show(table)
     if found.unusable:
@@ -97,13 +99,6 @@ def print_calibrated(found: Calibrated) -> None:
         for one in found.unusable:
             others.add_row(one.name, one.reason)
         show(others)
-
-
-def _summaries(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
-    return {
-        "mean size": (f"{100 * before.mape:.1f} %", f"{100 * after.mape:.1f} %"),
-        "bias": (_signed(before.bias), _signed(after.bias)),
-    }
 
 
 def _percent(share: float) -> str:

@@ -57,7 +57,7 @@ def print_comparison(found: Comparison) -> None:
             show(_change(change, found.per))
         else:
             show(f"{change_words(change, found.per)}, in every part\n")
-    show(_closing(found), style="dim")
+    show("\n".join([*best_words(found), *_alike_words(found), *found.notes]), style="dim")
 
 
 def _letters(found: Comparison) -> list[str]:
@@ -207,7 +207,7 @@ def _change(change: Change, per: str) -> Table:
             "-" if part.share is None else signed(part.share),
             signed(part.delta_s / change.before_s),
             _bears(part),
-            style=_style(part.delta_s),
+            style=(None if not part.delta_s else "red" if part.delta_s > 0 else "green"),
         )
     table.add_section()
     table.add_row(
@@ -225,10 +225,6 @@ def _change(change: Change, per: str) -> Table:
 
 def _delta(delta_s: float) -> str:
     return "-" if not delta_s else ("+" if delta_s > 0 else "") + seconds(delta_s)
-
-
-def _style(delta_s: float) -> str | None:
-    return None if not delta_s else "red" if delta_s > 0 else "green"
 
 
 def _bears(part: PartChange) -> str:
@@ -251,10 +247,6 @@ def best_words(found: Comparison) -> list[str]:
             by.setdefault(name, []).append(BEST_BY[measure])
     lines = [f"best by {', '.join(measures)}: {name}" for name, measures in by.items()]
     return lines or ["none fits"]
-
-
-def _closing(found: Comparison) -> str:
-    return "\n".join([*best_words(found), *_alike_words(found), *found.notes])
 
 
 def _alike_words(found: Comparison) -> list[str]:

@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.results import Change, Explanation, Loss
+from shardwise.planning.search.results import Explanation, Loss
 from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import in_brief, word
@@ -110,12 +110,8 @@ def _changes(found: Explanation) -> Table:
             continue
         table.add_row(
             str(change.changes),
-            _effect(change),
+            ", ".join(f"{field.field} {word(field.value)}" for field in change.fields),
             seconds(change.plan.step_time_s),
             readable(change.plan.memory_reserved_bytes, "bytes"),
         )
     return table
-
-
-def _effect(change: Change) -> str:
-    return ", ".join(f"{field.field} {word(field.value)}" for field in change.fields)

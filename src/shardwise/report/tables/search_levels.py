@@ -38,7 +38,8 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
     axes = [
         axis
         for axis in _LEVEL_AXES
-        if axis in _ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
+        if axis in _ALWAYS_SHOWN
+        or any(any(part != "1" for part in one.levels[axis].split("x")) for one in found)
     ]
     common = _common_options(found)
     same = in_common([one.plan.strategy for one in found])
@@ -103,8 +104,3 @@ def _level_options(strategy: Mapping[str, object]) -> list[str]:
 def _defaults() -> Mapping[str, object]:
     """Defaults of all fields."""
     return FrozenDict(Strategy().to_dict())
-
-
-def _is_split(one: LevelsPlan, axis: str) -> bool:
-    """Whether an axis has several members."""
-    return any(part != "1" for part in one.levels[axis].split("x"))

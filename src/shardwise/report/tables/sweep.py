@@ -140,13 +140,9 @@ def _breakdown(result: SweepResult) -> Table:
             seconds(plan.step_time_s),
             *(seconds(plan.time_s[part]) for part in parts),
             percent(plan.mfu),
-            _held(plan),
+            (gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")),
         )
     return table
-
-
-def _held(plan: PointPlan) -> str:
-    return gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")
 
 
 def _below(result: SweepResult) -> list[str]:
