@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from shardwise.launchers.export import CannotExportError, Export, export
     from shardwise.launchers.launch import Launch, LaunchFile, NotUnderstood
     from shardwise.launchers.registry import read_launch
-    from shardwise.planning.cluster_choice import choose_cluster
-    from shardwise.planning.cluster_options import ClusterChoice
+    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
     from shardwise.planning.compare.run import compare
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
@@ -104,7 +103,7 @@ __all__ = [
 
 _HOME = {
     "CannotExportError": "launchers.export",
-    "ClusterChoice": "planning.cluster_options",
+    "ClusterChoice": "planning.cluster_choice",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
     "Diagnosis": "launchers.diagnose.results",

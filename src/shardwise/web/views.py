@@ -37,7 +37,7 @@ _MOST_PASSES = 100_000
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
     """Load model, system with its changed figures, and strategy of a question of the page."""
-    from shardwise.planning.sweep.edit import edited  # noqa: PLC0415 - slow to import
+    from shardwise.planning.sweep.axes import edited  # noqa: PLC0415 - slow to import
 
     system = edited(System.load(question["system"]), question.get("figures", {}))
     strategy = Strategy.validated(question["strategy"], source="strategy")

@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
+from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
+from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.placement import place
-from shardwise.planning.intervals import interval_factors, interval_fields
 from shardwise.planning.search.candidates import Candidates, Scale, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import dollars_per_token, top
@@ -38,6 +40,29 @@ from shardwise.planning.search.scan import Findings
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.variants import Lines, settings_of
 from shardwise.planning.training_time import TrainingRun, with_training
+
+
+def interval_factors(model: Model, system: System, table: Table) -> list[float | None]:
+    """Return the error range of each strategy: a measured time is within time / f and time x f.
+
+    None forward only. Where figures of a system vary, the range is that of the system as it is.
+    """
+    counted = count_parameters(model)
+    found: list[float | None] = []
+    for row in range(len(table)):
+        unmeasured = len(unmeasured_features(model, table.take(np.array([row]))))
+        strategy = table.strategy(row)
+        unit = interval_of(model, system, strategy, 1.0, counted, unmeasured=unmeasured)
+        found.append(None if unit is None else unit.high_s)
+    return found
+
+
+def interval_fields(time_s: float, factor: float | None) -> dict[str, float]:
+    """Return the fields of a plan that say its range: none without one."""
+    if factor is None:
+        return {}
+    return {"interval_low_s": time_s / factor, "interval_high_s": time_s * factor}
+
 
 LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
 """Fields that determine the levels; several of their values may give the same levels."""

@@ -42,10 +42,16 @@ from shardwise.errors import InputError
 from shardwise.estimator import rates
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.evaluate import MEMORY, NOT_SELECTED, SECOND_MEMORY, Evaluated, Timed
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
-from shardwise.planning.search.scan import Findings
+from shardwise.planning.search.scan import (
+    MEMORY,
+    NOT_SELECTED,
+    SECOND_MEMORY,
+    Evaluated,
+    Findings,
+    Timed,
+)
 
 if TYPE_CHECKING:
     import polars as pl

@@ -16,16 +16,13 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, LINE_FIELDS, Kind
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
-from shardwise.planning.search.bounded import timed_within
+from shardwise.planning.search.bounded import Limits, matching, timed_within
 from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import Evaluated
-from shardwise.planning.search.layout_keys import LAYOUT_PART, OPTION_PART
 from shardwise.planning.search.layouts import groups_without
-from shardwise.planning.search.limits import Limits, matching
 from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.ranking import OBJECTIVES, Ranked
-from shardwise.planning.search.scan import Findings, scan
+from shardwise.planning.search.ranking import LAYOUT_PART, OBJECTIVES, OPTION_PART, Ranked
+from shardwise.planning.search.scan import Evaluated, Findings, scan
 from shardwise.planning.search.workers import Workers
 
 VARIANT_SHARE = 0.005

@@ -17,14 +17,14 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
 from shardwise.engine.on_systems import OnSystems
 from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import (
+from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
+from shardwise.planning.search.scan import (
     Evaluated,
     Evaluator,
     MemoryEvaluator,
     broken_options,
     broken_reasons,
 )
-from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
 
 # Layouts x options, rows x systems, and layer costs x systems to evaluate at a time: their columns
 # stay in the cache, and memory stays bounded.

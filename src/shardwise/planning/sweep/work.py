@@ -17,18 +17,16 @@ from shardwise.config.system_columns import FigurePath, SystemColumns, with_figu
 from shardwise.errors import InputError
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.planning.search.candidates import Candidates, refusals
-from shardwise.planning.search.evaluate import MEMORY
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
-from shardwise.planning.search.scan import Findings, merged, scan
+from shardwise.planning.search.scan import MEMORY, Findings, merged, scan
 from shardwise.planning.search.space import Space
-from shardwise.planning.sweep.figures import Figure, influencing_figures
+from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
-from shardwise.planning.sweep.plans import plans_on
 from shardwise.planning.sweep.points import Group
 from shardwise.planning.sweep.results import Influence, PointPlan
-from shardwise.planning.sweep.sensitivity import changed_systems, influences
+from shardwise.planning.sweep.sensitivity import changed_systems, influences, plans_on
 
 Progress = Callable[[int, int], None]
 """Called with the candidates evaluated, and all candidates of the group."""

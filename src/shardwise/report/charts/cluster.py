@@ -5,7 +5,7 @@ from math import log10
 from pathlib import Path
 
 from shardwise.analysis.training_run.time import DAY_S
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.report.charts.common import (
     ACCENT,
     GREY,

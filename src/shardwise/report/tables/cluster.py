@@ -5,7 +5,7 @@ from rich.text import Text
 
 from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.report.console import count, gpu_count, percent, plain_table, show
 from shardwise.report.tables.strategy_line import briefly
 

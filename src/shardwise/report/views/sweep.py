@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
 from shardwise.report.charts.cluster import cluster_front
 from shardwise.report.charts.sweep import charts
