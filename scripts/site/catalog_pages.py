@@ -20,7 +20,7 @@ from shardwise.report.tables.catalog import (
     stack_row,
     system_row,
 )
-from shardwise.report.tables.figures import host_memory_lines
+from shardwise.report.tables.catalog import host_memory_lines
 from shardwise.report.tables.recipes import signed
 from tables import anchor, cell, page, table
 

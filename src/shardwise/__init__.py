@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardwise.launchers.launch import Launch, LaunchFile, NotUnderstood
     from shardwise.launchers.registry import read_launch
     from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
-    from shardwise.planning.compare.run import compare
+    from shardwise.planning.compare import compare
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -136,7 +136,7 @@ _HOME = {
     "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
-    "compare": "planning.compare.run",
+    "compare": "planning.compare",
     "convert": "predecessors.conversion",
     "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",

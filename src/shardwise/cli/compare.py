@@ -10,7 +10,7 @@ from shardwise.cli.launch import find_launch, launch_record
 from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, ReportOption, refuse_options
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
-from shardwise.planning.compare.run import compare
+from shardwise.planning.compare import compare
 
 
 @with_help(

@@ -19,7 +19,7 @@ from shardwise.report.breakdown_text import breakdown_text
 from shardwise.report.console import written
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.graph import NO_GRAPHVIZ, has_graphviz, write_graph
-from shardwise.report.tables.figures import explained_figures
+from shardwise.report.tables.catalog import explained_figures
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 _CHARTS = "charts.html"

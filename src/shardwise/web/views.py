@@ -265,7 +265,7 @@ def figures_view(system: str | Mapping[str, Any]) -> View:
 def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
     """Pinned plans next to each other; one that cannot run says why."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.planning.compare.run import compare  # noqa: PLC0415
+    from shardwise.planning.compare import compare  # noqa: PLC0415
     from shardwise.report.charts import compare as own  # noqa: PLC0415
 
     faults: list[str] = []

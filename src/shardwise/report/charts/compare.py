@@ -23,7 +23,7 @@ from shardwise.report.charts.common import (
     styled,
     write_page,
 )
-from shardwise.report.charts.estimate_parts import MEMORY_NAMES, NO_LIMIT
+from shardwise.report.charts.estimate import MEMORY_NAMES, NO_LIMIT
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES

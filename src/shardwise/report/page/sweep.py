@@ -6,8 +6,7 @@ from shardwise.config.base import Source
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
-from shardwise.report.charts.sweep import charts
-from shardwise.report.charts.sweep_maps import Marks
+from shardwise.report.charts.sweep import Marks, charts
 from shardwise.report.charts.sweep_points import best_of, point_name, sweep_words
 from shardwise.report.page.html import Lines
 from shardwise.report.page.printed import printed_blocks
