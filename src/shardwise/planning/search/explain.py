@@ -40,7 +40,7 @@ from shardwise.planning.search.layouts import LayerSplits, expert_degrees
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.plans import plans_of
 from shardwise.planning.search.progress import Progress, Reporter
-from shardwise.planning.search.query import SearchQuery, load_space
+from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked, best_of_each
 from shardwise.planning.search.results import (
     BrokenRule,
@@ -402,15 +402,9 @@ def explain(
     check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system).limited_on(limit_on)
     declared = load_space(space, fixed)
-    query = SearchQuery.of(
-        the_model,
-        the_system,
-        declared,
-        objective=objective,
-        max_memory=max_memory,
-        reserve=reserve,
-        top=1,
-    )
+    query = Question(
+        space=declared, objective=objective, max_memory=max_memory, reserve=reserve, top=1
+    ).on(the_model, the_system)
     user = UserStrategy.of(the_model, the_system, declared, strategy)
     searched = _with_scale_of(user, declared)
     candidates = Candidates.of(the_model, the_system, searched)

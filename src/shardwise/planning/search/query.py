@@ -1,8 +1,8 @@
-"""`SearchQuery`: the request of a search, read and checked."""
+"""`Question`: the request of a search, and `SearchQuery`: the same for a model and a system."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.config.model import Model
@@ -39,39 +39,6 @@ class SearchQuery:
     axes: tuple[str, ...] = ()
     """Fields; each combination of their values gets its best candidate."""
 
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        system: System,
-        space: Space,
-        *,
-        objective: str | None,
-        max_memory: float | str | None,
-        reserve: float | str,
-        top: int,
-        lines: bool = False,
-        front: str | None = None,
-        axes: Sequence[str] = (),
-    ) -> "SearchQuery":
-        """Read and check what a user requests."""
-        if objective is None:
-            sizes = (space.global_batch_size, space.seq_len)
-            differ = space.batch == "largest" or any(n is not None and len(n) > 1 for n in sizes)
-            objective = "tokens_per_s_per_gpu" if differ else "step_time"
-        query = cls(
-            model=model,
-            system=system,
-            capacity_bytes=usable_bytes(system, max_memory, reserve),
-            objective=objective,
-            top=top,
-            lines=lines,
-            front=front,
-            axes=_names(axes),
-        )
-        query._check()
-        return query
-
     def is_too_large(self, gpus: int) -> bool:
         """Whether the weights as usually trained are too large for all accelerators together.
 
@@ -79,7 +46,8 @@ class SearchQuery:
         """
         return _TRAINED_BYTES * count_parameters(self.model).total > gpus * self.capacity_bytes
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise an `InputError` if a value is not allowed."""
         check_objective(self.objective, "objective", tuple(OBJECTIVES), self.system)
         if self.front is not None:
             check_objective(self.front, "pareto", FRONTS, self.system)
@@ -94,6 +62,45 @@ class SearchQuery:
             if axes.count(axis) > 1:
                 problem = "is set twice"
                 raise InputError.of("axes", axis, problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a user requests of a search, on any model and system; fields as those of `search`."""
+
+    space: Space
+    objective: str | None = None
+    """By default the step time, or, where steps differ in tokens, the rate per GPU."""
+    max_memory: float | str | None = None
+    reserve: float | str = 0.0
+    top: int = 10
+    lines: bool = False
+    front: str | None = None
+    axes: Sequence[str] = ()
+
+    def at(self, fields: Mapping[str, object]) -> "Question":
+        """Return the question with some fields of the space fixed."""
+        return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
+
+    def on(self, model: Model, system: System) -> SearchQuery:
+        """Read and check the question for a model and a system."""
+        objective = self.objective
+        if objective is None:
+            sizes = (self.space.global_batch_size, self.space.seq_len)
+            differ = self.space.batch == "largest" or any(n and len(n) > 1 for n in sizes)
+            objective = "tokens_per_s_per_gpu" if differ else "step_time"
+        query = SearchQuery(
+            model=model,
+            system=system,
+            capacity_bytes=usable_bytes(system, self.max_memory, self.reserve),
+            objective=objective,
+            top=self.top,
+            lines=self.lines,
+            front=self.front,
+            axes=_names(self.axes),
+        )
+        query.check()
+        return query
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:

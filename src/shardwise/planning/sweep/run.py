@@ -17,13 +17,13 @@ from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.launchers.exportable import exportable_sweep, space_for
 from shardwise.launchers.registry import launcher_of
 from shardwise.planning.search.keywords import SpaceKeywords
-from shardwise.planning.search.query import load_space
+from shardwise.planning.search.query import Question, load_space
 from shardwise.planning.search.run import ReferenceOptions
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
-from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
+from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, Work
 from shardwise.predecessors.search import reference_sweep, refuse_ours
 
 Progress = Callable[[float, int], None]
@@ -182,17 +182,13 @@ def sweep(
     target = None if launcher is None else launcher_of(launcher)
     if strategy is None:
         varied = {axis.name for axis in axes}
-        question = {n: v for n, v in inputs.question().items() if n not in varied}
-        declared = load_space(space, fixed, question)
+        own = {n: v for n, v in inputs.question().items() if n not in varied}
+        declared = load_space(space, fixed, own)
         declared = declared if target is None else space_for(target, declared)
-        query = SweepQuery(
-            space=declared,
-            objective=objective,
-            top=top,
-            max_memory=max_memory,
-            reserve=reserve,
+        question = Question(
+            space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
-        work = SearchWork(query, sensitivity=sensitivity, reoptimize=again)
+        work = SearchWork(question, sensitivity=sensitivity, reoptimize=again)
     else:
         options = {"space": space, "objective": objective, "launcher": launcher}
         _refuse_search_options(**options, reoptimize=reoptimize or None)

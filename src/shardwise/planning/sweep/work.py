@@ -18,10 +18,9 @@ from shardwise.errors import InputError
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.pieces import PIECE_ROWS
-from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.query import Question, SearchQuery
 from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import MEMORY, Findings, merged, scan
-from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
 from shardwise.planning.sweep.points import Group
@@ -36,33 +35,6 @@ _DP_FOLLOWS = ("gpus", "tp", "pp", "cp")
 _REASONS_SHOWN = 3
 _TIMELESS = ("capacity", "reserved", "usd_per_accelerator_hour", "board_power", "power")
 """Figures that no time depends on, by the last word of their path."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepQuery:
-    """The search at every point of a sweep."""
-
-    space: Space
-    objective: str | None
-    top: int
-    max_memory: float | str | None
-    reserve: float | str
-
-    def at(self, fields: Mapping[str, object]) -> "SweepQuery":
-        """Return the query with some fields of the space fixed."""
-        return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
-
-    def on(self, model: Model, system: System) -> SearchQuery:
-        """Return the query of a search on one system."""
-        return SearchQuery.of(
-            model,
-            system,
-            self.space,
-            objective=self.objective,
-            max_memory=self.max_memory,
-            reserve=self.reserve,
-            top=self.top,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +60,7 @@ class Work(Protocol):
 class SearchWork:
     """Searches the space at every point, for all points of a group together."""
 
-    def __init__(self, query: SweepQuery, *, sensitivity: bool, reoptimize: bool) -> None:
+    def __init__(self, query: Question, *, sensitivity: bool, reoptimize: bool) -> None:
         self._query, self._sensitivity, self._reoptimize = query, sensitivity, reoptimize
         self.candidates, self.objective = 0, "step_time"
 
@@ -137,7 +109,7 @@ def _why_none(reasons: Counter[str]) -> str:
 
 def _within_limits(
     group: Group,
-    query: SweepQuery,
+    query: Question,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
     needed_bytes: Sequence[float],
@@ -172,7 +144,7 @@ class _Changed:
 
 def _reoptimized(
     group: Group,
-    query: SweepQuery,
+    query: Question,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
     now: Floats,
@@ -251,14 +223,14 @@ def _changes(
                 yield _Changed(row=row, figure=one.figure, better=False, factor=one.worse_factor)
 
 
-def _has_several_types(query: SweepQuery, system: System) -> bool:
+def _has_several_types(query: Question, system: System) -> bool:
     """Whether the space has several types of numbers."""
     return any(
         len(query.space.values(field, system) or ()) > 1 for field in ("dtype", "quantization")
     )
 
 
-def _usable_bytes(model: Model, query: SweepQuery, systems: SystemColumns, position: int) -> float:
+def _usable_bytes(model: Model, query: Question, systems: SystemColumns, position: int) -> float:
     """Usable memory of a system [byte]; 0 where it has less than is to stay free."""
     try:
         return query.on(model, _system_at(systems, position)).capacity_bytes
@@ -325,7 +297,7 @@ class _SearchedSystems:
 
 
 def _search_on_each(
-    model: Model, base: System, systems: SystemColumns, query: SweepQuery, progress: Progress
+    model: Model, base: System, systems: SystemColumns, query: Question, progress: Progress
 ) -> _SearchedSystems:
     """Find the best strategies of a space on each of several systems of the structure of `base`."""
     queries = [query.on(model, _system_at(systems, n)) for n in range(len(systems))]
