@@ -28,7 +28,7 @@ from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import load_space
-from shardwise.planning.search.results import Plan, SearchResult
+from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
 from shardwise.planning.search.run import search
 from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
@@ -432,38 +432,30 @@ def _progress(
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """What a search found with one number of accelerators and one batch."""
-
-    gpus: int
-    global_batch_size: int
-    candidates: int
-    """Strategies of the space."""
-    feasible: int
-    rejected: Mapping[str, int]
-    best: Mapping[str, Any] | None
-    """Fields of the best strategy."""
-
-
-def _sizes(space: Space, found: SearchResult) -> list[_Size]:
+def _sizes(space: Space, found: SearchResult) -> list[ScaleResult]:
     """What a search found at each number of accelerators and batch, in the order of the space."""
     gpus, batches = space.gpus, space.global_batch_size
     assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
     assert isinstance(batches, tuple)  # noqa: S101
-    if not found.scales:
-        best = found.best[0].strategy if found.best else None
-        return [_Size(gpus[0], batches[0], found.candidates, found.feasible, found.rejected, best)]
     known = {(scale.gpus, scale.global_batch_size): scale for scale in found.scales}
-    sizes = []
-    for number, batch in product(gpus, batches):
-        scale = known.get((number, batch))
-        if scale is None:
-            sizes.append(_Size(number, batch, 0, 0, {}, None))
-            continue
-        best = None if scale.best is None else scale.best.strategy
-        sizes.append(_Size(number, batch, scale.candidates, scale.feasible, scale.rejected, best))
-    return sizes
+    nothing = ScaleResult(
+        gpus=gpus[0],
+        global_batch_size=batches[0],
+        candidates=0,
+        feasible=0,
+        best=None,
+        speedup=None,
+        efficiency=None,
+    )
+    if not known:
+        counts = {name: getattr(found, name) for name in ("candidates", "feasible", "rejected")}
+        best = Plan.of(found.best[0], None) if found.best else None
+        return [nothing.model_copy(update=counts | {"best": best})]
+    return [
+        known.get((number, batch))
+        or nothing.model_copy(update={"gpus": number, "global_batch_size": batch})
+        for number, batch in product(gpus, batches)
+    ]
 
 
 def _options(
@@ -479,23 +471,12 @@ def _options(
         answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
         answer["problem"] = _why_none(size) if size.best is None else None
         if size.best is not None:
-            best = with_training(estimate(model, system, size.best), system, run)
+            best = with_training(estimate(model, system, size.best.strategy), system, run)
             assert best.whole_run is not None  # noqa: S101 - set by `with_training`
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
             answer["usd"] = best.whole_run.effective_usd if ends else None
-            answer["plan"], answer["run"] = (
-                Plan(
-                    strategy=best.strategy,
-                    step_time_s=best.step_time_s,
-                    tokens_per_s=best.tokens_per_s,
-                    tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
-                    mfu=best.mfu,
-                    memory_reserved_bytes=best.memory_bytes.reserved,
-                    usd_per_billion_tokens=best.cost.usd_per_billion_tokens,
-                ),
-                best.whole_run,
-            )
+            answer["plan"], answer["run"] = Plan.of(best, None), best.whole_run
             answer["software"] = best.software
             answer["problem"] = None if ends else _NEVER
         options.append(
@@ -515,7 +496,7 @@ def _options(
     return options
 
 
-def _why_none(size: _Size) -> str:
+def _why_none(size: ScaleResult) -> str:
     """Why nothing is feasible with a number of accelerators and a batch."""
     reasons = Counter(size.rejected)
     split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"

@@ -23,7 +23,7 @@ from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
-from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, Work
+from shardwise.planning.sweep.work import FixedWork, SearchWork, Work
 from shardwise.predecessors.search import reference_sweep, refuse_ours
 
 Progress = Callable[[float, int], None]
@@ -198,7 +198,7 @@ def sweep(
         }
         work = FixedWork(fields, [axis.name for axis in axes], sensitivity=sensitivity)
     grid = Grid.of(the_model, systems, axes, together=together)
-    outcomes, complete = _outcomes(grid, work, progress)
+    points, complete = _found(grid, work, progress)
     result = SweepResult(
         model=the_model.name,
         systems=tuple(one.name for one in systems),
@@ -208,19 +208,7 @@ def sweep(
         space=None if declared is None else declared.model_dump(mode="json", exclude_unset=True),
         objective=work.objective,
         reoptimised=again,
-        points=tuple(
-            SweepPoint(
-                system=point.name,
-                at=point.at,
-                values=dict(point.values),
-                best=outcome.best,
-                rejected=dict(outcome.rejected),
-                problem=outcome.problem,
-                sensitivity=outcome.sensitivity,
-            )
-            for point, outcome in zip(grid.points, outcomes, strict=True)
-            if outcome is not None
-        ),
+        points=points,
         assumed=grid.assumed,
         candidates=work.candidates,
         elapsed_s=time.perf_counter() - started,
@@ -237,29 +225,26 @@ def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
     return reoptimize if old is None else old
 
 
-def _outcomes(
+def _found(
     grid: Grid, work: Work, progress: Progress | None
-) -> tuple[list[Outcome | None], bool]:
-    """What is found at every point, None where interrupted; and whether it is complete."""
-    found: list[Outcome | None] = [None] * len(grid.points)
-    groups = list(grid.groups())
-    done = 0
+) -> tuple[tuple[SweepPoint, ...], bool]:
+    """What is found at the points, in their order, and whether it is complete."""
+    found: dict[int, SweepPoint] = {}
+    done, complete = 0, True
 
     def report(evaluated: int, total: int) -> None:
         if progress is not None:
-            progress(done + evaluated / max(total, 1) * len(group.positions), len(found))
+            share = evaluated / max(total, 1)
+            progress(done + share * len(group.positions), len(grid.points))
 
     try:
-        for group in groups:
-            for position, outcome in zip(
-                group.positions.tolist(), work.on(group, report), strict=True
-            ):
-                found[position] = outcome
+        for group in list(grid.groups()):
+            found |= zip(group.positions.tolist(), work.on(group, report), strict=True)
             done += len(group.positions)
             report(0, 1)
     except KeyboardInterrupt:
-        return found, False
-    return found, True
+        complete = False
+    return tuple(found[position] for position in sorted(found)), complete
 
 
 def _check(

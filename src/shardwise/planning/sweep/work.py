@@ -24,7 +24,7 @@ from shardwise.planning.search.scan import MEMORY, Findings, merged, scan
 from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
 from shardwise.planning.sweep.points import Group
-from shardwise.planning.sweep.results import Influence, PointPlan
+from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint
 from shardwise.planning.sweep.sensitivity import changed_systems, influences, plans_on
 
 Progress = Callable[[int, int], None]
@@ -37,23 +37,13 @@ _TIMELESS = ("capacity", "reserved", "usd_per_accelerator_hour", "board_power", 
 """Figures that no time depends on, by the last word of their path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What was found at one point."""
-
-    best: tuple[PointPlan, ...]
-    rejected: Mapping[str, int]
-    problem: str | None
-    sensitivity: tuple[Influence, ...] = ()
-
-
 class Work(Protocol):
     """Finds the strategies of groups of points."""
 
     candidates: int
     objective: str
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
 
 
@@ -64,7 +54,7 @@ class SearchWork:
         self._query, self._sensitivity, self._reoptimize = query, sensitivity, reoptimize
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
         query = self._query.at(group.fields)
         found = _search_on_each(group.model, group.base, group.systems, query, progress)
@@ -89,13 +79,15 @@ class SearchWork:
                     answers = _reoptimized(group, query, on, answers, now, progress)
                 sensitivity = dict(zip(on.tolist(), answers, strict=True))
         return [
-            Outcome(
+            point.found(
                 best=tuple(plans[ends[position] : ends[position + 1]]),
                 rejected=dict(reasons.most_common()),
                 problem=None if counts[position] else _why_none(reasons),
                 sensitivity=sensitivity.get(position, ()),
             )
-            for position, reasons in enumerate(found.rejected)
+            for position, (point, reasons) in enumerate(
+                zip(group.points, found.rejected, strict=True)
+            )
         ]
 
 
@@ -256,7 +248,7 @@ class FixedWork:
             self._fields.pop("dp", None)
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
         count = len(group.systems)
         progress(0, count)
@@ -269,7 +261,7 @@ class FixedWork:
             faults = list(error.faults)
         if faults:
             problem = "; ".join(str(fault).removeprefix("strategy: ") for fault in faults)
-            return [Outcome(best=(), rejected={}, problem=problem)] * count
+            return [point.found(best=(), rejected={}, problem=problem) for point in group.points]
         each = np.arange(count)
         table = table.take(np.zeros(count, dtype=np.int64))
         plans = plans_on(group.model, group.base, group.systems, table, each)
@@ -277,8 +269,8 @@ class FixedWork:
         if self._sensitivity:
             answers = influences(group.model, group.base, group.systems, table, each)
         return [
-            Outcome(best=(plan,), rejected={}, problem=None, sensitivity=answer)
-            for plan, answer in zip(plans, answers, strict=True)
+            point.found(best=(plan,), rejected={}, problem=None, sensitivity=answer)
+            for point, plan, answer in zip(group.points, plans, answers, strict=True)
         ]
 
 

@@ -39,7 +39,6 @@ from shardwise.report.charts.plans import (
     degrees,
     hover_text,
     ordered_values,
-    plan_of,
     range_of,
     rounded,
     search_words,
@@ -201,7 +200,7 @@ def best_time(result: SearchResult) -> Figure:
         if any(times):
             name = COMPONENT_NAMES.get(component, component)
             figure.add_trace(_best_bars(result, name, TIME_COLORS[component], times, "s"))
-    plans = [plan_of(estimate) for estimate in result.best]
+    plans = [Plan.of(e, e.interval) for e in result.best]
     totals = [plan.step_time_s for plan in plans]
     figure.add_trace(expected_mark(totals, [plan.interval_s for plan in plans], _ranks(result)))
     return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
@@ -242,7 +241,7 @@ def _best_bars(
         _ranks(result),
         text=[f"{name} {rounded(value)} {unit}" for value in values],
         textposition="none",
-        customdata=[hover_text(plan_of(e), result.capacity_bytes) for e in result.best],
+        customdata=[hover_text(Plan.of(e, e.interval), result.capacity_bytes) for e in result.best],
         hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
     )
 
