@@ -160,15 +160,7 @@ _MOST_FIGURES = 1000
 _NO_LIMIT = 2.0**50
 _THOUSAND, _GIGA, _TERA = 1e3, 1e9, 1e12
 MODEL_HEADS = (
-    "model",
-    "parameters",
-    "layers",
-    "hidden",
-    "heads",
-    "kv heads",
-    "ffn",
-    "vocab",
-    "sequence",
+    *("model", "parameters", "layers", "hidden", "heads", "kv heads", "ffn", "vocab", "sequence"),
 )
 SYSTEM_HEADS = (
     *("system", "bf16 TFLOP/s", "fp16 TFLOP/s", "fp8 TFLOP/s", "memory GiB", "memory GB/s"),

@@ -98,14 +98,11 @@ def who_runs(found: Comparison) -> str:
 def _asked(found: Comparison) -> Table:
     names = [one.name for one in found.scenarios]
     table = plain_table(
-        "inputs that differ",
-        *names,
-        _WHAT,
-        left=1,
+        *("inputs that differ", *names, _WHAT),
+        texts=(_WHAT,),
         optional=(_WHAT, *reversed(names[2:])),
         wraps=(_WHAT, *names),
     )
-    table.columns[-1].justify = "left"
     for one in found.asked:
         table.add_row(one.field.replace("_", " "), *_values(one), one.words)
     return table
@@ -186,18 +183,12 @@ def change_words(change: Change, per: str) -> str:
 
 def _change(change: Change, per: str) -> Table:
     table = plain_table(
-        "part",
-        change.against,
-        change.name,
-        "change",
-        "of the term",
-        "of the total",
-        _BEARS,
+        *("part", change.against, change.name, "change", "of the term", "of the total", _BEARS),
+        texts=(_BEARS,),
         title=f"\n{change_words(change, per)}",
         optional=("of the term", "of the total", change.against),
         wraps=(_BEARS,),
     )
-    table.columns[-1].justify = "left"
     for part in change.parts:
         table.add_row(
             PART_NAMES[part.part],
@@ -211,13 +202,8 @@ def _change(change: Change, per: str) -> Table:
         )
     table.add_section()
     table.add_row(
-        "total",
-        seconds(change.before_s),
-        seconds(change.after_s),
-        _delta(change.delta_s),
-        signed(change.share),
-        signed(change.share),
-        "",
+        *("total", seconds(change.before_s), seconds(change.after_s), _delta(change.delta_s)),
+        *(signed(change.share), signed(change.share), ""),
         style="bold",
     )
     return table

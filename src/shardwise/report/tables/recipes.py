@@ -17,14 +17,8 @@ _HEADS = ("tp", "pp", "vpp", "cp", "ep", "mbs")
 def print_recipes(recipes: Sequence[RecipeEstimate]) -> None:
     """Print one line per recipe: layout, measured and estimated speed, error of the step time."""
     table = plain_table(
-        "recipe",
-        "stack",
-        *_HEADS,
-        "batch",
-        "measured\ntok/s/GPU",
-        "estimated\ntok/s/GPU",
-        "step error",
-        "memory GiB",
+        *("recipe", "stack", *_HEADS, "batch", "measured\ntok/s/GPU", "estimated\ntok/s/GPU"),
+        *("step error", "memory GiB"),
         left=2,
         optional=("stack", "batch", "memory GiB", "mbs", "cp", "vpp"),
     )

@@ -24,7 +24,7 @@ from shardwise.planning.search.results import (
     Ties,
     TrainingRuns,
 )
-from shardwise.report.console import count, gib, percent, plain_table, seconds, show
+from shardwise.report.console import count, gib, percent, plain_table, seconds, show, table_of
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
     FOLLOWS,
@@ -77,8 +77,9 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
     )
     figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
     optional = ("vpp", "memory GiB", "MFU")
-    table = plain_table("", *heads, *figures, left=0, optional=optional, wraps=("with",))
-    table.columns[-1].justify = "left"
+    table = plain_table(
+        *("", *heads, *figures), left=0, texts=("with",), optional=optional, wraps=("with",)
+    )
     for rank, one in enumerate(found, start=1):
         plan, strategy = one.plan, one.plan.strategy
         table.add_row(
@@ -194,6 +195,7 @@ def _table(
         *("", *heads, *shown),
         left=0,
         optional=[head for head in _OPTIONAL if head in shown],
+        texts=("recompute", "strategy"),
         wraps=("recompute", "strategy"),
         notes={
             **({} if alike is None else {"": _ties_note(result, alike)}),
@@ -201,9 +203,6 @@ def _table(
         },
         otherwise=otherwise,
     )
-    for column in table.columns:
-        if column.header in ("recompute", "strategy"):
-            column.justify = "left"
     for place in _listed(alike, len(result.best)):
         tied = alike is not None and place < alike.plans
         rank = f"~{place + 1}" if tied else str(place + 1)
@@ -450,9 +449,14 @@ def _plain_value(value: object) -> str:
 def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
     """The best of each number of GPUs, and what all of them have in common."""
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
-    more: dict[str, Any] = {"optional": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
-    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
-    table.columns[-1].justify = "left"
+    table = plain_table(
+        *("GPUs", "batch", *heads),
+        left=0,
+        texts=("best",),
+        title="By scale",
+        optional=("per GPU", "efficiency", "tokens/s"),
+        wraps=("best",),
+    )
     lines, common = briefly([one.best.strategy for one in scales if one.best is not None])
     words = iter(lines)
     for scale in scales:
@@ -477,22 +481,29 @@ def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
 
 def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
     title = f"Pareto front: time and {against}, {len(plans)} strategies"
-    heads = ("memory GiB", "GPUs", "step time", "$/B tokens", "strategy")
-    table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
-    table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
     unnamed = _unnamed([plan.strategy for plan in plans])
     plans = [plan for i, plan in enumerate(plans) if i % step == 0 or i == len(plans) - 1]
     lines, common = briefly([plan.strategy for plan in plans])
-    for line, plan in zip(lines, plans, strict=True):
-        usd = plan.usd_per_billion_tokens
-        table.add_row(
-            gib(plan.memory_reserved_bytes),
-            f"{plan.strategy['gpus']:,}",
-            seconds(plan.step_time_s),
-            "-" if usd is None else f"{usd:,.0f}",
-            ", ".join([line, *_more(plan.strategy, unnamed)]),
-        )
+    words = iter(lines)
+    table = table_of(
+        plans,
+        {
+            "memory GiB": lambda plan: gib(plan.memory_reserved_bytes),
+            "GPUs": lambda plan: f"{plan.strategy['gpus']:,}",
+            "step time": lambda plan: seconds(plan.step_time_s),
+            "$/B tokens": lambda plan: (
+                "-"
+                if plan.usd_per_billion_tokens is None
+                else f"{plan.usd_per_billion_tokens:,.0f}"
+            ),
+            "strategy": lambda plan: ", ".join([next(words), *_more(plan.strategy, unnamed)]),
+        },
+        left=0,
+        texts=("strategy",),
+        title=title,
+        wraps=("strategy",),
+    )
     return table, common
 
 
@@ -513,8 +524,8 @@ def _cells(cells: Sequence[Cell]) -> Table:
     """Step time of the best of every cell, the first axis down, the second across."""
     down, *across = cells[0].values
     if len(across) != 1:
-        table = plain_table(*cells[0].values, "step time", "best", left=0, wraps=("best",))
-        table.columns[-1].justify = "left"
+        heads = (*cells[0].values, "step time", "best")
+        table = plain_table(*heads, left=0, texts=("best",), wraps=("best",))
         for cell in cells:
             words = [word(value) for value in cell.values.values()]
             table.add_row(*words, seconds(cell.plan.step_time_s), in_brief(cell.plan.strategy))
@@ -522,8 +533,8 @@ def _cells(cells: Sequence[Cell]) -> Table:
     rows = list(dict.fromkeys(cell.values[down] for cell in cells))
     columns = sorted({cell.values[across[0]] for cell in cells}, key=_order)
     times = {tuple(c.values.values()): seconds(c.plan.step_time_s) for c in cells}
-    heads = [f"{short(across[0])} {word(value)}" for value in columns]
-    table = plain_table("", *heads, title="Step time of the best of each")
+    named = [f"{short(across[0])} {word(value)}" for value in columns]
+    table = plain_table("", *named, title="Step time of the best of each")
     for row in rows:
         found = [times.get((row, column), "") for column in columns]
         table.add_row(f"{short(down)} {word(row)}", *found)
@@ -535,8 +546,8 @@ def _order(value: object) -> tuple[bool, object]:
 
 
 def _reasons(rejected: Mapping[str, int]) -> Table:
-    table = plain_table("rejected", "strategies", "because", wraps=("because",))
-    table.columns[-1].justify = "left"
+    heads = ("rejected", "strategies", "because")
+    table = plain_table(*heads, texts=("because",), wraps=("because",))
     for reason, number in rejected.items():
         table.add_row(reason, f"{number:,}", _REASONS.get(reason, ""))
     return table
@@ -595,14 +606,12 @@ def _runs_table(found: TrainingRuns) -> Table:
     if failing:
         heads += ["failures", "goodput", "effective days", "effective price"]
     table = plain_table(
-        "",
-        *heads,
-        "degrees",
+        *("", *heads, "degrees"),
         left=0,
+        texts=("degrees",),
         title=f"Time to train on {tokens} tokens, shortest first",
         optional=("GPU-hours", "failures", "batch", "price"),
     )
-    table.columns[-1].justify = "left"
     for rank, one in enumerate(found.runs, start=1):
         run = one.run
         row = [

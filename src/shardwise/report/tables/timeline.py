@@ -42,20 +42,12 @@ def _headline(record: dict[str, Any]) -> Text:
 
 def _ranks(record: dict[str, Any]) -> Table:
     table = plain_table(
-        "rank",
-        "holds",
-        "compute",
-        "communication",
-        "transfers",
-        "idle",
-        "idle share",
-        "peak [GiB]",
-        "at",
-        "in",
+        *("rank", "holds", "compute", "communication", "transfers", "idle", "idle share"),
+        *("peak [GiB]", "at", "in"),
         left=2,
+        texts=("in",),
         optional=("in", "at", "idle", "transfers", "communication"),
     )
-    table.columns[-1].justify = "left"
     for one in _shown(record["ranks"]):
         if one is None:
             table.add_row("...")
