@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from math import floor, log10
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config import files
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.report.charts.theme import (
     ACCENT,
@@ -28,6 +30,7 @@ from shardwise.report.charts.theme import (
     Figure,
     Trace,
 )
+from shardwise.report.console import GIB
 from shardwise.report.page.html import Chart, Page, page_html
 
 __all__ = [
@@ -49,13 +52,18 @@ __all__ = [
     "chart_error",
     "check_chart_file",
     "component_bar",
+    "dots",
     "expected_mark",
+    "limit_line",
     "log_axis",
     "log_axis_if_wide",
+    "memory_components",
     "plotly",
     "spans_much",
+    "steps",
     "styled",
     "subplots",
+    "time_components",
     "whiskers",
     "write",
     "write_page",
@@ -182,6 +190,51 @@ def component_bar(
         sides = {"x": list(values), "y": places, "orientation": "h"}
     marker = {"color": color, "line": {"color": PAPER, "width": 0.5}}
     return plotly().Bar(**sides, name=name, marker=marker, **words)
+
+
+def time_components(
+    times: Sequence[Mapping[str, float]], names: Mapping[str, str] = COMPONENT_NAMES
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield name, color and times of each component that takes any, in the order of a step."""
+    for part in TIME_PARTS:
+        if any(spent := [time[part] for time in times]):
+            yield names.get(part, part), TIME_COLORS[part], spent
+
+
+def memory_components(
+    memories: Sequence[Any], names: Mapping[str, str] = COMPONENT_NAMES
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield name, color and sizes [GiB] of each component of memories, the runtime last."""
+    every = [one if isinstance(one, Mapping) else vars(one) for one in memories]
+    for part in MEMORY_PARTS:
+        yield names.get(part, part), MEMORY_COLORS[part], [one[part] / GIB for one in every]
+    runtime = [(one["reserved"] - one["total"]) / GIB for one in every]
+    yield names.get("runtime", "runtime"), MEMORY_COLORS["runtime"], runtime
+
+
+def limit_line(figure: Figure, text: str, side: str, **at: float) -> None:
+    """Draw a line at a limit, at x or y, with a text at a side of it."""
+    line = {"color": ACCENT, "dash": "dash"}
+    draw = figure.add_vline if "x" in at else figure.add_hline
+    draw(**at, line=line, annotation_text=text, annotation_position=side)
+
+
+def dots(x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], **look: Any) -> Trace:
+    """Points, each with the text that is shown when the mouse rests on it."""
+    template = "%{customdata}<extra></extra>"
+    return plotly().Scatter(x=x, y=y, customdata=hover, hovertemplate=template, **look)
+
+
+def steps(points: Sequence[tuple[Any, Any]], name: str, **line: Any) -> Trace:
+    """A Pareto front: more of one figure buys nothing of the other until the next point."""
+    return plotly().Scatter(
+        x=[x for x, _ in points],
+        y=[y for _, y in points],
+        mode="lines",
+        line={**line, "shape": "hv", "width": 1.5},
+        hoverinfo="skip",
+        name=name,
+    )
 
 
 def whiskers(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from shardwise.analysis.results import Estimate, OperationEstimate, StageEstimate
 from shardwise.report.charts.common import (
-    ACCENT,
     BUTTONS,
     COMPONENT_NAMES,
     MEMORY_COLORS,
@@ -15,6 +14,8 @@ from shardwise.report.charts.common import (
     Figure,
     component_bar,
     expected_mark,
+    limit_line,
+    memory_components,
     plotly,
     styled,
     write_page,
@@ -252,12 +253,7 @@ def memory_bars(result: Estimate) -> Figure:
         figure.add_trace(expected_mark([most], [ends], [_STAGE]))
         most = max(most, ends[1])
     if memory.capacity < NO_LIMIT:
-        figure.add_vline(
-            x=memory.capacity / GIB,
-            line={"color": ACCENT, "dash": "dash"},
-            annotation_text="capacity",
-            annotation_position="top",
-        )
+        limit_line(figure, "capacity", "top", x=memory.capacity / GIB)
         most = max(most, memory.capacity / GIB)
     title = "Memory of the peak-memory stage"
     axis = "memory of a GPU [GiB]"
@@ -349,15 +345,7 @@ def memory_stages(result: Estimate) -> Figure:
     """Draw the memory of every stage as columns, with a line at the capacity."""
     figure = plotly().Figure()
     stages = [str(stage.stage) for stage in result.stages]
-    for component, color in MEMORY_COLORS.items():
-        if component == "free":
-            continue
-        sizes = [
-            (stage.reserved - stage.total if component == "runtime" else getattr(stage, component))
-            / GIB
-            for stage in result.stages
-        ]
-        name = MEMORY_NAMES.get(component, component)
+    for name, color, sizes in memory_components(result.stages, MEMORY_NAMES):
         figure.add_trace(
             component_bar(
                 name,
@@ -370,12 +358,7 @@ def memory_stages(result: Estimate) -> Figure:
             )
         )
     if result.memory_bytes.capacity < NO_LIMIT:
-        figure.add_hline(
-            y=result.memory_bytes.capacity / GIB,
-            line={"color": ACCENT, "dash": "dash"},
-            annotation_text="capacity",
-            annotation_position="top left",
-        )
+        limit_line(figure, "capacity", "top left", y=result.memory_bytes.capacity / GIB)
     title = "Memory by stage" if len(stages) > 1 else "Memory"
     styled(figure, title, _fit_words(result), height=470)
     figure.update_layout(

@@ -18,9 +18,11 @@ from shardwise.report.charts.common import (
     TIME_COLORS,
     VEIL,
     Figure,
+    dots,
     log_axis,
     plotly,
     spans_much,
+    steps,
     styled,
     whiskers,
     write_page,
@@ -134,13 +136,10 @@ def contour(
         if value is None
     ]
     figure.add_trace(
-        go.Scatter(
-            x=[x for x, _, _ in empty],
-            y=[y for _, y, _ in empty],
+        dots(
+            *([one[side] for one in empty] for side in range(3)),
             mode="markers",
             marker={"symbol": "x-thin", "size": 6, "line": {"color": "#8b949e", "width": 1.2}},
-            customdata=[text for _, _, text in empty],
-            hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,
             name="infeasible",
         )
@@ -526,24 +525,15 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
     measure = time_for(result, tokens)
     figure = go.Figure()
     best = _unbeaten([(axis.value(plan), measure.value(plan)) for _, plan in found])
-    look = {"shape": "hv", "color": "#8c8c8c", "width": 1.5}
-    figure.add_trace(
-        go.Scatter(
-            x=[x for x, _ in best],
-            y=[y for _, y in best],
-            mode="lines",
-            line=look,
-            hoverinfo="skip",
-            name="none is better on both",
-        )
-    )
+    figure.add_trace(steps(best, "none is better on both", color="#8c8c8c"))
     for number, system in enumerate(result.systems):
         own = [(point, plan) for point, plan in found if point.system == system]
         pairs = [(axis.value(plan), measure.value(plan)) for _, plan in own]
         figure.add_trace(
-            go.Scatter(
-                x=[x for x, _ in pairs],
-                y=[y for _, y in pairs],
+            dots(
+                [x for x, _ in pairs],
+                [y for _, y in pairs],
+                [point_hover(result, point, plan) for point, plan in own],
                 mode="markers",
                 marker={
                     "color": LINES[number % len(LINES)],
@@ -551,8 +541,6 @@ def front(result: SweepResult, against: str = "memory", *, tokens: float | None 
                     "opacity": 0.9,
                     "line": {"color": PAPER, "width": 1},
                 },
-                customdata=[point_hover(result, point, plan) for point, plan in own],
-                hovertemplate="%{customdata}<extra></extra>",
                 name=system,
                 error_y=_whiskers([plan for _, plan in own], measure, number),
             )

@@ -6,27 +6,25 @@ from itertools import chain
 from math import log2
 from typing import Any
 
-from shardwise.engine.memory import MEMORY_PARTS
-from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.sweep.results import Axis, Influence, PointPlan, SweepPoint, SweepResult
 from shardwise.report.charts.common import (
     ACCENT,
-    COMPONENT_NAMES,
     EMPTY,
     INK,
     LINES,
-    MEMORY_COLORS,
     MUTED,
     PAPER,
-    TIME_COLORS,
     Figure,
     Trace,
     component_bar,
+    dots,
     log_axis,
+    memory_components,
     plotly,
     spans_much,
     styled,
     subplots,
+    time_components,
     whiskers,
 )
 from shardwise.report.charts.plans import (
@@ -178,19 +176,15 @@ def _add_times(
     figure.add_trace(_empty_columns(empty, few=len(places) <= _MOST_WITH_WORDS), row=2, col=1)
     shares = [[_PERCENT] * len(empty)]
     amounts = [[top] * len(empty)]
-    for component in TIME_PARTS:
-        share = [column.plan.time_s[component] / column.plan.step_time_s for column in columns]
-        if not any(share):
-            continue
+    for name, color, spent in time_components([column.plan.time_s for column in columns]):
+        share = [s / c.plan.step_time_s for s, c in zip(spent, columns, strict=True)]
         shares.append([_PERCENT * s for s in share])
         amounts.append([s * total for s, total in zip(share, totals, strict=True)])
-        name = COMPONENT_NAMES.get(component, component)
         texts = [
             f"{name} {percent:.1f} %, {rounded(amount)} {measure.unit}"
             for percent, amount in zip(shares[-1], amounts[-1], strict=True)
         ]
-        bar = _component(name, TIME_COLORS[component], shares[-1], columns, texts)
-        figure.add_trace(bar, row=2, col=1)
+        figure.add_trace(_component(name, color, shares[-1], columns, texts), row=2, col=1)
     figure.add_trace(_total_line(columns, measure), row=2, col=1, secondary_y=True)
     share_axis = {"title": "share of the time [%]", "range": [0, 100]}
     figure.update_yaxes(**share_axis, secondary_y=False, row=2, col=1)
@@ -289,14 +283,9 @@ def _total_line(columns: Sequence[_Column], measure: Measure) -> Trace:
 def _add_memory(figure: Figure, columns: Sequence[_Column]) -> None:
     """Stack the memory of the peak-memory stage, with a line at the capacity."""
     memories = [column.plan.memory_bytes for column in columns]
-    sizes = {name: [memory[name] / GIB for memory in memories] for name in MEMORY_PARTS}
-    sizes["runtime"] = [(memory["reserved"] - memory["total"]) / GIB for memory in memories]
-    for component, values in sizes.items():
-        name = COMPONENT_NAMES.get(component, component)
-        texts = [f"{name} {rounded(value)} GiB" for value in values]
-        color = MEMORY_COLORS[component]
-        bar = _component(name, color, values, columns, texts)
-        figure.add_trace(bar, row=3, col=1)
+    for name, color, sizes in memory_components(memories):
+        texts = [f"{name} {rounded(size)} GiB" for size in sizes]
+        figure.add_trace(_component(name, color, sizes, columns, texts), row=3, col=1)
     capacity = [memory["capacity"] / GIB for memory in memories]
     figure.add_trace(
         plotly().Scatter(
@@ -681,13 +670,12 @@ def _add_crosses(
         return
     panel = "2" if "xaxis2" in figure.layout else ""
     figure.add_trace(
-        plotly().Scatter(
-            x=[number_of(axis, point) for point, _ in lone],
-            y=[_FIRST_CROSS + _NEXT_CROSS * number] * len(lone),
+        dots(
+            [number_of(axis, point) for point, _ in lone],
+            [_FIRST_CROSS + _NEXT_CROSS * number] * len(lone),
+            [f"<b>{line.name}</b><br>{why}" for _, why in lone],
             mode="markers",
             marker={**_CROSS, "line": {"color": line.color, "width": 2}},
-            customdata=[f"<b>{line.name}</b><br>{why}" for _, why in lone],
-            hovertemplate="%{customdata}<extra></extra>",
             showlegend=False,
             legendgroup=line.name,
             name=f"nothing {line.name}",
