@@ -274,6 +274,18 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def signed(share: float) -> str:
+    """A change or an error in percent, with its sign."""
+    return f"{100 * share:+.1f} %"
+
+
+def both_ends(items: Sequence[T], most: int) -> list[T | None]:
+    """All of a few items; of more, so many from both ends with None between them."""
+    if len(items) <= most:
+        return list(items)
+    return [*items[: most // 2], None, *items[-(most // 2) :]]
+
+
 def written(value: object) -> str:
     """A config value as people write it; a dash for none."""
     if value is None or value in ({}, [], ()):

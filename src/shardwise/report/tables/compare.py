@@ -16,7 +16,7 @@ from shardwise.analysis.comparison import (
 )
 from shardwise.analysis.features import feature_words
 from shardwise.config.plain import joined
-from shardwise.report.console import GIB, percent, plain_table, seconds, show
+from shardwise.report.console import GIB, percent, plain_table, seconds, show, signed
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words
 
@@ -164,11 +164,6 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "$/B tokens": "-" if usd is None else f"{usd:,.0f}",
         "days": "-" if days is None else f"{days:,.1f}" if isfinite(days) else "never",
     }
-
-
-def signed(share: float) -> str:
-    """A change in percent, with its sign."""
-    return f"{100 * share:+.1f} %"
 
 
 def change_words(change: Change, per: str) -> str:

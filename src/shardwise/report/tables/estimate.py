@@ -18,7 +18,16 @@ from shardwise.analysis.results import (
     WeightMemory,
 )
 from shardwise.analysis.training_run.results import TrainingTime
-from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.console import (
+    both_ends,
+    count,
+    gib,
+    gpu_count,
+    percent,
+    plain_table,
+    seconds,
+    show,
+)
 from shardwise.report.tables.gemms import gemm_table
 from shardwise.report.tables.strategy_line import dispatcher_in_brief
 from shardwise.units import readable
@@ -232,7 +241,7 @@ def _memory(result: Estimate) -> Table:
         title=f"Memory by stage [GiB]; capacity {capacity}",
         optional=("parameters", "layers", "peak in", "buffers"),
     )
-    for stage in _shown(result.stages):
+    for stage in both_ends(result.stages, _MOST_STAGES):
         if stage is None:
             table.add_row("...")
             continue
@@ -256,19 +265,11 @@ def _peaks(stages: tuple[StageEstimate, ...]) -> Table:
     """Peak of the forward and of the backward pass of each stage."""
     heads = ("stage", "forward", "peak in", "backward", "peak in ")
     table = plain_table(*heads, texts=("peak in", "peak in "), title="Peak by pass [GiB]")
-    for stage in _shown(stages):
+    for stage in both_ends(stages, _MOST_STAGES):
         cells = [] if stage is None else [stage.forward_peak, stage.backward_peak]
         places = [text for one in cells if one for text in (gib(one.bytes), one.operation)]
         table.add_row("..." if stage is None else str(stage.stage), *places)
     return table
-
-
-def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
-    """All stages of a short pipeline; both ends of a long one."""
-    if len(stages) <= _MOST_STAGES:
-        return list(stages)
-    half = _MOST_STAGES // 2
-    return [*stages[:half], None, *stages[-half:]]
 
 
 def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:

@@ -25,6 +25,7 @@ from shardwise.planning.search.results import (
     TrainingRuns,
 )
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, table_of
+from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
     DEGREE_HEADS,
     FOLLOWS,
@@ -620,14 +621,14 @@ def _runs_table(found: TrainingRuns) -> Table:
             seconds(run.step_time_s),
             _number(run.days.expected),
             _number(run.gpu_hours.expected),
-            _dollars(None if run.usd is None else run.usd.expected),
+            dollars(None if run.usd is None else run.usd.expected),
         ]
         if run.goodput is not None:
             row += [
                 _number(run.goodput.failures),
                 percent(run.goodput.goodput),
                 _number(run.effective_days),
-                _dollars(run.effective_usd),
+                dollars(run.effective_usd),
             ]
         cheapest = " $" if found.cheapest == rank - 1 else ""
         table.add_row(f"{rank}{cheapest}", *row, in_brief(one.strategy).split(",")[0])
@@ -657,9 +658,3 @@ def _number(value: float | None) -> str:
     if not np.isfinite(value):
         return "never"
     return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"  # noqa: PLR2004
-
-
-def _dollars(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"${value / 1e6:,.3g} M" if value >= 1e6 else f"${value:,.0f}"  # noqa: PLR2004

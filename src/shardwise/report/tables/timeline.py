@@ -5,7 +5,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.console import both_ends, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.trace import Trace
 
 _AXES = ("tp", "tp2", "cp", "pp", "dp")
@@ -48,7 +48,7 @@ def _ranks(record: dict[str, Any]) -> Table:
         texts=("in",),
         optional=("in", "at", "idle", "transfers", "communication"),
     )
-    for one in _shown(record["ranks"]):
+    for one in both_ends(record["ranks"], _MOST_RANKS):
         if one is None:
             table.add_row("...")
             continue
@@ -65,14 +65,6 @@ def _ranks(record: dict[str, Any]) -> Table:
             one["peak_in"],
         )
     return table
-
-
-def _shown(ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """All ranks of a short pipeline; both ends of a long one."""
-    if len(ranks) <= _MOST_RANKS:
-        return list(ranks)
-    half = _MOST_RANKS // 2
-    return [*ranks[:half], None, *ranks[-half:]]
 
 
 def _closing(record: dict[str, Any]) -> Text:
