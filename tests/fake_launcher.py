@@ -5,7 +5,7 @@ import json
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.interop.launch import Launch, Launcher, LaunchFile, NotUnderstood
+from shardwise.launchers.launch import Launch, Launcher, LaunchFile, NotUnderstood
 from shardwise.planning.nearest import set_fields
 
 MARK = "#!fake "

@@ -7,9 +7,9 @@ import yaml
 
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.accelerate import LAUNCHER
-from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.launchers import recognised_launcher
+from shardwise.launchers.accelerate import LAUNCHER
+from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.registry import recognised_launcher
 
 USUAL = {
     "compute_environment": "LOCAL_MACHINE",

@@ -7,9 +7,9 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model
-from shardwise.interop.deepspeed import LAUNCHER
-from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.launchers import recognised_launcher
+from shardwise.launchers.deepspeed import LAUNCHER
+from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.registry import recognised_launcher
 
 AUTO_BATCH = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"

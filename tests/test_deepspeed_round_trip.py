@@ -6,9 +6,9 @@ from typing import Any
 
 from launch_plans import legal_plans, with_effect
 from profiles import drawn
-from shardwise.interop.deepspeed import LAUNCHER
-from shardwise.interop.launch import LaunchPlan, LaunchText
-from shardwise.interop.launchers import launch_files
+from shardwise.launchers.deepspeed import LAUNCHER
+from shardwise.launchers.launch import LaunchPlan, LaunchText
+from shardwise.launchers.registry import launch_files
 
 IN_CODE = {
     "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model

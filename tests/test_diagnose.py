@@ -8,11 +8,11 @@ import pytest
 from diagnosed_runs import CASES, Case, Launched, Slow
 from rows import first_of
 from shardwise import InputError, diagnose
-from shardwise.interop.megatron.log import FORMAT
-from shardwise.interop.run_log import LogBuilder
-from shardwise.planning.diagnose.measured import measured_steps
-from shardwise.planning.diagnose.results import Cause
-from shardwise.report.tables.diagnose import print_diagnosis
+from shardwise.launchers.diagnose.measured import measured_steps
+from shardwise.launchers.diagnose.results import Cause
+from shardwise.launchers.megatron.log import FORMAT
+from shardwise.launchers.run_log import LogBuilder
+from shardwise.launchers.tables.diagnose import print_diagnosis
 from written_logs import WRITERS, Run, huggingface_end, megatron, write_log
 from written_traces import write_trace
 

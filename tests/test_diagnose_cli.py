@@ -7,9 +7,9 @@ import pytest
 from diagnosed_runs import traced_step
 from shardwise import Strategy, System, diagnose, estimate
 from shardwise.config.model import Model
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import launch_files, launcher_of
-from shardwise.planning.diagnose.results import Diagnosis
+from shardwise.launchers.diagnose.results import Diagnosis
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.registry import launch_files, launcher_of
 from written_logs import Run, deepspeed, write_log
 from written_traces import write_trace
 

@@ -7,13 +7,13 @@ import pytest
 
 from diagnosed_runs import CASES, kernel_seconds
 from shardwise import Model, Strategy, System, estimate
-from shardwise.interop.kineto.kernels import CommAxis, KernelClass
-from shardwise.interop.kineto.steps import TracedCommunication, TracedSteps
-from shardwise.planning.diagnose.components import Compared
-from shardwise.planning.diagnose.findings import traced_findings
-from shardwise.planning.diagnose.predicted import predicted_step
-from shardwise.planning.diagnose.rebase import slowed_tier, with_findings
-from shardwise.planning.diagnose.results import Cause, Finding
+from shardwise.launchers.diagnose.components import Compared
+from shardwise.launchers.diagnose.findings import traced_findings
+from shardwise.launchers.diagnose.predicted import predicted_step
+from shardwise.launchers.diagnose.rebase import slowed_tier, with_findings
+from shardwise.launchers.diagnose.results import Cause, Finding
+from shardwise.launchers.kineto.kernels import CommAxis, KernelClass
+from shardwise.launchers.kineto.steps import TracedCommunication, TracedSteps
 
 SYSTEM = System.load("h100-sxm")
 CASE = CASES["tensor and pipeline"]

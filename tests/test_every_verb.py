@@ -16,8 +16,8 @@ import pytest
 from shardwise import Model, Strategy, System, cli, estimate
 from shardwise.cli import VERBS, run, streams
 from shardwise.config.files import write_mapping
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import LAUNCHERS, launch_files, read_launch
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
 
 NAME = "модель · 模型 → µ"
 JOB = "own.yaml h100-sxm --gpus 8 --gbs 8"

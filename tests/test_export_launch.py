@@ -17,7 +17,7 @@ from shardwise import (
     read_launch,
     search,
 )
-from shardwise.interop import launchers
+from shardwise.launchers import registry as launchers
 from shardwise.planning.saved_plan import read_plan
 
 RUN = ("llama3-8b", "h100-sxm", "--gpus", "16", "--gbs", "64", "--tp", "2")

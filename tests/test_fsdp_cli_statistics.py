@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_ilp_samples import SOLVER, flat
 from fsdp_words import timeless
-from shardwise.cli import fsdp_reference
+from shardwise.predecessors.cli import fsdp as fsdp_reference
 
 GIB = 2**30
 

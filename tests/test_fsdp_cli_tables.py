@@ -4,7 +4,7 @@ import pytest
 
 from fsdp_words import OPERATIONS
 from shardwise.fsdp.planner.evaluate import UnitCost
-from shardwise.report.tables.fsdp import collapsed, ranges
+from shardwise.fsdp.tables import collapsed, ranges
 
 
 def unit(*modules, gather_s=1.0):

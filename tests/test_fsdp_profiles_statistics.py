@@ -10,7 +10,7 @@ import pytest
 from rows import each_row
 from shardwise import InputError
 from shardwise.fsdp.from_statistics import profile_of_statistics
-from shardwise.interop.fsdp_ilp.files import module_info
+from shardwise.predecessors.fsdp_ilp.files import module_info
 
 DATA = Path(__file__).parent / "data"
 

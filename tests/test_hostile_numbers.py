@@ -15,10 +15,10 @@ import pytest
 import shardwise
 import written_logs
 from shardwise import InputError, Model, Space, Strategy, System, estimate_many, sweep, units
-from shardwise.interop.kineto.steps import read_trace
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import LAUNCHERS, launch_files, read_launch
-from shardwise.interop.logs import read_log
+from shardwise.launchers.kineto.steps import read_trace
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.logs import read_log
+from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
 from shardwise.planning.sweep.values import parse_values
 
 pytestmark = pytest.mark.any_software
@@ -187,7 +187,7 @@ def test_values_of_an_axis_are_numbers_or_refused():
 
 def test_what_patterns_find_in_files_is_read_within_limits():
     """No module of launchers, logs and traces calls `int` or `float` on what a pattern found."""
-    folder = Path(shardwise.__file__).parent / "interop"
+    folder = Path(shardwise.__file__).parent / "launchers"
     found = [
         f"{path.name}:{node.lineno}"
         for path in folder.rglob("*.py")

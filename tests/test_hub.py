@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwise import InputError, Model, System, UnknownNameError
-from shardwise.interop.huggingface import hub
+from shardwise.huggingface import hub
 
 CONFIG = json.loads((Path(__file__).parent / "data/huggingface/qwen2.5-7b.json").read_text())
 ANSWERS = {

@@ -14,8 +14,8 @@ from huggingface_configs import CONFIGS, FAMILIES, changed
 from rows import each_row
 from shardwise import InputError, Model
 from shardwise.cli import run
-from shardwise.interop.huggingface import modules
-from shardwise.interop.huggingface.decoders import READERS
+from shardwise.huggingface import modules
+from shardwise.huggingface.decoders import READERS
 from shardwise.ops.param_count import count_parameters
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "model-families.md"

@@ -7,8 +7,8 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model
-from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
-from shardwise.interop.huggingface.keys import (
+from shardwise.huggingface.decoders import MODEL_TYPES, READERS
+from shardwise.huggingface.keys import (
     EXPERTS,
     MATTERS,
     OF_EXPERTS,

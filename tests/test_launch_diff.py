@@ -3,14 +3,14 @@
 import pytest
 
 from shardwise import Model, Strategy, System
-from shardwise.interop.launch import Launch, LaunchPlan
-from shardwise.interop.launchers import launcher_of
-from shardwise.planning.diagnose.launch_diff import (
+from shardwise.launchers.diagnose.launch_diff import (
     OptionChange,
     _differences,
     launch_diff,
     option_changes,
 )
+from shardwise.launchers.launch import Launch, LaunchPlan
+from shardwise.launchers.registry import launcher_of
 
 SCRIPT = """#!/bin/bash
 # --tensor-model-parallel-size 4 was slow

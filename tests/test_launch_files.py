@@ -7,9 +7,9 @@ import pytest
 
 import fake_launcher
 from shardwise import InputError, Model, Strategy, compare, estimate, read_launch
-from shardwise.interop import launchers
-from shardwise.interop.launchers import catalog_model
-from shardwise.interop.registry import find_launch
+from shardwise.foreign import find_launch
+from shardwise.launchers import registry as launchers
+from shardwise.launchers.registry import catalog_model
 
 RUN = ("--gpus", "16", "--gbs", "64", "--tp", "2")
 

@@ -7,10 +7,10 @@ import yaml
 
 from rows import each_row
 from shardwise import Model, Strategy, System
-from shardwise.interop import accelerate, deepspeed
-from shardwise.interop.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
-from shardwise.interop.launchers import launch_files
-from shardwise.interop.nodes import nodes_of
+from shardwise.launchers import accelerate, deepspeed
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.nodes import nodes_of
+from shardwise.launchers.registry import launch_files
 
 DENSE = Model.load("llama3-8b")
 # Without embedding and head of 128,256 x 4,096 each, and the last norm: 32 layers.

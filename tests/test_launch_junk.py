@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from shardwise import InputError, export, read_launch
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 
 FORMS = [(one.name, ending) for one in LAUNCHERS for ending in one.endings]
 PIECES = ("0", "-1", "x", "[", "{", "'", '"', "$", "1e400", "nan", "\n", "9" * 20, "true", "null")

@@ -11,8 +11,8 @@ import yaml
 from profiles import sampled
 from rows import each_row
 from shardwise import InputError, Model, Strategy
-from shardwise.interop import accelerate, deepspeed
-from shardwise.interop.launch import Launcher, LaunchText
+from shardwise.launchers import accelerate, deepspeed
+from shardwise.launchers.launch import Launcher, LaunchText
 from test_accelerate_reading import ALST, FP8, MEGATRON, QLORA, TP_HSDP, USUAL, ZERO3
 from test_deepspeed_reading import AUTOEP, FACTORY, INTEGRATION, TRANSFORMERS
 

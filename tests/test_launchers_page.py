@@ -7,7 +7,7 @@ from page_tables import table
 from shardwise.config.capabilities import described
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 from shardwise.parallel.constraints import software
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "launchers.md"

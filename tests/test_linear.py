@@ -18,10 +18,10 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import ShapeTable
 from shardwise.cost import component_operations
 from shardwise.errors import InputError
-from shardwise.interop import shell_words
-from shardwise.interop.kineto.steps import read_trace
-from shardwise.interop.logs import read_log
-from shardwise.interop.shell import parse_script
+from shardwise.launchers import shell_words
+from shardwise.launchers.kineto.steps import read_trace
+from shardwise.launchers.logs import read_log
+from shardwise.launchers.shell import parse_script
 from shardwise.ops import layer
 from shardwise.parallel.pipeline_layout import Contents
 from shardwise.parallel.placement import place

@@ -10,15 +10,11 @@ from shardwise.config.strategy_fields import DEGREES
 
 ROOT = Path(config.__file__).parents[1]
 # Other tools have their own words and options for degrees.
-ELSEWHERE = ("config", "interop", "predecessors", "launchers", "huggingface")
+ELSEWHERE = ("config", "predecessors", "launchers", "huggingface")
 ALLOWED = {
     "cli/peers.py": "the flags that a short help lists first",
     "parallel/effects.py": "arguments of a formula, by name",
-    "planning/references/calculon.py": "Calculon's own names",
-    "report/charts/nersc.py": "the columns of NERSC's own results",
-    "report/tables/nersc.py": "the columns of NERSC's own results",
     "report/tables/recipes.py": "columns in the order that publications print",
-    "validate/amped.py": "fields that AMPeD can express",
     "validate/measured/strategy.py": "a strategy from a published row",
     "web/views.py": "columns in the order of the page",
 }

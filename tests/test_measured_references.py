@@ -5,14 +5,14 @@ import math
 import pytest
 
 from rows import each_row
-from shardwise.interop.amped.translation import amped_case
-from shardwise.interop.calculon.translation import calculon_case
-from shardwise.interop.nersc.translation import nersc_case
+from shardwise.predecessors.amped.translation import amped_case
+from shardwise.predecessors.calculon.translation import calculon_case
+from shardwise.predecessors.nersc.translation import nersc_case
+from shardwise.predecessors.validate.references import references
+from shardwise.predecessors.validate.simumax import Measured
 from shardwise.validate.measured.predict import predict_runs, translate
 from shardwise.validate.measured.statistics import ReferencePrediction
 from shardwise.validate.measured.store import load_runs
-from shardwise.validate.references import references
-from shardwise.validate.simumax import Measured
 
 RUNS = {run.id: run for run in load_runs()}
 

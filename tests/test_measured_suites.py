@@ -5,11 +5,11 @@ import pytest
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.estimator import estimate
+from shardwise.predecessors.validate.seqsel import Published
+from shardwise.predecessors.validate.simumax import Measured
 from shardwise.validate import validate
 from shardwise.validate.measured.predict import predict_runs, translate
 from shardwise.validate.measured.store import load_runs
-from shardwise.validate.seqsel import Published
-from shardwise.validate.simumax import Measured
 
 RUNS = {run.id: run for run in load_runs()}
 PAPER = {

@@ -8,11 +8,11 @@ from megatron_plans import architecture, effective, legal_plans
 from profiles import drawn
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.strategy_table import Table
-from shardwise.interop.launch import Launch, LaunchPlan, LaunchText
-from shardwise.interop.launchers import recognised_launcher
-from shardwise.interop.megatron_bridge import LAUNCHER
-from shardwise.interop.megatron_bridge.recipes import RECIPES, model_of, recipe_of
-from shardwise.interop.megatron_bridge.writer import environment
+from shardwise.launchers.launch import Launch, LaunchPlan, LaunchText
+from shardwise.launchers.megatron_bridge import LAUNCHER
+from shardwise.launchers.megatron_bridge.recipes import RECIPES, model_of, recipe_of
+from shardwise.launchers.megatron_bridge.writer import environment
+from shardwise.launchers.registry import recognised_launcher
 from shardwise.parallel.constraints import illegal_faults
 
 DENSE, GROUPED, LATENT = "llama3-70b", "qwen3-30b-a3b", "deepseek-v3"

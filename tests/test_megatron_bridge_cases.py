@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from shardwise import Model, Strategy, System
-from shardwise.interop.launch import LaunchPlan, LaunchText
-from shardwise.interop.megatron_bridge import LAUNCHER
-from shardwise.interop.megatron_bridge.interpolation import resolved
-from shardwise.interop.megatron_bridge.writer import environment
+from shardwise.launchers.launch import LaunchPlan, LaunchText
+from shardwise.launchers.megatron_bridge import LAUNCHER
+from shardwise.launchers.megatron_bridge.interpolation import resolved
+from shardwise.launchers.megatron_bridge.writer import environment
 
 SIZES = "num_layers: 4, hidden_size: 128, num_attention_heads: 4"
 BRIDGE = (

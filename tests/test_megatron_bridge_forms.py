@@ -11,23 +11,23 @@ from profiles import examples
 from shardwise import InputError, Model
 from shardwise.errors import Fault
 from shardwise.frozen import frozen
-from shardwise.interop.launch import LaunchText
-from shardwise.interop.launchers import recognised_launcher
-from shardwise.interop.megatron_bridge import LAUNCHER
-from shardwise.interop.megatron_bridge.adapters import read_adapters
-from shardwise.interop.megatron_bridge.hydra import (
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.megatron_bridge import LAUNCHER
+from shardwise.launchers.megatron_bridge.adapters import read_adapters
+from shardwise.launchers.megatron_bridge.hydra import (
     apply_overrides,
     is_override,
     overrides,
     read_value,
     written_value,
 )
-from shardwise.interop.megatron_bridge.interpolation import resolved
-from shardwise.interop.megatron_bridge.neutral import has_effect, is_neutral
-from shardwise.interop.megatron_bridge.overlap import effective_overlap, is_ring
-from shardwise.interop.megatron_bridge.precision import PRESETS, effective_precision
-from shardwise.interop.megatron_bridge.sections import read_sections
-from shardwise.interop.megatron_bridge.trees import leaves, plain, put, remove
+from shardwise.launchers.megatron_bridge.interpolation import resolved
+from shardwise.launchers.megatron_bridge.neutral import has_effect, is_neutral
+from shardwise.launchers.megatron_bridge.overlap import effective_overlap, is_ring
+from shardwise.launchers.megatron_bridge.precision import PRESETS, effective_precision
+from shardwise.launchers.megatron_bridge.sections import read_sections
+from shardwise.launchers.megatron_bridge.trees import leaves, plain, put, remove
+from shardwise.launchers.registry import recognised_launcher
 
 Fields = dict[str, Any]
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)

@@ -5,9 +5,9 @@ from typing import Any
 
 import published_bridge_runs as runs
 from shardwise import Strategy
-from shardwise.interop.launch import LaunchText
-from shardwise.interop.launchers import read_launch, recognised_launcher
-from shardwise.interop.megatron_bridge import LAUNCHER
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.megatron_bridge import LAUNCHER
+from shardwise.launchers.registry import read_launch, recognised_launcher
 
 
 def launch_of(tmp_path: Any, name: str, content: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:

@@ -5,8 +5,8 @@ import pytest
 from megatron_plans import architecture, effective, legal_plans
 from profiles import drawn
 from shardwise import Strategy
-from shardwise.interop.megatron.core_layout import expanded, layout_of
-from shardwise.interop.megatron.core_options import core_faults, core_fields, read_core_fields
+from shardwise.launchers.megatron.core_layout import expanded, layout_of
+from shardwise.launchers.megatron.core_options import core_faults, core_fields, read_core_fields
 
 STACK = "megatron-lm-2026"
 

@@ -15,10 +15,10 @@ from shardwise import Model, Strategy, System, estimate
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
-from shardwise.interop import megatron
-from shardwise.interop.launch import LaunchPlan, LaunchText
-from shardwise.interop.megatron.writer import environment
-from shardwise.interop.ranks import parse_job
+from shardwise.launchers import megatron
+from shardwise.launchers.launch import LaunchPlan, LaunchText
+from shardwise.launchers.megatron.writer import environment
+from shardwise.launchers.ranks import parse_job
 from shardwise.parallel.constraints import illegal_faults, refuse_illegal
 
 LAUNCHER = megatron.LAUNCHER

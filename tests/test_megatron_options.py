@@ -8,10 +8,10 @@ import yaml
 
 from megatron_plans import legal_plans
 from profiles import drawn
-from shardwise.interop import megatron
-from shardwise.interop.megatron.arguments import written_options
-from shardwise.interop.megatron.options import ACTIVATIONS, FLAGS, OPTIONS, Kind
-from shardwise.interop.ranks import parse_job
+from shardwise.launchers import megatron
+from shardwise.launchers.megatron.arguments import written_options
+from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, OPTIONS, Kind
+from shardwise.launchers.ranks import parse_job
 
 LAUNCHER = megatron.LAUNCHER
 DATA = yaml.safe_load((Path(__file__).parent / "data" / "megatron_options.yaml").read_text())

@@ -8,8 +8,8 @@ import yaml
 
 from shardwise import Model, Strategy
 from shardwise.errors import InputError
-from shardwise.interop.launch import LaunchText
-from shardwise.interop.launchers import read_by, recognised_launcher
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.registry import read_by, recognised_launcher
 
 SCRIPTS = yaml.safe_load((Path(__file__).parent / "data" / "megatron_scripts.yaml").read_text())
 

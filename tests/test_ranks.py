@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.interop.ranks import parse_job, ranks_of
+from shardwise.launchers.ranks import parse_job, ranks_of
 
 
 def ranks(script, **variables):

@@ -8,14 +8,14 @@ import pytest
 from launch_plans import is_legal, legal_plans
 from profiles import drawn
 from shardwise import Estimate, Stack, estimate, export
-from shardwise.interop.launch import Launcher, LaunchPlan
-from shardwise.interop.launchers import (
+from shardwise.launchers.launch import Launcher, LaunchPlan
+from shardwise.launchers.read_back import ReadBack, read_back
+from shardwise.launchers.registry import (
     LAUNCHERS,
     faults_of_plan,
     launcher_of,
     written_by_release,
 )
-from shardwise.planning.read_back import ReadBack, read_back
 
 OTHERS = ("megatron-core-2025", "nemo-2025", "torchtitan-eager", "deepspeed-2024")
 """Stacks whose plans a launcher may be written for, next to its own."""

@@ -10,7 +10,7 @@ from profiles import drawn
 from rows import each_row
 from shardwise import catalog
 from shardwise.config.files import write_mapping
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 
 MODEL, SYSTEM = "megatron-126m", "h100-sxm"
 WORK = ("--gpus", 8, "--gbs", 16, "--json")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.interop.logs import FORMATS, read_log
-from shardwise.interop.run_log import MemoryKind
+from shardwise.launchers.logs import FORMATS, read_log
+from shardwise.launchers.run_log import MemoryKind
 from written_logs import (
     WRITERS,
     Run,

@@ -7,7 +7,7 @@ import pytest
 
 from rows import each_row
 from shardwise import Estimate, InputError, SearchResult, SweepResult, estimate, search, sweep
-from shardwise.report.charts.calculon import check
+from shardwise.predecessors.calculon.charts import check
 from shardwise.report.search_csv import read_result
 
 pytestmark = pytest.mark.any_software

@@ -10,11 +10,11 @@ import shardwise as shardwise_package
 from launch_plans import legal_plans
 from profiles import drawn
 from shardwise import CannotExportError, InputError, Model, Stack, estimate, export, search
-from shardwise.cli import export_launch
 from shardwise.errors import Fault
-from shardwise.interop.launch import LaunchText
-from shardwise.interop.launchers import LAUNCHERS, read_by, recognised_launcher
-from shardwise.planning.export import command_of
+from shardwise.launchers.cli import export as export_launch
+from shardwise.launchers.export import command_of
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.registry import LAUNCHERS, read_by, recognised_launcher
 
 ROOT = Path(__file__).parent.parent
 CASES = [

@@ -17,15 +17,15 @@ from rows import each_row, first_of
 from shardwise import Estimate, Model, System, estimate, estimate_many
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.arrays import gather
-from shardwise.interop.calculon.reader import strategy_fields
-from shardwise.interop.calculon.reference import Columns, Infeasible, rows
-from shardwise.interop.calculon.translation import calculon_case
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.results import SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.scan import merged, scan
 from shardwise.planning.search.space import Space
+from shardwise.predecessors.calculon.reader import strategy_fields
+from shardwise.predecessors.calculon.reference import Columns, Infeasible, rows
+from shardwise.predecessors.calculon.translation import calculon_case
 
 pytestmark = pytest.mark.any_software
 

@@ -4,7 +4,7 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.shell import names_in, parse_script, shown
+from shardwise.launchers.shell import names_in, parse_script, shown
 
 
 def words(text, **variables):

@@ -19,9 +19,9 @@ from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.interop.amped.translation import amped_case
-from shardwise.interop.calculon.translation import calculon_case
-from shardwise.interop.nersc.translation import nersc_case
+from shardwise.predecessors.amped.translation import amped_case
+from shardwise.predecessors.calculon.translation import calculon_case
+from shardwise.predecessors.nersc.translation import nersc_case
 from strategy_values import some_fields, values_of
 
 pytestmark = pytest.mark.any_software

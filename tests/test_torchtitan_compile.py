@@ -4,8 +4,8 @@ import pytest
 
 from rows import each_row
 from shardwise import System, estimate
-from shardwise.interop.launch import Launch, LaunchPlan, LaunchText
-from shardwise.interop.torchtitan import LAUNCHER
+from shardwise.launchers.launch import Launch, LaunchPlan, LaunchText
+from shardwise.launchers.torchtitan import LAUNCHER
 from torchtitan_plans import imported
 
 PLAIN = """

@@ -7,8 +7,8 @@ import pytest
 
 from shardwise import Model
 from shardwise.errors import InputError
-from shardwise.interop.launch import Launch, LaunchText
-from shardwise.interop.torchtitan import LAUNCHER
+from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.torchtitan import LAUNCHER
 from torchtitan_plans import imported, made
 
 PLAIN = """

@@ -10,11 +10,11 @@ from shardwise.config.enums import PLACEMENTS, RecomputePart
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import launch_files, written_by_release
-from shardwise.interop.torchtitan import LAUNCHER
-from shardwise.interop.torchtitan.builders import builder_of
-from shardwise.interop.torchtitan.from_plan import release_faults
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.registry import launch_files, written_by_release
+from shardwise.launchers.torchtitan import LAUNCHER
+from shardwise.launchers.torchtitan.builders import builder_of
+from shardwise.launchers.torchtitan.from_plan import release_faults
 from shardwise.parallel.constraints import illegal_faults
 from torchtitan_plans import made
 

@@ -4,9 +4,9 @@ import pytest
 
 from profiles import drawn
 from shardwise import Model, estimate
-from shardwise.interop.launch import LaunchText
-from shardwise.interop.torchtitan import LAUNCHER
-from shardwise.interop.torchtitan.flavors import FLAVORS, flavor_of, model_of
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.torchtitan import LAUNCHER
+from shardwise.launchers.torchtitan.flavors import FLAVORS, flavor_of, model_of
 from torchtitan_plans import canonical, drawn_plans, imported, made
 
 

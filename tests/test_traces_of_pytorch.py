@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.interop.kineto import events
-from shardwise.interop.kineto.kernels import CommAxis, KernelClass, ProcessGroup, axis_of, class_of
-from shardwise.interop.kineto.steps import length, read_trace, united
+from shardwise.launchers.kineto import events
+from shardwise.launchers.kineto.kernels import (
+    CommAxis,
+    KernelClass,
+    ProcessGroup,
+    axis_of,
+    class_of,
+)
+from shardwise.launchers.kineto.steps import length, read_trace, united
 from written_traces import Step, write_trace
 
 DEGREES = {"tp": 4, "cp": 1, "ep": 1, "pp": 2, "dp": 4}

@@ -12,12 +12,12 @@ from shardwise import Estimate, InputError, Model, System, estimate, explain, ex
 from shardwise.config.plain import joined
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.interop.calculon.files import CalculonExecution
-from shardwise.interop.calculon.reader import strategy_fields
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints.software import can_run
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.user_strategy import UserStrategy
+from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.reader import strategy_fields
 from shardwise.report.charts.plans import value_word
 from shardwise.report.tables.compare import in_words
 from shardwise.report.tables.strategy_line import word

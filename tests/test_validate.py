@@ -7,9 +7,9 @@ import pytest
 from shardwise import InputError
 from shardwise.cli import run
 from shardwise.config.model import Model
+from shardwise.predecessors.validate.seqsel import Published
 from shardwise.validate import COLLECTIONS, SUITES, validate
 from shardwise.validate.scores import Score
-from shardwise.validate.seqsel import Published
 
 GIB = 2**30
 PARTS = ["fig1_state", "fig1_activations", "fig7_activations", "tab4_layer", "tab5_step_time"]

@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from shardwise.estimator import estimate, estimate_many
     from shardwise.fsdp.api import plan_fsdp
     from shardwise.fsdp.result import FsdpPlan
-    from shardwise.interop.conversion import convert
-    from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
-    from shardwise.interop.launchers import read_launch
+    from shardwise.launchers.diagnose.results import Diagnosis
+    from shardwise.launchers.diagnose.run import diagnose
+    from shardwise.launchers.export import CannotExportError, Export, export
+    from shardwise.launchers.launch import Launch, LaunchFile, NotUnderstood
+    from shardwise.launchers.registry import read_launch
     from shardwise.planning.cluster_choice import choose_cluster
     from shardwise.planning.cluster_options import ClusterChoice
     from shardwise.planning.compare.run import compare
-    from shardwise.planning.diagnose.results import Diagnosis
-    from shardwise.planning.diagnose.run import diagnose
-    from shardwise.planning.export import CannotExportError, Export, export
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from shardwise.planning.sweep.results import SweepPoint, SweepResult
     from shardwise.planning.sweep.run import sweep
     from shardwise.planning.training_time import estimate_training_time
+    from shardwise.predecessors.conversion import convert
     from shardwise.report.trace import Trace, trace
     from shardwise.validate.suites import validate_suite
 
@@ -103,23 +103,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "CannotExportError": "planning.export",
+    "CannotExportError": "launchers.export",
     "ClusterChoice": "planning.cluster_options",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
-    "Diagnosis": "planning.diagnose.results",
+    "Diagnosis": "launchers.diagnose.results",
     "Estimate": "analysis.results",
     "EstimateTable": "analysis.estimate_table",
     "Explanation": "planning.search.results",
-    "Export": "planning.export",
+    "Export": "launchers.export",
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
     "LargestModel": "planning.search.results",
-    "Launch": "interop.launch",
-    "LaunchFile": "interop.launch",
+    "Launch": "launchers.launch",
+    "LaunchFile": "launchers.launch",
     "Model": "config.model",
     "NearestPlan": "planning.nearest",
-    "NotUnderstood": "interop.launch",
+    "NotUnderstood": "launchers.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
     "ReferenceEstimate": "analysis.reference_results",
@@ -138,18 +138,18 @@ _HOME = {
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
     "compare": "planning.compare.run",
-    "convert": "interop.conversion",
-    "diagnose": "planning.diagnose.run",
+    "convert": "predecessors.conversion",
+    "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",
     "estimate_many": "estimator",
     "estimate_recipe": "planning.recipes",
     "estimate_training_time": "planning.training_time",
     "explain": "planning.search.explain",
-    "export": "planning.export",
+    "export": "launchers.export",
     "graph_of": "analysis.graph.build",
     "largest_model": "planning.search.largest_model",
     "plan_fsdp": "fsdp.api",
-    "read_launch": "interop.launchers",
+    "read_launch": "launchers.registry",
     "recipes": "planning.recipes",
     "search": "planning.search.run",
     "sweep": "planning.sweep.run",
@@ -158,14 +158,14 @@ _HOME = {
 }
 
 
-def _interop() -> readers.Readers:
+def _foreign() -> readers.Readers:
     """Import the readers of other tools' files when the first file is read."""
-    from shardwise.interop import registry  # noqa: PLC0415
+    from shardwise import foreign  # noqa: PLC0415
 
-    return registry
+    return foreign
 
 
-readers.register(_interop)
+readers.register(_foreign)
 
 
 def _report() -> shown.Reports:

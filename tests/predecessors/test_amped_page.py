@@ -11,10 +11,10 @@ from statistics import mean
 import pytest
 
 from shardwise import Model, Strategy, estimate
-from shardwise.interop.amped.reference import evaluate
-from shardwise.interop.amped.translation import amped_case
+from shardwise.predecessors.amped.reference import evaluate
+from shardwise.predecessors.amped.translation import amped_case
+from shardwise.predecessors.validate.amped import Published
 from shardwise.units import readable
-from shardwise.validate.amped import Published
 from shardwise.validate.measured.predict import predict_runs, translate
 from shardwise.validate.measured.store import load_runs
 

@@ -11,9 +11,9 @@ from calculon_runs import FEASIBLE, RUNS, float8, model_of, ours, pairs, system_
 from profiles import sampled
 from rows import each_row
 from shardwise import InputError, Strategy, estimate
-from shardwise.interop.calculon.counterparts import CALCULON, counterparts
-from shardwise.interop.calculon.reference import STAT_FIELDS
-from shardwise.interop.calculon.translation import calculon_case
+from shardwise.predecessors.calculon.counterparts import CALCULON, counterparts
+from shardwise.predecessors.calculon.reference import STAT_FIELDS
+from shardwise.predecessors.calculon.translation import calculon_case
 
 pytestmark = pytest.mark.any_software
 

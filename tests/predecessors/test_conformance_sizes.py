@@ -10,8 +10,8 @@ import pytest
 
 from calculon_runs import RUNS, calculon_model, calculon_system, float8, pairs
 from shardwise import InputError
-from shardwise.interop.calculon.files import CalculonExecution
-from shardwise.interop.calculon.reference import Infeasible, statistics
+from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.reference import Infeasible, statistics
 
 pytestmark = pytest.mark.any_software
 

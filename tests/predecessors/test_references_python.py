@@ -16,8 +16,8 @@ from shardwise import (
     validate_suite,
 )
 from shardwise.config.plain import as_json
-from shardwise.interop.translation import REFERENCES
-from shardwise.planning.references.run import OWNERS
+from shardwise.predecessors.search import OWNERS
+from shardwise.predecessors.translation import REFERENCES
 
 CONFIG = Path(__file__).parents[2] / "docs" / "from" / "amped" / "config.json"
 RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag", "zero": 1}

@@ -40,7 +40,7 @@ _KINDS = (
     _kind("search", "space best candidates", "planning.search.results", "SearchResult"),
     _kind("sweep", "systems axes points", "planning.sweep.results", "SweepResult"),
     _kind("compare", "per scenarios changes", "analysis.comparison", "Comparison"),
-    _kind("diagnose", "measured predicted findings", "planning.diagnose.results", "Diagnosis"),
+    _kind("diagnose", "measured predicted findings", "launchers.diagnose.results", "Diagnosis"),
     _kind("recipes RECIPE", "recipe estimate error", "planning.recipes", "RecipeEstimate"),
 )
 # Results that people read, or other programs.

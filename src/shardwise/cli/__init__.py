@@ -64,11 +64,15 @@ VERB_GROUPS = {
 }
 """Verbs and their summaries, by what they are for."""
 VERBS = {verb: text for group in VERB_GROUPS.values() for verb, text in group.items()}
-# Verbs whose function is not `command` of the module of their name.
+# Verbs whose function is not `command` of the module of their name here.
 _FUNCTIONS = {
-    "systems": ("listing", "systems"),
-    "stacks": ("listing", "stacks"),
-    "import": ("import_launch", "command"),
+    "systems": ("cli.listing", "systems"),
+    "stacks": ("cli.listing", "stacks"),
+    "import": ("launchers.cli.import_launch", "command"),
+    "diagnose": ("launchers.cli.diagnose", "command"),
+    "fsdp": ("fsdp.cli", "command"),
+    "explore": ("web.cli", "command"),
+    "convert": ("predecessors.cli.convert", "command"),
 }
 _READ_LOGS = {"diagnose"}
 """Verbs whose own `--log` is a file that they read."""
@@ -265,8 +269,8 @@ def _app(
 
 
 def _add_verb(app: typer.Typer, name: str, group: str) -> None:
-    module, attribute = _FUNCTIONS.get(name, (name, "command"))
-    function = getattr(_imported(f"shardwise.cli.{module}"), attribute)
+    module, attribute = _FUNCTIONS.get(name, (f"cli.{name}", "command"))
+    function = getattr(_imported(f"shardwise.{module}"), attribute)
     add = app.command(
         name=name,
         cls=VerbCommand,

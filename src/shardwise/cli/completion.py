@@ -206,8 +206,8 @@ def _figures() -> list[str]:
 def _words() -> dict[str, str]:
     """Kinds of values that the help calls by a name."""
     from shardwise.cli.export import THINGS  # noqa: PLC0415 - slow to import
-    from shardwise.cli.export_launch import launcher_names  # noqa: PLC0415 - slow to import
     from shardwise.cli.schema import SCHEMAS  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.cli.export import launcher_names  # noqa: PLC0415 - slow to import
     from shardwise.validate import COLLECTIONS, SUITES  # noqa: PLC0415 - slow to import
 
     return {

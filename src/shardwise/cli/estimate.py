@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import read_inputs, show_imported
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs, show_imported
 from shardwise.cli.options import (
     JsonFlag,
     ModelOrNone,
@@ -321,8 +321,8 @@ def command(
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
     if also is not None:
-        from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
-        from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
+        from shardwise.predecessors.cli import estimate as other_models  # noqa: PLC0415 - slow to import
+        from shardwise.predecessors.translation import known_reference  # noqa: PLC0415 - slow to import
 
         other = known_reference(also, "also")
     destination.check(gemms=gemms)
@@ -386,8 +386,8 @@ def _refuse_prefetch(result: Estimate, flags: Mapping[str, object]) -> None:
 def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
-    from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
-    from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
+    from shardwise.predecessors.cli import estimate as other_models  # noqa: PLC0415 - slow to import
+    from shardwise.predecessors.translation import known_reference  # noqa: PLC0415 - slow to import
 
     name = known_reference(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)

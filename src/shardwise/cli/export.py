@@ -8,12 +8,6 @@ import typer
 
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.results import Estimate
-from shardwise.cli.export_launch import (
-    LaunchOptions,
-    chosen_inputs,
-    export_launch,
-    launcher_names,
-)
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
@@ -25,7 +19,6 @@ from shardwise.cli.options import (
     with_options,
 )
 from shardwise.cli.output import check_different_files, emit_json, log
-from shardwise.cli.reference import case_of
 from shardwise.config import files
 from shardwise.config.arguments import one_of
 from shardwise.config.model import Model
@@ -33,8 +26,15 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
-from shardwise.interop.amped.translation import AmpedCase
-from shardwise.interop.translation import known_reference
+from shardwise.launchers.cli.export import (
+    LaunchOptions,
+    chosen_inputs,
+    export_launch,
+    launcher_names,
+)
+from shardwise.predecessors.amped.translation import AmpedCase
+from shardwise.predecessors.cli.estimate import case_of
+from shardwise.predecessors.translation import known_reference
 from shardwise.report.deepflow import deepflow_text, shapes_text
 from shardwise.report.graph import check_graph_file, write_graph
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv

@@ -14,7 +14,7 @@ from shardwise.errors import Fault, InputError, one_line
 from shardwise.units import read_whole
 
 if TYPE_CHECKING:
-    from shardwise.interop.launch import Launch
+    from shardwise.launchers.launch import Launch
     from shardwise.planning.search.results import SearchResult
     from shardwise.planning.sweep.results import SweepResult
 
@@ -44,7 +44,7 @@ def find_launch(
     name = "" if path is None else path.strip()
     if not files.is_file_name(name) or catalog.find("models", name) is not None:
         return None
-    from shardwise.interop.registry import find_launch as found_in  # noqa: PLC0415 - slow to import
+    from shardwise.foreign import find_launch as found_in  # noqa: PLC0415 - slow to import
 
     found = found_in(name, model=model, gpus=read_whole(str(gpus)))
     if found is not None:

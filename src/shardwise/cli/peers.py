@@ -17,16 +17,16 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import Stopwatch, log, show
 from shardwise.cli.recipes import Chosen
-from shardwise.cli.reference import case_of
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.interop.calculon import reference as calculon
-from shardwise.interop.calculon.translation import CalculonCase
-from shardwise.interop.translation import known_reference
 from shardwise.parallel.process_groups import peers_of
+from shardwise.predecessors.calculon import reference as calculon
+from shardwise.predecessors.calculon.translation import CalculonCase
+from shardwise.predecessors.cli.estimate import case_of
+from shardwise.predecessors.translation import known_reference
 from shardwise.units import read_whole
 
 
@@ -112,7 +112,7 @@ def _show_calculon(inputs: Inputs, rank: str | None, *, json: bool, output: str 
     one = None if number is None else calculon.peers_of_rank(execution, number)
 
     def tables() -> None:
-        from shardwise.report.tables.calculon import print_peers, print_rank  # noqa: PLC0415 - slow
+        from shardwise.predecessors.calculon.tables import print_peers, print_rank  # noqa: PLC0415 - slow
 
         if number is None or one is None:
             print_peers(execution)

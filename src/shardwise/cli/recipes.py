@@ -31,7 +31,7 @@ from shardwise.errors import Fault, InputError
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
     from shardwise.config.recipe import Recipe
-    from shardwise.interop.launch import Launch
+    from shardwise.launchers.launch import Launch
 
 RecipeOption = Annotated[
     str | None,

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import read_inputs, show_imported, system_or_config
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs, show_imported, system_or_config
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
@@ -47,13 +47,13 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
+from shardwise.predecessors.search_query import ReferenceQuery
 from shardwise.units import parse_memory, readable
 
 _ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
@@ -348,7 +348,7 @@ def command(
             **work,
             **wanted.for_reference(),
         )
-        from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
+        from shardwise.predecessors.cli.search import search_reference  # noqa: PLC0415 - slow to import
 
         found = search_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
         return 0 if count or found["best"] or ok_if_none else 1

@@ -12,7 +12,7 @@ from shardwise.cli.options import JsonFlag, OutputOption
 from shardwise.cli.output import note, show
 from shardwise.config import files
 from shardwise.errors import Fault, InputError
-from shardwise.interop.registry import is_launch
+from shardwise.foreign import is_launch
 from shardwise.planning.recipes import RecipeNote
 from shardwise.planning.saved_plan import read_plan, split_plan
 from shardwise.planning.search.results import Explanation

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise.cli.amped import read_inputs
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JsonFlag,
@@ -35,7 +35,6 @@ from shardwise.cli.output import (
     show,
 )
 from shardwise.cli.recipes import Chosen, SearchRecipeOption
-from shardwise.cli.search_reference import sweep_nersc
 from shardwise.cli.space import (
     AllowOption,
     DomainOption,
@@ -56,12 +55,13 @@ from shardwise.config.arguments import whole_number
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
-from shardwise.interop.nersc.results import is_results_file
-from shardwise.interop.translation import known_reference
-from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
+from shardwise.predecessors.cli.search import sweep_nersc
+from shardwise.predecessors.nersc.results import is_results_file
+from shardwise.predecessors.search_query import ReferenceQuery
+from shardwise.predecessors.translation import known_reference
 
 _SWEEP = "Sweep"
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection
 
 from shardwise.errors import Fault, InputError, allowed_words
-from shardwise.validate.amped import amped
-from shardwise.validate.nersc_collectives import nersc_collectives
+from shardwise.predecessors.validate.amped import amped
+from shardwise.predecessors.validate.nersc_collectives import nersc_collectives
+from shardwise.predecessors.validate.seqsel import seqsel
+from shardwise.predecessors.validate.simumax import simumax
 from shardwise.validate.scores import Compared, Criterion, Part, Row, Score, Scoreboard
-from shardwise.validate.seqsel import seqsel
-from shardwise.validate.simumax import simumax
 
 __all__ = [
     "COLLECTIONS",

@@ -17,9 +17,9 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config import files
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
+from shardwise.predecessors.validate.nersc_collectives import MeasuredCollectives
 from shardwise.validate.calibrate.predictions import Predictions, predictions
 from shardwise.validate.calibrate.tables import KernelTable, read_folder
-from shardwise.validate.nersc_collectives import MeasuredCollectives
 from shardwise.validate.scores import Score
 
 GPU_SYSTEMS = {

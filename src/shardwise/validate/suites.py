@@ -142,7 +142,7 @@ def _other_models(
     predictions: Sequence[Prediction],
 ) -> Mapping[str, Sequence[ReferencePrediction]]:
     """Predictions of other models for the same runs."""
-    from shardwise.validate.references import references  # noqa: PLC0415 - slow to import
+    from shardwise.predecessors.validate.references import references  # noqa: PLC0415 - slow to import
 
     return references(predictions)
 

@@ -301,7 +301,7 @@ def _compared(name: str, found: Estimate) -> dict[str, str]:
 def nearest_view(question: Mapping[str, Any]) -> View:
     """The nearest plan that is legal and fits, and in what it differs."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.planning.export import change_words  # noqa: PLC0415
+    from shardwise.launchers.export import change_words  # noqa: PLC0415
     from shardwise.planning.nearest import blamed_fields, nearest_plan  # noqa: PLC0415
 
     with files.catalog_only():
@@ -339,8 +339,8 @@ def uploaded(kind: str, name: str, text: str) -> View:
     InputError
         If the file is not of this kind, or wrong.
     """
-    from shardwise.interop.launch import LaunchText  # noqa: PLC0415 - slow to import
-    from shardwise.interop.launchers import read_by, recognised_launcher  # noqa: PLC0415
+    from shardwise.launchers.launch import LaunchText  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.registry import read_by, recognised_launcher  # noqa: PLC0415
 
     with files.catalog_only():
         launcher = recognised_launcher(text, name) if kind == "model" else None
@@ -375,7 +375,7 @@ def _uploaded(one: Model | System, fields: Mapping[str, str], notes: Sequence[st
 
 def export_view(question: Mapping[str, Any], launcher: str) -> View:
     """Files of a launcher for a plan, or why it cannot run the plan."""
-    from shardwise.planning.export import download_names, export  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.export import download_names, export  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)

@@ -14,8 +14,8 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Setting
-from shardwise.interop.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.ops.operation import CollectiveKind
+from shardwise.predecessors.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.units import readable
 
 Comm = CommTimes | Mapping[str, Any] | str | Path

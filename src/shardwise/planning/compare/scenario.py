@@ -14,12 +14,12 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
-from shardwise.interop.amped.files import looks_like, read_config
-from shardwise.interop.amped.import_record import fields_of_several
-from shardwise.interop.launch import Launch
-from shardwise.interop.registry import find_launch
+from shardwise.foreign import find_launch
+from shardwise.launchers.launch import Launch
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.predecessors.amped.files import looks_like, read_config
+from shardwise.predecessors.amped.import_record import fields_of_several
 
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
 # AMPeD's name of the tokens of the training run.

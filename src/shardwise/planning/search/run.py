@@ -219,7 +219,7 @@ def search(
     )
     check_function("progress", progress)
     if reference is not None:
-        from shardwise.planning.references.run import (  # noqa: PLC0415 - slow to import
+        from shardwise.predecessors.search import (  # noqa: PLC0415 - slow to import
             reference_search,
             refuse_ours,
         )
@@ -249,8 +249,8 @@ def search(
     the_space = load_space(space, fixed, inputs.question())
     target = None
     if launcher is not None:
-        from shardwise.interop.launchers import launcher_of  # noqa: PLC0415 - slow to import
-        from shardwise.planning.exportable import exportable_search, space_for  # noqa: PLC0415
+        from shardwise.launchers.exportable import exportable_search, space_for  # noqa: PLC0415
+        from shardwise.launchers.registry import launcher_of  # noqa: PLC0415 - slow to import
 
         target = launcher_of(launcher)
         the_space = space_for(target, the_space)

@@ -14,9 +14,8 @@ from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
-from shardwise.interop.launchers import launcher_of
-from shardwise.planning.exportable import exportable_sweep, space_for
-from shardwise.planning.references.run import reference_sweep, refuse_ours
+from shardwise.launchers.exportable import exportable_sweep, space_for
+from shardwise.launchers.registry import launcher_of
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import ReferenceOptions
@@ -25,6 +24,7 @@ from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
 from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
+from shardwise.predecessors.search import reference_sweep, refuse_ours
 
 Progress = Callable[[float, int], None]
 """Called with the finished points, partial ones included, and the number of points."""

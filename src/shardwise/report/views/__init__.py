@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from shardwise.analysis.comparison import Comparison
 
 MODULES = {
-    "Comparison": "comparison",
-    "ClusterChoice": "sweep",
-    "ComputeGraph": "detail",
-    "Diagnosis": "detail",
-    "Estimate": "estimate",
-    "EstimateTable": "table",
-    "Explanation": "search",
-    "Export": "launch",
-    "FsdpPlan": "fsdp",
-    "Launch": "launch",
-    "LaunchFile": "launch",
-    "LargestModel": "search",
-    "NearestPlan": "search",
-    "RecipeEstimate": "estimate",
-    "ReferenceEstimate": "reference",
-    "ReferenceSearch": "reference",
-    "SearchResult": "search",
-    "SweepPoint": "sweep",
-    "SweepResult": "sweep",
-    "Trace": "detail",
-    "TrainingTime": "estimate",
+    "Comparison": "report.views.comparison",
+    "ClusterChoice": "report.views.sweep",
+    "ComputeGraph": "report.views.detail",
+    "Diagnosis": "report.views.detail",
+    "Estimate": "report.views.estimate",
+    "EstimateTable": "report.views.table",
+    "Explanation": "report.views.search",
+    "Export": "launchers.views",
+    "FsdpPlan": "fsdp.views",
+    "Launch": "launchers.views",
+    "LaunchFile": "launchers.views",
+    "LargestModel": "report.views.search",
+    "NearestPlan": "report.views.search",
+    "RecipeEstimate": "report.views.estimate",
+    "ReferenceEstimate": "predecessors.views",
+    "ReferenceSearch": "predecessors.views",
+    "SearchResult": "report.views.search",
+    "SweepPoint": "report.views.sweep",
+    "SweepResult": "report.views.sweep",
+    "Trace": "report.views.detail",
+    "TrainingTime": "report.views.estimate",
 }
-"""Module here that shows a kind of result: only what is shown is imported."""
+"""Module that shows a kind of result: only what is shown is imported."""
 
 
 def _view_of(result: object) -> View[Any]:
     name = next(kind.__name__ for kind in type(result).__mro__ if kind.__name__ in MODULES)
-    view: View[Any] = import_module(f"{__name__}.{MODULES[name]}").VIEWS[name]
+    view: View[Any] = import_module(f"shardwise.{MODULES[name]}").VIEWS[name]
     return view
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis.graph.records import ComputeGraph
-from shardwise.planning.diagnose.results import Diagnosis
+from shardwise.launchers.diagnose.results import Diagnosis
+from shardwise.launchers.tables.diagnose import print_diagnosis
 from shardwise.report.charts.theme import Figure
 from shardwise.report.charts.timeline import pipeline_timeline
 from shardwise.report.console import count, gpu_count, percent, seconds, written
-from shardwise.report.tables.diagnose import print_diagnosis
 from shardwise.report.tables.strategy_line import in_brief
 from shardwise.report.tables.timeline import print_trace
 from shardwise.report.trace import Trace

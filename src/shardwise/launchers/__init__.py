@@ -1,0 +1,1 @@
+"""Launch files, logs and traces of trainers: one folder for each trainer."""

@@ -1,0 +1,1 @@
+"""Models that shardwise unites: files, formulas, searches and tables, one folder for each."""
