@@ -22,12 +22,12 @@ from shardwise.analysis.results import (
     RequiredBandwidth,
 )
 from shardwise.arrays import Floats, combined, total
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import FULL_DUPLEX, System
 from shardwise.cost.component_costs import layer_bytes, layer_times, trained_on
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.kernels import product_peak
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.offload import both_ways_time, link_duplex
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (

@@ -23,7 +23,6 @@ from shardwise.units import Dimension
 if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
 
-_SHORT = {name: short for short, name in SHORT_NAMES.items()}
 
 _METAVARS = {"stack": "STACK", "placement": "AXIS-AXIS-...", "extents": "AXIS=N+AXIS=N/..."}
 
@@ -158,7 +157,8 @@ def _description(name: str) -> str:
 
 def _field_option(name: str, description: str, metavar: str) -> object:
     kind = bool if bool in unfold(Strategy.model_fields[name].annotation) else str
-    short = [f"--{_SHORT[name]}"] if name in _SHORT else []
+    field = FIELDS[name]
+    short = [f"--{field.short}"] if field.short != name else []
     return _option(name, kind, FIELDS[name].role.section, description, *short, metavar=metavar)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 from shardwise.arrays import Floats, Ints, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import trained_on
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import state_bytes
 from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage

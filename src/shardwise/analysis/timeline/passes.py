@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.arrays import Floats, total
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import (
     ComponentCosts,
@@ -15,7 +16,6 @@ from shardwise.cost.component_costs import (
     layer_bytes,
 )
 from shardwise.cost.component_operations import ComponentOperations
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.layer_cost import LayerTimes
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
