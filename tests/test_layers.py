@@ -82,7 +82,7 @@ def test_the_maths_does_not_print_read_or_log():
 
 
 def test_files_stay_small():
-    """A file holds one idea, in at most 900 lines, be it of tests."""
+    """A file holds one idea, at most 900 lines, be it of tests."""
     places = [*PACKAGE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]
     long = {path: len(path.read_text().splitlines()) for path in places}
     assert {path: lines for path, lines in long.items() if lines > 900} == {}
