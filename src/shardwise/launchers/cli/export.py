@@ -16,6 +16,7 @@ from shardwise.cli.recipes import Chosen
 from shardwise.config import files
 from shardwise.config.inputs import Inputs
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FOLLOWING_FIELDS
 from shardwise.errors import Fault, InputError
 from shardwise.launchers import registry as launchers
 from shardwise.launchers.export import CannotExportError, Export, change_words, export, file_names
@@ -28,7 +29,6 @@ from shardwise.units import readable
 _LAUNCHER = "Launchers"
 _TWICE = "has no effect with --plan, which sets the strategy"
 # Fields of a resolved strategy that follow from others, which flags may change.
-_FOLLOWING = ("dp", "tp_exchange", "sequence_parallel", "schedule", "dispatcher")
 _READABLE = 0o444
 
 
@@ -176,7 +176,7 @@ def _of_plan(
     own, stack = saved.estimate.strategy, saved.estimate.software.stack
     if "stack" not in flags and stack != launcher.stack:
         note(f"{saved.source}: is of stack {stack}; rules and times are of {launcher.stack}")
-    left_out = {"stack", "any_software", *(_FOLLOWING if flags else ())}
+    left_out = {"stack", "any_software", *(FOLLOWING_FIELDS if flags else ())}
     fields = {name: value for name, value in own.items() if name not in left_out} | dict(flags)
     return used, system or saved.estimate.system, strategy_of(None, fields)
 
