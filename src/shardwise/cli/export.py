@@ -2,18 +2,17 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated
-
-import typer
 
 from shardwise.analysis.graph.build import graph_of
 from shardwise.analysis.results import Estimate
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
-    StrategyOption,
-    SystemOrNone,
-    TablesOption,
+    STRATEGY_OPTION,
+    SYSTEM_OR_NONE,
+    TABLES_OPTION,
+    arg,
+    opt,
     refuse_options,
     used,
     with_options,
@@ -61,52 +60,31 @@ _NO_SHAPES = "is for `export deepflow`; `export gemms` writes shapes without it"
 @with_options
 def command(
     *,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help=f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
-        ),
-    ] = None,
-    system: SystemOrNone = None,
-    strategy: StrategyOption = None,
-    tables: TablesOption = None,
-    csv: Annotated[
-        str | None,
-        typer.Option(
-            "--csv",
-            metavar="FILE",
-            help="In addition to the six lines of DeepFlow: shapes of all products as CSV.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="amped",
-            help="deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
-            "their own endings, more files next to it. Default: standard output, as for -.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    what: str = arg("WHAT", f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}."),
+    model: str | None = arg(
+        "MODEL",
+        "As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
+        default=None,
+    ),
+    system: str | None = SYSTEM_OR_NONE,
+    strategy: str | None = STRATEGY_OPTION,
+    tables: str | None = TABLES_OPTION,
+    csv: str | None = opt(
+        "--csv FILE",
+        "In addition to the six lines of DeepFlow: shapes of all products as CSV.",
+        OUTPUT,
+    ),
+    reference: str | None = opt(
+        "--reference amped",
+        "deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
+        OTHER_MODELS,
+    ),
+    output: str | None = opt(
+        "--output -o FILE",
+        "gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
+        "their own endings, more files next to it. Default: standard output, as for -.",
+        OUTPUT,
+    ),
     launch: LaunchOptions,
     flags: Mapping[str, object],
 ) -> int:

@@ -4,13 +4,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from shardwise.cli.flags import strategy_of
 from shardwise.cli.inputs import read_inputs
-from shardwise.cli.options import refuse_options
+from shardwise.cli.options import opt, refuse_options
 from shardwise.cli.output import log, note
 from shardwise.cli.recipes import Chosen
 from shardwise.config import files
@@ -36,34 +34,18 @@ _READABLE = 0o444
 class LaunchOptions:
     """Options of an export to a launcher."""
 
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            "--plan",
-            metavar="FILE[#N]",
-            help="Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
-            "1), in place of MODEL and SYSTEM; flags override its fields.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = None
-    release: Annotated[
-        str | None,
-        typer.Option(
-            "--release",
-            metavar="R",
-            help="Release whose options to write.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = None
-    nearest: Annotated[
-        bool,
-        typer.Option(
-            "--nearest",
-            help="Write the nearest plan that fits and that the launcher can run, if this one "
-            "does not.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = False
+    plan: str | None = opt(
+        "--plan FILE[#N]",
+        "Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
+        "1), in place of MODEL and SYSTEM; flags override its fields.",
+        _LAUNCHER,
+    )
+    release: str | None = opt("--release R", "Release whose options to write.", _LAUNCHER)
+    nearest: bool = opt(
+        "--nearest",
+        "Write the nearest plan that fits and that the launcher can run, if this one does not.",
+        _LAUNCHER,
+    )
 
 
 def launcher_names() -> tuple[str, ...]:
