@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
     from shardwise.analysis.training_run.results import TrainingTime
+    from shardwise.config.launch import Launch, NotUnderstood
     from shardwise.config.model import Model
     from shardwise.config.recipe import Recipe
     from shardwise.config.reliability import Reliability
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from shardwise.launchers.diagnose.results import Diagnosis
     from shardwise.launchers.diagnose.run import diagnose
     from shardwise.launchers.export import CannotExportError, Export, export
-    from shardwise.launchers.launch import Launch, LaunchFile, NotUnderstood
+    from shardwise.launchers.launch import LaunchFile
     from shardwise.launchers.registry import read_launch
     from shardwise.planning.cluster_choice import choose_cluster
     from shardwise.planning.cluster_options import ClusterChoice
@@ -115,11 +116,11 @@ _HOME = {
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
     "LargestModel": "planning.search.results",
-    "Launch": "launchers.launch",
+    "Launch": "config.launch",
     "LaunchFile": "launchers.launch",
     "Model": "config.model",
     "NearestPlan": "planning.nearest",
-    "NotUnderstood": "launchers.launch",
+    "NotUnderstood": "config.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
     "ReferenceEstimate": "analysis.reference_results",

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from shardwise import registry
 from shardwise.analysis.results import Estimate
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
@@ -280,8 +281,9 @@ def command(
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
     if also is not None:
-        from shardwise.predecessors.cli import estimate as other_models  # noqa: PLC0415 - slow to import
-        from shardwise.predecessors.translation import known_reference  # noqa: PLC0415 - slow to import
+        from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
+
+        other_models = registry.function("reference_answers")
 
         other = known_reference(also, "also")
     destination.check(gemms=gemms)
@@ -345,8 +347,9 @@ def _refuse_prefetch(result: Estimate, flags: Mapping[str, object]) -> None:
 def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
-    from shardwise.predecessors.cli import estimate as other_models  # noqa: PLC0415 - slow to import
-    from shardwise.predecessors.translation import known_reference  # noqa: PLC0415 - slow to import
+    from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
+
+    other_models = registry.function("reference_answers")
 
     name = known_reference(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)

@@ -21,7 +21,6 @@ from shardwise.units import Dimension
 if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
 
-_SHORT = {name: short for short, name in SHORT_NAMES.items()}
 
 _METAVARS = {"stack": "STACK", "placement": "AXIS-AXIS-...", "extents": "AXIS=N+AXIS=N/..."}
 
@@ -141,7 +140,8 @@ def _description(name: str) -> str:
 
 def _field_flag(name: str, description: str, metavar: str) -> inspect.Parameter:
     kind = bool if bool in unfold(Strategy.model_fields[name].annotation) else str
-    short = [f"--{_SHORT[name]}"] if name in _SHORT else []
+    field = FIELDS[name]
+    short = [f"--{field.short}"] if field.short != name else []
     return _flag(name, kind, FIELDS[name].role.section, description, *short, metavar=metavar)
 
 

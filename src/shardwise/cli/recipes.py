@@ -29,8 +29,8 @@ from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
+    from shardwise.config.launch import Launch
     from shardwise.config.recipe import Recipe
-    from shardwise.launchers.launch import Launch
 
 RECIPE_OPTION = opt(
     "--recipe RECIPE",

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from shardwise import registry
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
@@ -52,7 +53,6 @@ from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
-from shardwise.predecessors.search_query import ReferenceQuery
 from shardwise.units import parse_memory, readable
 
 _ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
@@ -253,7 +253,7 @@ def command(
         refuse_options(_NO_EFFECT, recipe=recipe, strategy=strategy, **entered, **{"for": launcher})
         training = training_run(run)
         work: dict[str, Any] = {"gpus": of.gpus, "gbs": of.gbs, "dtype": flags.get("dtype")}
-        theirs_too = ReferenceQuery(
+        theirs_too = dict(
             model=_named(chosen.model, reference),
             system=system_or_config(chosen.model, chosen.system),
             count=count,
@@ -261,9 +261,8 @@ def command(
             **work,
             **wanted.for_reference(),
         )
-        from shardwise.predecessors.cli.search import search_reference  # noqa: PLC0415 - slow to import
-
-        found = search_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
+        by_reference = registry.function("search_verb").search_reference
+        found = by_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
         return 0 if count or found["best"] or ok_if_none else 1
     theirs.refuse_others(_NEEDS_REFERENCE)
     inputs = read_inputs(

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwise import registry
+from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
@@ -58,10 +60,6 @@ from shardwise.config.system import System
 from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
-from shardwise.predecessors.cli.search import sweep_nersc
-from shardwise.predecessors.nersc.results import is_results_file
-from shardwise.predecessors.search_query import ReferenceQuery
-from shardwise.predecessors.translation import known_reference
 
 _SWEEP = "Sweep"
 _NO_EFFECT = "has no effect with --reference, which searches the space of another model"
@@ -161,7 +159,7 @@ def command(
 
     Flags of strategy fields set the values that the search tries.
     """
-    if output is not None and (theirs.reference is None or not is_results_file(output)):
+    if output is not None and theirs.reference is None:
         files.check_writable_ending(output)
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
@@ -176,19 +174,19 @@ def command(
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        query = replace(
-            _reference_query(
-                theirs,
-                flags,
-                model=str(chosen.model),
-                system=",".join(map(str, names)),
-                top=options.top,
-            ),
+        query = _reference_query(
+            theirs,
+            flags,
+            model=str(chosen.model),
+            system=",".join(map(str, names)),
+            top=whole_number("top", options.top),
             vary=_varied(vary or ()),
             together=together,
             tokens=positive_number("tokens", tokens, ", as in 1e12"),
         )
-        found = sweep_nersc(query, plot=plot, large=large, json=json, output=output)
+        found = registry.function("search_verb").sweep_nersc(
+            query, plot=plot, large=large, json=json, output=output
+        )
         return 0 if found or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
@@ -282,22 +280,14 @@ def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict
 
 
 def _reference_query(
-    theirs: ReferenceOptions, flags: Mapping[str, Any], **case: str | None
-) -> ReferenceQuery:
+    theirs: ReferenceOptions, flags: Mapping[str, Any], **case: Any
+) -> dict[str, Any]:
     """The searches of another model, of which NERSC's has sweeps."""
     known_reference(theirs.reference or "", "reference", ("nersc",))
     known = ("gpus", "global_batch_size", "dtype")
     refuse_options(_NO_EFFECT, **{name: v for name, v in flags.items() if name not in known})
-    return ReferenceQuery(
-        model=case["model"] or "",
-        system=case["system"] or "",
-        gpus=flags.get("gpus"),
-        gbs=flags.get("global_batch_size"),
-        dtype=flags.get("dtype"),
-        method=theirs.method,
-        domain=theirs.domain,
-        top=whole_number("top", case["top"]),
-    )
+    case |= {"gpus": flags.get("gpus"), "gbs": flags.get("global_batch_size")}
+    return case | {"dtype": flags.get("dtype"), "method": theirs.method, "domain": theirs.domain}
 
 
 def _gpus_as_axis(

@@ -32,6 +32,16 @@ class Section(StrEnum):
     SOFTWARE = "Software"
 
 
+class Divides(Enum):
+    """What a degree divides, in the order in which degrees are listed."""
+
+    TENSORS = "tensors of a layer"
+    LAYERS = "layers, into stages"
+    BATCH = "batch, among replicas of the model"
+    EXPERTS = "experts, over the ranks of the degrees above"
+    STAGE = "layers of a stage, into chunks"
+
+
 class Group(Enum):
     """Which group of fields a search evaluates a field with."""
 
@@ -57,6 +67,17 @@ class Tries(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Degree:
+    """What makes a field a degree."""
+
+    divides: Divides
+    parallelism: str = ""
+    """Parallelism that it is the degree of: "tensor"."""
+    counted_with: str = ""
+    """Degree whose communication includes that of this one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """What shardwise derives from a field, in addition to its type and documentation."""
 
@@ -79,3 +100,13 @@ class Role:
     fields of `work`. Those that differ in other fields alone are variants of one layout."""
     practical: Tries | tuple[Any, ...] | None = None
     """Values that a search of the practical space tries; None: `tries`."""
+    degree: Degree | None = None
+    """Set for a degree."""
+    headline: bool = False
+    """Whether a strategy in a line always shows it."""
+    listed: bool = False
+    """Whether an estimate lists its default among what was assumed, as it does for headlines."""
+    slider: tuple[int, ...] = ()
+    """Numbers where a slider stops."""
+    follows: tuple[str, ...] = ()
+    """Fields that it belongs to: where one of these changes, its value is dropped."""

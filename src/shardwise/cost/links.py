@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.enums import Dispatcher
+from shardwise.config.strategy_fields import LAYER_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
@@ -20,10 +21,6 @@ from shardwise.cost.dispatch import (
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Collective, CollectiveKind, Tokens
 from shardwise.parallel.placement import Extents
-
-_OF_EXPERTS = ("ep", "etp")
-LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
-"""Axes that communicate inside layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

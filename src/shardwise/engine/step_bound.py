@@ -18,7 +18,7 @@ from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
 from shardwise.cost.layer_cost import LayerWork
 from shardwise.cost.operations import Launched
-from shardwise.engine.step_time import fixed_time, straggler_growth
+from shardwise.engine.step_time import node_doublings
 from shardwise.parallel.pipeline_layout import StageGroup
 
 # Rounding of sums of times: far more than their last digits, far less than any bound is short.
@@ -138,9 +138,9 @@ def step_bound(
         last = before + np.where(present, (group.length - 1) * pass_s, 0.0)
         longest = np.maximum(longest, np.where(present, micro_batches * pass_s + each * last, 0.0))
         before = before + np.where(present, group.length * pass_s, 0.0)
-    growth = straggler_growth(system, gpus, straggler_per_doubling)
-    fixed_s = fixed_time(system, gpus, step_overhead_s, step_wait_s)
-    return (longest * (1 + growth) + fixed_s) * (1 - _ROUNDING)
+    doublings = node_doublings(system, gpus)
+    fixed_s = step_overhead_s + step_wait_s * doublings
+    return (longest * (1 + straggler_per_doubling * doublings) + fixed_s) * (1 - _ROUNDING)
 
 
 def bound_of_rows(

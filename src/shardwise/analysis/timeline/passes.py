@@ -1,21 +1,19 @@
 """Time and memory of one micro-batch on every virtual stage, by kind of pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.arrays import Floats, total
-from shardwise.config.strategy_table import Table
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.cost.component_costs import (
     ComponentCosts,
     component_bytes,
     component_times,
     layer_bytes,
 )
-from shardwise.cost.component_operations import ComponentOperations
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.layer_cost import LayerTimes
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
@@ -66,20 +64,10 @@ class StagePasses:
     """Number of layers that have any of `movable_bytes`."""
 
 
-def stage_passes(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageGroup
-) -> StagePasses:
-    """Return the passes of a table of one row.
-
-    Parameters
-    ----------
-    parts
-        Operations of the embedding, each kind of layer and the head, with their costs.
-    stages
-        Every virtual stage (see `stages.virtual_stages`).
-    """
-    blocks = evaluation.costs
-    forward_peak, backward_peak = _transient_bytes(table, blocks, parts, stages)
+def stage_passes(evaluation: Evaluation, stages: StageGroup) -> StagePasses:
+    """Return the passes of a table of one row through every virtual stage."""
+    blocks = evaluation.step.costs
+    forward_peak, backward_peak = _transient_bytes(evaluation, stages)
 
     def time(name: str) -> Floats:
         return component_times(blocks, stages.work, lambda part: getattr(part, name))
@@ -145,12 +133,11 @@ def _waits(
     return {"exposed_s": exposed, "hidden_s": hidden}
 
 
-def _transient_bytes(
-    table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageGroup
-) -> tuple[Floats, Floats]:
+def _transient_bytes(evaluation: Evaluation, stages: StageGroup) -> tuple[Floats, Floats]:
     """Peak of temporary tensors in a forward and in a backward pass [byte]."""
-    first = np.zeros_like(stages.first)
-    forward, backward = costs_by_pass(table, blocks, parts, with_ends=False)
+    table, first = evaluation.step.table, np.zeros_like(stages.first)
+    costs = evaluation.step.costs
+    forward, backward = costs_by_pass(table, costs, evaluation.parts, with_ends=False)
     return (
         stage_memory(table, forward, stages, first, phase="forward").buffers,
         stage_memory(table, backward, stages, first, phase="backward").buffers,

@@ -18,9 +18,9 @@ from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.base import ConfigBase
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.launchers.launch import Launch
 from shardwise.launchers.registry import read_launch
 from shardwise.ops.param_count import count_parameters
 

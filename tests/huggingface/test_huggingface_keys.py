@@ -18,7 +18,7 @@ from shardwise.huggingface.keys import (
 )
 from shardwise.ops.param_count import count_parameters
 
-FOLDER = Path(__file__).parent / "data" / "huggingface"
+FOLDER = Path(__file__).parents[1] / "data" / "huggingface"
 LLAMA, MIXTRAL, QWEN3 = "LlamaForCausalLM", "MixtralForCausalLM", "Qwen3ForCausalLM"
 
 

@@ -12,7 +12,7 @@ from shardwise import InputError
 from shardwise.fsdp.from_statistics import profile_of_statistics
 from shardwise.predecessors.fsdp_ilp.files import module_info
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def stored(name):

@@ -14,7 +14,7 @@ from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, OPTIONS, Ki
 from shardwise.launchers.ranks import parse_job
 
 LAUNCHER = megatron.LAUNCHER
-DATA = yaml.safe_load((Path(__file__).parent / "data" / "megatron_options.yaml").read_text())
+DATA = yaml.safe_load((Path(__file__).parents[1] / "data" / "megatron_options.yaml").read_text())
 KNOWN = DATA["options"]
 NUMBER = r"\d+(\.\d*)?([eE]-?\d+)?"
 PATTERNS = {

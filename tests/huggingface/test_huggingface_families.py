@@ -18,7 +18,7 @@ from shardwise.huggingface import modules
 from shardwise.huggingface.decoders import READERS
 from shardwise.ops.param_count import count_parameters
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "model-families.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-families.md"
 READ = {k: row for k, row in FAMILIES.items() if not row.keys() & {"refused", "modules"}}
 COUNTED = [
     (kind, which, row[count])

@@ -10,7 +10,7 @@ from shardwise.config.strategy_fields import COLUMNS
 from shardwise.launchers.registry import LAUNCHERS
 from shardwise.parallel.constraints import software
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "launchers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "launchers.md"
 BEGIN, END = "<!-- generated: what each launcher can express -->\n", "\n<!-- end -->"
 UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 

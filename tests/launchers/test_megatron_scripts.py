@@ -11,7 +11,7 @@ from shardwise.errors import InputError
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.registry import read_by, recognised_launcher
 
-SCRIPTS = yaml.safe_load((Path(__file__).parent / "data" / "megatron_scripts.yaml").read_text())
+SCRIPTS = yaml.safe_load((Path(__file__).parents[1] / "data" / "megatron_scripts.yaml").read_text())
 
 
 SAME = ("hidden", "layers", "position", "tied_embeddings", "dropout")

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
-from shardwise.huggingface import looks_like
+from shardwise.huggingface.formats import looks_like
 
-FOLDER = Path(__file__).parent / "data" / "huggingface"
+FOLDER = Path(__file__).parents[1] / "data" / "huggingface"
 
 
 def _published(name):

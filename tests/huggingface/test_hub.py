@@ -11,7 +11,7 @@ import pytest
 from shardwise import InputError, Model, System, UnknownNameError
 from shardwise.huggingface import hub
 
-CONFIG = json.loads((Path(__file__).parent / "data/huggingface/qwen2.5-7b.json").read_text())
+CONFIG = json.loads((Path(__file__).parents[1] / "data/huggingface/qwen2.5-7b.json").read_text())
 ANSWERS = {
     "/example/Qwen2.5-7B": (200, json.dumps(CONFIG).encode()),
     "/some/mamba": (200, b'{"architectures": ["MambaForCausalLM"]}'),

@@ -18,7 +18,7 @@ MODEL = samples.model(position="rope", tied_embeddings=False)
 GROUPED = samples.llama()
 EXPERTS = samples.deepseek()
 SYSTEM = with_host(samples.system(), 1e9)
-DOCS = Path(__file__).parent.parent / "docs" / "reference" / "stack-files.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "stack-files.md"
 
 
 def stack(**capabilities: Any) -> Stack:

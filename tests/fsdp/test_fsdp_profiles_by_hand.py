@@ -15,7 +15,7 @@ from shardwise.ops.layer import layer_operations
 from shardwise.ops.linear import linear
 from shardwise.ops.registry import register_layer
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 RUN = (
     "embed_tokens", "input_layernorm", "q_proj", "k_proj", "v_proj", "rope", "core", "softmax",
     "o_proj", "residual", "post_attention_layernorm", "gate_proj", "up_proj", "activation",

@@ -86,7 +86,7 @@ def test_a_shell_runs_the_words_that_are_read(tmp_path):
 
 # --- What can be expressed ------------------------------------------------------------------------
 
-CELLS = yaml.safe_load((Path(__file__).parent / "data" / "megatron_cells.yaml").read_text())
+CELLS = yaml.safe_load((Path(__file__).parents[1] / "data" / "megatron_cells.yaml").read_text())
 
 
 def rare_plans():
