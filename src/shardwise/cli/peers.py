@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from shardwise import registry
 from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelArgument,
-    OutputOption,
-    StrategyOption,
-    SystemArgument,
+    JSON_FLAG,
+    MODEL_ARGUMENT,
+    OUTPUT_OPTION,
+    STRATEGY_OPTION,
+    SYSTEM_ARGUMENT,
+    opt,
 )
 from shardwise.cli.output import Stopwatch, log, show
 from shardwise.cli.recipes import Chosen
@@ -37,26 +35,17 @@ from shardwise.units import read_whole
 @partial(with_strategy_flags, needs_batch=False)
 def command(
     *,
-    model: ModelArgument,
-    system: SystemArgument,
-    strategy: StrategyOption = None,
-    rank: Annotated[
-        str | None,
-        typer.Option(
-            "--rank", metavar="N", help="Only this rank and its peers.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="calculon",
-            help="Number the ranks as Calculon does; --json and --output write its peers file.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    model: str = MODEL_ARGUMENT,
+    system: str = SYSTEM_ARGUMENT,
+    strategy: str | None = STRATEGY_OPTION,
+    rank: str | None = opt("--rank N", "Only this rank and its peers.", OUTPUT),
+    reference: str | None = opt(
+        "--reference calculon",
+        "Number the ranks as Calculon does; --json and --output write its peers file.",
+        OTHER_MODELS,
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
     flags: Mapping[str, object],
 ) -> int:
     """Ranks of every communication group: tensor, context, data and pipeline parallel.

@@ -4,9 +4,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from shardwise import registry
 from shardwise.analysis.graph.build import graph_of
@@ -16,9 +14,11 @@ from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.inputs import read_inputs
 from shardwise.cli.options import (
-    StrategyOption,
-    SystemOrNone,
-    TablesOption,
+    STRATEGY_OPTION,
+    SYSTEM_OR_NONE,
+    TABLES_OPTION,
+    arg,
+    opt,
     refuse_options,
     used,
     with_options,
@@ -54,34 +54,18 @@ _READABLE = 0o444
 class LaunchOptions:
     """Options of an export to a launcher."""
 
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            "--plan",
-            metavar="FILE[#N]",
-            help="Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
-            "1), in place of MODEL and SYSTEM; flags override its fields.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = None
-    release: Annotated[
-        str | None,
-        typer.Option(
-            "--release",
-            metavar="R",
-            help="Release whose options to write.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = None
-    nearest: Annotated[
-        bool,
-        typer.Option(
-            "--nearest",
-            help="Write the nearest plan that fits and that the launcher can run, if this one "
-            "does not.",
-            rich_help_panel=_LAUNCHER,
-        ),
-    ] = False
+    plan: str | None = opt(
+        "--plan FILE[#N]",
+        "Plan of a saved `estimate --json`, or plan N of a saved `search --json` (default "
+        "1), in place of MODEL and SYSTEM; flags override its fields.",
+        _LAUNCHER,
+    )
+    release: str | None = opt("--release R", "Release whose options to write.", _LAUNCHER)
+    nearest: bool = opt(
+        "--nearest",
+        "Write the nearest plan that fits and that the launcher can run, if this one does not.",
+        _LAUNCHER,
+    )
 
 
 def export_launch(
@@ -252,52 +236,31 @@ def exported_things() -> tuple[str, ...]:
 @with_options
 def command(
     *,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help=f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
-        ),
-    ] = None,
-    system: SystemOrNone = None,
-    strategy: StrategyOption = None,
-    tables: TablesOption = None,
-    csv: Annotated[
-        str | None,
-        typer.Option(
-            "--csv",
-            metavar="FILE",
-            help="In addition to the six lines of DeepFlow: shapes of all products as CSV.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="amped",
-            help="deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
-            "their own endings, more files next to it. Default: standard output, as for -.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    what: str = arg("WHAT", f"{', '.join(THINGS)}, or a launcher: {', '.join(launcher_names())}."),
+    model: str | None = arg(
+        "MODEL",
+        "As for `estimate`; a launch file, too. Optional for a launcher with --plan.",
+        default=None,
+    ),
+    system: str | None = SYSTEM_OR_NONE,
+    strategy: str | None = STRATEGY_OPTION,
+    tables: str | None = TABLES_OPTION,
+    csv: str | None = opt(
+        "--csv FILE",
+        "In addition to the six lines of DeepFlow: shapes of all products as CSV.",
+        OUTPUT,
+    ),
+    reference: str | None = opt(
+        "--reference amped",
+        "deepflow: the shapes that AMPeD writes, not divided by dp and pp.",
+        OTHER_MODELS,
+    ),
+    output: str | None = opt(
+        "--output -o FILE",
+        "gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
+        "their own endings, more files next to it. Default: standard output, as for -.",
+        OUTPUT,
+    ),
     launch: LaunchOptions,
     flags: Mapping[str, object],
 ) -> int:
