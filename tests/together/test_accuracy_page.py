@@ -13,7 +13,7 @@ from generated import check
 from rows import each_row
 from shardwise.validate.measured.store import load_runs
 
-PAGES = sorted((Path(__file__).parents[1] / "docs/accuracy").glob("*.md"))
+PAGES = sorted((Path(__file__).parents[2] / "docs/accuracy").glob("*.md"))
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 

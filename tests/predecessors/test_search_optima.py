@@ -29,7 +29,7 @@ from shardwise.predecessors.calculon.translation import calculon_case
 
 pytestmark = pytest.mark.any_software
 
-PAGE = Path(__file__).parents[1] / "docs/from/calculon.md"
+PAGE = Path(__file__).parents[2] / "docs/from/calculon.md"
 OPTIMA = {case["id"]: case for case in json.loads((DATA / "optima.json").read_bytes())}
 FITTING = ("C", "D", "E", "H")
 GIB = 2.0**30
