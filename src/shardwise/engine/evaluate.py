@@ -20,7 +20,7 @@ from shardwise.cost.component_costs import (
     ComponentCosts,
     PlacedCosts,
     component_costs,
-    component_times,
+    summed,
 )
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.layer_cost import LayerBytes
@@ -198,7 +198,7 @@ def timed(
     """
     step = Step.of(model, system, table, extents, costs, groups)
     times, comm = step_times(step, waits=waits)
-    again = component_times(costs, step.critical.all_stages, lambda times: times.recompute_flops)
+    again = summed(costs, step.critical.all_stages, lambda one: one.times.recompute_flops)
     return Timing(
         step=step,
         time_s=times,
@@ -266,7 +266,7 @@ class OnSystems:
             self._components.values, position, but=(LayerBytes, WeightBytes, WeightSizes)
         )
         longest = [
-            component_times(costs, group.work, lambda times: times.time_s)
+            summed(costs, group.work, lambda one: one.times.time_s)
             for group in self._placed.stages.take(rows)
         ]
         return self.table.micro_batches[rows] * np.max(longest, axis=0)

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, layer_bytes
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
 from shardwise.engine.zero import (
@@ -381,7 +381,9 @@ class _InFlight:
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up bytes of layers over the micro-batches in flight."""
-        all_chunks = layer_bytes(self.costs, self.group.resident, select)
+        all_chunks = summed(
+            self.costs, self.group.resident, lambda one: select(one.bytes), layers=True
+        )
         first, second = self.moments[0]
         if first is second:
             found = first * all_chunks

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, component_bytes
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.parallel.pipeline_layout import StageGroup
 
@@ -107,8 +107,8 @@ def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, 
         One stage group; columns of shape (n,).
     """
     return (
-        component_bytes(costs, group.resident, lambda size: size.parameters),
-        component_bytes(costs, group.resident, lambda size: size.expert_parameters),
+        summed(costs, group.resident, lambda one: one.bytes.parameters),
+        summed(costs, group.resident, lambda one: one.bytes.expert_parameters),
     )
 
 
