@@ -37,10 +37,6 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         Columns [byte].
     reserved
         What the accelerator must have [byte].
-    system
-        Cluster with the capacity of each memory tier.
-    row
-        Which row.
     """
     tiers = system.accelerator.memory
     return Memory(

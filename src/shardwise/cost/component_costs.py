@@ -216,12 +216,6 @@ def component_costs(
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
     extents
         Placement of each axis; shape (tiers, n).
     costs
@@ -245,8 +239,6 @@ def costs_and_bytes(
 
     Parameters
     ----------
-    model, system, table, extents, costs
-        As of `component_costs`.
     held
         `stored_bytes` of the table, if already computed.
     """

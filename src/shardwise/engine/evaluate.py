@@ -45,13 +45,7 @@ class PeakMemory:
     peak_memory_stage: Ints
 
     def needed_bytes(self, system: System) -> Floats:
-        """Bytes that must fit into the first memory tier (`Memory.limit_on`).
-
-        Parameters
-        ----------
-        system
-            Accelerators with their memory.
-        """
+        """Bytes that must fit into the first memory tier (`Memory.limit_on`)."""
         limit = system.accelerator.memory[0].limit_on
         return self.reserved_bytes if limit == MemoryLimit.RESERVED else self.memory.total
 
@@ -122,10 +116,6 @@ def peak_memory(
     ----------
     table
         Strategies of n rows, perhaps with several choices.
-    costs
-        Costs by component; columns of shape (n,).
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     """
     stages = groups if isinstance(groups, Distinct) else tuple(groups)
     return evaluate_distinct(_peak_memory, table, costs, stages, choices=True).of_all()
@@ -165,8 +155,6 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
 
     Parameters
     ----------
-    system
-        Accelerators and network tiers.
     holding
         Memory of the peak-memory stage [byte]; columns of shape (n,).
     capacity_bytes

@@ -96,13 +96,7 @@ _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for nam
 
 
 def rank_work(table: Table) -> RankWork:
-    """The work of one rank on one micro-batch, for the strategies of a table.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """The work of one rank on one micro-batch, for the strategies of a table."""
     element_bytes = _BYTES_BY_CODE[table.dtype]
     accumulates = table.by_stack(_gradient_bytes)
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
@@ -156,12 +150,6 @@ def layer_operations(
 
     Parameters
     ----------
-    model
-        Width, norms, dropout.
-    layer
-        Attention, MLP or experts.
-    work
-        Columns of one rank, one row per strategy.
     known
         Blocks of the layers before, which have the same model and work: equal ones are not built
         again, so that their operations are the same objects. Those of this layer are added.
@@ -271,10 +259,6 @@ def mtp_operations(
 
     Parameters
     ----------
-    model
-        Architecture.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     holds_table
         Rows in which the rank needs a copy of the table: the embedding is on another rank, and no
         tied head is a copy already. None: no row.

@@ -70,13 +70,7 @@ class Parameters:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Count the parameters that the operations of an unsplit model hold.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    """
+    """Count the parameters that the operations of an unsplit model hold."""
     work = _unsplit_token()
     breakdown: dict[str, float] = {}
     active = 0.0
@@ -103,10 +97,6 @@ def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
 
     Parameters
     ----------
-    model
-        Architecture.
-    subset
-        Of one row.
     counted
         The model's parameters.
     """
@@ -175,8 +165,6 @@ def flops_per_token(
 
     Parameters
     ----------
-    model
-        Architecture.
     seq_len
         s, tokens per sequence.
     convention
