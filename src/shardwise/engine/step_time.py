@@ -11,7 +11,6 @@ from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import (
     TrainedWeights,

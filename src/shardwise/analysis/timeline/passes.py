@@ -13,7 +13,6 @@ from shardwise.cost.component_costs import (
     ComponentCosts,
     summed,
 )
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
