@@ -21,7 +21,12 @@ from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, TIER_FIELDS, Schedule
 from shardwise.config.extents import extents_text
 from shardwise.config.model import Model
-from shardwise.config.strategy_fields import LAYOUT_FIELDS
+from shardwise.config.strategy_fields import (
+    EXPERT_DEGREES,
+    LAYER_AXES,
+    LAYOUT_FIELDS,
+    REPLICA_DEGREES,
+)
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows, evaluate_distinct
@@ -197,7 +202,8 @@ def _expert_groups(
 
 
 _BEFORE_PLACEMENT = (
-    *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
+    *LAYER_AXES,
+    *("pp", "dp", "dp_shard"),
     *("vpp", "schedule", "split", "gbs", "mbs"),
 )
 _LAYOUT_RULES = tuple(r for r in CONSTRAINTS if r.layout_only and r not in NETWORK_RULES)
@@ -279,8 +285,8 @@ def _without_placement(
     for axis, degrees_of in allowed.items():
         most = space.most(axis, model, system)
         allowed[axis] = [degree for degree in degrees_of if degree <= most]
-    degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]
-    listed = [space.values(axis, system) for axis in ("ep", "etp")]
+    degrees = [space.values(axis, system) or allowed[axis] for axis in REPLICA_DEGREES]
+    listed = [space.values(axis, system) for axis in EXPERT_DEGREES]
     eps = listed[0] or _allowed_degrees(model, system, gpus, "ep", ("ep_experts", "ep"))
     etps = listed[1] or _allowed_degrees(model, system, gpus, "etp", ("etp_experts", "etp"))
     replicas = space.values("dp", system)

@@ -14,6 +14,7 @@ from shardwise.analysis.prediction_interval import distinguishable_ratio, interv
 from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import EXPERT_DEGREES, REPLICA_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -41,6 +42,12 @@ from shardwise.planning.search.space import Space
 from shardwise.planning.search.variants import Lines, settings_of
 from shardwise.planning.training_time import TrainingRun, with_training
 
+LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "extents")
+"""Fields that determine the levels; several of their values may give the same levels."""
+
+# Parts of a step that vary most among validated runs: overlap of communication, and waiting.
+_UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
+
 
 def interval_factors(model: Model, system: System, table: Table) -> list[float | None]:
     """Return the error range of each strategy: a measured time is within time / f and time x f.
@@ -62,13 +69,6 @@ def interval_fields(time_s: float, factor: float | None) -> dict[str, float]:
     if factor is None:
         return {}
     return {"interval_low_s": time_s / factor, "interval_high_s": time_s * factor}
-
-
-LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
-"""Fields that determine the levels; several of their values may give the same levels."""
-
-# Parts of a step that vary most among validated runs: overlap of communication, and waiting.
-_UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import TIER_FIELDS, ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.strategy_fields import LAYER_AXES, RANK_DEGREES, REPLICA_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.distinct import distinct_rows
@@ -59,7 +60,7 @@ _REPLICA_RULES = (
 _OTHER_RULES = [r for r in CONSTRAINTS if r.reason not in _REPLICA_RULES]
 _LAYOUT_RULES = tuple(r for r in _OTHER_RULES if r.layout_only and "tier" not in r.reason)
 _OPTION_RULES = (*(r for r in _OTHER_RULES if not r.layout_only), SOFTWARE_CONSTRAINT)
-_DEGREES = ("tp", "tp2", "cp", "ep", "etp", "pp")
+_DEGREES = (*LAYER_AXES, "pp")
 _COLUMNS = (
     *_DEGREES,
     *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),
@@ -236,14 +237,13 @@ def _bisected(rows: MemoryEvaluator, options: int, bound: Floats, most: Ints) ->
 def _widest_layouts(case: Case, batch: int, most: int) -> tuple[Table, Counter[str]]:
     """Every combination of degrees, chunks and micro-batches, with the most replicas."""
     system, space = case.system, case.space
-    axes = ("tp", "tp2", "cp", "pp", "ep", "etp")
-    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in axes}
+    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in _DEGREES}
     micro = space.values("micro_batch_size", system) or (1,)
     shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
     splits = LayerSplits(case.model, system, space)
     rejected: Counter[str] = Counter()
     rows = []
-    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
+    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in REPLICA_DEGREES)):
         ranks = tp * tp2 * cp * pp
         experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
         for (vpp, schedule), mbs in product(_chunks(system, space), micro):
@@ -530,7 +530,7 @@ def _why_none(
 def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:
     """What memory lacks even with the most replicas."""
     row = shortfall.strategy
-    shown = ("tp", *(("tp2",) if row.tp2[0] > 1 else ()), "cp", "pp", "dp")
+    shown = (axis for axis in RANK_DEGREES if axis != "tp2" or row.tp2[0] > 1)
     axes = " x ".join(f"{axis} {int(getattr(row, axis)[0])}" for axis in shown)
     problem = (
         f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the strategy "

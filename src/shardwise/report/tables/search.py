@@ -11,6 +11,7 @@ from rich.text import Text
 
 from shardwise.analysis.features import feature_words
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import RANK_DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
@@ -27,6 +28,7 @@ from shardwise.planning.search.results import (
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, table_of
 from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
+    ALWAYS_SHOWN,
     DEGREE_HEADS,
     FOLLOWS,
     MORE_DEGREES,
@@ -41,9 +43,8 @@ from shardwise.report.tables.strategy_line import (
 )
 from shardwise.units import readable
 
-_ALWAYS_SHOWN = ("tp", "pp", "dp")
 _LEVEL_HEADS = {"micro_batch_size": "mbs", "seq_len": "tokens"}
-_LEVEL_AXES = ("tp", "tp2", "cp", "pp", "dp", "ep")
+_LEVEL_AXES = (*RANK_DEGREES, "ep")
 
 
 # Fields that columns or `options_in_brief` show, or that others follow from.
@@ -62,7 +63,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
     axes = [
         axis
         for axis in _LEVEL_AXES
-        if axis in _ALWAYS_SHOWN
+        if axis in ALWAYS_SHOWN
         or any(any(part != "1" for part in one.levels[axis].split("x")) for one in found)
     ]
     common = _common_options(found)
@@ -152,8 +153,6 @@ _COMMON = (
     *("dtype", "vpp", "micro_batch_size"),
     *("recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement"),
 )
-# Columns even where all strategies agree.
-_ALWAYS = ("tp", "pp", "dp")
 # What a narrow table omits before anything that distinguishes plans.
 _OPTIONAL = ("tokens/s/GPU", "variants", "MFU", "8 of 10 runs")
 _OBJECTIVES = {
@@ -286,7 +285,7 @@ def columns_of(strategies: Sequence[Mapping[str, object]]) -> list[str]:
         and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
     ]
     sizes = [field for field in ("gpus", "global_batch_size") if field in differing]
-    degrees = [f for f in DEGREE_HEADS if f in _ALWAYS or f in differing]
+    degrees = [f for f in DEGREE_HEADS if f in ALWAYS_SHOWN or f in differing]
     rest = [field for field in differing if field not in (*sizes, *degrees)]
     more = [field for field in rest if field in MORE_DEGREES]
     return [*sizes, *degrees, *more, *(field for field in rest if field not in more)]
