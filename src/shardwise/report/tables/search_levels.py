@@ -6,7 +6,7 @@ from functools import cache
 from rich.table import Table
 
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import RANK_DEGREES
+from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import LevelsPlan
 from shardwise.report.console import gib, percent, plain_table, seconds
@@ -19,7 +19,6 @@ from shardwise.report.tables.strategy_line import (
     work_in_common,
 )
 
-_LEVEL_HEADS = {"micro_batch_size": "mbs", "seq_len": "tokens"}
 _LEVEL_AXES = (*RANK_DEGREES, "ep")
 
 
@@ -50,7 +49,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
         *(("GPUs",) if several else ()),
         "batch",
         *axes,
-        *(_LEVEL_HEADS.get(n, n) for n in plain),
+        *("tokens" if n == "seq_len" else FIELDS[n].short for n in plain),
     )
     figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
     optional = ("vpp", "memory GiB", "MFU")
