@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parent.parent
 _SOURCE = _ROOT / "src" / "shardwise"
 _QUICK = (
     "tests/test_completion.py::test_the_table_is_that_of_the_verbs_and_fields",
-    "tests/test_launchers_page.py::test_the_table_of_the_page_is_that_of_the_capabilities",
+    "tests/launchers/test_launchers_page.py::test_the_table_of_the_page_is_that_of_the_capabilities",
 )
 _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "null": "None"}
 # The size of the work, which `largest_model` has as parameters.

@@ -14,7 +14,7 @@ from shardwise.errors import Fault, InputError, one_line
 from shardwise.units import read_whole
 
 if TYPE_CHECKING:
-    from shardwise.launchers.launch import Launch
+    from shardwise.config.launch import Launch
     from shardwise.planning.search.results import SearchResult
     from shardwise.planning.sweep.results import SweepResult
 

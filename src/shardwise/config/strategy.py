@@ -493,13 +493,6 @@ class Strategy(ConfigBase):
     def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None, and what the stack has another default of.
 
-        Parameters
-        ----------
-        model
-            Model that is trained.
-        default_stack
-            Stack of the system.
-
         Raises
         ------
         InputError

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import DEGREES, REPLICA_DEGREES, SHORT_NAMES
@@ -29,7 +30,7 @@ from shardwise.launchers.diagnose.results import (
     ProposedChange,
 )
 from shardwise.launchers.kineto.steps import read_trace
-from shardwise.launchers.launch import Launch, Launcher, LaunchPlan
+from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.logs import read_log
 from shardwise.launchers.registry import LAUNCHERS, read_launch
 from shardwise.launchers.run_log import MemoryKind, RunLog
