@@ -11,7 +11,7 @@ from rich.text import Text
 
 from shardwise.analysis.features import feature_words
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import RANK_DEGREES
+from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
@@ -43,7 +43,6 @@ from shardwise.report.tables.strategy_line import (
 )
 from shardwise.units import readable
 
-_LEVEL_HEADS = {"micro_batch_size": "mbs", "seq_len": "tokens"}
 _LEVEL_AXES = (*RANK_DEGREES, "ep")
 
 
@@ -75,7 +74,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
         *(("GPUs",) if several else ()),
         "batch",
         *axes,
-        *(_LEVEL_HEADS.get(n, n) for n in plain),
+        *("tokens" if n == "seq_len" else FIELDS[n].short for n in plain),
     )
     figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
     optional = ("vpp", "memory GiB", "MFU")
