@@ -10,8 +10,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
-from shardwise.cost.layer_communication import COMM_AXES
-from shardwise.cost.offload import optimizer_transfer
+from shardwise.cost.layer_cost import COMM_AXES
 from shardwise.cost.optimizer import (
     TrainedWeights,
     UpdateBytes,
@@ -20,6 +19,7 @@ from shardwise.cost.optimizer import (
     state_bytes,
     update_bytes,
 )
+from shardwise.cost.overlap import optimizer_transfer
 from shardwise.engine.data_parallel import replica_communication
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.step import Step

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.timeline.actions import KINDS
-from shardwise.analysis.timeline.passes import WAITS
+from shardwise.analysis.timeline.actions import KINDS, WAITS
 from shardwise.analysis.timeline.step import StepTimeline, kernels_of_pass
 from shardwise.arrays import Bools, Floats
 from shardwise.parallel.schedule.orders import BACKWARD, FORWARD, WEIGHTS

@@ -20,8 +20,8 @@ from pydantic import (
 from shardwise.config.base import ConfigBase
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
-from shardwise.config.expressions.chain import Chain
 from shardwise.config.expressions.records import Resolved
+from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack

@@ -6,11 +6,11 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.config.base import ConfigBase, Source, Sourced
-from shardwise.config.expressions.dimensions import kind_at
+from shardwise.config.expressions.formula import kind_at
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import PARAMETERS, Origin, Resolved
 from shardwise.config.system import System
-from shardwise.cost.offload import LinkRates
+from shardwise.cost.overlap import LinkRates
 from shardwise.report.console import plain_table, show, written
 from shardwise.units import readable
 
