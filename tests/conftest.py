@@ -43,8 +43,8 @@ OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
 ROOMS = ("predecessors", "launchers", "huggingface", "fsdp", "web")
 MISSING = [name for name in ROOMS if find_spec(f"shardwise.{name}") is None]
 LEFT_OUT = [TESTS / name for name in (*MISSING, *(("together", "pytorch") if MISSING else ()))]
-# Most tests of a third of a second of CPU or more, with or without parameters. `pytest` alone leaves
-# them out; .ci/run runs them, as does anyone who names files.
+# Most tests of a third of a second of CPU or more, with or without parameters. `pytest` alone
+# leaves them out; .ci/run runs them, as does anyone who names files.
 SLOW = TESTS / "data" / "slow_tests.txt"
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
