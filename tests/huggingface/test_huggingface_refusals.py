@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
-from shardwise.huggingface import looks_like
+from shardwise.huggingface.formats import looks_like
 
 FOLDER = Path(__file__).parents[1] / "data" / "huggingface"
 

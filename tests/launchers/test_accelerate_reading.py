@@ -7,8 +7,9 @@ import yaml
 
 from rows import each_row
 from shardwise import InputError
+from shardwise.config.launch import Launch
 from shardwise.launchers.accelerate import LAUNCHER
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.registry import recognised_launcher
 
 USUAL = {

@@ -7,8 +7,9 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model
+from shardwise.config.launch import Launch
 from shardwise.launchers.deepspeed import LAUNCHER
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.registry import recognised_launcher
 
 AUTO_BATCH = dict.fromkeys(

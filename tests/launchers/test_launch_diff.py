@@ -3,13 +3,14 @@
 import pytest
 
 from shardwise import Model, Strategy, System
+from shardwise.config.launch import Launch
 from shardwise.launchers.diagnose.launch_diff import (
     OptionChange,
     _differences,
     launch_diff,
     option_changes,
 )
-from shardwise.launchers.launch import Launch, LaunchPlan
+from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.registry import launcher_of
 
 SCRIPT = """#!/bin/bash

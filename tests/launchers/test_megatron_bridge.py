@@ -7,8 +7,9 @@ import pytest
 from megatron_plans import architecture, effective, legal_plans
 from profiles import drawn
 from shardwise import InputError, Model, Strategy, System
+from shardwise.config.launch import Launch
 from shardwise.config.strategy_table import Table
-from shardwise.launchers.launch import Launch, LaunchPlan, LaunchText
+from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.megatron_bridge import LAUNCHER
 from shardwise.launchers.megatron_bridge.recipes import RECIPES, model_of, recipe_of
 from shardwise.launchers.megatron_bridge.writer import environment

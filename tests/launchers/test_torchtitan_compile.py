@@ -4,7 +4,8 @@ import pytest
 
 from rows import each_row
 from shardwise import System, estimate
-from shardwise.launchers.launch import Launch, LaunchPlan, LaunchText
+from shardwise.config.launch import Launch
+from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.torchtitan import LAUNCHER
 from torchtitan_plans import imported
 

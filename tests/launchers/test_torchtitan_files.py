@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from shardwise import Model
+from shardwise.config.launch import Launch
 from shardwise.errors import InputError
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.torchtitan import LAUNCHER
 from torchtitan_plans import imported, made
 

@@ -184,8 +184,9 @@ def raising(function, error):
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unexpected_exception_is_one_line(verb, monkeypatch, capsys):
     """With exit code 2; where it is a fault of shardwise, the line says how to report it."""
-    name, attribute = cli._FUNCTIONS.get(verb, (verb, "command"))  # noqa: SLF001 - what is replaced
-    module = import_module(f"shardwise.cli.{name}")
+    home = cli._HOMES.get(verb, f"cli.{verb}:command")  # noqa: SLF001 - what is replaced
+    name, _, attribute = home.partition(":")
+    module = import_module(f"shardwise.{name}")
     function = getattr(module, attribute)
     for error, expected, text in ENDS:
         monkeypatch.setattr(module, attribute, raising(function, error))

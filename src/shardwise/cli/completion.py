@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise.cli import VERBS, _app, command_of
 
 TABLE = Path(__file__).with_name("completion.json")
@@ -205,14 +205,12 @@ def _figures() -> list[str]:
 
 def _words() -> dict[str, str]:
     """Kinds of values that the help calls by a name."""
-    from shardwise.cli.export import THINGS  # noqa: PLC0415 - slow to import
     from shardwise.cli.schema import SCHEMAS  # noqa: PLC0415 - slow to import
-    from shardwise.launchers.cli.export import launcher_names  # noqa: PLC0415 - slow to import
     from shardwise.validate import COLLECTIONS, SUITES  # noqa: PLC0415 - slow to import
 
     return {
-        "LAUNCHER": "|".join(launcher_names()),
-        "WHAT": "|".join((*THINGS, *launcher_names())),
+        "LAUNCHER": "|".join(registry.function("launcher_names")()),
+        "WHAT": "|".join(registry.function("exported_things")()),
         "SUITE": "|".join((*SUITES, *COLLECTIONS)),
         "SCHEMA": "|".join(SCHEMAS),
         "SOURCE": "MODEL",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwise.config import files
 from shardwise.errors import Fault, InputError
-from shardwise.huggingface import log as huggingface
+from shardwise.launchers import transformers_log as huggingface
 from shardwise.launchers.deepspeed import log as deepspeed
 from shardwise.launchers.maxtext import log as maxtext
 from shardwise.launchers.megatron import log as megatron

@@ -17,6 +17,7 @@ from shardwise.analysis.graph.records import (
 )
 from shardwise.config import files
 from shardwise.config.plain import as_json
+from shardwise.config.strategy_fields import RANK_DEGREES
 from shardwise.errors import Fault, InputError
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.gemms import flop_count
@@ -258,7 +259,7 @@ def _component_box(component: ComponentGraph, node: GraphNode) -> _Box:
 def _title(graph: ComputeGraph) -> str:
     """Model, system, strategy and the sums of a step."""
     s, totals = graph.strategy, graph.totals
-    degrees = [f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp", "ep") if s[axis] > 1]
+    degrees = [f"{axis} {s[axis]}" for axis in (*RANK_DEGREES, "ep") if s[axis] > 1]
     gpus = gpu_count(s["gpus"]) + (f" = {' x '.join(degrees)}" if degrees else "")
     batch = f"micro-batch {s['micro_batch_size']}, global batch {s['global_batch_size']}"
     sums = (

@@ -1,6 +1,7 @@
 """Megatron-Bridge: its scripts with overrides and configuration files; and files of NeMo, read."""
 
-from shardwise.launchers.launch import Launch, Launcher, LaunchText
+from shardwise.config.launch import Launch
+from shardwise.launchers.launch import Launcher, LaunchText
 from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
 from shardwise.launchers.megatron_bridge.reader import NAME, STACK, launch_of
 from shardwise.launchers.megatron_bridge.script import IS_SCRIPT, script_job

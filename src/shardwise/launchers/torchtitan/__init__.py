@@ -1,7 +1,8 @@
 """torchtitan: TOML files up to v0.2.2, Python configurations from v0.3.0 on, and logs."""
 
+from shardwise.config.launch import Launch
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.launchers.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.launchers.torchtitan.flavors import PYTHON_RELEASE, TOML_RELEASE
 from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
 from shardwise.launchers.torchtitan.python_reader import is_configuration, read_python

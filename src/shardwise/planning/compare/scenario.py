@@ -5,25 +5,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise import registry
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
 from shardwise.foreign import find_launch
-from shardwise.launchers.launch import Launch
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.training_time import TrainingRun, with_training
-from shardwise.predecessors.amped.files import looks_like, read_config
-from shardwise.predecessors.amped.import_record import fields_of_several
 
 _EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
-# AMPeD's name of the tokens of the training run.
-_TOKENS = "tokens_to_train"
 
 
 class Scenario(ConfigBase):
@@ -122,8 +119,11 @@ def _stem(path: str) -> str:
 
 def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path) -> NamedEstimate:
     """Recognize a mapping by its keys."""
-    if looks_like(data) == "configuration":
-        return NamedEstimate(name=name, source="", estimate=_of_amped(data, source))
+    amped = registry.find("amped_inputs")
+    found = None if amped is None else amped.scenario_fields(data, source)
+    if found is not None:
+        fields, tokens = found
+        return NamedEstimate(name=name, source="", estimate=_of_fields(fields, tokens, source))
     kind = kind_of_saved(data)
     command = None if kind is None else kind.command
     if command == "estimate":
@@ -136,18 +136,16 @@ def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path
     raise InputError(Fault(source=source, problem=f"is not {_EXPECTED}{other}"))
 
 
-def _of_amped(data: Mapping[str, object], source: str) -> Estimate:
-    """Estimate a configuration of AMPeD, which has all inputs."""
-    config = read_config(data, source)
-    fields = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
+def _of_fields(
+    fields: Mapping[str, Mapping[str, Any]], tokens: float | None, source: str
+) -> Estimate:
+    """Estimate a file of another tool, which has all inputs."""
     strategy = Strategy.validated(fields["strategy"], source=source)
     the_system = System.validated(fields["system"], source=source)
     found = estimate(Model.validated(fields["model"], source=source), the_system, strategy)
-    if _TOKENS not in config:
+    if tokens is None:
         return found
-    return with_training(
-        found, the_system, TrainingRun.validated({"tokens": config[_TOKENS].value})
-    )
+    return with_training(found, the_system, TrainingRun.validated({"tokens": tokens}))
 
 
 def _best(data: Mapping[str, object], source: str) -> Estimate:

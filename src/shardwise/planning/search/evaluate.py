@@ -26,8 +26,7 @@ from shardwise.cost.component_costs import (
     stored_bytes,
 )
 from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
-from shardwise.engine.evaluate import PeakMemory, Timing, fits, peak_memory, timed
-from shardwise.engine.on_systems import OnSystems
+from shardwise.engine.evaluate import OnSystems, PeakMemory, Timing, fits, peak_memory, timed
 from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups

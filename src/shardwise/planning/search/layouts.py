@@ -14,7 +14,12 @@ import numpy as np
 from shardwise.arrays import Ints
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
-from shardwise.config.strategy_fields import LAYOUT_FIELDS
+from shardwise.config.strategy_fields import (
+    EXPERT_DEGREES,
+    LAYER_AXES,
+    LAYOUT_FIELDS,
+    REPLICA_DEGREES,
+)
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -25,7 +30,8 @@ from shardwise.planning.search.placements import NETWORK_FIELDS, NETWORK_RULES, 
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
 
 _BEFORE_PLACEMENT = (
-    *("tp", "tp2", "cp", "ep", "etp", "pp", "dp", "dp_shard"),
+    *LAYER_AXES,
+    *("pp", "dp", "dp_shard"),
     *("vpp", "schedule", "split", "gbs", "mbs"),
 )
 _LAYOUT_RULES = tuple(r for r in CONSTRAINTS if r.layout_only and r not in NETWORK_RULES)
@@ -114,8 +120,8 @@ def _without_placement(
     for axis, degrees_of in allowed.items():
         most = space.most(axis, model, system)
         allowed[axis] = [degree for degree in degrees_of if degree <= most]
-    degrees = [space.values(axis, system) or allowed[axis] for axis in ("tp", "tp2", "cp", "pp")]
-    listed = [space.values(axis, system) for axis in ("ep", "etp")]
+    degrees = [space.values(axis, system) or allowed[axis] for axis in REPLICA_DEGREES]
+    listed = [space.values(axis, system) for axis in EXPERT_DEGREES]
     eps = listed[0] or _allowed_degrees(model, system, gpus, "ep", ("ep_experts", "ep"))
     etps = listed[1] or _allowed_degrees(model, system, gpus, "etp", ("etp_experts", "etp"))
     replicas = space.values("dp", system)

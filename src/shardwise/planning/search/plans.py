@@ -13,6 +13,7 @@ from shardwise.analysis.prediction_interval import distinguishable_ratio, separa
 from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import EXPERT_DEGREES, REPLICA_DEGREES
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
 from shardwise.errors import Fault, InputError
@@ -39,7 +40,7 @@ from shardwise.planning.search.space import Space
 from shardwise.planning.search.variants import Lines, settings_of
 from shardwise.planning.training_time import TrainingRun, with_training
 
-LEVELS_AXES = ("gpus", "global_batch_size", "tp", "tp2", "cp", "pp", "ep", "etp", "extents")
+LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "extents")
 """Fields that determine the levels; several of their values may give the same levels."""
 
 # Parts of a step that vary most among validated runs: overlap of communication, and waiting.

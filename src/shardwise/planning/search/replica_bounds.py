@@ -11,6 +11,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import ZERO_OPTIMIZER, Schedule
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import LAYER_AXES, REPLICA_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -38,7 +39,7 @@ _REPLICA_RULES = (
 _OTHER_RULES = [r for r in CONSTRAINTS if r.reason not in _REPLICA_RULES]
 _LAYOUT_RULES = tuple(r for r in _OTHER_RULES if r.layout_only and "tier" not in r.reason)
 _OPTION_RULES = (*(r for r in _OTHER_RULES if not r.layout_only), SOFTWARE_CONSTRAINT)
-_DEGREES = ("tp", "tp2", "cp", "ep", "etp", "pp")
+_DEGREES = (*LAYER_AXES, "pp")
 _COLUMNS = (
     *_DEGREES,
     *("vpp", "schedule", "split", "mbs", "dp_shard", "dp"),
@@ -222,14 +223,13 @@ def _bisected(rows: MemoryEvaluator, options: int, bound: Floats, most: Ints) ->
 def _widest_layouts(case: Case, batch: int, most: int) -> tuple[Table, Counter[str]]:
     """Every combination of degrees, chunks and micro-batches, with the most replicas."""
     system, space = case.system, case.space
-    axes = ("tp", "tp2", "cp", "pp", "ep", "etp")
-    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in axes}
+    degrees = {axis: space.values(axis, system) or _open_degrees(case, axis) for axis in _DEGREES}
     micro = space.values("micro_batch_size", system) or (1,)
     shards = [n or 0 for n in space.values("dp_shard", system) or (None,)]
     splits = LayerSplits(case.model, system, space)
     rejected: Counter[str] = Counter()
     rows = []
-    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in axes[:4])):
+    for tp, tp2, cp, pp in product(*(degrees[axis] for axis in REPLICA_DEGREES)):
         ranks = tp * tp2 * cp * pp
         experts = expert_degrees(degrees["ep"], degrees["etp"], tp)
         for (vpp, schedule), mbs in product(_chunks(system, space), micro):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from shardwise import registry
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
@@ -219,12 +220,7 @@ def search(
     )
     check_function("progress", progress)
     if reference is not None:
-        from shardwise.predecessors.search import (  # noqa: PLC0415 - slow to import
-            reference_search,
-            refuse_ours,
-        )
-
-        refuse_ours(
+        registry.function("refuse_ours")(
             space=(space, None),
             objective=(objective, None),
             all_variants=(all_variants, False),
@@ -242,18 +238,17 @@ def search(
         )
         fields = None if isinstance(axes, tuple) and not axes else axes
         theirs = {"top": top, "axes": fields, "save": save, "progress": progress}
-        return reference_search(reference, model, system, theirs | {"jobs": jobs} | fixed)
+        return registry.function("reference_search")(
+            reference, model, system, theirs | {"jobs": jobs} | fixed
+        )
     inputs = read_inputs(model, system, None, {}, searched=True)
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     the_space = load_space(space, fixed, inputs.question())
     target = None
     if launcher is not None:
-        from shardwise.launchers.exportable import exportable_search, space_for  # noqa: PLC0415
-        from shardwise.launchers.registry import launcher_of  # noqa: PLC0415 - slow to import
-
-        target = launcher_of(launcher)
-        the_space = space_for(target, the_space)
+        target = registry.function("launcher_of")(launcher)
+        the_space = registry.function("space_for")(target, the_space)
     the_run = None if run is None else TrainingRun.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
@@ -289,7 +284,7 @@ def search(
     )
     result = request.search(the_space)
     if target is not None:
-        result = exportable_search(result, target, the_model, the_system)
+        result = registry.function("exportable_search")(result, target, the_model, the_system)
     if the_run is None:
         return result
     return with_training_runs(result, the_model, the_system, the_run)

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.strategy_fields import RANK_DEGREES
 from shardwise.config.system import System, SystemLike
 from shardwise.planning.search.candidates import Candidates, cut_together, refusals
 from shardwise.planning.search.evaluate import (
@@ -247,7 +248,7 @@ def _why_none(
 def _too_full(system: System, shortfall: Shortfall) -> tuple[str, str]:
     """What memory lacks even with the most replicas."""
     row = shortfall.strategy
-    shown = ("tp", *(("tp2",) if row.tp2[0] > 1 else ()), "cp", "pp", "dp")
+    shown = (axis for axis in RANK_DEGREES if axis != "tp2" or row.tp2[0] > 1)
     axes = " x ".join(f"{axis} {int(getattr(row, axis)[0])}" for axis in shown)
     problem = (
         f"even on {int(row.gpus[0]):,} GPU{'s' if row.gpus[0] > 1 else ''} ({axes}) the strategy "

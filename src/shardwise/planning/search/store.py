@@ -375,7 +375,7 @@ class Rows:
         code = np.where(chunk.rejected >= 0, _NOT_SELECTED + chunk.rejected, code)
         figures = _memory(chunk)
         if chunk.timed is not None:
-            figures |= _times(self._query, chunk.timed, added.shape)
+            figures |= _times(chunk.timed, added.shape)
         here = {name: column[choice, row] for name, column in figures.items()}
         self._add(self._box.numbers(chunk.rows[row], choice), code[choice, row], here)
 
@@ -445,10 +445,10 @@ def _memory(chunk: Evaluated) -> dict[str, Floats]:
     }
 
 
-def _times(query: SearchQuery, timed: Timed, shape: tuple[int, ...]) -> dict[str, Floats]:
+def _times(timed: Timed, shape: tuple[int, ...]) -> dict[str, Floats]:
     """Times and rates of every feasible candidate, else NaN; shape (choices, rows)."""
     timing, table = timed.timing, timed.table
-    per_s = rates(query.model, query.system, table, timing, "causal")
+    per_s = rates(timing, "causal")
     columns = {
         "step_time_s": timing.step_time_s,
         "tokens_per_s": per_s["tokens_per_s"],

@@ -15,7 +15,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.engine.on_systems import OnSystems
+from shardwise.engine.evaluate import OnSystems
 from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.evaluate import (
     Evaluated,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
+from shardwise import registry
 from shardwise.analysis.reference_results import ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
@@ -14,8 +15,6 @@ from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
-from shardwise.launchers.exportable import exportable_sweep, space_for
-from shardwise.launchers.registry import launcher_of
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.run import ReferenceOptions
@@ -24,7 +23,6 @@ from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
 from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
-from shardwise.predecessors.search import reference_sweep, refuse_ours
 
 Progress = Callable[[float, int], None]
 """Called with the finished points, partial ones included, and the number of points."""
@@ -154,7 +152,7 @@ def sweep(
     again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
     if reference is not None:
-        refuse_ours(
+        registry.function("refuse_ours")(
             space=(space, None),
             strategy=(strategy, None),
             objective=(objective, None),
@@ -164,7 +162,9 @@ def sweep(
             launcher=(launcher, None),
         )
         theirs = {"top": top, "progress": progress, **fixed}
-        return reference_sweep(reference, model, system, theirs, vary=vary, together=together)
+        return registry.function("reference_sweep")(
+            reference, model, system, theirs, vary=vary, together=together
+        )
     top = 1 if top is None else top
     inputs = read_inputs(model, system, strategy, {}, searched=True)
     the_model = Model.load(inputs.model)
@@ -179,12 +179,12 @@ def sweep(
     fields: dict[str, object] | None = None
     declared: Space | None = None
     work: Work
-    target = None if launcher is None else launcher_of(launcher)
+    target = None if launcher is None else registry.function("launcher_of")(launcher)
     if strategy is None:
         varied = {axis.name for axis in axes}
         question = {n: v for n, v in inputs.question().items() if n not in varied}
         declared = load_space(space, fixed, question)
-        declared = declared if target is None else space_for(target, declared)
+        declared = declared if target is None else registry.function("space_for")(target, declared)
         query = SweepQuery(
             space=declared,
             objective=objective,
@@ -230,7 +230,9 @@ def sweep(
         elapsed_s=time.perf_counter() - started,
         complete=complete,
     )
-    return result if target is None else exportable_sweep(result, target, the_model, systems)
+    if target is None:
+        return result
+    return registry.function("exportable_sweep")(result, target, the_model, systems)
 
 
 def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:

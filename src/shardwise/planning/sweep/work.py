@@ -11,6 +11,7 @@ from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import REPLICA_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.config.system_columns import FigurePath, SystemColumns, with_figures
@@ -33,8 +34,6 @@ from shardwise.planning.sweep.sensitivity import changed_systems, influences
 Progress = Callable[[int, int], None]
 """Called with the candidates evaluated, and all candidates of the group."""
 
-# Fields that dp follows from.
-_DP_FOLLOWS = ("gpus", "tp", "pp", "cp")
 _REASONS_SHOWN = 3
 _TIMELESS = ("capacity", "reserved", "usd_per_accelerator_hour", "board_power", "power")
 """Figures that no time depends on, by the last word of their path."""
@@ -280,7 +279,7 @@ class FixedWork:
         self, fields: Mapping[str, object], varied: Sequence[str], *, sensitivity: bool
     ) -> None:
         self._fields, self._sensitivity = dict(fields), sensitivity
-        dp_follows = "gpus" in {*fields, *varied} and set(varied) & set(_DP_FOLLOWS)
+        dp_follows = "gpus" in {*fields, *varied} and set(varied) & {"gpus", *REPLICA_DEGREES}
         by_level = isinstance(self._fields.get("dp"), str)
         if dp_follows and not by_level and "dp" not in varied:
             self._fields.pop("dp", None)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.analysis.results import Estimate, OperationEstimate
+from shardwise.config.strategy_fields import COUNTED_WITH
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.estimate import PART_NAMES
 
@@ -30,7 +31,6 @@ NO_LIMIT = 2.0**50
 # Schedules in which the first rank has both ends of the model.
 _BOTH_ENDS = ("zb-v", "dualpipe")
 # Axes whose communication counts as another's.
-_COUNTED_WITH = {"tp2": "tp", "etp": "ep"}
 _PASSES = {
     "forward": "forward",
     "input_grad": "backward",
@@ -143,7 +143,7 @@ def _part_of(row: OperationEstimate) -> str:
     """The part of the step that an operation's row is of."""
     if row.part == "step" and row.operation in ("optimizer", "offload"):
         return row.operation
-    axis = _COUNTED_WITH.get(row.axis, row.axis)
+    axis = COUNTED_WITH.get(row.axis, row.axis)
     return f"{axis}_comm" if axis else _PASSES.get(row.phase, row.phase)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from shardwise.config.strategy_fields import EXPERT_DEGREES, REPLICA_DEGREES
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.sweep.results import Axis, PointPlan, SweepResult
@@ -48,6 +49,7 @@ from shardwise.report.charts.sweep_points import (
     varied,
 )
 from shardwise.report.console import GIB
+from shardwise.report.tables.strategy_line import ALWAYS_SHOWN
 
 MOST_BARS = 60
 """More are too close to be read."""
@@ -70,8 +72,7 @@ _HEADING = 11.0
 # Between the columns of two lines.
 _GAP = 0.7
 
-_DEGREES = ("tp", "tp2", "cp", "pp", "vpp", "dp", "ep", "etp")
-_ALWAYS = ("tp", "pp", "dp")
+_DEGREES = (*REPLICA_DEGREES, "vpp", "dp", *EXPERT_DEGREES)
 # Shown where they differ among the columns.
 _OPTIONS = ("recompute", "zero", "schedule", "tp_exchange", "cp_exchange", "dtype", "quantization")
 _DEPTHS = [[0, "#f6f8fa"], [1, "#6cb0dc"]]
@@ -368,7 +369,7 @@ def _configuration(plans: Sequence[PointPlan]) -> _Rows:
     def reads(field: str) -> Callable[[PointPlan], object]:
         return lambda plan: plan.strategy.get(field, 1)
 
-    fields = [f for f in _DEGREES if f in _ALWAYS or any(reads(f)(p) != 1 for p in plans)]
+    fields = [f for f in _DEGREES if f in ALWAYS_SHOWN or any(reads(f)(p) != 1 for p in plans)]
     rows = {short_name(field): reads(field) for field in fields}
     rows[short_name("micro_batch_size")] = reads("micro_batch_size")
     rows["micro-batches"] = _micro_batches

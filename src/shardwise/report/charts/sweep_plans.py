@@ -5,6 +5,7 @@ from math import log2, log10
 from typing import Any
 
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import DEGREES
 from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
 from shardwise.report.charts.common import (
     COMPONENT_NAMES,
@@ -47,7 +48,6 @@ _MOST_DIMENSIONS = 12
 _ROOM = 1.3
 # Pixels of a column of the design space, and of all at its sides.
 _DIMENSION, _AROUND = 75, 280
-_DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")
 
 
 def limit(plan: PointPlan) -> str:
@@ -105,7 +105,7 @@ def _names(plans: Sequence[PointPlan]) -> list[str]:
     differing = [
         field
         for field in Strategy.model_fields
-        if field not in (*_NOT_DRAWN, *_DEGREES)
+        if field not in (*_NOT_DRAWN, *DEGREES)
         and any(plan.strategy.get(field) != plans[0].strategy.get(field) for plan in plans)
     ]
     names = []

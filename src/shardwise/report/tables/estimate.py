@@ -18,6 +18,9 @@ from shardwise.analysis.results import (
     WeightMemory,
 )
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.config.enums import PLACED_AXES
+from shardwise.config.roles import Group
+from shardwise.config.strategy_fields import COLUMNS, RANK_DEGREES
 from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.tables.gemms import gemm_table
 from shardwise.report.tables.strategy_line import dispatcher_in_brief
@@ -47,29 +50,6 @@ _SIMILARITY = (
     (math.inf, "very different"),
 )
 _OFFLOADED = ("weights", "activations", "optimizer")
-_AXES = ("tp", "cp", "dp", "pp")
-_PLAIN_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch_size")  # not listed if 1
-# Defaults that are listed; the others are off or follow from these.
-_LISTED = (
-    "gpus",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "vpp",
-    "micro_batch_size",
-    "seq_len",
-    "dtype",
-    "recompute",
-    "zero",
-    "schedule",
-    "tp_exchange",
-    "dp_overlap",
-    "placement",
-    "stack",
-)
 _PASSES = {
     "forward": "forward",
     "recompute": "recompute",
@@ -115,9 +95,7 @@ def print_estimate(result: Estimate) -> None:
 
 def _headline(result: Estimate) -> Text:
     s = result.strategy
-    degrees = " x ".join(
-        f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp") if s[axis] > 1
-    )
+    degrees = " x ".join(f"{axis} {s[axis]}" for axis in RANK_DEGREES if s[axis] > 1)
     experts = " x ".join(f"{axis} {s[axis]}" for axis in ("etp", "ep") if s[axis] > 1)
     experts += "".join(f" by {word}" for word in dispatcher_in_brief(s))
     options = [
@@ -163,7 +141,9 @@ def _options(strategy: Mapping[str, Any]) -> list[str]:
     away = [part for part in parts if strategy[f"offload_{part}"]]
     if "activations" in away and strategy["offload_parts"]:
         away[away.index("activations")] += f" of {'+'.join(strategy['offload_parts'])}"
-    tiers = [f"{axis} on {strategy[f'{axis}_tier']}" for axis in _AXES if _placed(strategy, axis)]
+    tiers = [
+        f"{axis} on {strategy[f'{axis}_tier']}" for axis in PLACED_AXES if _placed(strategy, axis)
+    ]
     options = [label for label, holds in flags.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []
     options += [f"network tiers: {', '.join(tiers)}"] if tiers else []
@@ -371,8 +351,10 @@ def closing_lines(result: Estimate) -> list[str]:
     """Return what was assumed, where figures come from, the ranges, and whether it fits."""
     listed = {
         name: result.assumed[name]
-        for name in _LISTED
-        if name in result.assumed and (name not in _PLAIN_DEGREES or result.assumed[name] != 1)
+        for name, field in COLUMNS.items()
+        if name in result.assumed
+        and (field.role.listed or field.role.headline)
+        and not (field.role.group is Group.LAYOUT and field.default == 1 == result.assumed[name])
     }
     defaults = ", ".join(f"{name} {_word(value)}" for name, value in listed.items())
     kinds = [source.kind for source in result.provenance.values()]

@@ -5,16 +5,12 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.text import Text
 
+from shardwise.config.strategy_fields import PARALLELISM
 from shardwise.parallel.process_groups import EXPERT_AXES, Peers, RankPeers
 from shardwise.report.console import is_narrow, plain_table, show
 
 _LABELS = {
-    "tp": "tensor",
-    "tp2": "tensor, second",
-    "cp": "context",
-    "dp": "data",
-    "pp": "pipeline",
-    "etp": "tensor, in experts",
+    **PARALLELISM,
     "ep": "experts",
     "edp": "data, of experts",
 }

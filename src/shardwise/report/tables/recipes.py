@@ -6,12 +6,12 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
+from shardwise.config.strategy_fields import FIELDS
 from shardwise.planning.recipes import RecipeEstimate
 from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import word
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
-_HEADS = ("tp", "pp", "vpp", "cp", "ep", "mbs")
 
 
 def print_recipes(recipes: Sequence[RecipeEstimate]) -> None:
@@ -19,7 +19,7 @@ def print_recipes(recipes: Sequence[RecipeEstimate]) -> None:
     table = plain_table(
         "recipe",
         "stack",
-        *_HEADS,
+        *(FIELDS[name].short for name in _DEGREES),
         "batch",
         "measured\ntok/s/GPU",
         "estimated\ntok/s/GPU",

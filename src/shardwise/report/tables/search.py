@@ -62,7 +62,6 @@ _IN_BRIEF = (
     *("stage_layers", "first_stage_layers", "last_stage_layers"),
 )
 _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
-_ALWAYS_SHOWN = ("tp", "pp", "dp")
 
 
 def print_search(result: SearchResult) -> None:

@@ -8,6 +8,7 @@ from shardwise.analysis.features import feature_words
 from shardwise.planning.search.results import RankedPlan, SearchResult, Ties
 from shardwise.report.console import gib, percent, plain_table, seconds
 from shardwise.report.tables.strategy_line import (
+    ALWAYS_SHOWN,
     DEGREE_HEADS,
     FOLLOWS,
     MORE_DEGREES,
@@ -39,8 +40,6 @@ _COMMON = (
     *("dtype", "vpp", "micro_batch_size"),
     *("recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement"),
 )
-# Columns even where all strategies agree.
-_ALWAYS = ("tp", "pp", "dp")
 # What a narrow table omits before anything that distinguishes plans.
 _OPTIONAL = ("tokens/s/GPU", "variants", "MFU", "8 of 10 runs")
 _OBJECTIVES = {
@@ -175,7 +174,7 @@ def columns_of(strategies: Sequence[Mapping[str, object]]) -> list[str]:
         and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
     ]
     sizes = [field for field in ("gpus", "global_batch_size") if field in differing]
-    degrees = [f for f in DEGREE_HEADS if f in _ALWAYS or f in differing]
+    degrees = [f for f in DEGREE_HEADS if f in ALWAYS_SHOWN or f in differing]
     rest = [field for field in differing if field not in (*sizes, *degrees)]
     more = [field for field in rest if field in MORE_DEGREES]
     return [*sizes, *degrees, *more, *(field for field in rest if field not in more)]

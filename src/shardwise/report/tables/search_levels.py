@@ -6,10 +6,12 @@ from functools import cache
 from rich.table import Table
 
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import RANK_DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import LevelsPlan
 from shardwise.report.console import gib, percent, plain_table, seconds
 from shardwise.report.tables.strategy_line import (
+    ALWAYS_SHOWN,
     SWITCHES,
     in_common,
     options_in_brief,
@@ -17,9 +19,8 @@ from shardwise.report.tables.strategy_line import (
     work_in_common,
 )
 
-_ALWAYS_SHOWN = ("tp", "pp", "dp")
 _LEVEL_HEADS = {"micro_batch_size": "mbs", "seq_len": "tokens"}
-_LEVEL_AXES = ("tp", "tp2", "cp", "pp", "dp", "ep")
+_LEVEL_AXES = (*RANK_DEGREES, "ep")
 
 
 # Fields that columns or `options_in_brief` show, or that others follow from.
@@ -38,7 +39,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
     axes = [
         axis
         for axis in _LEVEL_AXES
-        if axis in _ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
+        if axis in ALWAYS_SHOWN or any(_is_split(one, axis) for one in found)
     ]
     common = _common_options(found)
     same = in_common([one.plan.strategy for one in found])

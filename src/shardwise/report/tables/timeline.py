@@ -5,10 +5,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.config.strategy_fields import RANK_DEGREES
 from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.trace import Trace
 
-_AXES = ("tp", "tp2", "cp", "pp", "dp")
 _MOST_RANKS = 16
 _AFTER_NAMES = {
     "replicas": "data-parallel comm",
@@ -26,7 +26,7 @@ def print_trace(trace: Trace) -> None:
 
 def _headline(record: dict[str, Any]) -> Text:
     strategy = record["strategy"]
-    degrees = " x ".join(f"{axis} {strategy[axis]}" for axis in _AXES if strategy[axis] > 1)
+    degrees = " x ".join(f"{axis} {strategy[axis]}" for axis in RANK_DEGREES if strategy[axis] > 1)
     chunks = f" x {strategy['vpp']}" if strategy["vpp"] > 1 else ""
     parts = [
         gpu_count(strategy["gpus"]) + (f" = {degrees}" if degrees else ""),

@@ -1,4 +1,4 @@
-"""The critical pipeline stage, the stage that trains most weights, and transfers between stages."""
+"""One step of a table's rows: their costs, the stages that matter, and transfers between stages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, combined, total
 from shardwise.config.enums import Schedule, TpExchange
+from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_costs import ComponentCosts, component_times, trained_on
+from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
 from shardwise.cost.layer_cost import LayerTimes
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.ops.operation import CollectiveKind
@@ -36,9 +37,9 @@ class CriticalStage:
     def of(cls, costs: ComponentCosts, groups: Sequence[StageGroup]) -> "CriticalStage":
         """Find the stage with the longest forward and backward pass."""
         work = groups[0].work
-        longest = component_times(costs, work, lambda times: times.time_s)
+        longest = summed(costs, work, lambda one: one.times.time_s)
         for group in groups[1:]:
-            time_s = component_times(costs, group.work, lambda times: times.time_s)
+            time_s = summed(costs, group.work, lambda one: one.times.time_s)
             longer = time_s > longest
             longest = np.maximum(longest, time_s)
             work = _chosen(longer, group.work, work)
@@ -50,7 +51,7 @@ class CriticalStage:
 
     def on(self, select: Callable[[LayerTimes], Floats]) -> Floats:
         """A time of one micro-batch on this stage [s]."""
-        return component_times(self.costs, self.work, select)
+        return summed(self.costs, self.work, lambda one: select(one.times))
 
     def alone(self, direction: str, axis: str) -> Floats:
         """Communication of an axis in one direction, as if nothing hid it [s]."""
@@ -111,6 +112,57 @@ class Boundary:
         """Time of the transfer with its tensor-parallel communication [s]."""
         return np.maximum(0.0, self.message_s + self.tp_comm_s)
 
+    @property
+    def overlapped_s(self) -> Floats:
+        """Time of one transfer that overlaps compute [s]."""
+        return self.hidden * self.message_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Rows of a table, placed and costed: what the formulas of a step read."""
+
+    model: Model
+    system: System
+    """What the rows run on, perhaps each row on its own."""
+    table: Table
+    extents: Extents
+    """Placement of each axis; shape (tiers, n)."""
+    costs: ComponentCosts
+    """Costs of the components that times and bytes are added up from."""
+    groups: tuple[StageGroup, ...]
+    """Components on each group of equal stages, first to last."""
+    critical: CriticalStage
+    """The stage with the longest passes, which the others wait for."""
+    largest: LargestStage
+    """The stage that trains the most weights."""
+    boundary: Boundary
+    """Transfer of a micro-batch between stages."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        extents: Extents,
+        costs: ComponentCosts,
+        groups: tuple[StageGroup, ...],
+    ) -> "Step":
+        """Find the stages that matter, and the transfers between stages."""
+        system = table.on(system)
+        return cls(
+            model=model,
+            system=system,
+            table=table,
+            extents=extents,
+            costs=costs,
+            groups=groups,
+            critical=CriticalStage.of(costs, groups),
+            largest=LargestStage.of(costs, groups),
+            boundary=boundary_of(system, table, extents, costs),
+        )
+
 
 def boundary_of(system: System, table: Table, extents: Extents, costs: ComponentCosts) -> Boundary:
     """Return the transfer of a micro-batch to the next stage.
@@ -119,18 +171,7 @@ def boundary_of(system: System, table: Table, extents: Extents, costs: Component
     A. It sends all of A, or 1/tp of it that the receiving ranks gather (arXiv 2104.04473,
     section 4.1). `tp_exchange` p2p_rs_ag also reduce-scatters the last sum of a stage instead of
     all-reducing it: transfer of A / tp + all-gather + e (reduce-scatter - all-reduce), where e is
-    the exposed share of the layers' communication.
-
-    Parameters
-    ----------
-    system
-        Accelerators and network tiers.
-    table
-        Strategies; n rows.
-    extents
-        Placement of their axes; shape (tiers, n) per axis.
-    costs
-        Component costs of the rows; `boundary_bytes` is A [byte], shape (n,).
+    the exposed share of the layers' communication. A is `ComponentCosts.boundary_bytes`.
     """
     full = np.where(table.pp > 1, costs.boundary_bytes, 0.0)
     at_edges = table.tp_exchange == TpExchange.P2P_RS_AG.code
