@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(config, items):
     run, other = [], []
     for item in items:
         names = {item.nodeid, item.nodeid.split("[")[0]}
-        (other if names & left_out else run).append(item)
+        lacks = any(mark.args[0] in MISSING for mark in item.iter_markers("needs"))
+        (other if lacks or names & left_out else run).append(item)
     config.hook.pytest_deselected(items=other)
     items[:] = run
 
