@@ -41,7 +41,7 @@ SLOW_MODULES = (
     "shardwise.fsdp.api",
     "shardwise.fsdp.result",
     "shardwise.planning.cluster_choice",
-    "shardwise.planning.cluster_options",
+    "shardwise.planning.cluster_choice",
     "shardwise.launchers.diagnose.results",
     "shardwise.launchers.diagnose.run",
     "shardwise.planning.search.explain",

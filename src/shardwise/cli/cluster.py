@@ -14,8 +14,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
 from shardwise.config.arguments import whole_number
-from shardwise.planning.cluster_choice import choose_cluster
-from shardwise.planning.cluster_options import ClusterChoice
+from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 

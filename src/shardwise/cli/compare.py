@@ -14,7 +14,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
-from shardwise.planning.compare.run import compare
+from shardwise.planning.compare import compare
 
 
 @with_help(
