@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 import any_software
 import compared_samples as compared
-import fsdp_ilp_samples
 import profiles  # noqa: F401 - registers them
 from shardwise import estimate
 from shardwise.cli import run
 from shardwise.config import files
+from shardwise.registry import PACKAGES
 from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.store import load_runs
 
@@ -39,8 +40,11 @@ LONGEST = (
 TESTS = Path(__file__).parent
 # What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
 OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
-# Tests of half a second and more of CPU, with or without their parameters. `pytest` alone leaves
-# them out; .ci/run runs them, as does anyone who names files.
+# Tests of a package around the core have its name as their folder; `together` needs all of them.
+MISSING = [name for name in PACKAGES if find_spec(f"shardwise.{name}") is None]
+LEFT_OUT = [TESTS / name for name in (*MISSING, *(("together", "pytorch") if MISSING else ()))]
+# Most tests of a third of a second of CPU or more, with or without parameters. `pytest` alone
+# leaves them out; .ci/run runs them, as does anyone who names files.
 SLOW = TESTS / "data" / "slow_tests.txt"
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
@@ -66,7 +70,12 @@ def _lines(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Folders with jobs of their own run where they, or files inside, are named."""
+    """Folders with jobs of their own run where they, or files inside, are named.
+
+    Those of a package that is missing never do.
+    """
+    if collection_path in LEFT_OUT:
+        return True
     if collection_path not in OWN_JOBS:
         return None
     named = any(collection_path in (path, *path.parents) for path in _named(config))
@@ -82,7 +91,8 @@ def pytest_collection_modifyitems(config, items):
     run, other = [], []
     for item in items:
         names = {item.nodeid, item.nodeid.split("[")[0]}
-        (other if names & left_out else run).append(item)
+        lacks = any(mark.args[0] in MISSING for mark in item.iter_markers("needs"))
+        (other if lacks or names & left_out else run).append(item)
     config.hook.pytest_deselected(items=other)
     items[:] = run
 
@@ -217,16 +227,6 @@ def saved(tmp_path, pair):
     first.write_text(json.dumps(pair[0].to_dict()))
     second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
     return first, second
-
-
-@pytest.fixture(scope="session")
-def statistics(tmp_path_factory):
-    """Files of module statistics by name of the model, in both layouts."""
-    folder = tmp_path_factory.mktemp("statistics")
-    for name in fsdp_ilp_samples.GOLDEN["module_infos"]:
-        (folder / f"{name}.json").write_text(json.dumps(fsdp_ilp_samples.flat(name)))
-        (folder / f"{name}-torch.json").write_text(json.dumps(fsdp_ilp_samples.nested(name)))
-    return folder
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from shardwise.analysis.operations import (
 )
 from shardwise.analysis.results import Breakdown, CommunicationShare, MoeOverhead
 from shardwise.arrays import Floats, Ints
+from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH, EXPERT_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
@@ -26,8 +27,6 @@ from shardwise.ops.operation import CollectiveKind, Phase
 Direction = Literal["forward", "backward", "both"]
 Level = Literal["intra", "inter"]
 
-_GROUPS = {"tp": ("tp", "tp2"), "cp": ("cp",), "ep": ("ep", "etp")}
-_CARRIES = {"tp": "activations", "cp": "activations", "ep": "tokens"}
 _DATA_PARALLEL: dict[str, tuple[str, Direction]] = {
     "gradients": ("gradients", "backward"),
     "weights_forward": ("weights", "forward"),
@@ -132,12 +131,12 @@ def _layer_communication(
         evaluation.step.extents,
     )
     directions: tuple[Direction, ...] = ("forward", "backward")
-    for axis, members in _GROUPS.items():
+    for axis in COMM_AXES:
         for direction in directions:
             inside_s = total_s = 0.0
             for timed, number in _repetitions(table, components, direction):
                 collective = timed.collective
-                if collective.axis in members and timed.time_s[0] > 0:
+                if COUNTED_WITH[collective.axis] == axis and timed.time_s[0] > 0:
                     time_s = number * float(timed.time_s[0])
                     kind = CollectiveKind.P2P if collective.in_ring else collective.kind
                     members_at = getattr(extents, collective.axis)
@@ -146,7 +145,8 @@ def _layer_communication(
             alone_s = m * float(stage.alone(direction, axis)[0])
             exposed_s = m * float(stage.exposed(direction, axis)[0])
             inside = inside_s / total_s if total_s else 1.0
-            yield from _levels(axis, _CARRIES[axis], direction, (alone_s, exposed_s), inside)
+            what = "tokens" if axis in EXPERT_DEGREES else "activations"
+            yield from _levels(axis, what, direction, (alone_s, exposed_s), inside)
 
 
 def _stage_transfers(evaluation: Evaluation) -> list[CommunicationShare]:

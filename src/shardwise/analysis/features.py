@@ -14,12 +14,11 @@ from pathlib import Path
 from shardwise import catalog
 from shardwise.config.model import Model
 from shardwise.config.roles import PLACED, Group
-from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
+from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
 
 _FILE = "features.json"
-_AXES = ("tp", "tp2", "pp", "cp", "ep", "etp", "dp", "vpp", "fsdp")
 _FIELDS = {
     name: field
     for name, field in COLUMNS.items()
@@ -103,5 +102,5 @@ def _words(feature: str) -> str:
         return " ".join([*rest, first])
     if first == "zero":
         return f"ZeRO {value}".rstrip()
-    words = " ".join([first.upper() if first in _AXES else first, *rest])
+    words = " ".join([first.upper() if first in (*DEGREES, "fsdp") else first, *rest])
     return words if value in ("", "true") else f"{value} {words}"

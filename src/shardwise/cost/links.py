@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.enums import Dispatcher
 from shardwise.config.network import SendKernel
+from shardwise.config.strategy_fields import LAYER_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import DispatchLibrary, System
 from shardwise.cost.collective import collective_time, transfer_time
@@ -176,11 +177,6 @@ def dispatch_processor_share(system: System, table: Table) -> Floats:
     known = [LIBRARIES[name].code for name in system.expert_kernels]
     used = np.minimum(dispatch_multiprocessors(table) / chip, _MOST_SHARE)
     return np.where(np.isin(table.dispatcher, known), used, share)
-
-
-_OF_EXPERTS = ("ep", "etp")
-LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
-"""Axes that communicate inside layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

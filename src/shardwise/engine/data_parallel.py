@@ -7,9 +7,10 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS, Schedule
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time
-from shardwise.cost.layer_cost import COMM_AXES, LayerBytes
+from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication

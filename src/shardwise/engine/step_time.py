@@ -7,10 +7,10 @@ import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
-from shardwise.cost.layer_cost import COMM_AXES
 from shardwise.cost.optimizer import (
     TrainedWeights,
     UpdateBytes,

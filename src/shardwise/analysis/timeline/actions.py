@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwise.analysis.stages import costs_by_pass
 from shardwise.arrays import Bools, Floats, Ints, total
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.cost.component_costs import ComponentCosts, summed
-from shardwise.cost.layer_cost import COMM_AXES
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
