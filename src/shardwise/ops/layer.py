@@ -17,6 +17,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
+from shardwise.config.strategy_fields import LAYER_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
 from shardwise.ops.embedding import embedding_operations, head_operations
@@ -36,7 +37,6 @@ _Block = Callable[[frozenset[str]], list[Operation]]
 KnownBlocks = dict[Hashable, list[Operation]]
 """Operations of blocks of layers, by what they are built from."""
 # Columns of `RankWork` that a table or its stacks have under the same name.
-_DEGREES = ("tp", "tp2", "panels", "cp", "ep", "etp")
 _SAME = (
     *("summa", "cp_exchange", "sequence_parallel", "attention", "fused_activation"),
     *("quantization", "sends_once", "gathers_tokens", "training"),
@@ -102,7 +102,7 @@ def rank_work(table: Table) -> RankWork:
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
-    columns = {name: getattr(table, name).astype(np.float64) for name in _DEGREES}
+    columns = {name: getattr(table, name).astype(np.float64) for name in (*LAYER_AXES, "panels")}
     columns |= {name: getattr(table, name) for name in _SAME}
     columns |= {name: table.by_stack(attrgetter(name)) for name in _OF_STACK}
     return RankWork(
