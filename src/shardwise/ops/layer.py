@@ -21,7 +21,7 @@ from shardwise.config.strategy_fields import LAYER_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
 from shardwise.ops.embedding import embedding_operations, head_operations
-from shardwise.ops.linear import linear
+from shardwise.ops.linear import before_column_parallel, gathered_columns, linear
 from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
@@ -29,7 +29,6 @@ from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, tp_share
-from shardwise.ops.tp_comm import before_column_parallel, gathered_columns
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})

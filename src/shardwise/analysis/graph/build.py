@@ -6,15 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Unpack
 
-from shardwise.analysis.components import (
-    FULL_LAYER,
-    Component,
-    components_of,
-    repeats_collectives,
-    rerun_share,
-    saved_activation_bytes,
-)
-from shardwise.analysis.graph.edges import DrawnOperation, tensor_edges
+from shardwise.analysis.graph.edges import DrawnOperation, Tensors, base_name, tensor_edges
 from shardwise.analysis.graph.records import (
     INPUT,
     OUTPUT,
@@ -27,8 +19,15 @@ from shardwise.analysis.graph.records import (
     StageNode,
     StepTotals,
 )
-from shardwise.analysis.graph.tensors import Tensors, base_name
 from shardwise.analysis.layer_totals import update_flops
+from shardwise.analysis.operations import (
+    FULL_LAYER,
+    Component,
+    components_of,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
 from shardwise.config.enums import Schedule
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Layer, Model, ModelLike

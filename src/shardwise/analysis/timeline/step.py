@@ -6,23 +6,25 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwise.analysis.components import recomputed_parts, rerun_share
+from shardwise.analysis.operations import recomputed_parts, rerun_share
 from shardwise.analysis.timeline.actions import (
     BACKWARD_CODE,
     FORWARD_CODE,
     KINDS,
+    WAITS,
     WEIGHTS_CODE,
     Actions,
     Pipeline,
+    StagePasses,
     run,
+    stage_passes,
 )
-from shardwise.analysis.timeline.passes import WAITS, StagePasses, stage_passes
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_operations import ComponentOperations
+from shardwise.cost.component_costs import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate_row
 from shardwise.engine.memory import StageMemory, stage_memory
