@@ -6,7 +6,7 @@ from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table
 
 
@@ -105,6 +105,6 @@ def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[
     chosen = gpu or (names[0] if len(names) == 1 else fitting[0] if len(fitting) == 1 else None)
     if chosen not in names:
         problem = f"select a GPU with --gpu; allowed: {', '.join(names)}"
-        raise InputError(Fault(source=tables[0].source, field="column gpu", problem=problem))
+        raise InputError.at(tables[0].source, problem, "column gpu")
     some = [table.take(table.columns["gpu"] == chosen) for table in tables]
     return [table for table in some if len(table)]

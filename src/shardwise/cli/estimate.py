@@ -36,7 +36,7 @@ from shardwise.config.model import Model
 from shardwise.config.roles import Section
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import estimate
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
@@ -160,7 +160,7 @@ def _check_report(report: str) -> None:
     if not report.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
         allowed = f"{_PAGE_ENDING}, {_REPORT_ENDING}, also .gz, or {_STDOUT} to print"
         problem = f"cannot be written; allowed: {allowed}"
-        raise InputError(Fault(source=report, field="report", problem=problem))
+        raise InputError.at(report, problem, "report")
     files.check_output_path(report)
 
 

@@ -10,7 +10,7 @@ from shardwise.config import inputs as config_inputs
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.readers import foreign
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 
 def read_inputs(
@@ -66,4 +66,4 @@ def system_or_config(model: str | Model, system: str | None) -> str:
         if files.is_file_name(model.strip()):
             Model.load(model)  # a fault of the file is more useful
     problem = "Missing argument SYSTEM, such as h100-sxm (to list them: shardwise systems)"
-    raise InputError(Fault(source=COMMAND_LINE, problem=problem))
+    raise InputError.at(COMMAND_LINE, problem)

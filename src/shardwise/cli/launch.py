@@ -10,7 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, REPLICA_DEGREES
 from shardwise.config.strategy_input import work_fields
-from shardwise.errors import Fault, InputError, one_line
+from shardwise.errors import InputError, one_line
 from shardwise.units import read_whole
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def launch_model(launch: "Launch") -> Model:
     """
     if launch.model is None:
         problem = "holds no model: name the model as MODEL, and this file with --strategy"
-        raise InputError(Fault(source=launch.source, problem=problem))
+        raise InputError.at(launch.source, problem)
     return launch.model
 
 

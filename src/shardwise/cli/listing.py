@@ -11,7 +11,7 @@ from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.tables.catalog import (
     print_figures,
     print_stack,
@@ -141,7 +141,7 @@ def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
         return
     other = catalog.kind_elsewhere(folder, name)
     if other is not None:
-        raise InputError(Fault.of("", name, f"is a {other}: shardwise {other}s {name}"))
+        raise InputError.of("", name, f"is a {other}: shardwise {other}s {name}")
 
 
 def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:

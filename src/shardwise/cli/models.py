@@ -181,12 +181,12 @@ def _model_files(folder: Path) -> list[Path]:
         entries = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise InputError(Fault(source=str(folder), problem=problem)) from None
+        raise InputError.at(str(folder), problem) from None
     named = [path for path in entries if not path.name.startswith(".")]
     found = [path for path in named if path.name.lower().removesuffix(".gz").endswith(SUFFIXES)]
     if not found:
         problem = f"no model file in this folder; endings: {', '.join(SUFFIXES)}, each also .gz"
-        raise InputError(Fault(source=str(folder), problem=problem))
+        raise InputError.at(str(folder), problem)
     return found
 
 

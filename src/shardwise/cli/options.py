@@ -195,16 +195,14 @@ def refuse_options(problem: str, **values: object) -> None:
 
 def flag_fault(flag: str, value: object, problem: str) -> InputError:
     """A fault of a flag's value."""
-    return InputError(
-        Fault(source=COMMAND_LINE, field=flag, value=value, has_value=True, problem=problem)
-    )
+    return InputError.of(flag, value, problem, COMMAND_LINE)
 
 
 def missing_flag(flag: str, problem: str | None = None) -> InputError:
     """A fault of a flag that was not used."""
     if problem is None:
         problem = MISSING.get(SHORT_NAMES.get(flag, flag), "is missing: set it")
-    return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
+    return InputError.at(COMMAND_LINE, problem, flag)
 
 
 def launch_variables(texts: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
 from shardwise.config.plain import as_json
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 INTERRUPTED = 130
 """Exit code of interrupted work."""
@@ -86,7 +86,7 @@ def check_size(points: int, *, large: bool) -> None:
     """Print how many points a sweep has, if they are many; refuse too many without --yes."""
     if points > MOST_POINTS and not large:
         problem = f"makes {points:,} points; more than {MOST_POINTS:,} need --yes"
-        raise InputError(Fault(source=COMMAND_LINE, field="vary", problem=problem))
+        raise InputError.at(COMMAND_LINE, problem, "vary")
     if points > _MANY_POINTS:
         note(f"{points:,} points")
 

@@ -25,7 +25,7 @@ from shardwise.cli.options import (
 from shardwise.cli.output import emit_json
 from shardwise.config.files import is_file_name
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
@@ -144,7 +144,7 @@ class Chosen:
             return cls(recipe=recipe, model=recipe.model, system=recipe.system)
         if model is None:
             problem = f"Missing argument 'MODEL'; it is optional with {optional_with}"
-            raise InputError(Fault(source=COMMAND_LINE, problem=problem))
+            raise InputError.at(COMMAND_LINE, problem)
         launch = find_launch(model, gpus=gpus)
         used = model if launch is None else launch_model(launch)
         if strategy is None:

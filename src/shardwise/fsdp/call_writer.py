@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from keyword import iskeyword
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import Unit
 from shardwise.units import read_whole
 
@@ -309,7 +309,7 @@ def bottom_up(units: Sequence[Unit]) -> tuple[Unit, ...]:
             return
         if place in begun:
             problem = "holds a unit that in turn holds a part of it"
-            raise _refusal("units", units[place].modules, problem)
+            raise InputError.of("units", units[place].modules, problem, "wrapping")
         begun.add(place)
         for name in units[place].modules:
             for inner in inside.get(name, ()):
@@ -326,21 +326,17 @@ def _check(units: Sequence[Unit]) -> None:
     seen: set[str] = set()
     for unit in units:
         if not unit.modules:
-            raise _refusal("units", unit.modules, "a unit needs modules")
+            raise InputError.of("units", unit.modules, "a unit needs modules", "wrapping")
         for name in unit.modules:
             _check_name("units", name)
             if name in seen:
-                raise _refusal("units", name, "is in more than one unit; FSDP2 shards it once")
+                raise InputError.of(
+                    "units", name, "is in more than one unit; FSDP2 shards it once", "wrapping"
+                )
             seen.add(name)
 
 
 def _check_name(field: str, name: str) -> None:
     """Refuse a name that names no module below the root."""
     if not all(name.split(".")):
-        raise _refusal(field, name, "must name a module below the root")
-
-
-def _refusal(field: str, value: object, problem: str) -> InputError:
-    """Error about a wrapping."""
-    fault = Fault(source="wrapping", field=field, value=value, has_value=True, problem=problem)
-    return InputError(fault)
+        raise InputError.of(field, name, "must name a module below the root", "wrapping")

@@ -365,7 +365,7 @@ def _strategy(
 ) -> Strategy:
     problem = f"cannot change an unsharded step; allowed: {', '.join(OVERRIDES)}"
     faults = [
-        Fault(source="strategy", field=name, value=value, has_value=True, problem=problem)
+        Fault.of(name, value, problem, "strategy")
         for name, value in overrides.items()
         if name not in OVERRIDES
     ]
@@ -389,7 +389,7 @@ def _refuse_miscounted(model: Model, profile: Profile) -> None:
     modules = sum(parameter.numel for parameter in profile.parameters)
     if operations != modules:
         problem = f"its operations hold {operations} weights, its modules {modules}"
-        raise InputError(Fault(source=model.name, field="layers", problem=problem))
+        raise InputError.at(model.name, problem, "layers")
 
 
 def _components(

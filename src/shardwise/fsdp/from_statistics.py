@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 from shardwise.predecessors.fsdp_ilp.files import ModuleInfo
 
@@ -228,6 +228,4 @@ def _tied(info: ModuleInfo, place: int, missing: float, source: str) -> list[int
     )
     field = f"{info.names[place]}.param_per_module"
     value = float(info.parameter_bytes[place])
-    raise InputError(
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
-    )
+    raise InputError.of(field, value, problem, source)

@@ -164,10 +164,7 @@ def check(profile: Profile) -> None:
         found += _bytes(profile)
     if found:
         raise InputError(
-            [
-                Fault(source=profile.source, field=field, value=value, has_value=True, problem=text)
-                for field, value, text in found
-            ]
+            [Fault.of(field, value, text, profile.source) for field, value, text in found]
         )
 
 

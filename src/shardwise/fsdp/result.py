@@ -290,7 +290,7 @@ def known_form(name: str) -> FormName:
         if name.strip().lower() == form:
             return form
     problem = allowed_words(name, FORMS)
-    raise InputError(Fault(field="emit", value=name, has_value=True, problem=problem))
+    raise InputError.of("emit", name, problem)
 
 
 def _costs(plan: Evaluated) -> dict[str, object]:

@@ -127,9 +127,9 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
         folder, path = path, path / _CONFIG
         if not files.is_file(path):
             problem = f"the folder has no {_CONFIG}, which describes a model of Hugging Face"
-            raise InputError(Fault(source=str(folder), problem=problem))
+            raise InputError.at(str(folder), problem)
     if not files.has_known_ending(path) and is_launch(path):
-        raise InputError(Fault(source=str(path), problem="is a launch file; a model is expected"))
+        raise InputError.at(str(path), "is a launch file; a model is expected")
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):
         return ModelReference(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
@@ -149,7 +149,7 @@ def _need_torch(source: str) -> None:
             f"{' '.join(packages[name] for name in missing)}; or give --no-trace (traced=False) "
             "to use shardwise's own operations"
         )
-        raise InputError(Fault(source=source, problem=problem))
+        raise InputError.at(source, problem)
 
 
 def _operations(

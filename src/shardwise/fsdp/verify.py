@@ -33,7 +33,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import InputError, nearest
 from shardwise.fsdp.call_writer import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.trace.torch_tools import (
@@ -336,20 +336,14 @@ def _torch() -> ModuleType:
         torch = import_module("torch")
     except ImportError:
         problem = "checking a wrapping needs torch: pip install 'shardwise[torch]'"
-        raise InputError(Fault(source="verify", problem=problem)) from None
+        raise InputError.at("verify", problem) from None
     try:
         import_module("torch.distributed._tools.fsdp2_mem_tracker")
         import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake"
     except ImportError:
         problem = "has no memory tracker for FSDP2, or cannot load it; 2.13 has one"
-        raise _refusal("torch", str(torch.__version__), problem) from None
+        raise InputError.of("torch", str(torch.__version__), problem, "verify") from None
     return torch
-
-
-def _refusal(name: str, value: object, problem: str) -> InputError:
-    """Refuse one input of `verify`."""
-    fault = Fault(source="verify", field=name, value=value, has_value=True, problem=problem)
-    return InputError(fault)
 
 
 @contextmanager
@@ -368,7 +362,7 @@ def _fake_world(torch: ModuleType, setting: Setting) -> Iterator[Any]:
     dist = torch.distributed
     if dist.is_initialized():
         problem = "a process group exists already; check in a process without one"
-        raise InputError(Fault(source="verify", problem=problem))
+        raise InputError.at("verify", problem)
     store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     fake_mode = import_module("torch._subclasses.fake_tensor").FakeTensorMode
     with ExitStack() as undo:
@@ -411,7 +405,9 @@ def _wrap(module: Module, wrapping: Wrapping, setting: Setting, mesh: Any) -> No
     wanted = [("units", name) for unit in wrapping.units for name in unit.modules]
     for where, name in [*wanted, *(("checkpointed", n) for n in wrapping.checkpointed)]:
         if name not in found:
-            raise _refusal(where, name, f"no module of the model{nearest(name, found)}")
+            raise InputError.of(
+                where, name, f"no module of the model{nearest(name, found)}", "verify"
+            )
     if recomputed := {found[name] for name in wrapping.checkpointed}:
         checkpoint.apply_activation_checkpointing(module, check_fn=recomputed.__contains__)
     shared = {"mesh": mesh, "mp_policy": _policy(setting)}
@@ -426,7 +422,7 @@ def _wrap(module: Module, wrapping: Wrapping, setting: Setting, mesh: Any) -> No
         fully_shard(module, **shared)
         module._get_fsdp_state()._lazy_init()
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise _refusal("units", named, f"refused by FSDP2: {error}") from error
+        raise InputError.of("units", named, f"refused by FSDP2: {error}", "verify") from error
 
 
 def _policy(setting: Setting) -> Any:

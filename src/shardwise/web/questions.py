@@ -16,7 +16,7 @@ from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.tables.catalog import model_record, stack_record
 
 MOST_LAYER_COSTS = 20_000
@@ -123,7 +123,7 @@ def check_cost(model: Model, strategy: Strategy, *, plans: int = 1, nearest: boo
             f"need {costs:,} layer costs; a server computes at most {MOST_LAYER_COSTS:,} for a "
             "question"
         )
-        raise InputError(Fault(source="question", field="layers", problem=problem))
+        raise InputError.at("question", problem, "layers")
 
 
 def answer_export(question: ExportQuestion) -> dict[str, Any]:

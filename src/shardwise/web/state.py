@@ -112,7 +112,7 @@ class State:
                 state = state.with_named(kind, Named(name=name, data=data))
         tab = words.pop("tab", _TABS[0])
         if tab not in _TABS:
-            raise InputError(Fault.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address"))
+            raise InputError.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address")
         strategy = {SHORT_NAMES.get(key, key): text for key, text in words.items()}
         unknown = [key for key in strategy if key not in FIELDS]
         if unknown:
@@ -120,7 +120,7 @@ class State:
         figures = dict(text.partition("=")[::2] for key, text in pairs if key == "figure")
         pins = tuple(text for key, text in pairs if key == "pin")
         if len(pins) > MOST_PINS:
-            raise InputError(Fault.of("pin", len(pins), f"at most {MOST_PINS} plans", "address"))
+            raise InputError.of("pin", len(pins), f"at most {MOST_PINS} plans", "address")
         return replace(state, tab=tab, strategy=strategy, figures=figures, pinned=pins)
 
     def command(self, verb: str = "estimate") -> str:
@@ -180,12 +180,12 @@ def _unpacked(text: str, kind: str) -> dict[str, Any]:
         decoder = zlib.decompressobj()
         content = decoder.decompress(packed, MOST_BYTES).decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError):
-        raise InputError(Fault(source=source, problem="cannot be read")) from None
+        raise InputError.at(source, "cannot be read") from None
     if decoder.unconsumed_tail:
-        raise InputError(Fault(source=source, problem=f"is larger than {MOST_BYTES} bytes"))
+        raise InputError.at(source, f"is larger than {MOST_BYTES} bytes")
     if not decoder.eof:
-        raise InputError(Fault(source=source, problem="cannot be read"))
+        raise InputError.at(source, "cannot be read")
     data = parse(content, ".json", source, most_bytes=MOST_BYTES)
     if not isinstance(data, dict):
-        raise InputError(Fault(source=source, problem="is not a mapping of fields to values"))
+        raise InputError.at(source, "is not a mapping of fields to values")
     return data

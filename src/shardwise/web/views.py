@@ -13,7 +13,7 @@ from shardwise.config.model import Model
 from shardwise.config.parse import parse
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.charts.plans import degrees
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.web.bars import memory_html, time_html
@@ -350,15 +350,15 @@ def uploaded(kind: str, name: str, text: str) -> View:
             fields = {key: _text_of(value) for key, value in launch.strategy.items()}
             if launch.model is None:
                 problem = f"is a file of {launcher.title}, which holds no model"
-                raise InputError(Fault(source=name, problem=problem))
+                raise InputError.at(name, problem)
             return _uploaded(launch.model, fields, notes)
         ending = next((e for e in files.SUFFIXES if name.lower().endswith(e)), None)
         if ending is None:
             allowed = ", ".join(files.SUFFIXES)
-            raise InputError(Fault(source=name, problem=f"allowed endings: {allowed}"))
+            raise InputError.at(name, f"allowed endings: {allowed}")
         data = parse(text, ending, name, most_bytes=_MOST_BYTES)
         if not isinstance(data, Mapping):
-            raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
+            raise InputError.at(name, "is not a mapping of fields to values")
         config = Model if kind == "model" else System
         return _uploaded(config.of_data(data, files.entry_name(name), name), {}, [])
 

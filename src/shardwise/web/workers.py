@@ -131,10 +131,10 @@ class Pool:
             return await worker.answer(seconds, work, *arguments)
         except TimeoutError:
             problem = f"took more than {seconds:g} s and was stopped"
-            raise InputError(Fault(source="question", problem=problem)) from None
+            raise InputError.at("question", problem) from None
         except BrokenProcessPool:
             problem = "could not be answered: its process ended"
-            raise InputError(Fault(source="question", problem=problem)) from None
+            raise InputError.at("question", problem) from None
         finally:
             self._idle.put_nowait(worker)
 
@@ -205,7 +205,7 @@ class Jobs:
             If there is none, or no longer.
         """
         if name not in self._jobs:
-            raise InputError(Fault.of("id", name, "no such search, or it was forgotten", "search"))
+            raise InputError.of("id", name, "no such search, or it was forgotten", "search")
         return self._jobs[name]
 
     def cancel(self, name: str) -> Job:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import DTYPE_BYTES, Checkpointing, Reshard, Setting, Unit, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.evaluate import Evaluated, evaluate
@@ -96,16 +96,12 @@ class Planner:
     def __post_init__(self) -> None:
         if self.setting.shards < 2:  # noqa: PLR2004 - one rank has nobody to share with
             problem = "FSDP shards over two ranks or more; on one there is nothing to plan"
-            raise InputError(
-                Fault(field="gpus", value=self.setting.shards, has_value=True, problem=problem)
-            )
+            raise InputError.of("gpus", self.setting.shards, problem)
         dtype = self.setting.compute_dtype
         sizes = {parameter.element_bytes for parameter in self.profile.parameters}
         if sizes - {DTYPE_BYTES[dtype]}:
             problem = f"the profile computes with weights of {max(sizes):g} bytes each"
-            raise InputError(
-                Fault(field="compute_dtype", value=dtype, has_value=True, problem=problem)
-            )
+            raise InputError.of("compute_dtype", dtype, problem)
 
     @cached_property
     def checkpointable(self) -> tuple[int, ...]:

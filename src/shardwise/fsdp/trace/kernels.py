@@ -22,7 +22,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
 from shardwise.cost.kernels import KernelRates, memory_bound_times
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.trace.torch_tools import Operator, Tensor, Value
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase
@@ -341,8 +341,7 @@ def segment_seconds(log: KernelLog, segments: int, system: System, dtype: Dtype)
     known = [name for name in ("bf16", "fp16", "fp32") if name in {*map(str, chip.matrix)}]
     if dtype not in known:
         allowed = f"{chip.name} has matrix rates for {', '.join(known) or 'none of the types'}"
-        fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=allowed)
-        raise InputError(fault)
+        raise InputError.of("dtype", dtype, allowed, "trace")
     rates = _rates(system, known)
     seconds = _moved(log.moved, segments, chip)
     for kernel, places, dtypes in (*_products(log.products), *_attentions(log.attention)):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.config.system import System, SystemLike
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
 from shardwise.fsdp.trace.factory import LoadedModel, load_module
@@ -120,14 +120,12 @@ def trace(
         If an argument is wrong, or the model does not run on fake tensors.
     """
     if system is None:
-        raise InputError(Fault(source="trace", field="system", problem="is missing: set it"))
+        raise InputError.at("trace", "is missing: set it", "system")
     system = System.load(system)
     for name_, value in (("batch", batch), ("seq_len", seq_len)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             problem = "must be a whole number of 1 or more"
-            raise InputError(
-                Fault(source="trace", field=name_, value=value, has_value=True, problem=problem)
-            )
+            raise InputError.of(name_, value, problem, "trace")
     load = load_module(source, batch=batch, seq_len=seq_len, name=name)
     fake = torch_module("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
     with fake, default_dtype(torch_dtype(dtype)):
@@ -182,7 +180,7 @@ class _Step:
         self.forward_segments = self._cut()
         if not loss.requires_grad:
             problem = "its loss depends on no trainable weight"
-            raise InputError(Fault(source=self.load.source, problem=problem))
+            raise InputError.at(self.load.source, problem)
         self.log.backward = self.calls.in_backward = True
         loss.backward()
         self._cut()

@@ -39,7 +39,7 @@ def torch_module(name: str = "torch") -> ModuleType:
         return import_module(name)
     except ImportError:
         problem = "needs the extra torch: pip install 'shardwise[torch]'"
-        raise InputError(Fault(source="trace", problem=problem)) from None
+        raise InputError.at("trace", problem) from None
 
 
 @contextmanager
@@ -60,8 +60,9 @@ def refuse_errors(source: str, what: str, value: object = None) -> Iterator[None
     except BaseException as error:
         problem = f"{what}: {describe_error(error)}"
         has_value = value is not None
-        fault = Fault(source=source, value=value, has_value=has_value, problem=problem)
-        raise InputError(fault) from error
+        raise InputError(
+            Fault(source=source, value=value, has_value=has_value, problem=problem)
+        ) from error
 
 
 def describe_error(error: BaseException) -> str:
@@ -78,8 +79,7 @@ def torch_dtype(dtype: Dtype) -> TorchDtype:
     """PyTorch's dtype of a type."""
     if dtype not in _NAMES:
         problem = f"no such type; allowed: {', '.join(_NAMES)}"
-        fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
-        raise InputError(fault)
+        raise InputError.of("dtype", dtype, problem, "trace")
     return getattr(torch_module(), _NAMES[dtype])
 
 
