@@ -78,13 +78,7 @@ class Destination:
         return any((self.plot, self.graph, self.report, self.out))
 
     def check(self, *, gemms: bool) -> None:
-        """Refuse files that cannot be written.
-
-        Parameters
-        ----------
-        gemms
-            Whether matrix products are listed, which --output may write as CSV.
-        """
+        """Refuse files that cannot be written."""
         if self.json and self.report == _STDOUT:
             refuse_options("prints where --json prints; set a file", report=self.report)
         report = None if self.report == _STDOUT else self.report

@@ -25,13 +25,7 @@ _LIST = re.compile(r"\b(?:allowed: |did you mean )")
 
 
 def as_entered(error: InputError, context: Any) -> InputError:
-    """Return an error whose faults name options of the verb that runs.
-
-    Parameters
-    ----------
-    context
-        Of the verb, with its options and what was entered.
-    """
+    """Return an error whose faults name options of the verb that runs."""
     options = _Options(context)
     return InputError([options.translated(fault) for fault in error.faults])
 

@@ -26,16 +26,6 @@ def read_inputs(
     """Read model, system and strategy from the command line or an AMPeD configuration.
 
     With a configuration as MODEL, SYSTEM is optional; other arguments override the configuration.
-
-    Parameters
-    ----------
-    searched
-        Whether the strategy is searched, for the work that the configuration describes.
-
-    Raises
-    ------
-    InputError
-        If SYSTEM is missing for another model, or the configuration is wrong.
     """
     if system is None:
         system_or_config(model, system)
@@ -51,13 +41,7 @@ def show_imported(inputs: Inputs) -> None:
 
 
 def system_or_config(model: str | Model, system: str | None) -> str:
-    """Return the system, or an AMPeD configuration as MODEL, which includes it.
-
-    Raises
-    ------
-    InputError
-        If both are missing.
-    """
+    """Return the system, or an AMPeD configuration as MODEL, which includes it."""
     if system is not None:
         return system
     if isinstance(model, str):

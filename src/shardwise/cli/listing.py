@@ -96,17 +96,7 @@ def list_or_show(
     print_all: Callable[[Sequence[Config]], None],
     print_one: Callable[[Config], None],
 ) -> int:
-    """Print all entries or one, as tables or JSON; or write them to a file.
-
-    Parameters
-    ----------
-    explain
-        Whether to show the origin of each value of one entry.
-    record
-        Converts an entry for JSON.
-    print_all, print_one
-        Print tables of all entries, and of one.
-    """
+    """Print all entries or one, as tables or JSON; or write them to a file."""
     refuse_other_kind(config, name)
     if explain:
         return _explain(config, name, json=json, output=output)
@@ -129,13 +119,7 @@ def list_or_show(
 
 
 def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
-    """Refuse a name that is none of the listed entries but of others, which another verb lists.
-
-    Raises
-    ------
-    InputError
-        With the command that shows it.
-    """
+    """Refuse a name that is none of the listed entries but of others, which another verb lists."""
     folder = config.CATALOG or ""
     if name is None or catalog.find(folder, name) is not None or files.is_file_name(name):
         return

@@ -119,17 +119,7 @@ def expand(
     parameters: Mapping[str, inspect.Parameter],
     collect: Callable[[dict[str, object]], object],
 ) -> Callable[..., object]:
-    """Replace one parameter of a verb by several flags.
-
-    Parameters
-    ----------
-    name
-        Parameter to replace.
-    parameters
-        Parameters of the flags, by name.
-    collect
-        From the values of the flags to the value of the parameter.
-    """
+    """Replace one parameter of a verb by several flags."""
 
     def called(**values: object) -> Any:
         collected = collect({flag: values.pop(flag) for flag in parameters})

@@ -207,17 +207,7 @@ class ReferenceOptions:
 def read_space(
     path: str | None, fields: Mapping[str, object], work: Mapping[str, object] | None = None
 ) -> Space:
-    """Read the file of a space, if any; fields of flags override it, and it those of a recipe.
-
-    Parameters
-    ----------
-    path
-        The file; None: the default space.
-    fields
-        Fields that flags set.
-    work
-        Fields that a recipe sets.
-    """
+    """Read the file of a space, if any; fields of flags override it, and it those of a recipe."""
     fields = _with_tp_exchange(fields)
     space = load_space(path, {}, work)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space

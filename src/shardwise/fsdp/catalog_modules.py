@@ -161,15 +161,6 @@ def layer_pieces(
     """Modules of a layer that execute one of its operations.
 
     Layers of a registered kind have a module for each operation with weights, by its name.
-
-    Parameters
-    ----------
-    model, layer, operation
-        The model, one of its layers, and an operation of that layer.
-    name
-        Of the operation in a plain layer; None: its own.
-    below
-        Path of the layer in its component.
     """
     name = operation.name if name is None else name
     if layer.kind != OWN_KIND:

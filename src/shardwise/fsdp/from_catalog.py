@@ -112,17 +112,6 @@ def _build_component(
     """Find the modules in which pieces run one after the other.
 
     A module begins where its path first appears, and ends where another path continues.
-
-    Parameters
-    ----------
-    pieces
-        The piece of an operation that runs in each segment.
-    segments
-        Shape (6, segments), rows as in `_SEGMENT_ROWS`.
-    saved_bytes
-        Saved until backward by the full component.
-    is_module
-        Whether the component is a module itself.
     """
     modules: list[_ComponentModule] = []
     weights: list[tuple[int, int, Weight]] = []

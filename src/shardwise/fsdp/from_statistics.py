@@ -32,18 +32,6 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     A module has total activations TA_i, activation gradients AG_i, and G_i, the gradients of
     weights from modules that run after it. Its segment has TA_i forward (at its end) and
     TA_i + AG_i + G_i backward. Its end has TA + G of the next module, or its own bytes if less.
-
-    Parameters
-    ----------
-    info
-        The statistics.
-    source
-        `Profile.source`; None: the file of the statistics.
-
-    Raises
-    ------
-    InputError
-        If a module has fewer weights than the modules inside it, and no tied tensor explains that.
     """
     source = info.source if source is None else source
     count = len(info.names)

@@ -147,11 +147,6 @@ def check(profile: Profile) -> None:
     of its parent (backward, unless it is reduced last), and siblings run forward one after the
     other. Times and bytes are finite, not negative, and one for each segment; no segment begins or
     ends with more than its peak. Holders are modules, and gradients are computed in backward.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong.
     """
     found = [*_arrays(profile)]
     if not profile.modules:

@@ -64,20 +64,7 @@ class ModelReference:
     def shardable(
         self, system: System | None, *, batch: int, seq_len: int | None, dtype: Dtype
     ) -> ShardableModel:
-        """The model to shard.
-
-        Parameters
-        ----------
-        system
-            Whose kernels are timed; statistics bring their times.
-        dtype
-            That it computes in.
-
-        Raises
-        ------
-        InputError
-            If something is missing.
-        """
+        """The model to shard."""
         if self.kind == "statistics":
             stored = profile_of_statistics(self.what)
             return ShardableModel(kind=self.kind, profile=lambda _batch: stored)
@@ -89,19 +76,7 @@ class ModelReference:
 
 
 def find_model(source: object, *, traced: bool = True) -> ModelReference:
-    """Find the kind of a source, of files by their content.
-
-    Parameters
-    ----------
-    traced
-        Whether a config of Hugging Face is a torch module; else it is read as a `Model`.
-
-    Raises
-    ------
-    InputError
-        If it is a file that cannot be read, a folder without a config, or torch is needed for it
-        and not installed.
-    """
+    """Find the kind of a source, of files by their content."""
     if isinstance(source, ModuleInfo):
         return ModelReference(kind="statistics", what=source)
     if isinstance(source, Model):

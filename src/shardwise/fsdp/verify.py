@@ -284,17 +284,6 @@ def verify(
     It runs rank 0 of `setting.gpus`, which has the largest shards of unevenly split weights. The
     output of the module lives until the loss is computed, the loss until the end. A tensor counts
     from the call that allocates it to the one that frees it, regardless of streams.
-
-    Parameters
-    ----------
-    load
-        The model: how to build it, its inputs and its loss.
-    wrapping
-        Units and checkpointed modules.
-    setting
-        Ranks, types and optimizer.
-    batch, seq_len
-        Sequences on a rank and tokens of each.
     """
     began = time.perf_counter()
     torch = _torch()

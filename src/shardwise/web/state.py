@@ -93,13 +93,7 @@ class State:
 
     @classmethod
     def of_query(cls, query: str) -> Self:
-        """Return the state of an address; an empty one is the start.
-
-        Raises
-        ------
-        InputError
-            If the address names what there is not.
-        """
+        """Return the state of an address; an empty one is the start."""
         pairs = parse_qsl(query, keep_blank_values=True)
         if not [key for key, _ in pairs if key != "token"]:
             return cls()

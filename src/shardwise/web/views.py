@@ -323,22 +323,7 @@ def nearest_view(question: Mapping[str, Any]) -> View:
 
 
 def uploaded(kind: str, name: str, text: str) -> View:
-    """Model or system of a file that a user sent; a launch file has a strategy too.
-
-    Parameters
-    ----------
-    kind
-        ``model`` or ``system``.
-    name
-        Name of the file, which is not read from disk.
-    text
-        Its content.
-
-    Raises
-    ------
-    InputError
-        If the file is not of this kind, or wrong.
-    """
+    """Model or system of a file that a user sent; a launch file has a strategy too."""
     from shardwise.launchers.launch import LaunchText  # noqa: PLC0415 - slow to import
     from shardwise.launchers.registry import read_by, recognised_launcher  # noqa: PLC0415
 

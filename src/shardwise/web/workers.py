@@ -183,13 +183,7 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
 
     def start(self, work: Callable[..., Mapping[str, Any]], question: Any) -> Job:
-        """Queue a function of a module that takes a question and a progress function.
-
-        Raises
-        ------
-        BusyError
-            If too many searches are waiting or running.
-        """
+        """Queue a function of a module that takes a question and a progress function."""
         self._forget()
         job = Job(id=secrets.token_urlsafe(12))
         self._jobs[job.id] = job
@@ -197,13 +191,7 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job:
-        """Return a search by its identifier.
-
-        Raises
-        ------
-        InputError
-            If there is none, or no longer.
-        """
+        """Return a search by its identifier."""
         if name not in self._jobs:
             raise InputError.of("id", name, "no such search, or it was forgotten", "search")
         return self._jobs[name]

@@ -66,17 +66,7 @@ def front(
     points: int = 12,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Planned, ...]:
-    """Best wrappings from the fastest to the least memory, each the best for its budget.
-
-    Parameters
-    ----------
-    planner
-        The space of wrappings.
-    points
-        Number of budgets, at most, in even steps of memory between both ends.
-    progress
-        Called with how many of how many budgets are done.
-    """
+    """Best wrappings from the fastest to the least memory, each the best for its budget."""
     fastest = planner.best()
     if fastest is None:
         return ()

@@ -170,13 +170,7 @@ class Planner:
         return self._bounds[checkpointed]
 
     def best(self, budget_bytes: float = np.inf, *, most_labels: float = np.inf) -> Planned | None:
-        """The best wrapping within a budget; None if nothing fits.
-
-        Parameters
-        ----------
-        most_labels
-            Labels that a round of the proof may extend.
-        """
+        """The best wrapping within a budget; None if nothing fits."""
         began = perf_counter()
         best: tuple[Path, int, float] | None = None
         bound, labels = np.inf, 0

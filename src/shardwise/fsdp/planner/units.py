@@ -190,13 +190,7 @@ def allowed(profile: Profile, sizes: ModuleSizes) -> Bools:
 
 
 def place_units(profile: Profile, sizes: ModuleSizes, wrapping: Wrapping) -> tuple[PlacedUnit, ...]:
-    """Units of a wrapping with the root first, then in the order they run.
-
-    Raises
-    ------
-    InputError
-        If a module is unknown or may not be a unit.
-    """
+    """Units of a wrapping with the root first, then in the order they run."""
     groups = [_positions(profile, unit) for unit in wrapping.units]
     faults = [
         fault
@@ -341,17 +335,6 @@ def possible_units(
     """All units that may begin at each position: modules, and groups of neighbors in one call.
 
     Neighbors have the same parent; those between them without parameters are not named.
-
-    Parameters
-    ----------
-    profile
-        The unsharded step.
-    sizes
-        Bytes of its modules.
-    reshard
-        Choices of `reshard_after_forward`.
-    most_grouped
-        Modules in one call, at most.
     """
     may = allowed(profile, sizes)
     holds = np.concatenate([[0.0], np.cumsum(sizes.gathered)])

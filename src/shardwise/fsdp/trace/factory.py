@@ -199,24 +199,7 @@ class LoadedModel:
 def load_module(
     source: object, *, batch: int = 1, seq_len: int = 1024, name: str | None = None
 ) -> LoadedModel:
-    """Find out how a model is built; nothing is built yet.
-
-    Parameters
-    ----------
-    source
-        `package.module:factory`, a config of Hugging Face or its folder, a callable or a module.
-    batch
-        Sequences; passed to a factory with this argument.
-    seq_len
-        Tokens of a sequence; passed to a factory with this argument.
-    name
-        Of the model, for people.
-
-    Raises
-    ------
-    InputError
-        If it is none of these or cannot be imported.
-    """
+    """Find out how a model is built; nothing is built yet."""
     if isinstance(source, (str, Path)):
         path = Path(source)
         if files.is_folder(path) or path.suffix == ".json":

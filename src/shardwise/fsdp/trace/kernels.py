@@ -331,11 +331,6 @@ def segment_seconds(log: KernelLog, segments: int, system: System, dtype: Dtype)
     """Time of the kernels of each segment, one after the other [s].
 
     Products in a type that the accelerator has no rate for count as in the compute type.
-
-    Raises
-    ------
-    InputError
-        If it has none for the compute type.
     """
     chip = system.accelerator
     known = [name for name in ("bf16", "fp16", "fp32") if name in {*map(str, chip.matrix)}]

@@ -44,15 +44,7 @@ def torch_module(name: str = "torch") -> ModuleType:
 
 @contextmanager
 def refuse_errors(source: str, what: str, value: object = None) -> Iterator[None]:
-    """Refuse a model whose code raises anything or ends the process; interrupts pass.
-
-    Parameters
-    ----------
-    source, value
-        Of the fault.
-    what
-        What failed, such as "cannot be built".
-    """
+    """Refuse a model whose code raises anything or ends the process; interrupts pass."""
     try:
         yield
     except (InputError, KeyboardInterrupt):
