@@ -264,9 +264,10 @@ class _Step:
 def _assumed(log: KernelLog, system: System) -> list[str]:
     """Assumptions of the times, for people."""
     found = [f"one kernel per operator (no torch.compile), timed for {system.name}"]
-    if log.attention:
+    kinds = {one.kind for one in log.timed}
+    if any(is_attention for is_attention, *_ in kinds):
         found.append("attention in one fused kernel")
-    if any(product.grouped for product in log.products):
+    if any(not is_attention and grouped for is_attention, _, grouped, *_ in kinds):
         found.append("every expert takes as many tokens, in grouped products")
     return found
 
