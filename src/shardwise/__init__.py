@@ -1,4 +1,24 @@
-"""shardwise: know a training run before you launch it."""
+"""shardwise: know a training run before you launch it.
+
+Names that stand for the same thing everywhere in the code, and have no description of their own:
+
+`model`, `system`
+    The architecture, and the cluster with its accelerators and network tiers.
+`table`
+    Strategies, one for each of n rows; all columns have shape (n,).
+`extents`
+    Members of each axis within one domain of each network tier; shape (tiers, n).
+`work`
+    Degrees, tokens and sizes of one rank: the columns that operations are built from.
+`parts`
+    Operations of each component (embedding, layers, head) with their costs, for one row.
+`costs`
+    Times and bytes of each component for one micro-batch.
+`group`, `groups`
+    Equal stages of a pipeline, with how many of each component they have.
+`step`, `evaluation`
+    All of these for a table, and the times and bytes that follow.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -51,12 +51,6 @@ def inside_share(
 
     Parameters
     ----------
-    system
-        Cluster whose network tiers carry the collective.
-    kind
-        Kind of collective.
-    buffer_bytes
-        Buffer of the collective [byte]; shape (rows,).
     extents
         Members within one domain of each tier; shape (tiers, rows).
 

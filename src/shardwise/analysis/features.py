@@ -52,13 +52,6 @@ def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
     """Return the features of one strategy that no measured run of grade A used.
 
     None forward only: no runs were measured at all.
-
-    Parameters
-    ----------
-    model
-        What runs.
-    table
-        One row.
     """
     if not table.training[0]:
         return ()
@@ -66,15 +59,7 @@ def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
 
 
 def features_of(model: Model, table: Table) -> tuple[str, ...]:
-    """Return the features of one strategy, in the order of its fields.
-
-    Parameters
-    ----------
-    model
-        What runs.
-    table
-        One row.
-    """
+    """Return the features of one strategy, in the order of its fields."""
     kind = replace(kinds_of(model, table)[0][0], training=bool(table.training[0]))
     found: list[str] = []
     for name, field in _FIELDS.items():

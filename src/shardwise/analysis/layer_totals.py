@@ -1,6 +1,6 @@
 """Totals of a layer, FLOPs of a step, minimum bandwidths that hide communication, efficiency."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from math import isfinite
 
@@ -24,8 +24,9 @@ from shardwise.analysis.results import (
 from shardwise.arrays import Floats, combined, total
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import FULL_DUPLEX
-from shardwise.cost.component_costs import layer_bytes, layer_times, trained_on
+from shardwise.cost.component_costs import summed, trained_on
 from shardwise.cost.kernels import product_peak
+from shardwise.cost.layer_cost import LayerCost
 from shardwise.cost.offload import both_ways_time, link_duplex
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (
@@ -259,22 +260,21 @@ def _offload_rates(evaluation: Evaluation) -> dict[str, Floats]:
     step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
     training, critical = table.training, step.critical
     layers = np.maximum(np.sum(critical.work[:-2], axis=0), 1.0)
-    forward = layer_times(
-        blocks, critical.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
-    )
-    backward = layer_times(
-        blocks, critical.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
-    )
-    forward, backward = forward / layers, backward / layers
+
+    def average(select: Callable[[LayerCost], Floats]) -> Floats:
+        return summed(blocks, critical.work, select, layers=True) / layers
+
+    forward = average(lambda one: one.times.forward_pass_s - one.times.offload_forward_exposed_s)
+    backward = average(lambda one: one.times.backward_pass_s - one.times.offload_backward_exposed_s)
     shorter = np.where(training, np.minimum(forward, backward), forward)
     last = critical.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
     weights = blocks.weight_sizes.resident(
-        layer_bytes(blocks, critical.work, lambda one: one.all_parameters),
-        layer_bytes(blocks, critical.work, lambda one: one.all_quantized_parameters),
+        summed(blocks, critical.work, lambda one: one.bytes.all_parameters, layers=True),
+        summed(blocks, critical.work, lambda one: one.bytes.all_quantized_parameters, layers=True),
     )
     weights = weights / layers
-    activations = layer_bytes(blocks, critical.work, lambda one: one.movable_bytes) / layers
+    activations = average(lambda one: one.bytes.movable_bytes)
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, step.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))

@@ -8,7 +8,7 @@ from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.analysis.results import Memory, Peak, StageEstimate, WeightMemory
 from shardwise.arrays import Floats
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, component_times
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import (
@@ -37,10 +37,6 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         Columns [byte].
     reserved
         What the accelerator must have [byte].
-    system
-        Cluster with the capacity of each memory tier.
-    row
-        Which row.
     """
     tiers = system.accelerator.memory
     return Memory(
@@ -68,8 +64,8 @@ def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
         slack=np.array([stack.allocator_slack]),
         runtime_memory=np.array([stack.runtime_memory]),
     )
-    forward = component_times(blocks, run.work, lambda part: part.forward_pass_s)
-    backward = component_times(blocks, run.work, lambda part: part.backward_pass_s)
+    forward = summed(blocks, run.work, lambda one: one.times.forward_pass_s)
+    backward = summed(blocks, run.work, lambda one: one.times.backward_pass_s)
     dense, expert = stage_parameters(blocks, run)
     parameters = dense + expert
     flying = in_flight(

@@ -40,11 +40,6 @@ def with_levels(fields: Mapping[str, object]) -> dict[str, object]:
     members inside, the axes before the first one with levels. The same rule places the remaining
     axes on the outer tiers, and the outermost has the rest. Plain degrees of ep are left open.
 
-    Parameters
-    ----------
-    fields
-        Fields of a strategy as written.
-
     Raises
     ------
     InputError

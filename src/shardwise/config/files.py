@@ -173,13 +173,7 @@ def read_bytes(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> bytes:
 
 
 def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
-    """Return the value of a JSON text; faults name the file and the line.
-
-    Parameters
-    ----------
-    first_line
-        Where in the file the text begins.
-    """
+    """Return the value of a JSON text; faults name the file and the line."""
     return parse(text, ".json", path, most_bytes=_MAX_BYTES, first_line=first_line)
 
 

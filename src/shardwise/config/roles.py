@@ -18,6 +18,10 @@ STAGES = (*LAYERS, "bubble")
 ALL_TIME = (*STAGES, "other")
 
 
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
+STAGE_NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+
+
 class Section(StrEnum):
     """Section of the help and of the reference that lists a field, in the order of sections."""
 
@@ -110,3 +114,26 @@ class Role:
     """Numbers where a slider stops."""
     follows: tuple[str, ...] = ()
     """Fields that it belongs to: where one of these changes, its value is dropped."""
+
+
+def degree(
+    section: Section,
+    acts_on: tuple[str, ...],
+    tries: Tries,
+    divides: Divides,
+    parallelism: str = "",
+    *,
+    counted_with: str = "",
+    **more: Any,
+) -> Role:
+    """Return the role of a degree; one that is counted with another has no line of its own."""
+    return Role(
+        section,
+        acts_on,
+        tries,
+        Group.LAYOUT,
+        own_line=not counted_with,
+        degree=Degree(divides, parallelism, counted_with),
+        listed=True,
+        **more,
+    )

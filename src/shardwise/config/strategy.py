@@ -55,13 +55,15 @@ from shardwise.config.roles import (
     LAYERS,
     ONCE_PER_STEP,
     PLACED,
+    POWERS,
     RECOMPUTED,
+    STAGE_NUMBERS,
     STAGES,
-    Degree,
     Divides,
     Group,
     Role,
     Tries,
+    degree,
 )
 from shardwise.config.roles import Section as In
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -78,6 +80,7 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
 
 _FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
+TENSORS = Divides.TENSORS
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
 DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
 
@@ -111,109 +114,65 @@ class Strategy(ConfigBase):
     """Number of accelerators: tp x tp2 x cp x dp x pp."""
     tp: Annotated[
         Count,
-        Role(
-            In.LAYOUT,
-            LAYERS,
-            DIVISORS,
-            LAYOUT,
-            own_line=True,
-            degree=Degree(Divides.TENSORS, "tensor"),
-            headline=True,
-            slider=(1, 2, 4, 8, 16, 32, 64),
-        ),
+        degree(In.LAYOUT, LAYERS, DIVISORS, TENSORS, "tensor", headline=True, slider=POWERS[:7]),
     ] = 1
     """Tensor-parallel degree."""
     tp2: Annotated[
         Count,
-        Role(
-            In.LAYOUT,
-            LAYERS,
-            DEFAULT_DIVISOR,
-            LAYOUT,
-            degree=Degree(Divides.TENSORS, "tensor, second", counted_with="tp"),
-        ),
+        degree(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, TENSORS, "tensor, second", counted_with="tp"),
     ] = 1
     """Second tensor-parallel degree of 2D products (tp_exchange summa). It splits the sequence, and
     each weight a second time."""
     pp: Annotated[
         Count,
-        Role(
+        degree(
             In.PIPELINE,
             STAGES,
             DIVISORS,
-            LAYOUT,
-            own_line=True,
-            degree=Degree(Divides.LAYERS, "pipeline"),
+            Divides.LAYERS,
+            "pipeline",
             headline=True,
-            slider=(1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32),
+            slider=STAGE_NUMBERS,
         ),
     ] = 1
     """Pipeline stages."""
     cp: Annotated[
-        Count,
-        Role(
-            In.LAYOUT,
-            LAYERS,
-            DIVISORS,
-            LAYOUT,
-            own_line=True,
-            degree=Degree(Divides.TENSORS, "context"),
-            listed=True,
-            slider=(1, 2, 4, 8, 16, 32),
-        ),
+        Count, degree(In.LAYOUT, LAYERS, DIVISORS, TENSORS, "context", slider=POWERS[:6])
     ] = 1
     """Context-parallel degree."""
     ep: Annotated[
         Count,
-        Role(
-            In.EXPERTS,
-            EXPERTS,
-            DEFAULT_DIVISOR,
-            LAYOUT,
-            own_line=True,
-            degree=Degree(Divides.EXPERTS, "expert"),
-            listed=True,
-            slider=(1, 2, 4, 8, 16, 32, 64, 128),
-        ),
+        degree(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, Divides.EXPERTS, "expert", slider=POWERS),
     ] = 1
     """Expert-parallel degree."""
     etp: Annotated[
         Count,
-        Role(
+        degree(
             In.EXPERTS,
             EXPERTS,
             DEFAULT_DIVISOR,
-            LAYOUT,
-            degree=Degree(Divides.EXPERTS, "tensor, in experts", counted_with="ep"),
-            listed=True,
+            Divides.EXPERTS,
+            "tensor, in experts",
+            counted_with="ep",
         ),
     ] = 1
     """Tensor-parallel degree inside experts."""
     dp: Annotated[
         Count | None,
-        Role(
-            In.LAYOUT,
-            ONCE_PER_STEP,
-            DIVISORS,
-            LAYOUT,
-            implied=True,
-            own_line=True,
-            degree=Degree(Divides.BATCH, "data"),
-            headline=True,
+        degree(
+            In.LAYOUT, ONCE_PER_STEP, DIVISORS, Divides.BATCH, "data", implied=True, headline=True
         ),
     ] = None
     """Data-parallel degree: replicas of the model; None: GPUs over the other degrees."""
     vpp: Annotated[
         Count,
-        Role(
+        degree(
             In.PIPELINE,
             ("bubble", "pp_comm"),
             DIVISORS,
-            LAYOUT,
-            own_line=True,
-            degree=Degree(Divides.STAGE),
+            Divides.STAGE,
             headline=True,
-            slider=(1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20),
+            slider=STAGE_NUMBERS[:11],
         ),
     ] = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
@@ -226,7 +185,7 @@ class Strategy(ConfigBase):
             LAYOUT,
             own_line=True,
             headline=True,
-            slider=(1, 2, 4, 8, 16, 32),
+            slider=POWERS[:6],
         ),
     ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
@@ -533,13 +492,6 @@ class Strategy(ConfigBase):
 
     def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None, and what the stack has another default of.
-
-        Parameters
-        ----------
-        model
-            Model that is trained.
-        default_stack
-            Stack of the system.
 
         Raises
         ------

@@ -137,6 +137,10 @@ LINE_FIELDS = tuple(
     name for name, field in COLUMNS.items() if field.role.own_line or field.role.work
 )
 """Fields that make a layout of its own in a ranking; variants of one layout agree in them."""
+FOLLOWING_FIELDS = tuple(
+    name for name, field in FIELDS.items() if field.role.implied and not field.role.work
+)
+"""Fields that follow from others where they are not set."""
 OFFLOADS = tuple(
     name
     for name, field in COLUMNS.items()

@@ -117,13 +117,7 @@ class CollectiveTimes:
         self._shares: dict[str, Floats] = {}
 
     def alone_s(self, collective: Collective) -> Floats:
-        """Time of a collective that no product hides [s].
-
-        Parameters
-        ----------
-        collective
-            Its bytes are those of each row of the machine.
-        """
+        """Time of a collective that no product hides [s]."""
         one = collective
         what: tuple[object, ...] = (one.kind, one.axis, one.in_ring, one.bytes.tobytes())
         if one.tokens is not None:
@@ -227,8 +221,6 @@ def processor_share(system: System, extents: Ints) -> Floats:
 
     Parameters
     ----------
-    system
-        Its network tiers have the shares.
     extents
         Extents of the axis; shape (tiers, n).
     """
@@ -247,8 +239,6 @@ def slowed_by_compute(system: System, extents: Ints) -> Bools:
 
     Parameters
     ----------
-    system
-        Its network tiers say which are slowed.
     extents
         Extents of the axis; shape (tiers, n).
     """

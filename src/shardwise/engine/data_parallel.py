@@ -66,8 +66,6 @@ def windows(
     ----------
     pass_s
         Time of one micro-batch's pass on the critical stage [s]; shape (n,).
-    inside_s
-        Communication of each axis in that pass [s]; shape (n,).
     transfer_s
         Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """

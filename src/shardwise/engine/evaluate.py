@@ -20,7 +20,7 @@ from shardwise.cost.component_costs import (
     ComponentCosts,
     PlacedCosts,
     component_costs,
-    component_times,
+    summed,
 )
 from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.layer_cost import LayerBytes
@@ -45,13 +45,7 @@ class PeakMemory:
     peak_memory_stage: Ints
 
     def needed_bytes(self, system: System) -> Floats:
-        """Bytes that must fit into the first memory tier (`Memory.limit_on`).
-
-        Parameters
-        ----------
-        system
-            Accelerators with their memory.
-        """
+        """Bytes that must fit into the first memory tier (`Memory.limit_on`)."""
         limit = system.accelerator.memory[0].limit_on
         return self.reserved_bytes if limit == MemoryLimit.RESERVED else self.memory.total
 
@@ -122,10 +116,6 @@ def peak_memory(
     ----------
     table
         Strategies of n rows, perhaps with several choices.
-    costs
-        Costs by component; columns of shape (n,).
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     """
     stages = groups if isinstance(groups, Distinct) else tuple(groups)
     return evaluate_distinct(_peak_memory, table, costs, stages, choices=True).of_all()
@@ -165,8 +155,6 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
 
     Parameters
     ----------
-    system
-        Accelerators and network tiers.
     holding
         Memory of the peak-memory stage [byte]; columns of shape (n,).
     capacity_bytes
@@ -198,7 +186,7 @@ def timed(
     """
     step = Step.of(model, system, table, extents, costs, groups)
     times, comm = step_times(step, waits=waits)
-    again = component_times(costs, step.critical.all_stages, lambda times: times.recompute_flops)
+    again = summed(costs, step.critical.all_stages, lambda one: one.times.recompute_flops)
     return Timing(
         step=step,
         time_s=times,
@@ -266,7 +254,7 @@ class OnSystems:
             self._components.values, position, but=(LayerBytes, WeightBytes, WeightSizes)
         )
         longest = [
-            component_times(costs, group.work, lambda times: times.time_s)
+            summed(costs, group.work, lambda one: one.times.time_s)
             for group in self._placed.stages.take(rows)
         ]
         return self.table.micro_batches[rows] * np.max(longest, axis=0)

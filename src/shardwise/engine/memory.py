@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, layer_bytes
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
 from shardwise.engine.zero import (
@@ -53,10 +53,6 @@ def in_tiers(size: Floats, offloaded: Bools, layers: Floats) -> Tiers:
     ----------
     size
         All of them [byte]; shape (n,).
-    offloaded
-        Rows that have them in the second tier.
-    layers
-        Number of layers that they belong to; shape (n,).
     """
     share = np.where(offloaded, np.minimum(1.0, 2.0 / np.maximum(layers, 1.0)), 1.0)
     return Tiers(size * share, np.where(offloaded, size, 0.0), share)
@@ -125,12 +121,6 @@ def stage_memory(
 
     Parameters
     ----------
-    table
-        Strategies; n rows.
-    costs
-        Component costs of the rows; shape (n,).
-    group
-        Stage group; component counts of shape (n,).
     stage
         Index of the stage, shape (n,); None: the first of the group, whose memory is largest.
     shares
@@ -232,18 +222,12 @@ def _peak(
 
     Parameters
     ----------
-    table
-        Strategies; n rows.
-    costs, group
-        Costs by component, and counts of the stage.
     shares
         Share of a rank of gradients: dense, expert.
     gradients
         Local gradients of the stage [byte]; shape (n,), as all that follow.
     saved, live
         Saved activations, and the peak of transient bytes [byte].
-    in_layers
-        This peak without the head.
     kept
         Inputs and gradients that software keeps until the end of backward [byte]; 0: none.
     copies
@@ -335,13 +319,7 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
 
 
 def moves(size: LayerBytes) -> Floats:
-    """1 for a layer with activations to move where they are offloaded, else 0.
-
-    Parameters
-    ----------
-    size
-        Bytes of one layer; columns of shape (n,).
-    """
+    """1 for a layer with activations to move where they are offloaded, else 0."""
     return np.where(size.movable_bytes > 0, 1.0, 0.0)
 
 
@@ -381,7 +359,9 @@ class _InFlight:
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up bytes of layers over the micro-batches in flight."""
-        all_chunks = layer_bytes(self.costs, self.group.resident, select)
+        all_chunks = summed(
+            self.costs, self.group.resident, lambda one: select(one.bytes), layers=True
+        )
         first, second = self.moments[0]
         if first is second:
             found = first * all_chunks
@@ -511,8 +491,6 @@ def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> F
     ----------
     total
         Bytes that are allocated at the peak [byte]; shape (n,).
-    slack
-        Reserved over allocated bytes; shape (n,).
     runtime_memory
         Memory of the runtime and its libraries [byte]; shape (n,).
     """
@@ -539,12 +517,6 @@ def expert_memory(
 
     Parameters
     ----------
-    table
-        Strategies of n rows.
-    costs
-        Costs by component; columns of shape (n,).
-    group
-        One stage group; columns of shape (n,).
     memory
         Of the same rows (`stage_memory`).
     """

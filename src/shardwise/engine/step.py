@@ -12,7 +12,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_costs import ComponentCosts, component_times, trained_on
+from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
 from shardwise.cost.layer_cost import LayerTimes
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.ops.operation import CollectiveKind
@@ -37,9 +37,9 @@ class CriticalStage:
     def of(cls, costs: ComponentCosts, groups: Sequence[StageGroup]) -> "CriticalStage":
         """Find the stage with the longest forward and backward pass."""
         work = groups[0].work
-        longest = component_times(costs, work, lambda times: times.time_s)
+        longest = summed(costs, work, lambda one: one.times.time_s)
         for group in groups[1:]:
-            time_s = component_times(costs, group.work, lambda times: times.time_s)
+            time_s = summed(costs, group.work, lambda one: one.times.time_s)
             longer = time_s > longest
             longest = np.maximum(longest, time_s)
             work = _chosen(longer, group.work, work)
@@ -51,7 +51,7 @@ class CriticalStage:
 
     def on(self, select: Callable[[LayerTimes], Floats]) -> Floats:
         """A time of one micro-batch on this stage [s]."""
-        return component_times(self.costs, self.work, select)
+        return summed(self.costs, self.work, lambda one: select(one.times))
 
     def alone(self, direction: str, axis: str) -> Floats:
         """Communication of an axis in one direction, as if nothing hid it [s]."""

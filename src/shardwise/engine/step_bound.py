@@ -31,13 +31,7 @@ Passes = tuple[Floats | None, ...]
 
 
 def pass_times(costs: ComponentCosts) -> Passes:
-    """Time of a pass of each component, as the step counts it [s].
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    """
+    """Time of a pass of each component, as the step counts it [s]."""
     return tuple(None if one is None else one.times.time_s for one in costs.components)
 
 
@@ -57,15 +51,9 @@ def least_pass_times(
 
     Parameters
     ----------
-    model
-        Architecture.
     totals
         Of the embedding, each kind of layer, a module of multi-token prediction where the model
         has any, and the head; of n rows of `Links`.
-    training
-        Rows with a backward pass; shape (n,).
-    overlaps_experts
-        Rows that overlap communication of experts; shape (n,).
     overlap_processors
         u; shape (n,).
     """
@@ -112,10 +100,6 @@ def step_bound(
 
     Parameters
     ----------
-    system
-        Its accelerators on a node.
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     passes
         Time of a pass by component, or less [s]; each of shape (n,).
     stages, chunks, schedule, micro_batches, gpus
@@ -150,12 +134,6 @@ def bound_of_rows(
 
     Parameters
     ----------
-    system
-        Its accelerators on a node.
-    table
-        Strategies of n rows.
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     passes
         Time of a pass by component, or less [s]; each of shape (n,).
     """

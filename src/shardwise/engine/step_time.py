@@ -10,7 +10,7 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, component_bytes, trained_on
+from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
 from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import (
     TrainedWeights,
@@ -171,8 +171,8 @@ class Update:
             step.costs,
             reduced=reduced,
             owned=owned,
-            quantized=component_bytes(
-                step.costs, largest.resident, lambda size: size.all_quantized_parameters
+            quantized=summed(
+                step.costs, largest.resident, lambda one: one.bytes.all_quantized_parameters
             ),
             trained=largest.all_trained.quantized,
         )

@@ -21,6 +21,7 @@ from shardwise.config.strategy_fields import (
     DEGREES,
     EXPERT_DEGREES,
     FIELDS,
+    FOLLOWING_FIELDS,
     LINE_FIELDS,
     RANK_DEGREES,
     REPLICA_DEGREES,
@@ -43,7 +44,6 @@ FIXED = frozenset(
     }
 )
 """Fields that never change: what is trained and on what. `dp` follows from the other degrees."""
-_FOLLOWING = ("dp", "sequence_parallel", "tp_exchange", "schedule", "dispatcher")
 _LAYOUT = (
     *("gpus", "global_batch_size", "seq_len", "stack", "any_software"),
     *(name for name in DEGREES if name != "dp"),
@@ -191,7 +191,7 @@ class _Changes:
             system=system,
             own=own,
             base=base,
-            following=frozenset(n for n in _FOLLOWING if n == "dp" or n not in needed),
+            following=frozenset(n for n in FOLLOWING_FIELDS if n == "dp" or n not in needed),
             values={name: own for name, own in values.items() if own},
             offending=frozenset(offending & values.keys()),
         )

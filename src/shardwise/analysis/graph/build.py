@@ -217,13 +217,7 @@ def component_graph(
     training: bool,
     checkpoint_bytes: float,
 ) -> ComponentGraph:
-    """Return one component for one micro-batch.
-
-    Parameters
-    ----------
-    checkpoint_bytes
-        Saved input of a layer with full recompute.
-    """
+    """Return one component for one micro-batch."""
     operations = _operations(part, training=training)
     nodes = [
         GraphNode(

@@ -30,6 +30,7 @@ from shardwise.config.arguments import one_of
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FOLLOWING_FIELDS
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate
@@ -46,7 +47,6 @@ from shardwise.units import readable
 _LAUNCHER = "Launchers"
 _TWICE = "has no effect with --plan, which sets the strategy"
 # Fields of a resolved strategy that follow from others, which flags may change.
-_FOLLOWING = ("dp", "tp_exchange", "sequence_parallel", "schedule", "dispatcher")
 _READABLE = 0o444
 
 
@@ -173,7 +173,7 @@ def _of_plan(
     own, stack = saved.estimate.strategy, saved.estimate.software.stack
     if "stack" not in flags and stack != launcher.stack:
         note(f"{saved.source}: is of stack {stack}; rules and times are of {launcher.stack}")
-    left_out = {"stack", "any_software", *(_FOLLOWING if flags else ())}
+    left_out = {"stack", "any_software", *(FOLLOWING_FIELDS if flags else ())}
     fields = {name: value for name, value in own.items() if name not in left_out} | dict(flags)
     return used, system or saved.estimate.system, strategy_of(None, fields)
 

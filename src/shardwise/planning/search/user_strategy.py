@@ -19,7 +19,12 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import default_dispatchers
-from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYER_AXES
+from shardwise.config.strategy_fields import (
+    CHOICE_FIELDS,
+    FOLLOWING_FIELDS,
+    LAYER_AXES,
+    LAYOUT_FIELDS,
+)
 from shardwise.config.strategy_input import StrategyLike
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -44,8 +49,8 @@ _PLAIN = ("gpus", *LAYER_AXES, "pp", "vpp", "micro_batch_size", "global_batch_si
 # These have no effect on one stage, and on one replica.
 _STAGE_FIELDS, _REPLICA_FIELDS = (*SPLIT_FIELDS, "stage_layers"), ("dp_shard",)
 _BY_CHUNKS = [Schedule.ONE_F_ONE_B.code, Schedule.INTERLEAVED.code]
-# These follow from other fields: they count as changed only where a user set an impossible value.
-_FOLLOWING = ("dp", "schedule")
+# These count as changed only where a user set an impossible value.
+_FOLLOWING = {*FOLLOWING_FIELDS} & {*LAYOUT_FIELDS}
 _SOURCE = "strategy"
 
 

@@ -1,13 +1,17 @@
-"""Write the types of keywords that `estimate`, `estimate_many` and `search` accept.
+"""Write everything that follows from fields, flags and predictions.
 
-    python scripts/keywords.py
+    python scripts/generate.py            # all; some minutes
+    python scripts/generate.py --quick    # types of keywords, completion, launchers: seconds
 
 Type checkers and editors read types from the source, so what `Strategy` and `Space` say is written
-out for them. A test compares the files with what this would write.
+out for them. Tests that import `generated` compare the files with what this would write.
 """
 
+import os
+import subprocess
+import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,12 @@ from shardwise.config.enums import Word
 from shardwise.config.strategy import Strategy
 from shardwise.planning.search.space import Space
 
-_SOURCE = Path(__file__).parent.parent / "src" / "shardwise"
+_ROOT = Path(__file__).parent.parent
+_SOURCE = _ROOT / "src" / "shardwise"
+_QUICK = (
+    "tests/test_completion.py::test_the_table_is_that_of_the_verbs_and_fields",
+    "tests/launchers/test_launchers_page.py::test_the_table_of_the_page_is_that_of_the_capabilities",
+)
 _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "null": "None"}
 # The size of the work, which `largest_model` has as parameters.
 _WORK = ("gpus", "global_batch_size", "gbs", "seq_len")
@@ -29,7 +38,7 @@ _IN_PYTHON = {
 
 _HEAD = '''"""{title}
 
-Written by `scripts/keywords.py` from `{source}`.
+Written by `scripts/generate.py` from `{source}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -201,6 +210,19 @@ FILES: dict[Path, Callable[[], str]] = {
     _SOURCE / "planning" / "search" / "keywords.py": space_module,
 }
 
-if __name__ == "__main__":
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the types, then what tests compare with files, in the environment that writes it."""
     for path, text in FILES.items():
         path.write_text(text(), encoding="utf-8")
+    every = (_ROOT / "tests").rglob("test_*.py")
+    pages = [str(one) for one in every if "from generated import" in one.read_text("utf-8")]
+    tests = _QUICK if "--quick" in arguments else sorted(pages)
+    # Two tests may write one page.
+    command = [sys.executable, "-m", "pytest", "-n0", "-q", "-m", "", *tests]
+    environment = os.environ | {"SHARDWISE_UPDATE_DOCS": "1"}
+    return subprocess.run(command, cwd=_ROOT, env=environment, check=False).returncode  # noqa: S603 - fixed words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

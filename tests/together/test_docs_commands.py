@@ -14,7 +14,7 @@ from shardwise.cli import run
 
 pytestmark = pytest.mark.nightly  # .ci/run runs them too
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELL = re.compile(r"^ *```(?:sh|bash)[^\n]*\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 SCRIPT = re.compile(r"^```python\n((?!>>>).*?)^```", re.DOTALL | re.MULTILINE)

@@ -10,7 +10,8 @@ import fuzz
 from fuzz_runs import minimal, outcome
 from profiles import drawn
 
-CORPUS = yaml.safe_load((Path(__file__).parent / "data" / "fuzz_corpus.yaml").read_text("utf-8"))
+DATA = Path(__file__).parents[1] / "data"
+CORPUS = yaml.safe_load((DATA / "fuzz_corpus.yaml").read_text("utf-8"))
 SEED = 1
 
 

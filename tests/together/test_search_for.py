@@ -16,7 +16,7 @@ from shardwise.launchers.export import command_of
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.registry import LAUNCHERS, read_by, recognised_launcher
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CASES = [
     ("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 64, "micro_batch_size": 1}),
     ("qwen3-30b-a3b", "b200-sxm", {"gpus": 16, "gbs": 64, "micro_batch_size": 1, "pp": [1, 2]}),

@@ -17,7 +17,7 @@ WORK = ("--gpus", 8, "--gbs", 16, "--json")
 FORMATS = (".yaml", ".yml", ".json", ".yaml.gz", ".json.gz")
 FORMS = [(one.name, ending) for one in LAUNCHERS for ending in one.endings]
 FOLDERS = ("models", "systems", "stacks")
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def samples():

@@ -42,7 +42,7 @@ from shardwise import (
 pytestmark = pytest.mark.any_software
 
 MODEL, SYSTEM = "llama3-8b", "h100-sxm"
-SLOW_RUN = Path(__file__).parents[1] / "docs" / "examples"
+SLOW_RUN = Path(__file__).parents[2] / "docs" / "examples"
 RUN = {"gpus": 8, "tp": 8, "gbs": 8}
 SPACE = {
     "gpus": 8,
