@@ -1,8 +1,10 @@
 """`shardwise calibrate`."""
 
+from typing import Any
+
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import JSON_FLAG, SYSTEM_ARGUMENT, missing_flag, opt, refuse_options
-from shardwise.cli.output import Stopwatch, emit_json, log
+from shardwise.cli.output import Stopwatch, emit_json, log, printed
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.system import System
@@ -10,11 +12,7 @@ from shardwise.errors import InputError
 from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table
 
 
-@with_help(
-    examples=[
-        "shardwise calibrate h100-sxm --from-runs runs.json --out calibrated.yaml",
-    ],
-)
+@with_help(examples=["shardwise calibrate h100-sxm --from-runs runs.json --out calibrated.yaml"])
 def command(
     system: str = SYSTEM_ARGUMENT,
     from_table: str | None = opt(
@@ -58,15 +56,18 @@ def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
     watch = Stopwatch()
     found = calibrated_by_runs(System.load(system), path)
     log.info("fitted the speed to %d runs in %s", len(found.runs), watch)
+    return _write(found, "print_calibrated", out=out, json=json)
+
+
+def _write(found: Any, table: str, *, out: str | None, json: bool) -> int:
+    """Write the calibrated system; print what was fitted."""
     if out is not None:
         found.system.to_file(out)
         log.info("wrote %s", out)
     if json:
         emit_json(found.to_dict())
     else:
-        from shardwise.report.tables.calibration import print_calibrated  # noqa: PLC0415
-
-        print_calibrated(found)
+        printed(f"calibration:{table}", found)()
     return 0
 
 
@@ -84,16 +85,7 @@ def _from_table(
     watch = Stopwatch()
     found = calibrated(base, _of_gpu(tables, base, gpu), parts=parts)
     log.info("fitted %d kinds of kernels in %s", len(found.fits), watch)
-    if out is not None:
-        found.system.to_file(out)
-        log.info("wrote %s", out)
-    if json:
-        emit_json(found.to_dict())
-    else:
-        from shardwise.report.tables.calibration import print_calibration  # noqa: PLC0415
-
-        print_calibration(found)
-    return 0
+    return _write(found, "print_calibration", out=out, json=json)
 
 
 def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[KernelTable]:

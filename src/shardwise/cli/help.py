@@ -61,21 +61,21 @@ class VerbHelp:
 
 
 def with_help(
-    *common: str, examples: Sequence[str]
+    common: str = "", *, examples: Sequence[str]
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Name common options of a verb, and examples; the outermost decorator of every verb.
 
     Parameters
     ----------
     common
-        Parameters whose options come first. If there are any, `--help` shows only these.
+        Parameters whose options come first, as words. With any, `--help` shows only these.
     examples
         Commands that run as they are.
     """
 
     def decorate(function: Callable[..., object]) -> Callable[..., object]:
         found = dict(inspect.signature(function).parameters)
-        for name in common:
+        for name in common.split():
             option = copy(found[name].default)
             option.rich_help_panel = COMMON
             found[name] = found.pop(name).replace(default=option)

@@ -29,12 +29,7 @@ EXPLAIN_FLAG = opt(
 )
 
 
-@with_help(
-    examples=[
-        "shardwise systems",
-        "shardwise systems h100-sxm --explain",
-    ],
-)
+@with_help(examples=["shardwise systems", "shardwise systems h100-sxm --explain"])
 def systems(
     name: str | None = name_argument("[SYSTEM]"),
     explain: bool = EXPLAIN_FLAG,
@@ -57,11 +52,7 @@ def systems(
     )
 
 
-@with_help(
-    examples=[
-        "shardwise stacks",
-    ],
-)
+@with_help(examples=["shardwise stacks"])
 def stacks(
     name: str | None = name_argument("[STACK]"),
     explain: bool = EXPLAIN_FLAG,

@@ -16,7 +16,7 @@ from shardwise.cli.options import (
     used,
     with_options,
 )
-from shardwise.cli.output import emit_json, note, show
+from shardwise.cli.output import emit_json, note, printed, show
 from shardwise.config.arguments import whole_number
 from shardwise.config.files import SUFFIXES, check_writable_ending, is_folder, is_table_file
 from shardwise.config.model import Model
@@ -52,7 +52,7 @@ class LargestOptions:
 
 
 @with_help(
-    *("explain", "largest_for", "gpus", "json", "output"),
+    "explain largest_for gpus json output",
     examples=["shardwise models llama3-8b", "shardwise models --largest-for h100-sxm --gpus 64"],
 )
 @with_options
@@ -120,9 +120,7 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
     if json:
         emit_json(found.to_dict())
     elif output is None or model is None:
-        from shardwise.report.tables.largest_model import print_largest  # noqa: PLC0415
-
-        print_largest(found)
+        printed("largest_model:print_largest", found)()
     if json and found.largest is None:
         note("none of these shapes fits")
     return 0 if found.largest is not None else 1
@@ -143,12 +141,12 @@ def _list_shapes(*, json: bool, output: str | None) -> int:
     elif output is not None:
         check_writable_ending(output)
 
-    def tables() -> None:
-        from shardwise.report.tables.largest_model import print_shapes  # noqa: PLC0415
-
-        print_shapes(rows)
-
-    show(lambda: {"shapes": rows}, tables, json=json, output=output)
+    show(
+        lambda: {"shapes": rows},
+        printed("largest_model:print_shapes", rows),
+        json=json,
+        output=output,
+    )
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import combinations
 
+from shardwise import registry
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
@@ -66,6 +67,26 @@ def show(
             emit_json(data)
     else:
         print_tables()
+
+
+def printed(home: str, *arguments: object, **options: object) -> Callable[[], None]:
+    """A function of `report.tables`, as `module:name`, imported when it is called."""
+    return lambda: registry.load(f"report.tables.{home}")(*arguments, **options)
+
+
+def check_pages(plot: str | None, report: str | None = None) -> None:
+    """Refuse files of charts and of a report that cannot be written."""
+    if plot is not None:
+        registry.load("report.charts.common:check_chart_file")(plot)
+    if report is not None:
+        registry.load("report.page.shared:check_report_file")(report)
+
+
+def write_page(verb: str, report: str | None, *arguments: object, **options: object) -> None:
+    """Write the report of a verb, if there is a file for it."""
+    if report is not None:
+        page = registry.load(f"report.page.{verb}:report_of")(*arguments, **options)
+        registry.load("report.page.shared:write_report")(page, report)
 
 
 def note(text: str) -> None:

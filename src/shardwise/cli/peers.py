@@ -27,10 +27,8 @@ from shardwise.units import read_whole
 
 
 @with_help(
-    *("gpus", "tp", "cp", "ep", "pp", "dp", "placement", "rank"),
-    examples=[
-        "shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --rank 0",
-    ],
+    "gpus tp cp ep pp dp placement rank",
+    examples=["shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --rank 0"],
 )
 @partial(with_strategy_flags, needs_batch=False)
 def command(

@@ -22,7 +22,7 @@ from shardwise.cli.options import (
     opt,
     refuse_options,
 )
-from shardwise.cli.output import emit_json
+from shardwise.cli.output import emit_json, printed
 from shardwise.config.files import is_file_name
 from shardwise.config.model import Model
 from shardwise.errors import InputError
@@ -46,12 +46,7 @@ SEARCH_RECIPE_OPTION = opt(
 )
 
 
-@with_help(
-    examples=[
-        "shardwise recipes",
-        "shardwise recipes llama3",
-    ],
-)
+@with_help(examples=["shardwise recipes", "shardwise recipes llama3"])
 def command(
     name: str | None = name_argument("[RECIPE]"),
     json: bool = JSON_FLAG,
@@ -178,6 +173,4 @@ class Chosen:
     def show(self, record: Mapping[str, Any]) -> None:
         """Print what was measured, of an estimate as JSON."""
         if self.recipe is not None:
-            from shardwise.report.tables.recipes import print_measured  # noqa: PLC0415 - slow
-
-            print_measured(record["recipe"])
+            printed("recipes:print_measured", record["recipe"])()

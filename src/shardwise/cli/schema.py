@@ -32,11 +32,7 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-@with_help(
-    examples=[
-        "shardwise schema strategy",
-    ],
-)
+@with_help(examples=["shardwise schema strategy"])
 def command(
     name: str = arg("SCHEMA", ", ".join(SCHEMAS)),
 ) -> int:

@@ -18,12 +18,7 @@ _ADDED: Mapping[str, type[Result]] = {"explanation": Explanation, "recipe": Reci
 """What commands add to a result, and show."""
 
 
-@with_help(
-    examples=[
-        "shardwise show found.json",
-        "shardwise show found.json#3",
-    ]
-)
+@with_help(examples=["shardwise show found.json", "shardwise show found.json#3"])
 def command(
     file: str = arg(
         "FILE[#N]", "Saved result (--json, --output; also .gz); with #N, plan N of a search."
