@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -177,7 +176,7 @@ def answer_search(
 
 def estimate_text(question: EstimateQuestion) -> str:
     """Return the answer as JSON: the server passes it on as it is."""
-    return _text(answer_estimate(question))
+    return as_json(answer_estimate(question))
 
 
 FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
@@ -188,16 +187,7 @@ FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 """Folders of the catalog, and how an entry is read."""
 
 
-def entries(folder: str) -> list[str]:
-    """Names of a folder of the catalog."""
-    return catalog.names(folder)
-
-
 def entry_text(folder: str, name: str) -> str:
     """Return one entry of the catalog as JSON."""
     with files.catalog_only():
-        return _text(FOLDERS[folder](name))
-
-
-def _text(record: Mapping[str, Any]) -> str:
-    return as_json(record)
+        return as_json(FOLDERS[folder](name))

@@ -82,7 +82,9 @@ class State:
             named: Named = getattr(self, kind)
             pairs.append((kind, named.name))
             if named.data is not None:
-                pairs.append((_DATA[kind], _packed(named.data)))
+                text = json.dumps(plain(named.data), separators=(",", ":")).encode()
+                packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
+                pairs.append((_DATA[kind], packed.rstrip("=")))
         pairs += [(FIELDS[name].short, text) for name, text in self.strategy.items()]
         pairs += [("figure", f"{name}={text}") for name, text in self.figures.items()]
         if self.tab != _TABS[0]:
@@ -159,11 +161,6 @@ def _literal(text: str) -> str:
         return text.capitalize()
     number = read_whole(text)
     return repr(text if number is None else number)
-
-
-def _packed(data: Mapping[str, Any]) -> str:
-    text = json.dumps(plain(data), separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(zlib.compress(text, 9)).decode().rstrip("=")
 
 
 def _unpacked(text: str, kind: str) -> dict[str, Any]:

@@ -99,20 +99,7 @@ class Pool:
     async def run(
         self, work: Callable[..., T], *arguments: Any, most_seconds: float = _MOST_SECONDS
     ) -> T:
-        """Run a function of a module in a process.
-
-        Parameters
-        ----------
-        most_seconds
-            Of the function alone: the time until a process is free does not count.
-
-        Raises
-        ------
-        BusyError
-            If too many questions are waiting.
-        InputError
-            That of the function; or if it takes too long.
-        """
+        """Run a function of a module in a process; the time in the queue does not count."""
         if self._waiting >= _MOST_WAITING:
             raise BusyError("the server is busy; try again in a few seconds")
         self._waiting += 1
