@@ -7,7 +7,7 @@ from rows import each_row
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import (
+from shardwise.fsdp.planner.planner import (
     compare_common_wrappings,
     largest_batch,
     smallest_gpus,

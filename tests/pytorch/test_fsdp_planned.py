@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.config.system import System
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import compare_common_wrappings
+from shardwise.fsdp.planner.planner import compare_common_wrappings
 from shardwise.fsdp.planner.collectives import SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import check

@@ -12,15 +12,15 @@ from shardwise.config.base import MOST
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words, check_flags, check_function
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
-from shardwise.fsdp.planner.alternatives import (
+from shardwise.fsdp.planner.collectives import CollectiveTimes, Comm, collective_times
+from shardwise.fsdp.planner.planner import (
     NamedPlan,
+    Planner,
     compare_common_wrappings,
     front,
     largest_batch,
     smallest_gpus,
 )
-from shardwise.fsdp.planner.collectives import CollectiveTimes, Comm, collective_times
-from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Kind, ShardableModel, find_model

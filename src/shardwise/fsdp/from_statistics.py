@@ -35,7 +35,9 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     """
     source = info.source if source is None else source
     count = len(info.names)
-    parent = _parents(info.end)
+    parent = np.full(count, -1, dtype=np.int64)
+    for place, end in enumerate(info.end):  # inner modules come later and overwrite
+        parent[place + 1 : end] = place
     begins = _backward_order(info.end, parent)
     parameters = _parameters(info, parent, begins, source)
     made = np.zeros(count)
@@ -83,14 +85,6 @@ def _forward_bytes(info: ModuleInfo) -> Floats:
             alive[last] = max(alive[last], alive[place])
             alive[place] = min(alive[place], alive[place + 1])
     return alive
-
-
-def _parents(end: Ints) -> Ints:
-    """Position of the innermost module around each; -1 for the root."""
-    parent = np.full(len(end), -1, dtype=np.int64)
-    for place in range(len(end)):  # inner ones come later and overwrite
-        parent[place + 1 : end[place]] = place
-    return parent
 
 
 def _backward_order(end: Ints, parent: Ints) -> Ints:

@@ -27,14 +27,14 @@ ways:
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from shardwise.errors import InputError, nearest
-from shardwise.fsdp.call_writer import bottom_up
+from shardwise.fsdp.emit import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.trace.torch_tools import (
     Module,
@@ -49,6 +49,8 @@ from shardwise.fsdp.trace.torch_tools import (
 
 Phase = Literal["forward", "backward", "optimizer"]
 _CHECKPOINT = "_checkpoint_wrapped_module"
+_LEFT_OUT = "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
+_OF_CPU = "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +295,7 @@ def verify(
         inputs = _called(load.inputs(module, batch, seq_len))
         _wrap(module, wrapping, setting, mesh)
         optimizer = _optimizer(torch, module, setting)
-        with _kernels(load):
+        with getattr(load, "stand_ins", nullcontext)():  # for kernels of an accelerator
             _step(load, module, optimizer, inputs)
             module.zero_grad()
             with no_garbage_collection():
@@ -303,20 +305,9 @@ def verify(
                     inputs,
                     lambda ledger: _step(load, module, optimizer, inputs, ledger.event),
                 )
-    return _verified(ledger, time.perf_counter() - began, (*_omissions(load), *warned))
-
-
-def _kernels(load: Trackable) -> AbstractContextManager[Any]:
-    """Stand-ins for an accelerator's kernels, if the model has them."""
-    stand_ins = getattr(load, "stand_ins", nullcontext)
-    return stand_ins()
-
-
-def _omissions(load: Trackable) -> Iterator[str]:
-    """What the figures leave out."""
-    yield "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
-    if not hasattr(load, "stand_ins"):
-        yield "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
+    own = () if hasattr(load, "stand_ins") else (_OF_CPU,)
+    notes = (_LEFT_OUT, *own, *warned)
+    return _verified(ledger, time.perf_counter() - began, notes)
 
 
 def _torch() -> ModuleType:
@@ -449,7 +440,7 @@ def _step(
         optimizer.step()
 
 
-def _verified(ledger: Ledger, seconds: float, notes: Sequence[str]) -> Verified:
+def _verified(ledger: Ledger, seconds: float, notes: tuple[str, ...]) -> Verified:
     """Peaks of the step and of its three phases."""
 
     def peak_of(*phases: Phase) -> Moment:
@@ -462,5 +453,5 @@ def _verified(ledger: Ledger, seconds: float, notes: Sequence[str]) -> Verified:
         optimizer=peak_of("optimizer"),
         moments=tuple(ledger.moments),
         elapsed_seconds=seconds,
-        notes=tuple(notes),
+        notes=notes,
     )

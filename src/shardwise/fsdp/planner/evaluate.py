@@ -13,7 +13,7 @@ from shardwise.arrays import Floats
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.memory import Moment, memory_peak
-from shardwise.fsdp.planner.step_costs import Grid
+from shardwise.fsdp.planner.rules import Grid
 from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, module_sizes, place_units
 from shardwise.fsdp.profile import Profile, with_checkpoints
 

@@ -151,18 +151,14 @@ class PlacedUnit:
 def _refusal(profile: Profile, sizes: ModuleSizes, place: int) -> str:
     module = profile.modules[place]
     inside = slice(place, module.end)
-    if not sizes.gathered[inside].any() and not _holds(profile, place):
+    tied = (place <= at < module.end for p in profile.shared for at in p.holders)
+    if not sizes.gathered[inside].any() and not any(tied):
         return "has no parameters: FSDP2 ignores it"
     if (outside := _tied_outside(profile, place)) is not None:
         return outside
     if sizes.trainable[inside].any() and sizes.frozen[inside].any():
         return "mixes frozen and trainable parameters"
     return ""
-
-
-def _holds(profile: Profile, place: int) -> bool:
-    end = profile.modules[place].end
-    return any(place <= at < end for p in profile.shared for at in p.holders)
 
 
 def _tied_outside(profile: Profile, place: int) -> str | None:

@@ -133,14 +133,13 @@ def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
     if isinstance(value, Mapping):
         items = {key: replace_tensors(item, new) for key, item in value.items()}
         of_fields = dataclasses.is_dataclass(kind)  # as are outputs of Hugging Face
-        return kind(**items) if of_fields else _updated(copy(value), items)
+        if of_fields:
+            return kind(**items)
+        copied: Any = copy(value)
+        copied.update(items)
+        return copied
     if isinstance(value, (tuple, list)):
         members = [replace_tensors(item, new) for item in value]
         return kind(*members) if hasattr(kind, "_fields") else kind(members)
     names = [field.name for field in dataclasses.fields(value)]
     return dataclasses.replace(value, **{n: replace_tensors(getattr(value, n), new) for n in names})
-
-
-def _updated(mapping: Any, items: Mapping[Any, Any]) -> Any:
-    mapping.update(items)
-    return mapping
