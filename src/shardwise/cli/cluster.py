@@ -70,14 +70,6 @@ class ClusterOptions:
         return found
 
 
-def check_one_kind(system: str | None, options: ClusterOptions, **others: object) -> None:
-    """Refuse SYSTEM together with --systems, and what needs one system."""
-    if system is not None and options.systems is not None:
-        problem = "--systems is set, too; name one SYSTEM or several --systems"
-        raise flag_fault("system", system, problem)
-    refuse_options(NO_EFFECT, **others)
-
-
 def choose(
     model: str,
     space: Space,

@@ -287,15 +287,11 @@ def unknown_option(error: Any) -> str:
     verb = error.ctx.command_path
     known = [name for one in error.ctx.command.params for name in one.opts + one.secondary_opts]
     more = "--help-all" if isinstance(error.ctx.command, VerbCommand) else "--help"
-    name = _with_one_dash(known) or error.option_name
+    entered = (word.partition("=")[0] for word in entered_words())
+    with_one_dash = (name for name in entered if f"-{name}" in known and name[1:2] != "-")
+    name = next(with_one_dash, error.option_name)
     near = f"; did you mean '-{name}'?" if f"-{name}" in known else nearest(name, known)
     return f"no such option: {name}{near or ';'} `{verb} {more}` lists all"
-
-
-def _with_one_dash(known: Sequence[str]) -> str:
-    """Return an option that was entered with one dash, as -gpus; empty if there is none."""
-    entered = (word.partition("=")[0] for word in entered_words())
-    return next((name for name in entered if f"-{name}" in known and name[1:2] != "-"), "")
 
 
 def description_of(function: Callable[..., object]) -> str:

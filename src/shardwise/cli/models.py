@@ -158,7 +158,9 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         try:
             models[path.name] = Model.load(path)
         except InputError as error:
-            refused[path.name] = _in_one_line(error)
+            first, *others = error.faults
+            more = f" (and {len(others)} more)" if others else ""
+            refused[path.name] = replace(first, problem=first.problem + more)
     if json or output is not None:
         records: dict[str, object] = {file: model_record(model) for file, model in models.items()}
         if refused:
@@ -186,10 +188,3 @@ def _model_files(folder: Path) -> list[Path]:
         problem = f"no model file in this folder; endings: {', '.join(SUFFIXES)}, each also .gz"
         raise InputError.at(str(folder), problem)
     return found
-
-
-def _in_one_line(error: InputError) -> Fault:
-    """The first fault of a file, with the number of others."""
-    first, *others = error.faults
-    more = f" (and {len(others)} more)" if others else ""
-    return replace(first, problem=first.problem + more)

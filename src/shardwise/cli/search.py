@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise import registry
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
-from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
+from shardwise.cli.cluster import ClusterOptions, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
@@ -234,7 +234,10 @@ def command(
     if cluster.systems is not None:
         entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
         entered |= {"for": launcher, "strategy": strategy}
-        check_one_kind(system, cluster, **entered)
+        if system is not None:
+            problem = "--systems is set, too; name one SYSTEM or several --systems"
+            raise flag_fault("system", system, problem)
+        refuse_options(NO_EFFECT_ON_A_CLUSTER, **entered)
         theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")

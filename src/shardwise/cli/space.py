@@ -245,7 +245,9 @@ def field_pairs(
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
     found: dict[str, object] = {}
     for text in texts or ():
-        for pair in (text,) if values == "several" else _pairs(text):
+        # What has no name belongs to the pair before it.
+        ends = r",(?=[^,]*=)" if "=" in text.partition(",")[0] else ","
+        for pair in (text,) if values == "several" else re.split(ends, text):
             name, equals, value = (word.strip() for word in pair.partition("="))
             if values == "several" and not equals:
                 every = OFFLOADS if name == "offload" else (name,)
@@ -265,8 +267,3 @@ def field_pairs(
                 raise flag_fault(flag, pair, f"{field} is set twice")
             found[field] = value
     return found
-
-
-def _pairs(text: str) -> list[str]:
-    """Split ``a=1,b=2`` into pairs; what has no name belongs to the pair before it."""
-    return re.split(r",(?=[^,]*=)", text) if "=" in text.partition(",")[0] else text.split(",")
