@@ -227,10 +227,8 @@ def exported_things() -> tuple[str, ...]:
 
 
 @with_help(
-    *("plan", "nearest", "output", "gpus", "tp", "pp", "micro_batch_size", "global_batch_size"),
-    examples=[
-        "shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
-    ],
+    "plan nearest output gpus tp pp micro_batch_size global_batch_size",
+    examples=["shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64"],
 )
 @with_strategy_flags
 @with_options
