@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.run_log import RunLog
+from shardwise.launchers.logs import RunLog
 
 _WARM_UP = 10
 """One step in so many is warm-up: the first iterations compile, allocate and fill caches."""

@@ -30,9 +30,8 @@ from shardwise.launchers.diagnose.results import (
 )
 from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.launch import Launch, Launcher, LaunchPlan
-from shardwise.launchers.logs import read_log
+from shardwise.launchers.logs import MemoryKind, RunLog, read_log
 from shardwise.launchers.registry import LAUNCHERS, read_launch
-from shardwise.launchers.run_log import MemoryKind, RunLog
 
 CHANGES = 5
 """Changes that are proposed by default."""
