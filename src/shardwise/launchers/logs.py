@@ -122,15 +122,7 @@ class RunLog:
         return len(self.index)
 
     def step_times(self, *, tokens_per_step: float, samples_per_step: float, gpus: int) -> Floats:
-        """Time of each step [s]: as logged, else from the throughput; NaN without either.
-
-        Parameters
-        ----------
-        tokens_per_step, samples_per_step
-            Of all ranks, where the line does not name its batch.
-        gpus
-            Accelerators.
-        """
+        """Time of each step [s]: as logged, else from the throughput; NaN without either."""
         samples = np.where(np.isnan(self.global_batch), samples_per_step, self.global_batch)
         tokens = tokens_per_step * samples / samples_per_step
         with np.errstate(divide="ignore"):

@@ -74,15 +74,6 @@ def measured_steps(
     The warm-up is the first tenth of the logged steps, from 1 to 20 of them. Steps of another batch
     than the last (of a ramp-up) are left out.
 
-    Parameters
-    ----------
-    log
-        As read.
-    tokens_per_step, samples_per_step
-        Of all ranks, by the launch file.
-    gpus
-        Accelerators.
-
     Raises
     ------
     InputError

@@ -164,11 +164,6 @@ class _Case:
     ) -> "_Case":
         """Read the launch file; what it lacks is that of the user, or of the log.
 
-        Parameters
-        ----------
-        own
-            Fields of the strategy that the user sets.
-
         Raises
         ------
         InputError
