@@ -1,7 +1,8 @@
 """Families of causal language models that `transformers` knows: what is read, and how large it is.
 
 Needs the extra `torch`. Writes what configuration classes fill in (`class_defaults.json`), the data
-of `tests/test_huggingface_families.py`, and the table in docs/reference/model-families.md.
+of `tests/huggingface/test_huggingface_families.py` and the table in
+docs/reference/model-families.md.
 
 Run `python scripts/huggingface_families.py`; run it again if it added defaults.
 """

@@ -2,10 +2,11 @@
 
 import json
 
+from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import Launch, Launcher, LaunchFile, NotUnderstood
+from shardwise.launchers.launch import Launcher, LaunchFile
 from shardwise.planning.nearest import set_fields
 
 MARK = "#!fake "

@@ -1,4 +1,24 @@
-"""shardwise: know a training run before you launch it."""
+"""shardwise: know a training run before you launch it.
+
+Names that stand for the same thing everywhere in the code, and have no description of their own:
+
+`model`, `system`
+    The architecture, and the cluster with its accelerators and network tiers.
+`table`
+    Strategies, one for each of n rows; all columns have shape (n,).
+`extents`
+    Members of each axis within one domain of each network tier; shape (tiers, n).
+`work`
+    Degrees, tokens and sizes of one rank: the columns that operations are built from.
+`parts`
+    Operations of each component (embedding, layers, head) with their costs, for one row.
+`costs`
+    Times and bytes of each component for one micro-batch.
+`group`, `groups`
+    Equal stages of a pipeline, with how many of each component they have.
+`step`, `evaluation`
+    All of these for a table, and the times and bytes that follow.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +34,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
     from shardwise.analysis.training_run.results import TrainingTime
+    from shardwise.config.launch import Launch, NotUnderstood
     from shardwise.config.model import Model
     from shardwise.config.recipe import Recipe
     from shardwise.config.reliability import Reliability
@@ -27,11 +48,10 @@ if TYPE_CHECKING:
     from shardwise.launchers.diagnose.results import Diagnosis
     from shardwise.launchers.diagnose.run import diagnose
     from shardwise.launchers.export import CannotExportError, Export, export
-    from shardwise.launchers.launch import Launch, LaunchFile, NotUnderstood
+    from shardwise.launchers.launch import LaunchFile
     from shardwise.launchers.registry import read_launch
-    from shardwise.planning.cluster_choice import choose_cluster
-    from shardwise.planning.cluster_options import ClusterChoice
-    from shardwise.planning.compare.run import compare
+    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+    from shardwise.planning.compare import compare
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -104,7 +124,7 @@ __all__ = [
 
 _HOME = {
     "CannotExportError": "launchers.export",
-    "ClusterChoice": "planning.cluster_options",
+    "ClusterChoice": "planning.cluster_choice",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
     "Diagnosis": "launchers.diagnose.results",
@@ -115,11 +135,11 @@ _HOME = {
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
     "LargestModel": "planning.search.results",
-    "Launch": "launchers.launch",
+    "Launch": "config.launch",
     "LaunchFile": "launchers.launch",
     "Model": "config.model",
     "NearestPlan": "planning.nearest",
-    "NotUnderstood": "launchers.launch",
+    "NotUnderstood": "config.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
     "ReferenceEstimate": "analysis.reference_results",
@@ -137,7 +157,7 @@ _HOME = {
     "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
-    "compare": "planning.compare.run",
+    "compare": "planning.compare",
     "convert": "predecessors.conversion",
     "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",

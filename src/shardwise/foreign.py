@@ -1,36 +1,24 @@
-"""Files of other tools and launchers: recognized by their content, read as shardwise fields.
-
-A new tool is one folder with `FORMATS` in its `__init__`, and one line here.
-"""
+"""Files of other tools and launchers: recognized by their content, read as shardwise fields."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shardwise import huggingface
+from shardwise import registry
 from shardwise.analysis.reference_results import ReferenceEstimate
 from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.formats import FileFormat
 from shardwise.config.inputs import Inputs
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.readers import Kind
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import Launch
-from shardwise.predecessors import amped, calculon, nersc, simumax
-
-# The first format that recognizes a file reads it.
-FORMATS: tuple[FileFormat, ...] = (
-    *amped.FORMATS,
-    *calculon.FORMATS,
-    *simumax.FORMATS,
-    *nersc.FORMATS,
-    *huggingface.FORMATS,
-)
 
 _CONFIGS: tuple[type[ConfigBase], ...] = (Model, System, Strategy, Stack)
 _OTHERS = {
@@ -130,22 +118,22 @@ def find_launch(
     InputError
         If it is a launch file and wrong.
     """
-    from shardwise.launchers import registry as launchers  # noqa: PLC0415 - slow to import
-
     if not is_launch(path):
         return None
-    return launchers.read_launch(path, model=model, gpus=gpus)
+    found: Launch = registry.function("read_launch")(path, model=model, gpus=gpus)
+    return found
 
 
 def is_launch(path: str | Path) -> bool:
     """Whether a file is a launch file of a trainer."""
-    from shardwise.launchers import registry as launchers  # noqa: PLC0415 - slow to import
-
+    launcher_of = registry.find("recognised_launcher")
     try:
         text = files.read_text(path)
     except InputError:
         return False
-    return launchers.recognised_launcher(text, str(path)) is not None and not _is_other_tool(path)
+    if launcher_of is None or launcher_of(text, str(path)) is None:
+        return False
+    return not _is_other_tool(path)
 
 
 def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
@@ -161,10 +149,8 @@ def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
     found = None if kind == "system" else find_launch(path)
     if found is None:
         if kind != "system" and not files.has_known_ending(path):
-            from shardwise.launchers import registry as launchers  # noqa: PLC0415 - slow to import
-
             files.read_text(path)
-            raise InputError(launchers.not_recognised(path))
+            raise InputError(registry.function("not_recognised")(path))
         return None
     if kind == "strategy":
         return found.strategy
@@ -177,7 +163,7 @@ def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:
 
 
 def _is_other_tool(path: str | Path) -> bool:
-    """Whether a file that parses is that of a tool in `FORMATS`."""
+    """Whether a file that parses is that of a tool that the registry knows."""
     if not files.has_known_ending(path):
         return False
     try:
@@ -188,33 +174,39 @@ def _is_other_tool(path: str | Path) -> bool:
 
 def fetched_model(name: str) -> Mapping[str, object] | None:
     """Return the config.json of an owner/name on the Hugging Face hub; None for other names."""
-    from shardwise.huggingface import hub  # noqa: PLC0415 - slow to import
-
-    return hub.fetch_config(name) if hub.is_hub_id(name) else None
+    hub = registry.find("hub")
+    return hub.fetch_config(name) if hub is not None and hub.is_hub_id(name) else None
 
 
 def brought(
     model: str, system: Any, strategy: Any, fields: Mapping[str, Any], /, **words: Any
 ) -> Inputs | None:
     """Return model, system and strategy of an AMPeD configuration; None for another file."""
-    from shardwise.predecessors.amped import inputs  # noqa: PLC0415 - slow to import
-
-    return inputs.brought(model, system, strategy, fields, **words)
+    amped = registry.find("amped_inputs")
+    if amped is None:
+        return None
+    found: Inputs | None = amped.brought(model, system, strategy, fields, **words)
+    return found
 
 
 def brings_system(model: str) -> bool:
     """Return whether a model is an AMPeD configuration, which has a system, too."""
-    from shardwise.predecessors.amped import inputs  # noqa: PLC0415 - slow to import
-
-    return inputs.is_configuration(model)
+    amped = registry.find("amped_inputs")
+    return amped is not None and amped.is_configuration(model)
 
 
 def reference_estimate(name: str, inputs: Inputs, *, layers: bool) -> ReferenceEstimate:
     """Return the answer of another model."""
-    from shardwise.predecessors import cases as references  # noqa: PLC0415 - slow to import
+    answer: ReferenceEstimate = registry.function("reference_estimate")(name, inputs, layers=layers)
+    return answer
 
-    return references.estimated(name, references.case_of(name, inputs), layers=layers)
+
+@cache
+def formats() -> tuple[FileFormat, ...]:
+    """Return the formats of other tools' files; the first that recognizes a file reads it."""
+    homes = (home for one in registry.additions() for home in one.formats)
+    return tuple(found for home in homes for found in registry.load(home))
 
 
 def _format_of(data: Mapping[str, object]) -> FileFormat | None:
-    return next((one for one in FORMATS if one.recognise(data)), None)
+    return next((one for one in formats() if one.recognise(data)), None)

@@ -13,9 +13,9 @@ from cli_options import options
 from rows import each_row
 from shardwise import catalog
 from shardwise.cli import VERBS
-from shardwise.cli.export import THINGS
 from shardwise.cli.schema import SCHEMAS
 from shardwise.engine.step_time import TIME_PARTS
+from shardwise.launchers.cli.export import THINGS
 from shardwise.launchers.registry import LAUNCHERS
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.predecessors.amped.parameters import KNOWN

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardwise import registry
 from shardwise.cli.options import COMMAND_LINE
 from shardwise.config import files
 from shardwise.config import inputs as config_inputs
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
+from shardwise.config.readers import foreign
 from shardwise.errors import Fault, InputError
 
 
@@ -45,9 +47,7 @@ def read_inputs(
 def show_imported(inputs: Inputs) -> None:
     """Print how the fields of the configuration were read, if there is one."""
     if inputs.imported is not None:
-        from shardwise.predecessors.amped.tables import print_imported  # noqa: PLC0415 - slow to import
-
-        print_imported(inputs.imported)
+        registry.function("print_amped_import")(inputs.imported)
 
 
 def system_or_config(model: str | Model, system: str | None) -> str:
@@ -61,9 +61,7 @@ def system_or_config(model: str | Model, system: str | None) -> str:
     if system is not None:
         return system
     if isinstance(model, str):
-        from shardwise.predecessors.amped.inputs import is_configuration  # noqa: PLC0415 - slow
-
-        if is_configuration(model):
+        if foreign().brings_system(model):
             return model
         if files.is_file_name(model.strip()):
             Model.load(model)  # a fault of the file is more useful

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    arg,
+    opt,
     positive_number,
     refuse_options,
     used,
@@ -32,61 +34,27 @@ _NAME_FILES = (".txt", ".json", ".yaml", ".yml", ".toml", ".gz")
 class SharedOptions:
     """Options of both planners."""
 
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus",
-            metavar="N",
-            help="Number of GPUs.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    memory_budget: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-budget",
-            metavar="SIZE",
-            help="Per GPU, as in 60GiB. Default: all memory.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    units: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--units",
-            metavar="NAME,...",
-            help="Your own wrapping to compare: names (layers.* for all layers, norm+lm_head for "
-            "one call, head:keep to stay unsharded), or a file of names. Repeat for more.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    gpus_per_node: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus-per-node",
-            metavar="N",
-            help="For fsdp_ilp's rule of collectives, without --system. Default: 8.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    comm: Annotated[
-        str | None,
-        typer.Option(
-            "--comm",
-            metavar="FILE",
-            help="Latency and bandwidth of all_gather and reduce_scatter, instead of a system.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    seconds: Annotated[
-        str | None,
-        typer.Option(
-            "--seconds",
-            metavar="X",
-            help="Time limit of each proof. Default: 10.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
+    gpus: str | None = opt("--gpus N", "Number of GPUs.", _SETTING)
+    memory_budget: str | None = opt(
+        "--memory-budget SIZE", "Per GPU, as in 60GiB. Default: all memory.", _SETTING
+    )
+    units: list[str] | None = opt(
+        "--units NAME,...",
+        "Your own wrapping to compare: names (layers.* for all layers, norm+lm_head for "
+        "one call, head:keep to stay unsharded), or a file of names. Repeat for more.",
+        _PLAN,
+    )
+    gpus_per_node: str | None = opt(
+        "--gpus-per-node N",
+        "For fsdp_ilp's rule of collectives, without --system. Default: 8.",
+        _SETTING,
+    )
+    comm: str | None = opt(
+        "--comm FILE",
+        "Latency and bandwidth of all_gather and reduce_scatter, instead of a system.",
+        _SETTING,
+    )
+    seconds: str | None = opt("--seconds X", "Time limit of each proof. Default: 10.", _PLAN)
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of both planners."""
@@ -104,152 +72,67 @@ class SharedOptions:
 class PlanOptions:
     """Options of the planner of shardwise."""
 
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system",
-            metavar="SYSTEM",
-            help="System to plan for: catalog name or file. Default: h100-sxm. A file of "
-            "statistics brings its own times; for it the default is fsdp_ilp's rule of "
-            "collectives.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch", metavar="N", help="Sequences per GPU. Default: 1.", rich_help_panel=_SETTING
-        ),
-    ] = None
-    seq_len: Annotated[
-        str | None,
-        typer.Option(
-            "--seq-len",
-            metavar="N",
-            help="Tokens per sequence. Default: those of the model.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    reshard: Annotated[
-        str | None,
-        typer.Option(
-            "--reshard",
-            metavar="always|never|choose",
-            help="Reshard units after forward. Default: choose for each.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="none|all|choose",
-            help="Activation checkpointing: no block (default), all blocks, or the best number.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="N",
-            help="Most modules in one call. Default: 2.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    replicas: Annotated[
-        str | None,
-        typer.Option(
-            "--replicas",
-            metavar="N",
-            help="Hybrid sharding: number of groups with the same weights.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="bf16|fp16|fp32",
-            help="Of all-gathered weights and compute. Default: bf16; for statistics fp32.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    stored_dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--stored-dtype",
-            metavar="TYPE",
-            help="Of sharded weights, gradients and optimizer state. Default: fp32.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    reduce_dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--reduce-dtype",
-            metavar="TYPE",
-            help="Of gradient reduction. Default: fp32.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        typer.Option(
-            "--optimizer",
-            metavar="adamw|sgd|none",
-            help="Optimizer whose state takes memory. Default: adamw; for statistics none.",
-            rich_help_panel=_SETTING,
-        ),
-    ] = None
-    no_trace: Annotated[
-        bool,
-        typer.Option(
-            "--no-trace",
-            help="Read a config with shardwise's own operations, without torch.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = False
-    pareto: Annotated[
-        bool,
-        typer.Option(
-            "--pareto", help="Also find the Pareto front of memory and time.", rich_help_panel=_PLAN
-        ),
-    ] = False
-    what_if: Annotated[
-        bool,
-        typer.Option(
-            "--what-if",
-            help="Also find the fewest GPUs and the largest batch that fit.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = False
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Run the plan with PyTorch's FSDP2 on fake tensors, and compare.",
-            rich_help_panel=_PLAN,
-        ),
-    ] = False
-    emit: Annotated[
-        str | None,
-        typer.Option(
-            "--emit",
-            metavar="python|torchtitan|huggingface",
-            help="Print the plan as code, or write it to --output FILE.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Chart memory against time: .html, .json, .png or .svg.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    system: str | None = opt(
+        "--system SYSTEM",
+        "System to plan for: catalog name or file. Default: h100-sxm. A file of "
+        "statistics brings its own times; for it the default is fsdp_ilp's rule of "
+        "collectives.",
+        _SETTING,
+    )
+    batch: str | None = opt("--batch N", "Sequences per GPU. Default: 1.", _SETTING)
+    seq_len: str | None = opt(
+        "--seq-len N", "Tokens per sequence. Default: those of the model.", _SETTING
+    )
+    reshard: str | None = opt(
+        "--reshard always|never|choose",
+        "Reshard units after forward. Default: choose for each.",
+        _PLAN,
+    )
+    checkpoint: str | None = opt(
+        "--checkpoint none|all|choose",
+        "Activation checkpointing: no block (default), all blocks, or the best number.",
+        _PLAN,
+    )
+    group: str | None = opt("--group N", "Most modules in one call. Default: 2.", _PLAN)
+    replicas: str | None = opt(
+        "--replicas N", "Hybrid sharding: number of groups with the same weights.", _PLAN
+    )
+    dtype: str | None = opt(
+        "--dtype bf16|fp16|fp32",
+        "Of all-gathered weights and compute. Default: bf16; for statistics fp32.",
+        _SETTING,
+    )
+    stored_dtype: str | None = opt(
+        "--stored-dtype TYPE",
+        "Of sharded weights, gradients and optimizer state. Default: fp32.",
+        _SETTING,
+    )
+    reduce_dtype: str | None = opt(
+        "--reduce-dtype TYPE", "Of gradient reduction. Default: fp32.", _SETTING
+    )
+    optimizer: str | None = opt(
+        "--optimizer adamw|sgd|none",
+        "Optimizer whose state takes memory. Default: adamw; for statistics none.",
+        _SETTING,
+    )
+    no_trace: bool = opt(
+        "--no-trace", "Read a config with shardwise's own operations, without torch.", _PLAN
+    )
+    pareto: bool = opt("--pareto", "Also find the Pareto front of memory and time.", _PLAN)
+    what_if: bool = opt(
+        "--what-if", "Also find the fewest GPUs and the largest batch that fit.", _PLAN
+    )
+    verify: bool = opt(
+        "--verify", "Run the plan with PyTorch's FSDP2 on fake tensors, and compare.", _PLAN
+    )
+    emit: str | None = opt(
+        "--emit python|torchtitan|huggingface",
+        "Print the plan as code, or write it to --output FILE.",
+        OUTPUT,
+    )
+    plot: str | None = opt(
+        "--plot FILE", "Chart memory against time: .html, .json, .png or .svg.", OUTPUT
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `plan_fsdp`."""
@@ -265,55 +148,25 @@ class PlanOptions:
 class ReferenceOptions:
     """Options of the planner of fsdp_ilp."""
 
-    solver: Annotated[
-        str | None,
-        typer.Option(
-            "--solver",
-            metavar="highs|scipy|cbc|exact",
-            help="Default: highs or scipy, whichever is installed; else exact, the search of "
-            "shardwise without a solver.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None
-    formulation: Annotated[
-        str | None,
-        typer.Option(
-            "--formulation",
-            metavar="flow|original",
-            help="Formulation of the integer program. Default: flow, which is faster.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None
-    solver_path: Annotated[
-        str | None,
-        typer.Option(
-            "--solver-path",
-            metavar="FILE",
-            help="Executable of HiGHS or CBC, started by PuLP.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None
-    solver_log: Annotated[
-        bool,
-        typer.Option(
-            "--solver-log", help="Print the solver log to stderr.", rich_help_panel=OTHER_MODELS
-        ),
-    ] = False
-    forbid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--forbid",
-            metavar="NAME,...",
-            help="Modules that may not be units.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None
-    modules: Annotated[
-        bool,
-        typer.Option(
-            "--modules", help="List the values of every module.", rich_help_panel=OTHER_MODELS
-        ),
-    ] = False
+    solver: str | None = opt(
+        "--solver highs|scipy|cbc|exact",
+        "Default: highs or scipy, whichever is installed; else exact, the search of "
+        "shardwise without a solver.",
+        OTHER_MODELS,
+    )
+    formulation: str | None = opt(
+        "--formulation flow|original",
+        "Formulation of the integer program. Default: flow, which is faster.",
+        OTHER_MODELS,
+    )
+    solver_path: str | None = opt(
+        "--solver-path FILE", "Executable of HiGHS or CBC, started by PuLP.", OTHER_MODELS
+    )
+    solver_log: bool = opt("--solver-log", "Print the solver log to stderr.", OTHER_MODELS)
+    forbid: list[str] | None = opt(
+        "--forbid NAME,...", "Modules that may not be units.", OTHER_MODELS
+    )
+    modules: bool = opt("--modules", "List the values of every module.", OTHER_MODELS)
 
 
 @with_help(
@@ -325,28 +178,21 @@ class ReferenceOptions:
 @with_options
 def command(
     *,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="GPT_modules_info.json; package.module:factory, which runs its code; a "
-            "Hugging Face config.json or its folder; a catalog model or model file.",
-        ),
-    ],
+    source: str = arg(
+        "SOURCE",
+        "GPT_modules_info.json; package.module:factory, which runs its code; a "
+        "Hugging Face config.json or its folder; a catalog model or model file.",
+    ),
     shared: SharedOptions,
     options: PlanOptions,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="fsdp-ilp",
-            help="Plan as fsdp_ilp does, including its bugs; SOURCE is a file of statistics.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
+    reference: str | None = opt(
+        "--reference fsdp-ilp",
+        "Plan as fsdp_ilp does, including its bugs; SOURCE is a file of statistics.",
+        OTHER_MODELS,
+    ),
     theirs: ReferenceOptions,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """Find the optimal FSDP2 units of a model within a memory budget.
 

@@ -21,7 +21,7 @@ from shardwise.fsdp.from_catalog import profile_of
 from shardwise.fsdp.from_statistics import profile_of_statistics
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Profile
-from shardwise.huggingface import looks_like as is_config_json
+from shardwise.huggingface.formats import looks_like as is_config_json
 from shardwise.huggingface.hub import is_hub_id
 from shardwise.predecessors.fsdp_ilp import files as fsdp_ilp
 from shardwise.predecessors.fsdp_ilp.files import ModuleInfo

@@ -16,13 +16,14 @@ from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.capabilities import ANY
 from shardwise.config.enums import Recompute
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
-from shardwise.launchers.launch import Launch, Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -33,6 +34,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
     megatron_bridge.LAUNCHER,
     megatron.LAUNCHER,
 )
+
+
+def launcher_names() -> tuple[str, ...]:
+    """Return the names of all launchers."""
+    return tuple(one.name for one in LAUNCHERS)
 
 
 def launcher_of(name: str, field: str = "launcher") -> Launcher:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
+from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.errors import Fault, InputError, allowed_words, nearest
-from shardwise.launchers.launch import Launch, LaunchText, NotUnderstood
+from shardwise.launchers.launch import LaunchText
 
 AUTO = "auto"
 """What the Hugging Face Trainer fills in when a run starts."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
-from shardwise.analysis.reference_results import Reference, ReferenceEstimate
+from shardwise.analysis.reference_results import Reference, ReferenceEstimate, known_reference
 from shardwise.config.inputs import Inputs
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import strategy_of
@@ -15,7 +15,6 @@ from shardwise.predecessors.amped.translation import (
 )
 from shardwise.predecessors.calculon.translation import CalculonCase, calculon_case
 from shardwise.predecessors.nersc.translation import NerscCase, nersc_case
-from shardwise.predecessors.translation import known_reference
 
 Case = CalculonCase | NerscCase | AmpedCase
 
@@ -52,6 +51,11 @@ def case_of(reference: object, inputs: Inputs) -> Case:
         return calculon_case(model, system, read, source=source)
     translated = nersc_case if name == "nersc" else amped_case
     return translated(model, system, read, source=source or "strategy")
+
+
+def reference_estimate(name: str, inputs: Inputs, *, layers: bool) -> ReferenceEstimate:
+    """Return the answer of another model to inputs."""
+    return estimated(name, case_of(name, inputs), layers=layers)
 
 
 def estimated(reference: object, case: Case, *, layers: bool) -> ReferenceEstimate:

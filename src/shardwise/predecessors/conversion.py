@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from shardwise import catalog
+from shardwise.analysis.reference_results import known_reference
 from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
@@ -20,7 +21,6 @@ from shardwise.predecessors.calculon.translation import (
     system_for_calculon,
 )
 from shardwise.predecessors.nersc.writer import nersc_model, nersc_system
-from shardwise.predecessors.translation import known_reference
 
 CONFIGS: Mapping[str, type[ConfigBase]] = {
     "model": Model,

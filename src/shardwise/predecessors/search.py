@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from shardwise.analysis.reference_results import Reference, ReferenceSearch
+from shardwise.analysis.reference_results import Reference, ReferenceSearch, known_reference
 from shardwise.config.arguments import text_of
 from shardwise.config.inputs import system_of
 from shardwise.errors import Fault, refuse
@@ -13,7 +13,6 @@ from shardwise.predecessors.amped.search import search_amped
 from shardwise.predecessors.calculon.search import search_calculon
 from shardwise.predecessors.nersc.search import search_nersc
 from shardwise.predecessors.search_query import ReferenceQuery, query_of
-from shardwise.predecessors.translation import known_reference
 
 NAMES = {"calculon": "Calculon", "nersc": "NERSC's model", "amped": "AMPeD"}
 _SEARCHES: Mapping[str, Callable[[ReferenceQuery], dict[str, Any]]] = {

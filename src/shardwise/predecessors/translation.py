@@ -1,13 +1,13 @@
 """What the translations into predecessors' words share: their names, and what they refuse."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from shardwise.config.enums import NormPlacement, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.errors import Fault
 
 PLAIN: Mapping[str, object] = {
     "etp": 1,
@@ -32,16 +32,6 @@ PLAIN: Mapping[str, object] = {
     "offload_optimizer": False,
 }
 """Strategy fields that NERSC's model and AMPeD do not know, with the only value they may have."""
-REFERENCES = ("calculon", "nersc", "amped")
-
-
-def known_reference(name: object, field: str, known: Sequence[str] = REFERENCES) -> str:
-    """Return the name of a predecessor, or raise an `InputError`."""
-    word = name.strip().lower() if isinstance(name, str) else ""
-    if word not in known:
-        problem = allowed_words(name, known)
-        raise InputError(Fault.of(field, name, problem))
-    return word
 
 
 def with_dtype_of(system: System, strategy: Strategy) -> Strategy:

@@ -5,13 +5,10 @@ import os
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import Annotated
 from urllib.parse import quote
 
-import typer
-
 from shardwise.cli.help import with_help
-from shardwise.cli.options import flag_fault
+from shardwise.cli.options import flag_fault, opt
 from shardwise.cli.output import note
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
@@ -31,46 +28,26 @@ _TOKEN_VARIABLE = "SHARDWISE_TOKEN"  # noqa: S105 - a name
 )
 def command(
     *,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on; addresses other than localhost need a token. Default: "
-            f"{_LOCAL[0]}.",
-        ),
-    ] = _LOCAL[0],
-    port: Annotated[
-        str,
-        typer.Option("--port", metavar="N", help=f"Port to listen on. Default: {_PORT}."),
-    ] = _PORT,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            metavar="TEXT",
-            help="Text that clients must know: ?token=TEXT in the first address, or the header "
-            "'Authorization: Bearer TEXT'. Other users of the machine can read it in the list of "
-            f"processes: prefer --token-file, or the environment variable {_TOKEN_VARIABLE}.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        str | None,
-        typer.Option("--token-file", metavar="FILE", help="File that contains the token alone."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Another name under which clients reach the server, as through a proxy: "
-            "example.com, or example.com:8443 if the port is not that of http or https. May be "
-            "repeated.",
-        ),
-    ] = None,
-    no_open: Annotated[
-        bool, typer.Option("--no-open", help="Do not open the page in a browser.")
-    ] = False,
+    host: str = opt(
+        "--host ADDRESS",
+        f"Address to listen on; addresses other than localhost need a token. Default: {_LOCAL[0]}.",
+        default=_LOCAL[0],
+    ),
+    port: str = opt("--port N", f"Port to listen on. Default: {_PORT}.", default=_PORT),
+    token: str | None = opt(
+        "--token TEXT",
+        "Text that clients must know: ?token=TEXT in the first address, or the header "
+        "'Authorization: Bearer TEXT'. Other users of the machine can read it in the list of "
+        f"processes: prefer --token-file, or the environment variable {_TOKEN_VARIABLE}.",
+    ),
+    token_file: str | None = opt("--token-file FILE", "File that contains the token alone."),
+    allow_host: list[str] | None = opt(
+        "--allow-host NAME",
+        "Another name under which clients reach the server, as through a proxy: "
+        "example.com, or example.com:8443 if the port is not that of http or https. May be "
+        "repeated.",
+    ),
+    no_open: bool = opt("--no-open", "Do not open the page in a browser."),
 ) -> int:
     """Serve the explorer, a page with sliders, and the REST API under /api/v1.
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from shardwise.config.launch import Launch
 from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.accelerate import options
 from shardwise.launchers.accelerate.plugins import deepspeed_fields, megatron_fields
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import Found, Section, launch_of
 
 NAME, STACK, FSDP1_STACK = "accelerate", "accelerate-2026", "huggingface-2024"

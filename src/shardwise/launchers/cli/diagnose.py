@@ -1,19 +1,18 @@
 """`shardwise diagnose`."""
 
 from collections.abc import Mapping
-from typing import Annotated
-
-import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import INPUT, OUTPUT, with_help
 from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
-    SystemArgument,
-    VariablesOption,
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    SYSTEM_ARGUMENT,
+    VARIABLES_OPTION,
+    arg,
     launch_variables,
     missing_flag,
+    opt,
 )
 from shardwise.cli.output import show
 from shardwise.config import files
@@ -31,57 +30,34 @@ from shardwise.launchers.registry import read_launch
 @with_strategy_flags
 def command(
     *,
-    launch: Annotated[
-        str,
-        typer.Argument(
-            metavar="LAUNCH_FILE",
-            help="Launch file of the run, recognized by its content: Megatron-LM command line, "
-            "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
-            "Python; DeepSpeed JSON; accelerate YAML.",
-        ),
-    ],
-    system: SystemArgument,
-    log: Annotated[
-        str | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
-            "MaxText, NeMo or Hugging Face Trainer; also .gz. Required.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    trace: Annotated[
-        str | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Trace of PyTorch's profiler with steps (.json, .json.gz): separates "
-            "products, attention, communication and idle time.",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Model, for launch files without one (DeepSpeed, accelerate).",
-            rich_help_panel=INPUT,
-        ),
-    ] = None,
-    set_: VariablesOption = None,
-    top: Annotated[
-        str | None,
-        typer.Option(
-            "--top",
-            metavar="N",
-            help=f"List the N best changes of the strategy. Default: {CHANGES}.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    launch: str = arg(
+        "LAUNCH_FILE",
+        "Launch file of the run, recognized by its content: Megatron-LM command line, "
+        "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
+        "Python; DeepSpeed JSON; accelerate YAML.",
+    ),
+    system: str = SYSTEM_ARGUMENT,
+    log: str | None = opt(
+        "--log FILE",
+        "Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
+        "MaxText, NeMo or Hugging Face Trainer; also .gz. Required.",
+        INPUT,
+    ),
+    trace: str | None = opt(
+        "--trace FILE",
+        "Trace of PyTorch's profiler with steps (.json, .json.gz): separates "
+        "products, attention, communication and idle time.",
+        INPUT,
+    ),
+    model: str | None = opt(
+        "--model MODEL", "Model, for launch files without one (DeepSpeed, accelerate).", INPUT
+    ),
+    set_: list[str] | None = VARIABLES_OPTION,
+    top: str | None = opt(
+        "--top N", f"List the N best changes of the strategy. Default: {CHANGES}.", OUTPUT
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
     flags: Mapping[str, object],
 ) -> int:
     """Compare a measured run with its prediction: what is slow, why, and what to change.

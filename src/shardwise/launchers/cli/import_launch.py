@@ -1,21 +1,26 @@
 """`shardwise import`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from shardwise import catalog
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.launch import not_understood
-from shardwise.cli.options import JsonFlag, VariablesOption, flag_fault, launch_variables
+from shardwise.cli.options import (
+    JSON_FLAG,
+    VARIABLES_OPTION,
+    arg,
+    flag_fault,
+    launch_variables,
+    opt,
+)
 from shardwise.cli.output import check_different_files, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.base import ConfigBase
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.launchers.launch import Launch
 from shardwise.launchers.registry import read_launch
 from shardwise.ops.param_count import count_parameters
 
@@ -26,48 +31,24 @@ from shardwise.ops.param_count import count_parameters
     ],
 )
 def command(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="Launch file, recognized by its content: Megatron-LM command line, script or "
-            "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python; DeepSpeed "
-            "JSON; accelerate YAML.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Model, for files without one (DeepSpeed, accelerate).",
-        ),
-    ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus", metavar="N", help="Number of GPUs, if the file does not set it."),
-    ] = None,
-    set_: VariablesOption = None,
-    json: JsonFlag = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write a strategy file (.yaml, .json, also .gz).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    model_output: Annotated[
-        str | None,
-        typer.Option(
-            "--model-output",
-            metavar="FILE",
-            help="Write a model file (.yaml, .json, also .gz).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    file: str = arg(
+        "FILE",
+        "Launch file, recognized by its content: Megatron-LM command line, script or "
+        "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python; DeepSpeed "
+        "JSON; accelerate YAML.",
+    ),
+    model: str | None = opt(
+        "--model MODEL", "Model, for files without one (DeepSpeed, accelerate)."
+    ),
+    gpus: str | None = opt("--gpus N", "Number of GPUs, if the file does not set it."),
+    set_: list[str] | None = VARIABLES_OPTION,
+    json: bool = JSON_FLAG,
+    output: str | None = opt(
+        "--output -o FILE", "Write a strategy file (.yaml, .json, also .gz).", OUTPUT
+    ),
+    model_output: str | None = opt(
+        "--model-output FILE", "Write a model file (.yaml, .json, also .gz).", OUTPUT
+    ),
 ) -> int:
     """Read a launch file of a trainer: model, strategy, stack, and what is not understood.
 

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.files import parse_json
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.deepspeed import options
 from shardwise.launchers.deepspeed.sizes import layer_weights, lives_through_step
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
 
 NAME, STACK = "deepspeed", "deepspeed-2026"

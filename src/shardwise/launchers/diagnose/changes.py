@@ -12,7 +12,15 @@ from shardwise.config.enums import MemoryLimit, Schedule
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind
+from shardwise.config.strategy_fields import (
+    COLUMNS,
+    DEGREES,
+    FIELDS,
+    LAYER_AXES,
+    LINE_FIELDS,
+    SHORT_NAMES,
+    Kind,
+)
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import InputError
@@ -22,17 +30,12 @@ from shardwise.planning.search.space import Space
 
 Fields = dict[str, Any]
 
-_DEGREES = ("tp", "cp", "ep", "pp", "vpp", "micro_batch_size")
+_DEGREES = tuple(
+    name for name in (*LAYER_AXES, "pp", "vpp", "micro_batch_size") if name in LINE_FIELDS
+)
 """Numbers that are halved and doubled."""
 _FOLLOW = ("dp", "sequence_parallel")
 """Fields that follow from others: a change of those leaves them open."""
-_SPLIT = ("stage_layers", "first_stage_layers", "last_stage_layers")
-_FOLLOWING = {
-    "pp": _SPLIT,
-    "vpp": _SPLIT,
-    "recompute": ("recompute_parts", "recompute_layers"),
-}
-"""Fields that a change of another one leaves open."""
 _BY_CHUNKS = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 _LEAST_GAIN = 0.01
 """Share of the step that a change must gain, and a second field on top of the first."""
@@ -149,13 +152,9 @@ def _singles(model: Model, system: System, own: Strategy, base: Fields) -> Itera
     row = Table.of(model, [own])
     ((kind, _),) = kinds_of(model, row)
     for name, column in COLUMNS.items():
-        if (
-            name in _DEGREES
-            or column.role.work
-            or column.kind in (Kind.TIER, Kind.LIST, Kind.STACK)
-        ):
+        if name in (*DEGREES, *_DEGREES, "schedule") or column.role.work:
             continue
-        if name in ("dp", "tp2", "etp", "schedule"):
+        if column.kind in (Kind.TIER, Kind.LIST, Kind.STACK):
             continue
         if name in EFFECTS and idle_rows(kind, row, name)[0]:
             continue
@@ -166,8 +165,8 @@ def _singles(model: Model, system: System, own: Strategy, base: Fields) -> Itera
 
 def _changed(base: Fields, change: Fields) -> Fields:
     """Set some fields, and leave open what follows from them."""
-    follow = {name for field in change for name in _FOLLOWING.get(field, ())}
-    return {name: value for name, value in base.items() if name not in follow} | change
+    changed = change.keys()
+    return {n: v for n, v in base.items() if changed.isdisjoint(FIELDS[n].role.follows)} | change
 
 
 def _resolved(model: Model, system: System, fields: Fields) -> Strategy | None:

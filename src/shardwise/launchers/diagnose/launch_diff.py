@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from shardwise.launchers.launch import Launch, Launcher, LaunchPlan
+from shardwise.config.launch import Launch
+from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.registry import launch_files
 
 _OPTION = re.compile(

@@ -9,11 +9,9 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_operations import operation_costs
-from shardwise.engine.evaluate import evaluate
+from shardwise.engine.evaluate import evaluate_row
 from shardwise.launchers.kineto.kernels import CommAxis, KernelClass
 from shardwise.ops.operation import FlashAttention, Matmul, Phase
-from shardwise.parallel.placement import place
 
 _KINDS = {Matmul: KernelClass.PRODUCTS, FlashAttention: KernelClass.ATTENTION}
 
@@ -62,11 +60,9 @@ def predicted_step(
         critical stage.
     """
     table = Table.of(model, [strategy])
-    extents = place(system, table)
-    parts = operation_costs(model, system, table, extents)
-    found = evaluate(model, system, table, parts)
+    found = evaluate_row(model, system, table)
     kernels = dict.fromkeys((*_KINDS.values(), KernelClass.OTHER), 0.0)
-    for component in stage_components(table, found, parts, stage):
+    for component in stage_components(found, stage):
         for kind, seconds in _kernel_times(component, training=strategy.training).items():
             kernels[kind] += seconds
     time_s = {name: float(column[0]) for name, column in found.time_s.items()}
@@ -74,7 +70,7 @@ def predicted_step(
     axes = [axis for axis in CommAxis if axis is not CommAxis.OTHER]
     comm = {axis: found.comm_s[str(axis)] for axis in axes}
     members: Mapping[CommAxis, Ints] = {
-        axis: getattr(found.extents, "replicas" if axis is CommAxis.DP else str(axis))
+        axis: getattr(found.step.extents, "replicas" if axis is CommAxis.DP else str(axis))
         for axis in axes
     }
     return PredictedStep(

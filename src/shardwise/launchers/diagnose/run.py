@@ -6,9 +6,10 @@ from pathlib import Path
 
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import SHORT_NAMES
+from shardwise.config.strategy_fields import DEGREES, REPLICA_DEGREES, SHORT_NAMES
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_path, refuse
 from shardwise.estimator import estimate
@@ -29,16 +30,14 @@ from shardwise.launchers.diagnose.results import (
     ProposedChange,
 )
 from shardwise.launchers.kineto.steps import read_trace
-from shardwise.launchers.launch import Launch, Launcher, LaunchPlan
+from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.logs import MemoryKind, RunLog, read_log
 from shardwise.launchers.registry import LAUNCHERS, read_launch
 
 CHANGES = 5
 """Changes that are proposed by default."""
-_AXES = ("tp", "cp", "ep", "pp", "dp")
-_DEGREES = ("gpus", "tp", "cp", "pp", "ep", "seq_len", "micro_batch_size")
+_LOGGED = ("gpus", *(name for name in DEGREES if name != "dp"), "seq_len", "micro_batch_size")
 """Fields of which a log that says otherwise is the log of another run."""
-_SPLIT = {"gpus", "tp", "tp2", "cp", "pp"}
 _USER = "strategy"
 _PROFILED = 1.1
 _FEW_STEPS = 5
@@ -178,7 +177,7 @@ class _Case:
             problem = "the launch file holds none: set it"
             raise InputError(Fault(source=launch.source, field="model", problem=problem))
         fields = {SHORT_NAMES.get(name, name): value for name, value in launch.strategy.items()}
-        if own.keys() & _SPLIT:  # the replicas follow from the other degrees
+        if own.keys() & {"gpus", *REPLICA_DEGREES}:  # the replicas follow from the other degrees
             fields.pop("dp", None)
         fields |= {SHORT_NAMES.get(name, name): value for name, value in own.items()}
         if "gpus" not in fields and "dp" not in fields and count is not None:
@@ -198,7 +197,7 @@ class _Case:
 
         Ranks of a stage are consecutive in the orders of the launchers, tp-cp-ep-dp-pp.
         """
-        trace = read_trace(path, {axis: int(getattr(self.own, axis) or 1) for axis in _AXES})
+        trace = read_trace(path, {axis: int(getattr(self.own, axis) or 1) for axis in DEGREES})
         gpus, stages = int(self.own.gpus or 1), self.own.pp
         problem = f"the launch file has {gpus}: the trace is of another run"
         if trace.world_size is not None and trace.world_size != gpus:
@@ -221,7 +220,7 @@ class _Case:
 
 def _contradictions(launch: Launch, log: RunLog, own: Strategy) -> Iterator[Fault]:
     """Yield a fault for each degree that the log has and the launch file has not."""
-    for name in _DEGREES:
+    for name in _LOGGED:
         logged, value = log.fields.get(name), getattr(own, name)
         if logged is not None and logged != value:
             problem = f"{launch.source} has {value}: the log is of another run"

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardwise.config.launch import NotUnderstood
 from shardwise.errors import Fault
-from shardwise.launchers.launch import NotUnderstood
 from shardwise.launchers.megatron.core_reading import Value
 from shardwise.launchers.megatron.legacy import (
     ALIASES,

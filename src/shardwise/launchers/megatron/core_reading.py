@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardwise.config.launch import NotUnderstood
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault
-from shardwise.launchers.launch import NotUnderstood
 
 Value = bool | int | float | str | None | tuple["Value", ...]
 """Value of a field: numbers, words (also of types: bf16), lists as tuples."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from shardwise.config.enums import TpOverlap
+from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.launchers.launch import Launch, LaunchText, NotUnderstood
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
     Arguments,
     WrittenOption,

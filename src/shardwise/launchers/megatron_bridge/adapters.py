@@ -6,9 +6,9 @@ Of peft/lora.py and peft/module_matcher.py, Megatron-Bridge 067f987d of 2026-08-
 from collections.abc import Iterator
 
 from shardwise.config.enums import LoraPart
+from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.launchers.launch import NotUnderstood
 from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree
 
 SECTION = "peft"

@@ -7,8 +7,8 @@ NeMo-Framework-Launcher, whose files have the same sections.
 
 from collections.abc import Iterator, Mapping
 
+from shardwise.config.launch import NotUnderstood
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import NotUnderstood
 from shardwise.launchers.megatron.core_options import CORE_DEFAULTS
 from shardwise.launchers.megatron.core_reading import Fields
 from shardwise.launchers.megatron_bridge.reader import NEMO_STACK, Job

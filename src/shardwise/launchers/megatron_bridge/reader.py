@@ -7,9 +7,10 @@ from pathlib import PurePath
 
 from shardwise.config.enums import TpOverlap
 from shardwise.config.files import entry_name
+from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.config.model import Model
 from shardwise.errors import Fault, refuse
-from shardwise.launchers.launch import Launch, LaunchText, NotUnderstood
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.core_options import CORE_DEFAULTS, CoreLaunch, read_core_fields
 from shardwise.launchers.megatron.core_reading import Fields
 from shardwise.launchers.megatron_bridge import adapters, overlap

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.launchers.launch import LaunchText, NotUnderstood
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron_bridge.hydra import apply_overrides, is_override
 from shardwise.launchers.megatron_bridge.performance import (
     PRESETS,

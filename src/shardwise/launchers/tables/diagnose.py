@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.config.strategy_fields import PARALLELISM, RANK_DEGREES
 from shardwise.launchers.diagnose.results import Diagnosis, Finding, ProposedChange, StepComponent
 from shardwise.report.console import count, gib, percent, plain_table, seconds, show, written
 
@@ -12,11 +13,9 @@ _COMPONENT_WORDS = {
     "products": "GEMMs",
     "attention": "attention",
     "other_kernels": "other kernels",
-    "tp": "tensor-parallel communication",
-    "cp": "context-parallel communication",
+    **{axis: f"{PARALLELISM[axis]}-parallel communication" for axis in RANK_DEGREES},
     "ep": "expert communication",
     "pp": "messages between stages",
-    "dp": "data-parallel communication",
     "other": "other communication",
     "memcpy": "copies",
     "idle": "idle",

@@ -1,10 +1,10 @@
 """torchtitan: TOML files up to v0.2.2, Python configurations from v0.3.0 on, and logs."""
 
+from shardwise.config.launch import Launch
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import (
     NO_OPTIONS,
     PLACED,
-    Launch,
     Launcher,
     LaunchFile,
     LaunchPlan,

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.python_text import parsed_module
 from shardwise.launchers.torchtitan.builders import BUILDERS, built_model
 from shardwise.launchers.torchtitan.options import DEFAULTS, Options, OptionValue

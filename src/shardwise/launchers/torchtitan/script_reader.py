@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.config import files
+from shardwise.config.launch import Launch
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.ranks import parse_job, ranks_of
 from shardwise.launchers.shell import Script, names_in, shown
 from shardwise.launchers.torchtitan.options import DEFAULTS, Options, OptionValue, current_name

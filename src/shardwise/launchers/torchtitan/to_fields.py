@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
+from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, allowed_words, nearest
-from shardwise.launchers.launch import NotUnderstood
 from shardwise.launchers.torchtitan.options import (
     CONVERTERS,
     DEFAULTS,

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.launchers.launch import Launch, LaunchText
+from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.torchtitan.flavors import (
     FLAVORS,
     SUFFIXES,

@@ -29,6 +29,25 @@ _DEGREES = frozenset({"tp", "pp", "dp"})
 _BY_DEGREES = frozenset({"tp_exchange", "tp_overlap", "zero", "ep"})
 
 
+def scenario_fields(
+    data: Mapping[str, object], source: str
+) -> tuple[Mapping[Any, Mapping[str, Any]], float | None] | None:
+    """Return the fields of model, system and strategy, and the tokens; None of another file.
+
+    Raises
+    ------
+    InputError
+        If the configuration is wrong.
+    """
+    if looks_like(data) != "configuration":
+        return None
+    from shardwise.predecessors.amped.import_record import fields_of_several  # noqa: PLC0415 - slow to import
+
+    config = read_config(data, source)
+    fields = fields_of_several(("model", "system", "strategy"), config, files.entry_name(source))
+    return fields, config[_TOKENS].value if _TOKENS in config else None
+
+
 def brought(
     model: str,
     system: Any,

@@ -2,12 +2,10 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from shardwise.cli.help import with_help
-from shardwise.cli.options import OutputOption, refuse_options
+from shardwise.cli.options import OUTPUT_OPTION, arg, opt, refuse_options
 from shardwise.cli.output import emit_json, log
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
@@ -51,51 +49,30 @@ _NOT_OF_A_SWEEP = "has no effect on a sweep: all rows are written"
     ]
 )
 def command(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face file, recognized by "
-            "its content.",
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[OUT]",
-            help="File to write: .yaml, .json; for the result of a search or sweep .csv, "
-            ".csv.gz, .parquet, or .html, .png, .svg for its charts; of NERSC's .npy .json, too. "
-            "Standard output if omitted.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="|".join(TARGETS), help="Format of another tool."),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            metavar="|".join(CONFIGS),
-            help="What the file contains, if its keys are ambiguous; what to write of an AMPeD "
-            "configuration, which contains the first three (default: model).",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="MODEL", help="Model of a strategy for Calculon."),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option("--system", metavar="SYSTEM", help="System of a strategy for Calculon."),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            "--rows", metavar="|".join(PARTS), help="Part of a search to write. Default: best."
-        ),
-    ] = None,
-    output: OutputOption = None,
+    file: str = arg(
+        "FILE",
+        "shardwise, Calculon, SimuMax, NERSC, AMPeD or Hugging Face file, recognized by "
+        "its content.",
+    ),
+    out: str | None = arg(
+        "[OUT]",
+        "File to write: .yaml, .json; for the result of a search or sweep .csv, "
+        ".csv.gz, .parquet, or .html, .png, .svg for its charts; of NERSC's .npy .json, too. "
+        "Standard output if omitted.",
+        default=None,
+    ),
+    to: str | None = opt(f"--to {'|'.join(TARGETS)}", "Format of another tool."),
+    kind: str | None = opt(
+        f"--kind {'|'.join(CONFIGS)}",
+        "What the file contains, if its keys are ambiguous; what to write of an AMPeD "
+        "configuration, which contains the first three (default: model).",
+    ),
+    model: str | None = opt("--model MODEL", "Model of a strategy for Calculon."),
+    system: str | None = opt("--system SYSTEM", "System of a strategy for Calculon."),
+    rows: str | None = opt(
+        f"--rows {'|'.join(PARTS)}", "Part of a search to write. Default: best."
+    ),
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """Convert a model, system or strategy between formats; write a result as a table or charts.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.options import flag_fault, refuse_options
 from shardwise.cli.output import (
     Bar,
@@ -20,7 +21,6 @@ from shardwise.predecessors.nersc.results import is_results_file, rows_of, write
 from shardwise.predecessors.nersc.search import points_of
 from shardwise.predecessors.search import reference_record, refuse_others
 from shardwise.predecessors.search_query import Progress, ReferenceQuery
-from shardwise.predecessors.translation import known_reference
 from shardwise.units import readable
 
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -29,7 +29,7 @@ _AXES_OF_A_MAP = 2
 
 def search_reference(
     reference: str,
-    query: ReferenceQuery,
+    query: Mapping[str, Any],
     options: ReferenceOptions,
     *,
     plot: str | None,
@@ -41,9 +41,27 @@ def search_reference(
     Parameters
     ----------
     query
-        All that is requested but for `options`.
+        Fields of a `ReferenceQuery`: all that is requested but for `options`.
     """
-    name = known_reference(reference, "reference")
+    return _search(
+        known_reference(reference, "reference"),
+        ReferenceQuery(**query),
+        options,
+        plot=plot,
+        json=json,
+        output=output,
+    )
+
+
+def _search(
+    name: str,
+    query: ReferenceQuery,
+    options: ReferenceOptions,
+    *,
+    plot: str | None,
+    json: bool,
+    output: str | None,
+) -> Mapping[str, object]:
     ours: dict[str, Any] = {"save": query.save, "axes": query.axes, "plot": plot}
     ours |= {"jobs": query.jobs, "tokens": query.tokens}
     refuse_others(name, ours | options.entered())
@@ -100,20 +118,25 @@ def _draw(record: Mapping[str, Any], plot: str | None) -> None:
 
 
 def sweep_nersc(
-    query: ReferenceQuery, *, plot: str | None, large: bool, json: bool, output: str | None
+    fields: Mapping[str, Any], *, plot: str | None, large: bool, json: bool, output: str | None
 ) -> bool:
     """Search at every value of the varied figures; print them; return whether any is feasible.
 
     Parameters
     ----------
+    fields
+        Of a `ReferenceQuery`.
     large
         Whether any number of points may be searched.
     """
+    query = ReferenceQuery(**fields)
     check_different_files(output=output, plot=plot)
     grid = output if output is not None and is_results_file(output) else None
     if grid is not None:
         files.check_output_path(grid)
         output = None
+    elif output is not None:
+        files.check_writable_ending(output)
     check_size(len(points_of(query)), large=large)
     _check_plot(plot)
     with progress_bar("searches", counted=False) as bar:

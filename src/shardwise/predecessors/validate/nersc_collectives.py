@@ -106,6 +106,11 @@ class MeasuredCollectives(PublishedFigures):
         return collective_for_nersc(_THEIRS, series.operation, sizes, inside, nodes) / _MICRO
 
 
+def perlmutter() -> System:
+    """Return the machine that the collectives were measured on."""
+    return MeasuredCollectives.load("nersc-collectives").machine
+
+
 def nersc_collectives() -> Scoreboard:
     """Compare times of collectives with measurements on 1 to 256 nodes."""
     measured = MeasuredCollectives.load("nersc-collectives")
