@@ -18,9 +18,9 @@ import polars as pl
 
 from shardwise import InputError, Model, System, estimate
 from shardwise.analysis.results import Estimate
-from shardwise.interop.kineto.steps import TracedSteps, read_trace
-from shardwise.interop.logs import read_log
-from shardwise.interop.shell import parse_script
+from shardwise.launchers.kineto.steps import TracedSteps, read_trace
+from shardwise.launchers.logs import read_log
+from shardwise.launchers.shell import parse_script
 from shardwise.validate.calibrate.fit import calibrated
 from shardwise.validate.calibrate.from_runs import calibrated_by_runs
 from shardwise.validate.calibrate.tables import read_table

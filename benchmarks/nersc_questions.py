@@ -10,9 +10,9 @@ import sys
 import time
 
 from shardwise import sweep
-from shardwise.interop.nersc import reference as nersc
-from shardwise.interop.nersc.translation import model_for_nersc, system_for_nersc
 from shardwise.planning.sweep.results import SweepPoint
+from shardwise.predecessors.nersc import reference as nersc
+from shardwise.predecessors.nersc.translation import model_for_nersc, system_for_nersc
 
 MODELS = ("nersc-gpt3-1t", "vit-era5")
 SYSTEMS = ("nersc-a100", "nersc-h200", "nersc-b200")

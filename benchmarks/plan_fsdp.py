@@ -20,9 +20,9 @@ from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.planner.collectives import SystemTimes
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.planner.search import least_peak, optimum
-from shardwise.interop.fsdp_ilp.comm import comm_times
-from shardwise.interop.fsdp_ilp.files import ModuleInfo, read_module_info
-from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
+from shardwise.predecessors.fsdp_ilp.comm import comm_times
+from shardwise.predecessors.fsdp_ilp.files import ModuleInfo, read_module_info
+from shardwise.predecessors.fsdp_ilp.reference.exact import IlpRules
 
 LAYERS, GPUS, LIMIT_S = 96, 64, 5.0
 STATISTICS = Path(__file__).parents[1] / "docs/examples/llama4-modules.json"

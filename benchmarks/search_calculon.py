@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardwise.interop.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
-from shardwise.interop.calculon.reference import rows, search, statistics
+from shardwise.predecessors.calculon.files import CalculonExecution, CalculonModel, CalculonSystem
+from shardwise.predecessors.calculon.reference import rows, search, statistics
 
 _RUNS = Path(__file__).parents[1] / "tests" / "data" / "calculon" / "runs.json.gz"
 _REPEATS = 3

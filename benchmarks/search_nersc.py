@@ -13,7 +13,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from shardwise.interop.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult, search
+from shardwise.predecessors.nersc.reference import (
+    METHODS,
+    NerscModel,
+    NerscSystem,
+    SearchResult,
+    search,
+)
 
 _RUNS = Path(__file__).parents[1] / "tests" / "data" / "nersc" / "runs.json.gz"
 _DOMAINS = (4, 8, 64)

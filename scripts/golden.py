@@ -63,7 +63,7 @@ def question(name: str, words: str, files: Mapping[str, Any], **settings: Any) -
 def _estimates_and_exports() -> Iterator[Question]:
     """Of strategies of the stored predictions, whose first 150 of each pair are answered."""
     from prediction_gate import stored  # noqa: PLC0415 - found by the path above
-    from shardwise.interop.launchers import LAUNCHERS  # noqa: PLC0415 - of the source tree in use
+    from shardwise.launchers.registry import LAUNCHERS  # noqa: PLC0415 - of the source tree in use
 
     parts = stored()
     every = ((part, row) for part in parts for row in (*part["rows"][:3], *part["rows"][-2:]))

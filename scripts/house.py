@@ -31,18 +31,10 @@ DIALECT = (
     *("kept", "held", "taken", "whole", "given", "judge", "judged", "exchange", "exchanges"),
 )
 DEGREES = {"tp", "tp2", "pp", "cp", "dp", "ep", "etp", "vpp"}
-# Rooms by the start of a module's name, the first that fits; all else is the core.
+# Packages around the core, by the start of a module's name; all else is the core.
 ROOMS = {
-    "predecessors": (
-        *("predecessors", "interop.calculon", "interop.nersc", "interop.simumax", "interop.amped"),
-        *("interop.fsdp_ilp", "planning.references", "validate.references", "validate.amped"),
-        *("validate.simumax", "validate.nersc_collectives", "cli.amped", "cli.reference"),
-        *("cli.search_reference", "cli.fsdp_reference", "analysis.reference_results"),
-    ),
-    "huggingface": ("huggingface", "interop.huggingface"),
-    "launchers": ("launchers", "interop"),
-    "fsdp": ("fsdp", "cli.fsdp"),
-    "web": ("web", "cli.explore"),
+    "predecessors": ("predecessors", "analysis.reference_results"),
+    **{name: (name,) for name in ("huggingface", "launchers", "fsdp", "web")},
 }
 FOREIGN = ("predecessors", "huggingface", "launchers")
 COMMAND = "estimate llama3-8b h100-sxm --gpus 64 --tp 2 --pp 2 --gbs 128"

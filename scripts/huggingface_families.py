@@ -1,7 +1,8 @@
 """Families of causal language models that `transformers` knows: what is read, and how large it is.
 
 Needs the extra `torch`. Writes what configuration classes fill in (`class_defaults.json`), the data
-of `tests/test_huggingface_families.py`, and the table in docs/reference/model-families.md.
+of `tests/huggingface/test_huggingface_families.py` and the table in
+docs/reference/model-families.md.
 
 Run `python scripts/huggingface_families.py`; run it again if it added defaults.
 """
@@ -19,15 +20,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shardwise import InputError, Model
-from shardwise.interop.huggingface.decoders import MODEL_TYPES, READERS
-from shardwise.interop.huggingface.encoder_families import ENCODERS
-from shardwise.interop.huggingface.files import Config, inside
-from shardwise.interop.huggingface.keys import ROTARY_NAMES
-from shardwise.interop.huggingface.moe_families import FAMILIES
+from shardwise.huggingface.decoders import MODEL_TYPES, READERS
+from shardwise.huggingface.encoder_families import ENCODERS
+from shardwise.huggingface.files import Config, inside
+from shardwise.huggingface.keys import ROTARY_NAMES
+from shardwise.huggingface.moe_families import FAMILIES
 from shardwise.ops.param_count import count_parameters
 
 ROOT = Path(__file__).parent.parent
-DEFAULTS = ROOT / "src/shardwise/interop/huggingface/class_defaults.json"
+DEFAULTS = ROOT / "src/shardwise/huggingface/class_defaults.json"
 DATA = ROOT / "tests/data/huggingface_families.json"
 PAGE = ROOT / "docs/reference/model-families.md"
 MARKS = ("<!-- families -->\n", "<!-- end of families -->\n")

@@ -19,12 +19,12 @@ from shardwise.analysis.prediction_interval import (
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
+from shardwise.predecessors.validate.references import references
 from shardwise.validate import validate
 from shardwise.validate.calibrate.from_runs import level_of
 from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.validate.measured.statistics import left_out_errors, summary
-from shardwise.validate.references import references
 
 HEADS = ("n", "mean size", "median", "9 of 10 below", "bias", "skill", "in interval")
 MAKERS = {

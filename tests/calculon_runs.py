@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import Estimate, InputError, Model, estimate
-from shardwise.interop.calculon.files import CalculonModel, CalculonSystem
+from shardwise.predecessors.calculon.files import CalculonModel, CalculonSystem
 
 DATA = Path(__file__).parent / "data/calculon"
 RUNS: dict[str, Any] = json.loads(gzip.decompress((DATA / "runs.json.gz").read_bytes()))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 import any_software
 import compared_samples as compared
-import fsdp_ilp_samples
 import profiles  # noqa: F401 - registers them
 from shardwise import estimate
 from shardwise.cli import run
@@ -39,6 +39,10 @@ LONGEST = (
 TESTS = Path(__file__).parent
 # What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
 OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
+# Tests of a package around the core have its name as their folder; `together` needs all of them.
+ROOMS = ("predecessors", "launchers", "huggingface", "fsdp", "web")
+MISSING = [name for name in ROOMS if find_spec(f"shardwise.{name}") is None]
+LEFT_OUT = [TESTS / name for name in (*MISSING, *(("together", "pytorch") if MISSING else ()))]
 # Tests of half a second and more of CPU, with or without their parameters. `pytest` alone leaves
 # them out; .ci/run runs them, as does anyone who names files.
 SLOW = TESTS / "data" / "slow_tests.txt"
@@ -66,7 +70,12 @@ def _lines(path):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Folders with jobs of their own run where they, or files inside, are named."""
+    """Folders with jobs of their own run where they, or files inside, are named.
+
+    Those of a package that is missing never do.
+    """
+    if collection_path in LEFT_OUT:
+        return True
     if collection_path not in OWN_JOBS:
         return None
     named = any(collection_path in (path, *path.parents) for path in _named(config))
@@ -217,16 +226,6 @@ def saved(tmp_path, pair):
     first.write_text(json.dumps(pair[0].to_dict()))
     second.write_bytes(gzip.compress(json.dumps(pair[1].to_dict()).encode()))
     return first, second
-
-
-@pytest.fixture(scope="session")
-def statistics(tmp_path_factory):
-    """Files of module statistics by name of the model, in both layouts."""
-    folder = tmp_path_factory.mktemp("statistics")
-    for name in fsdp_ilp_samples.GOLDEN["module_infos"]:
-        (folder / f"{name}.json").write_text(json.dumps(fsdp_ilp_samples.flat(name)))
-        (folder / f"{name}-torch.json").write_text(json.dumps(fsdp_ilp_samples.nested(name)))
-    return folder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise import Model, Stack, Strategy, System, estimate
-from shardwise.interop.launch import Launch
+from shardwise.config.launch import Launch
 from written_logs import Run
 from written_traces import Step
 

@@ -2,10 +2,11 @@
 
 import json
 
+from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.interop.launch import Launch, Launcher, LaunchFile, NotUnderstood
+from shardwise.launchers.launch import Launcher, LaunchFile
 from shardwise.planning.nearest import set_fields
 
 MARK = "#!fake "
@@ -87,4 +88,5 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=frozenset(Strategy.model_fields),
 )

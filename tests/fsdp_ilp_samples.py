@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.interop.fsdp_ilp.files import module_info
-from shardwise.interop.fsdp_ilp.reference import parse_comm
+from shardwise.predecessors.fsdp_ilp.files import module_info
+from shardwise.predecessors.fsdp_ilp.reference import parse_comm
 
 # Three models and what the original planner says of them, see the file's head.
 GOLDEN = json.loads((Path(__file__).parent / "data" / "fsdp_ilp.json").read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ import shardwise
 from amped_samples import SMALL as AMPED
 from fsdp_ilp_samples import GOLDEN, flat, nested
 from shardwise.cli import run
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 from written_logs import WRITERS, Run
 from written_traces import Step, write_trace
 

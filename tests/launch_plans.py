@@ -8,7 +8,7 @@ from launcher_draws import MODELS, NVIDIA, draw
 from launcher_rules.plan import plan_of
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.strategy_table import Table
-from shardwise.interop.launch import Launcher, LaunchPlan
+from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.parallel.constraints import CONSTRAINTS
 
 

@@ -9,8 +9,8 @@ from launcher_draws import MODELS, NVIDIA, draw
 from shardwise import Model, Strategy, System
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.megatron.core_strategy import order_of, overlaps_tp
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.megatron.core_strategy import order_of, overlaps_tp
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 
 ASSUMED = ("document_len", "expert_imbalance")

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwise import Model, System
-from shardwise.interop.nersc.reference import NerscModel, NerscSystem
+from shardwise.predecessors.nersc.reference import NerscModel, NerscSystem
 
 DATA = Path(__file__).parent / "data" / "nersc"
 RUNS = json.loads(gzip.decompress((DATA / "runs.json.gz").read_bytes()))

@@ -349,7 +349,7 @@ def run(
 def every_stage(result: Evaluation, table: Table, row: int) -> StageMemory:
     """Memory of every stage of one row of a table."""
     one = slice(row, row + 1)
-    blocks, runs = gather((result.costs, result.groups), one)
+    blocks, runs = gather((result.step.costs, result.step.groups), one)
     return stage_memory(table.take(one), blocks, by_stage(runs))
 
 

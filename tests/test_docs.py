@@ -1,11 +1,7 @@
-"""Everything the documentation shows is run, and shows what it shows.
-
-SHARDWISE_UPDATE_DOCS=1 updates the output of console blocks.
-"""
+"""Everything the documentation shows is run, and shows what it shows."""
 
 import doctest
 import importlib
-import os
 import pkgutil
 import re
 from contextlib import redirect_stdout
@@ -18,6 +14,7 @@ import pytest
 
 import shardwise
 from cli_options import options
+from generated import check
 from rows import each_row
 from shardwise.cli import run
 
@@ -44,9 +41,9 @@ SLOW_MODULES = (
     "shardwise.fsdp.api",
     "shardwise.fsdp.result",
     "shardwise.planning.cluster_choice",
-    "shardwise.planning.cluster_options",
-    "shardwise.planning.diagnose.results",
-    "shardwise.planning.diagnose.run",
+    "shardwise.planning.cluster_choice",
+    "shardwise.launchers.diagnose.results",
+    "shardwise.launchers.diagnose.run",
     "shardwise.planning.search.explain",
     "shardwise.planning.search.largest_model",
     "shardwise.planning.search.results",
@@ -54,7 +51,6 @@ SLOW_MODULES = (
     "shardwise.validate",
 )
 GLOBAL = ("--verbose", "--log")  # may stand after the verb, too
-UPDATE = bool(os.environ.get("SHARDWISE_UPDATE_DOCS"))
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
 
@@ -83,13 +79,7 @@ def _each(cases, slow, name=str):
 def test_commands_print_what_the_page_shows(page):
     """Each `$ shardwise ...` of a page prints exactly the lines below it."""
     text = page.read_text(encoding="utf-8")
-    shown = dict(CONSOLE.findall(text))
-    printed = {command: _output(command) for command in shown}
-    if UPDATE:
-        renewed = CONSOLE.sub(lambda m: f"```console\n$ shardwise {m[1]}\n{printed[m[1]]}```", text)
-        page.write_text(renewed, encoding="utf-8")
-        return
-    assert shown == printed
+    check(page, CONSOLE.sub(lambda m: f"```console\n$ shardwise {m[1]}\n{_output(m[1])}```", text))
 
 
 @pytest.mark.parametrize("page", _each(PAGES, SLOW, _name))

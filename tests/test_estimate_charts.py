@@ -14,9 +14,10 @@ from shardwise.report.charts.estimate import (
     memory_bars,
     memory_stages,
     operation_bars,
+    operation_parts,
     time_bars,
+    time_parts,
 )
-from shardwise.report.charts.estimate_parts import operation_parts, time_parts
 from shardwise.report.tables.estimate import PART_NAMES
 
 pytestmark = pytest.mark.any_software

@@ -210,7 +210,7 @@ def outputs(model: Model, table: Table) -> tuple[dict[str, Floats], Any, Any]:
     counted = [count_parameters(model.with_attention(kind)).total for kind in AttentionKind]
     columns = result.time_s | {f"{part} bytes": getattr(result.memory, part) for part in HELD}
     columns["parameters"] = np.array(counted, dtype=np.float64)[table.attention]
-    stage = np.stack(result.critical.work)
+    stage = np.stack(result.step.critical.work)
     peak = np.stack([result.peak_memory_stage, result.memory.part, result.memory.in_update])
     return columns, stage, peak
 

@@ -23,9 +23,8 @@ from shardwise.cost.offload import (
     link_rate,
     optimizer_transfer,
 )
-from shardwise.planning.sweep.axes import varied_axes
+from shardwise.planning.sweep.axes import figure_names, figures_named, varied_axes
 from shardwise.planning.sweep.changes import with_node
-from shardwise.planning.sweep.figures import figure_names, figures_named
 from shardwise.planning.sweep.sensitivity import harmful_factor, helpful_factor
 
 LAYER = 12 * 64**2 + 13 * 64

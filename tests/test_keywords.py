@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import shardwise
+from generated import check
 from shardwise import InputError, Space, Strategy, estimate, estimate_many
 from shardwise.config.keywords import StrategyColumns, StrategyKeywords
 from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES
@@ -18,17 +19,17 @@ RUN = {"gpus": 16, "tp": 4, "gbs": 16}
 
 
 def _script():
-    path = Path(__file__).parent.parent / "scripts" / "keywords.py"
-    spec = importlib.util.spec_from_file_location("keywords_script", path)
+    path = Path(__file__).parent.parent / "scripts" / "generate.py"
+    spec = importlib.util.spec_from_file_location("generate_script", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def test_types_are_those_of_the_fields():
-    """`scripts/keywords.py` would write the files as they are."""
+    """Type checkers and editors read them from these files."""
     for path, text in _script().FILES.items():
-        assert path.read_text(encoding="utf-8") == text(), f"run scripts/keywords.py: {path.name}"
+        check(path, text())
 
 
 def test_every_field_is_a_keyword():

@@ -221,7 +221,7 @@ def test_predecessors_are_asked_where_wanted(shardwise, monkeypatch):
             )
         }
 
-    module = ModuleType("shardwise.validate.references")
+    module = ModuleType("shardwise.predecessors.validate.references")
     module.references = references
     monkeypatch.setitem(sys.modules, module.__name__, module)
     _, out, _ = shardwise("validate", "runs", "--source", "SimuMax")

@@ -21,7 +21,7 @@ from shardwise import System, catalog, search
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
 from shardwise.report.page.printed import printed_blocks
-from shardwise.report.tables.search_best import best_table
+from shardwise.report.tables.search import best_table
 
 pytestmark = pytest.mark.any_software
 

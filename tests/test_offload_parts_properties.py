@@ -67,8 +67,8 @@ def evaluated(kind: str, parts: int) -> tuple[Evaluation, list[StageMemory]]:
     given = {"pp": 2, "dp": 2, "gbs": 16, "stack": samples.stack(), "offload_activations": True}
     table = Table.of(DEEP[kind], columns | given | {"offload_parts": [parts] * len(WAYS)})
     result = evaluate(DEEP[kind], machine(), table)
-    stages = [(run, at) for run in result.groups for at in (run.first, run.last)]
-    return result, [stage_memory(table, result.costs, run, at) for run, at in stages]
+    stages = [(run, at) for run in result.step.groups for at in (run.first, run.last)]
+    return result, [stage_memory(table, result.step.costs, run, at) for run, at in stages]
 
 
 def columns_of(kind: str, parts: int) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def test_every_byte_is_of_one_part(kind: str) -> None:
 
 def layer_times_of(result: Evaluation, name: str) -> list[np.ndarray]:
     """One time of a layer of each kind."""
-    return [getattr(part.times, name) for part in result.costs.layers if part is not None]
+    return [getattr(part.times, name) for part in result.step.costs.layers if part is not None]
 
 
 sets = st.integers(1, EVERY)

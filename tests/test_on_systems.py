@@ -7,7 +7,7 @@ from rows import each_row
 from shardwise import Model, System, estimate_many
 from shardwise.config.system_columns import SystemColumns, figures_of, with_figures
 from shardwise.cost.component_costs import PlacedCosts
-from shardwise.engine.on_systems import OnSystems
+from shardwise.engine.evaluate import OnSystems
 from shardwise.parallel.constraints import first_violation
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.space import Space

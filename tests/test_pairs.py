@@ -292,7 +292,9 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
     alike = WHOLE | {"mtp": MODULE if mtp else 0.0}
     every = evaluate(architecture, system, table)
     for row in range(len(table)):
-        one, blocks, runs = gather((table, every.costs, every.groups), slice(row, row + 1))
+        one, blocks, runs = gather(
+            (table, every.step.costs, every.step.groups), slice(row, row + 1)
+        )
         run = by_stage(runs)
         tp, cp, dp = (int(getattr(one, axis)[0]) for axis in ("tp", "cp", "dp"))
         ep, etp = int(one.ep[0]), int(one.etp[0])
@@ -309,4 +311,4 @@ def test_no_weight_is_lost_in_any_split(rows: list[dict[str, Any]], tied: bool, 
         memory = stage_memory(one, blocks, run)
         states = memory.optimizer.sum() * tp * cp * dp / 8
         assert states == pytest.approx(dense.sum() * tp + expert.sum() * ep * etp, rel=1e-12)
-        assert every.largest.all_trained.weights[row] == pytest.approx((dense + expert).max())
+        assert every.step.largest.all_trained.weights[row] == pytest.approx((dense + expert).max())

@@ -8,8 +8,7 @@ import samples
 from shardwise import search
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.planning.search.results import LevelsPlan, SearchResult
-from shardwise.report.tables.search_best import agreed
-from shardwise.report.tables.search_levels import levels_note, levels_table
+from shardwise.report.tables.search import agreed, levels_note, levels_table
 
 pytestmark = pytest.mark.any_software
 

@@ -17,7 +17,8 @@ STRATEGY = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}
 UNUSED = {
     *("joblib", "matplotlib", "pandas", "plotly", "polars", "scipy", "torch", "numpy.ma"),
     *("http.client", "multiprocessing", "urllib.request"),
-    *(f"shardwise.{name}" for name in ("fsdp", "interop", "planning", "validate")),
+    *(f"shardwise.{name}" for name in ("fsdp.api", "planning", "validate")),
+    *(f"shardwise.{name}" for name in ("launchers.registry", "predecessors.translation")),
     *(f"shardwise.analysis.{name}" for name in ("communication", "gemms", "graph", "layer_totals")),
     *("shardwise.analysis.timeline", "shardwise.report.charts", "shardwise.report.tables.catalog"),
 }
@@ -80,7 +81,12 @@ def test_an_estimate_as_json_is_complete():
     printed, modules, _ = _run(f"estimate {QUESTION} --json")
     assert set(json.loads(printed)) == set(Estimate.model_fields)
     assert "shardwise.analysis.communication" in modules
-    assert {"numpy.ma", "polars", "shardwise.interop", "shardwise.planning"} & modules == set()
+    assert {
+        "numpy.ma",
+        "polars",
+        "shardwise.launchers.registry",
+        "shardwise.planning",
+    } & modules == set()
 
 
 def test_a_mapping_is_recognised_without_readers():
@@ -93,8 +99,8 @@ def test_a_mapping_is_recognised_without_readers():
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    assert "shardwise.interop.registry" in modules
-    hub = {f"shardwise.interop.huggingface.{name}" for name in ("hub", "modules", "reader")}
+    assert "shardwise.foreign" in modules
+    hub = {f"shardwise.huggingface.{name}" for name in ("hub", "modules", "reader")}
     assert modules & {*hub, "http.client", "urllib.request"} == set()
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.any_software
 
 def same_stage(one: Evaluation, other: Evaluation) -> np.ndarray:
     """Rows of which the same stage is the slowest in both: all parts are on it as often."""
-    parts = zip(one.critical.work, other.critical.work, strict=True)
+    parts = zip(one.step.critical.work, other.step.critical.work, strict=True)
     return np.logical_and.reduce([before == after for before, after in parts])
 
 
@@ -80,7 +80,9 @@ def test_offload_never_raises_the_first_tier(
         one = slice(row, row + 1)
         before, after = (
             stage_memory(
-                side.take(one), gather(result.costs, one), by_stage(gather(result.groups, one))
+                side.take(one),
+                gather(result.step.costs, one),
+                by_stage(gather(result.step.groups, one)),
             )
             for side, result in ((here, whole), (there, less))
         )

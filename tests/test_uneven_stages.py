@@ -139,7 +139,7 @@ def simulated(model: Model, table: Table) -> tuple[float, float, list[float], in
     """Times of a step without hops: closed form and simulation; of each stage; the slowest."""
     machine = samples.system(network=[samples.tier(bandwidth=1e30)])
     result = evaluate(model, machine, table)
-    blocks, stages = result.costs, int(table.pp[0])
+    blocks, stages = result.step.costs, int(table.pp[0])
     passes: list[list[list[float]]] = []
     for name in ("forward_pass_s", "backward_pass_s"):
         layer = float(getattr(blocks.kinds[0].times, name)[0])
@@ -150,7 +150,7 @@ def simulated(model: Model, table: Table) -> tuple[float, float, list[float], in
     step = simulate(*passes, int(table.micro_batches[0]))
     whole = [sum(map(sum, pair)) for pair in zip(*passes, strict=True)]
     closed = float(sum(result.time_s[part][0] for part in ("forward", "backward", "bubble")))
-    return closed, step.time, whole, stages - 1 if result.critical.work[-1][0] else 0
+    return closed, step.time, whole, stages - 1 if result.step.critical.work[-1][0] else 0
 
 
 @fast
@@ -190,7 +190,7 @@ def test_all_stages_and_ranks_hold_the_model_once(depth: int, tied: bool, attent
     kv_heads = 1 if attention == "multiquery" else 8
     total = count_parameters(model.with_attention(attention)).total
     for row, (tp, pp) in enumerate(degrees):
-        blocks, runs = gather((evaluation.costs, evaluation.groups), slice(row, row + 1))
+        blocks, runs = gather((evaluation.step.costs, evaluation.step.groups), slice(row, row + 1))
         dense, expert = stage_parameters(blocks, by_stage(runs))
         assert not expert.any()
         copied = depth * 2 * (64 + 1) * 8 * (max(tp, kv_heads) - kv_heads)

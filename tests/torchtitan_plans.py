@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import Model, Strategy, System
+from shardwise.config.launch import Launch
 from shardwise.config.strategy_table import Table
-from shardwise.interop.launch import Launch, LaunchPlan
-from shardwise.interop.torchtitan.from_plan import plan_faults, release_faults
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 

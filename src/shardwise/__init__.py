@@ -1,4 +1,24 @@
-"""shardwise: know a training run before you launch it."""
+"""shardwise: know a training run before you launch it.
+
+Names that stand for the same thing everywhere in the code, and have no description of their own:
+
+`model`, `system`
+    The architecture, and the cluster with its accelerators and network tiers.
+`table`
+    Strategies, one for each of n rows; all columns have shape (n,).
+`extents`
+    Members of each axis within one domain of each network tier; shape (tiers, n).
+`work`
+    Degrees, tokens and sizes of one rank: the columns that operations are built from.
+`parts`
+    Operations of each component (embedding, layers, head) with their costs, for one row.
+`costs`
+    Times and bytes of each component for one micro-batch.
+`group`, `groups`
+    Equal stages of a pipeline, with how many of each component they have.
+`step`, `evaluation`
+    All of these for a table, and the times and bytes that follow.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +34,7 @@ if TYPE_CHECKING:
     from shardwise.analysis.reference_results import ReferenceEstimate, ReferenceSearch
     from shardwise.analysis.results import Estimate
     from shardwise.analysis.training_run.results import TrainingTime
+    from shardwise.config.launch import Launch, NotUnderstood
     from shardwise.config.model import Model
     from shardwise.config.recipe import Recipe
     from shardwise.config.reliability import Reliability
@@ -24,15 +45,13 @@ if TYPE_CHECKING:
     from shardwise.estimator import estimate, estimate_many
     from shardwise.fsdp.api import plan_fsdp
     from shardwise.fsdp.result import FsdpPlan
-    from shardwise.interop.conversion import convert
-    from shardwise.interop.launch import Launch, LaunchFile, NotUnderstood
-    from shardwise.interop.launchers import read_launch
-    from shardwise.planning.cluster_choice import choose_cluster
-    from shardwise.planning.cluster_options import ClusterChoice
-    from shardwise.planning.compare.run import compare
-    from shardwise.planning.diagnose.results import Diagnosis
-    from shardwise.planning.diagnose.run import diagnose
-    from shardwise.planning.export import CannotExportError, Export, export
+    from shardwise.launchers.diagnose.results import Diagnosis
+    from shardwise.launchers.diagnose.run import diagnose
+    from shardwise.launchers.export import CannotExportError, Export, export
+    from shardwise.launchers.launch import LaunchFile
+    from shardwise.launchers.registry import read_launch
+    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+    from shardwise.planning.compare import compare
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -43,6 +62,7 @@ if TYPE_CHECKING:
     from shardwise.planning.sweep.results import SweepPoint, SweepResult
     from shardwise.planning.sweep.run import sweep
     from shardwise.planning.training_time import estimate_training_time
+    from shardwise.predecessors.conversion import convert
     from shardwise.report.trace import Trace, trace
     from shardwise.validate.suites import validate_suite
 
@@ -103,23 +123,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "CannotExportError": "planning.export",
-    "ClusterChoice": "planning.cluster_options",
+    "CannotExportError": "launchers.export",
+    "ClusterChoice": "planning.cluster_choice",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
-    "Diagnosis": "planning.diagnose.results",
+    "Diagnosis": "launchers.diagnose.results",
     "Estimate": "analysis.results",
     "EstimateTable": "analysis.estimate_table",
     "Explanation": "planning.search.results",
-    "Export": "planning.export",
+    "Export": "launchers.export",
     "FsdpPlan": "fsdp.result",
     "InputError": "errors",
     "LargestModel": "planning.search.results",
-    "Launch": "interop.launch",
-    "LaunchFile": "interop.launch",
+    "Launch": "config.launch",
+    "LaunchFile": "launchers.launch",
     "Model": "config.model",
     "NearestPlan": "planning.nearest",
-    "NotUnderstood": "interop.launch",
+    "NotUnderstood": "config.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
     "ReferenceEstimate": "analysis.reference_results",
@@ -137,19 +157,19 @@ _HOME = {
     "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
-    "compare": "planning.compare.run",
-    "convert": "interop.conversion",
-    "diagnose": "planning.diagnose.run",
+    "compare": "planning.compare",
+    "convert": "predecessors.conversion",
+    "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",
     "estimate_many": "estimator",
     "estimate_recipe": "planning.recipes",
     "estimate_training_time": "planning.training_time",
     "explain": "planning.search.explain",
-    "export": "planning.export",
+    "export": "launchers.export",
     "graph_of": "analysis.graph.build",
     "largest_model": "planning.search.largest_model",
     "plan_fsdp": "fsdp.api",
-    "read_launch": "interop.launchers",
+    "read_launch": "launchers.registry",
     "recipes": "planning.recipes",
     "search": "planning.search.run",
     "sweep": "planning.sweep.run",
@@ -158,14 +178,14 @@ _HOME = {
 }
 
 
-def _interop() -> readers.Readers:
+def _foreign() -> readers.Readers:
     """Import the readers of other tools' files when the first file is read."""
-    from shardwise.interop import registry  # noqa: PLC0415
+    from shardwise import foreign  # noqa: PLC0415
 
-    return registry
+    return foreign
 
 
-readers.register(_interop)
+readers.register(_foreign)
 
 
 def _report() -> shown.Reports:

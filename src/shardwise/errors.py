@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from enum import Enum
 from itertools import islice
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 _SHORT_START = 2
 _VALUE_WIDTH = 80
@@ -88,6 +88,16 @@ class InputError(ShardwiseError):
         rest = len(self.faults) - _MOST_FAULTS
         more = [f"and {rest} more faults"] if rest > 0 else []
         super().__init__("\n".join([*map(str, self.faults[:_MOST_FAULTS]), *more]))
+
+    @classmethod
+    def of(cls, field: str, value: object, problem: str, source: str = "") -> Self:
+        """Return the error of a field whose value is shown."""
+        return cls(Fault.of(field, value, problem, source))
+
+    @classmethod
+    def at(cls, source: str | PathLike[str], problem: str, field: str = "") -> Self:
+        """Return the error of a file or argument, of which no value is shown."""
+        return cls(Fault(source=str(source), field=field, problem=problem))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Fault, ...]]]:
         """Pickle the faults, so that another process gets them and not just their text."""

@@ -36,10 +36,9 @@ from shardwise.config.strategy_input import StrategyLike, columns_of, strategy_o
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.config.system_columns import SystemColumns, SystemRows, by_structure
-from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.kernels import product_peak
 from shardwise.distinct import distinct_rows, evaluate_distinct
-from shardwise.engine.evaluate import Evaluation, Timing, evaluate
+from shardwise.engine.evaluate import Evaluation, Timing, evaluate, evaluate_row
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError, check_flags, check_word, refuse
@@ -53,7 +52,6 @@ from shardwise.ops.param_count import (
     flops_per_token,
 )
 from shardwise.parallel.constraints import first_violation, refuse_illegal
-from shardwise.parallel.placement import place
 
 # Backward computes two products for each one forward: gradients of inputs and of weights.
 _FORWARD_SHARE = 1 / 3
@@ -167,12 +165,11 @@ def estimate(
     resolved = requested.resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
-    parts = operation_costs(the_model, the_system, table, place(the_system, table))
-    result = evaluate(the_model, the_system, table, parts)
+    result = evaluate_row(the_model, the_system, table)
     _refuse_overflow(result)
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
-    per_s = rates(the_model, the_system, table, result, flops_convention, counted)
+    per_s = rates(result, flops_convention, counted)
     stack = table.stacks[0]
     memory = memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0)
     step_s, mfu = float(result.step_time_s[0]), float(per_s["mfu"][0])
@@ -195,25 +192,19 @@ def estimate(
         "mfu_by_convention": lambda: _by_convention(
             the_model, table, counted, mfu, flops_convention
         ),
-        "stages": lambda: stage_estimates(the_system, table, result, parts),
-        "layers": lambda: _layer_totals().layer_totals(table, result, parts),
-        "matrix_flops": lambda: _layer_totals().matrix_flops(table, result, parts),
-        "breakdown": lambda: _communication().breakdown_of(
-            the_model, the_system, table, result, parts
-        ),
-        "efficiency": lambda: _layer_totals().efficiency(
-            the_system, table, result, flops_per_s * step_s
-        ),
-        "required_bandwidth": lambda: _layer_totals().required_bandwidth(
-            the_system, table, result, parts
-        ),
+        "stages": lambda: stage_estimates(result),
+        "layers": lambda: _layer_totals().layer_totals(result),
+        "matrix_flops": lambda: _layer_totals().matrix_flops(result),
+        "breakdown": lambda: _communication().breakdown_of(result),
+        "efficiency": lambda: _layer_totals().efficiency(result, flops_per_s * step_s),
+        "required_bandwidth": lambda: _layer_totals().required_bandwidth(result),
         "interval": interval,
         "memory_interval": memory_interval,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),
         "provenance": lambda: provenance_of(the_model, the_system, stack, resolved),
-        "missed_operations": lambda: missed_operations(table, parts),
+        "missed_operations": lambda: missed_operations(result),
     }
     return Estimate.deferring(
         formulas,
@@ -244,13 +235,13 @@ def estimate(
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
             for axis, (total, exposed) in result.comm_s.items()
         },
-        extents={axis: tuple(getattr(result.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES},
+        extents={
+            axis: tuple(getattr(result.step.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES
+        },
         memory_bytes=memory,
-        cost=cost_of(the_system, table, result),
-        operations=operation_estimates(the_model, the_system, table, result, parts)
-        if operations
-        else None,
-        gemms=_gemms().gemm_estimates(the_system, table, result, parts) if gemms else None,
+        cost=cost_of(result),
+        operations=operation_estimates(result) if operations else None,
+        gemms=_gemms().gemm_estimates(result) if gemms else None,
     )
 
 
@@ -386,7 +377,7 @@ def evaluated_columns(
     """Evaluate legal rows and return the columns of `EstimateTable`, by name."""
     result = evaluate(model, system, table)
     _refuse_overflow(result)
-    per_s = rates(model, system, table, result, convention)
+    per_s = rates(result, convention)
     return {
         "step_time_s": result.step_time_s,
         "tokens_per_s": per_s["tokens_per_s"],
@@ -413,12 +404,7 @@ def _refuse_overflow(result: Evaluation) -> None:
 
 
 def rates(
-    model: Model,
-    system: System,
-    table: Table,
-    result: Timing,
-    convention: FlopsConvention,
-    counted: Parameters | None = None,
+    result: Timing, convention: FlopsConvention, counted: Parameters | None = None
 ) -> dict[str, Floats]:
     """Throughput and utilization of each row; results have the shape of the step times.
 
@@ -427,17 +413,12 @@ def rates(
 
     Parameters
     ----------
-    model, system
-        What runs, and on what.
-    table
-        Legal rows.
-    result
-        Step times of shape (rows,) or (choices, rows).
     convention
         Model FLOPs that count: a key of `FLOPS_CONVENTIONS`.
     counted
         Parameters of the model with the attention of all rows, if already counted.
     """
+    model, table = result.step.model, result.step.table
 
     def flops_of(some: Table) -> Floats:
         kinds = some.attention.tolist()
@@ -460,7 +441,7 @@ def rates(
 
     per_token = evaluate_distinct(flops_of, table).of_all()
     per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
-    peak = product_peak(table.on(system).accelerator, table)
+    peak = product_peak(result.step.system.accelerator, table)
     tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus
     again = result.recompute_flops / result.step_time_s

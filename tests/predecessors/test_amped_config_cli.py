@@ -7,8 +7,8 @@ import pytest
 from amped_samples import CHIP, CONFIG, TABLES, small, tables, whole
 from rows import each_row
 from shardwise import Model, Strategy, System, estimate
-from shardwise.interop.amped.files import read_config
-from shardwise.interop.amped.translation import amped_case_of_parameters
+from shardwise.predecessors.amped.files import read_config
+from shardwise.predecessors.amped.translation import amped_case_of_parameters
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise.errors import InputError
-from shardwise.interop.amped.formulas import as_derived
-from shardwise.interop.amped.formulas import resolve as resolve_with
-from shardwise.interop.amped.parameters import DERIVED
+from shardwise.predecessors.amped.formulas import as_derived
+from shardwise.predecessors.amped.formulas import resolve as resolve_with
+from shardwise.predecessors.amped.parameters import DERIVED
 
 resolve = partial(resolve_with, table=DERIVED)
 

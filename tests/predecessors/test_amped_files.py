@@ -10,7 +10,7 @@ from amped_samples import CALCULATED, CHIP, CLUSTER, CONFIG, MAPPING, NETWORK, s
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
-from shardwise.interop.amped.files import looks_like, parse_amped, read_config
+from shardwise.predecessors.amped.files import looks_like, parse_amped, read_config
 
 
 def read(data, known=None):
@@ -321,8 +321,8 @@ def test_all_that_is_wrong_is_told_at_once():
 
 def test_a_cycle_is_named(monkeypatch):
     """No formula of AMPeD's needs itself; were there one, the way round would be told."""
-    from shardwise.interop.amped import files  # noqa: PLC0415 - the table to change
-    from shardwise.interop.amped.formulas import as_derived  # noqa: PLC0415
+    from shardwise.predecessors.amped import files  # noqa: PLC0415 - the table to change
+    from shardwise.predecessors.amped.formulas import as_derived  # noqa: PLC0415
 
     def minibatch_size(microbatch_size):
         return microbatch_size

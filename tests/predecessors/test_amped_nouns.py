@@ -10,11 +10,11 @@ from rows import each_row
 from samples import column
 from shardwise import InputError, Model, Strategy, System, estimate
 from shardwise.cost.collective import collective_time
-from shardwise.interop.amped.files import read_config
-from shardwise.interop.amped.import_record import import_record
-from shardwise.interop.amped.system_reader import system_fields
 from shardwise.ops.operation import CollectiveKind
 from shardwise.ops.param_count import count_parameters
+from shardwise.predecessors.amped.files import read_config
+from shardwise.predecessors.amped.import_record import import_record
+from shardwise.predecessors.amped.system_reader import system_fields
 from test_catalog_systems import numeric_fields
 
 

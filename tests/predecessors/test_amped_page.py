@@ -1,20 +1,17 @@
-"""docs/from/amped.md says what AMPeD gives: sizes of its faults, errors on measured runs.
+"""docs/from/amped.md says what AMPeD gives: sizes of its faults, errors on measured runs."""
 
-SHARDWISE_UPDATE_DOCS=1 writes its tables anew.
-"""
-
-import os
 import re
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
+from generated import check
 from shardwise import Model, Strategy, estimate
-from shardwise.interop.amped.reference import evaluate
-from shardwise.interop.amped.translation import amped_case
+from shardwise.predecessors.amped.reference import evaluate
+from shardwise.predecessors.amped.translation import amped_case
+from shardwise.predecessors.validate.amped import Published
 from shardwise.units import readable
-from shardwise.validate.amped import Published
 from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.runs import load_runs
 
@@ -184,9 +181,4 @@ def test_the_page_shows_what_its_formulas_give(case):
     expected = BLOCK.sub(
         lambda m: f"<!-- table: {m[1]} -->\n" + "\n".join(found[m[1]]) + "\n<!-- end -->", text
     )
-    if os.environ.get("SHARDWISE_UPDATE_DOCS"):
-        PAGE.write_text(expected, encoding="utf-8")
-        return
-    assert text == expected, (
-        "stale: SHARDWISE_UPDATE_DOCS=1 pytest tests/predecessors/test_amped_page.py"
-    )
+    check(PAGE, expected)

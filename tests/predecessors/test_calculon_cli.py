@@ -10,9 +10,9 @@ import yaml
 from calculon_runs import README, RUNS, system_of, write_files
 from rows import each_row
 from shardwise import Model, Strategy, System
-from shardwise.interop.calculon.counterparts import CALCULON
-from shardwise.interop.calculon.files import CalculonExecution
-from shardwise.interop.calculon.translation import (
+from shardwise.predecessors.calculon.counterparts import CALCULON
+from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.translation import (
     calculon_case,
     model_for_calculon,
     system_for_calculon,

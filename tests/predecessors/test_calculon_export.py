@@ -7,8 +7,12 @@ import pytest
 from calculon_runs import README, RUNS, system_of
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
-from shardwise.interop.calculon.translation import calculon_case
-from shardwise.interop.calculon.writer import calculon_execution, calculon_model, calculon_system
+from shardwise.predecessors.calculon.translation import calculon_case
+from shardwise.predecessors.calculon.writer import (
+    calculon_execution,
+    calculon_model,
+    calculon_system,
+)
 
 MODEL = Model.load("calculon-gpt3-13b").to_dict()
 SYSTEM = System.load("calculon-a100-80g").to_dict()

@@ -9,7 +9,7 @@ from calculon_runs import RUNS
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System, catalog
 from shardwise.config.stack import Stack
-from shardwise.interop.calculon.files import (
+from shardwise.predecessors.calculon.files import (
     CalculonExecution,
     CalculonModel,
     CalculonSystem,

@@ -7,8 +7,8 @@ import pytest
 
 from calculon_runs import README, write_files
 from rows import each_row
-from shardwise.interop.calculon.files import CalculonExecution
-from shardwise.interop.calculon.reference import groups, peers
+from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.reference import groups, peers
 
 
 @pytest.fixture

@@ -323,7 +323,7 @@ def test_a_search_takes_every_name_of_a_type(shardwise, dtype):
 def test_where_a_search_is_written_is_checked_before_it(shardwise, monkeypatch, count):
     """An hour of search is not lost to the ending of a file."""
     for name in ("search", "count"):
-        monkeypatch.setattr(f"shardwise.interop.calculon.reference.{name}", None)
+        monkeypatch.setattr(f"shardwise.predecessors.calculon.reference.{name}", None)
     words = [*SEARCH, "--gpus", 8, "--gbs", 8, *count, "--output", "best.txt"]
     code, out, err = shardwise(*words)
     message = "best.txt: cannot be written; allowed endings: .json, .yaml, each also .gz"

@@ -8,7 +8,7 @@ import pytest
 
 from calculon_runs import RUNS
 from shardwise.cli import run
-from shardwise.report.charts.calculon import heat_map
+from shardwise.predecessors.calculon.charts import heat_map
 
 SEARCH = ("search", "calculon-turing-530b", "calculon-a100-80g", "--reference", "calculon")
 SEARCH += ("--gpus", 5128, "--gbs", 2520)

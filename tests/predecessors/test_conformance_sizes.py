@@ -1,6 +1,5 @@
 """How large each difference from Calculon is: docs/from/calculon.md says what its runs give."""
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,9 +8,10 @@ from statistics import median
 import pytest
 
 from calculon_runs import RUNS, calculon_model, calculon_system, float8, pairs
+from generated import check
 from shardwise import InputError
-from shardwise.interop.calculon.files import CalculonExecution
-from shardwise.interop.calculon.reference import Infeasible, statistics
+from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.reference import Infeasible, statistics
 
 pytestmark = pytest.mark.any_software
 
@@ -161,7 +161,7 @@ def _kept(result) -> float:
 
 
 def test_the_page_says_how_large_each_difference_is():
-    """The last cell of a row, computed from the runs (SHARDWISE_UPDATE_DOCS renews it)."""
+    """The last cell of a row, computed from the runs."""
     lines = PAGE.read_text(encoding="utf-8").split("\n")
     expected = sizes()
     renewed = []
@@ -170,7 +170,4 @@ def test_the_page_says_how_large_each_difference_is():
         size = expected.pop(row["what"], None) if row else None
         renewed.append(line if size is None else line.replace(f"| {row['size']} |", f"| {size} |"))
     assert expected == {}
-    if os.environ.get("SHARDWISE_UPDATE_DOCS"):
-        PAGE.write_text("\n".join(renewed), encoding="utf-8")
-    else:
-        assert lines == renewed
+    check(PAGE, "\n".join(renewed))

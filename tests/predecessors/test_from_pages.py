@@ -13,12 +13,14 @@ from cli_options import options
 from rows import each_row
 from shardwise import catalog
 from shardwise.cli import VERBS
-from shardwise.cli.export import THINGS
 from shardwise.cli.schema import SCHEMAS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.interop.amped.parameters import KNOWN
-from shardwise.interop.amped.reference import LABELS
-from shardwise.interop.calculon.files import (
+from shardwise.launchers.cli.export import THINGS
+from shardwise.launchers.registry import LAUNCHERS
+from shardwise.planning.search.ranking import OBJECTIVES
+from shardwise.predecessors.amped.parameters import KNOWN
+from shardwise.predecessors.amped.reference import LABELS
+from shardwise.predecessors.calculon.files import (
     CalculonExecution,
     CalculonMemory,
     CalculonModel,
@@ -26,12 +28,10 @@ from shardwise.interop.calculon.files import (
     CalculonProcessor,
     CalculonSystem,
 )
-from shardwise.interop.fsdp_ilp.files import _Orders, _Statistics
-from shardwise.interop.launchers import LAUNCHERS
-from shardwise.interop.nersc.counterparts import NERSC
-from shardwise.interop.nersc.files import NerscModel, NerscSystem
-from shardwise.interop.simumax import files as simumax
-from shardwise.planning.search.ranking import OBJECTIVES
+from shardwise.predecessors.fsdp_ilp.files import _Orders, _Statistics
+from shardwise.predecessors.nersc.counterparts import NERSC
+from shardwise.predecessors.nersc.files import NerscModel, NerscSystem
+from shardwise.predecessors.simumax import files as simumax
 from shardwise.validate import COLLECTIONS, SUITES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "from"

@@ -10,8 +10,8 @@ from fsdp_ilp_samples import SOLVER, parts, row_of
 from rows import each_row
 from shardwise import InputError
 from shardwise.errors import ShardwiseError
-from shardwise.interop.fsdp_ilp.reference import columns, exposed_ms, milp, solve
-from shardwise.interop.fsdp_ilp.reference.milp import Answer
+from shardwise.predecessors.fsdp_ilp.reference import columns, exposed_ms, milp, solve
+from shardwise.predecessors.fsdp_ilp.reference.milp import Answer
 
 
 def test_an_answer_is_plain_values_with_all_figures_of_each_module():
@@ -75,7 +75,7 @@ def test_a_solver_that_contradicts_its_own_units_is_not_believed(monkeypatch):
     def answer(problem, *_, **__):
         return Answer(status="optimal", values=np.zeros(problem.cost.size), objective=objective)
 
-    module = import_module("shardwise.interop.fsdp_ilp.reference.solve")
+    module = import_module("shardwise.predecessors.fsdp_ilp.reference.solve")
     monkeypatch.setattr(module, "run_solver", answer)
     objective = 1.0
     with pytest.raises(ShardwiseError, match="highs: its answer is not exact: 1 ms for units"):

@@ -5,11 +5,11 @@ import pytest
 
 from rows import first_of
 from shardwise.fsdp.planner.search import least_peak, optimum
-from shardwise.interop.fsdp_ilp.comm import CommTimes, Line
-from shardwise.interop.fsdp_ilp.files import ModuleInfo
-from shardwise.interop.fsdp_ilp.reference.closed_form import columns, exposed_ms, peak_gib
-from shardwise.interop.fsdp_ilp.reference.exact import IlpRules
-from shardwise.interop.fsdp_ilp.reference.solve import solve
+from shardwise.predecessors.fsdp_ilp.comm import CommTimes, Line
+from shardwise.predecessors.fsdp_ilp.files import ModuleInfo
+from shardwise.predecessors.fsdp_ilp.reference.closed_form import columns, exposed_ms, peak_gib
+from shardwise.predecessors.fsdp_ilp.reference.exact import IlpRules
+from shardwise.predecessors.fsdp_ilp.reference.solve import solve
 
 GIB = 2.0**30
 TREES, CHUNKS = 1000, 10

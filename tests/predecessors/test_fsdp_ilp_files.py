@@ -9,8 +9,8 @@ import pytest
 from fsdp_ilp_samples import GOLDEN, flat, golden_info, nested
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.fsdp_ilp.files import looks_like, module_info, read_module_info
-from shardwise.interop.fsdp_ilp.reference import comm_times, parse_comm, read_comm
+from shardwise.predecessors.fsdp_ilp.files import looks_like, module_info, read_module_info
+from shardwise.predecessors.fsdp_ilp.reference import comm_times, parse_comm, read_comm
 
 
 def same(one, other):

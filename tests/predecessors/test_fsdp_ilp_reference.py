@@ -6,9 +6,9 @@ import pytest
 from fsdp_ilp_samples import CASES, GOLDEN, SOLVER, parts, row_of
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.fsdp_ilp.reference import GIB, columns, exposed_ms, peak_gib, solve
-from shardwise.interop.fsdp_ilp.reference.closed_form import static_bytes
-from shardwise.interop.fsdp_ilp.reference.original import original
+from shardwise.predecessors.fsdp_ilp.reference import GIB, columns, exposed_ms, peak_gib, solve
+from shardwise.predecessors.fsdp_ilp.reference.closed_form import static_bytes
+from shardwise.predecessors.fsdp_ilp.reference.original import original
 
 RESULTS = [(case["name"], result) for case in GOLDEN["cases"] for result in case["results"]]
 IDS = [f"{name}-{result['budget_gib']}" for name, result in RESULTS]

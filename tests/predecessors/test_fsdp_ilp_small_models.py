@@ -7,8 +7,8 @@ import pytest
 
 from fsdp_ilp_samples import SOLVER, row_of
 from rows import each_row
-from shardwise.interop.fsdp_ilp.files import module_info
-from shardwise.interop.fsdp_ilp.reference import (
+from shardwise.predecessors.fsdp_ilp.files import module_info
+from shardwise.predecessors.fsdp_ilp.reference import (
     GIB,
     columns,
     exposed_ms,
@@ -17,8 +17,8 @@ from shardwise.interop.fsdp_ilp.reference import (
     plain,
     solve,
 )
-from shardwise.interop.fsdp_ilp.reference.milp import run_solver
-from shardwise.interop.fsdp_ilp.reference.original import original
+from shardwise.predecessors.fsdp_ilp.reference.milp import run_solver
+from shardwise.predecessors.fsdp_ilp.reference.original import original
 
 
 def model(tree, comm=None, **fields):

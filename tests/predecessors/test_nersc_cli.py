@@ -6,8 +6,8 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, our_system
 from shardwise import estimate
-from shardwise.interop.nersc.counterparts import NERSC, ComparedRun, in_our_units
-from shardwise.interop.nersc.translation import nersc_case
+from shardwise.predecessors.nersc.counterparts import NERSC, ComparedRun, in_our_units
+from shardwise.predecessors.nersc.translation import nersc_case
 
 CASE = RUNS["layers"][0]
 BARE = {"base": "calculon", "tp_hidden": 0, "pp_hidden": 0, "gradient_dtype": "compute"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, Model, System
-from shardwise.interop.nersc.writer import nersc_model, nersc_system
+from shardwise.predecessors.nersc.writer import nersc_model, nersc_system
 from test_nersc_files import FILES, KEYS, REST, VIT
 
 fast = examples(60)

@@ -17,9 +17,9 @@ from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.kernels import KernelRates
-from shardwise.interop.nersc.files import looks_like
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, MemoryBound, Phase
 from shardwise.ops.param_count import count_parameters
+from shardwise.predecessors.nersc.files import looks_like
 from test_catalog_systems import numeric_fields
 
 # systems/config-*.json of transformer-perf-estimates, commit 54278b0: peaks of matrices and vectors

@@ -7,7 +7,7 @@ import pytest
 from nersc_runs import RUNS, nersc_model, nersc_system, our_model, our_system
 from rows import each_row
 from shardwise import InputError, Model, System, estimate
-from shardwise.interop.nersc.translation import model_for_nersc, nersc_case, system_for_nersc
+from shardwise.predecessors.nersc.translation import model_for_nersc, nersc_case, system_for_nersc
 
 SHORT = {"gpus": 64, "tp": 8, "gbs": 64}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise import InputError
-from shardwise.interop.nersc.results import read_results
+from shardwise.predecessors.nersc.results import read_results
 
 CONFIG = {"dp": 2, "tp": 16, "pp": 32, "mbs": 1}
 STATS = {"t": 614.2, "mem": 73.4, "nv_tp": 4, "nv_dp": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, our_system
 from rows import each_row
-from shardwise.interop.nersc.results import read_results
+from shardwise.predecessors.nersc.results import read_results
 
 SEARCH = ["search", "gpt3-1t", "nersc-b200", "--reference", "nersc", "--gbs", BATCH]
 SWEEP = ["sweep", "gpt3-1t", "nersc-b200", "--reference", "nersc", "--gbs", BATCH]
@@ -308,7 +308,7 @@ def test_tokens_become_training_days(shardwise: Any, tmp_path: Path) -> None:
 def test_breakdowns_are_drawn_of_any_number_of_points() -> None:
     """More than one chart holds: one for each place, with evenly spaced points."""
     pytest.importorskip("plotly")
-    from shardwise.report.charts.nersc import charts  # noqa: PLC0415
+    from shardwise.predecessors.nersc.charts import charts  # noqa: PLC0415
 
     row = {"rank": 1, "throughput": 1.0, "memory": 2.0, "t": 4.0, "t_comp": 3.0, "wts_mem": 2.0}
     rows = [

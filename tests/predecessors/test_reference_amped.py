@@ -9,8 +9,8 @@ from amped_runs import SMALL
 from profiles import examples
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.amped.parameters import DERIVED
-from shardwise.interop.amped.reference import (
+from shardwise.predecessors.amped.parameters import DERIVED
+from shardwise.predecessors.amped.reference import (
     LABELS,
     MEMORY,
     TERMS,
@@ -18,7 +18,7 @@ from shardwise.interop.amped.reference import (
     breakdown_text,
     evaluate,
 )
-from shardwise.interop.amped.translation import amped_case_of_parameters
+from shardwise.predecessors.amped.translation import amped_case_of_parameters
 
 exact = {"rel": 1e-12}
 

@@ -7,9 +7,9 @@ import pytest
 from amped_runs import SMALL
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.amped.reference import count, search
-from shardwise.interop.amped.reference.optimum import DEGREES
-from shardwise.interop.amped.translation import amped_case_of_parameters
+from shardwise.predecessors.amped.reference import count, search
+from shardwise.predecessors.amped.reference.optimum import DEGREES
+from shardwise.predecessors.amped.translation import amped_case_of_parameters
 
 _FIXED = {
     name: value
@@ -64,7 +64,7 @@ def test_pieces_of_a_search_are_one_search(monkeypatch):
     """Chunks change nothing."""
     limits = {"accelerators": 8, "per_node": 4, "batch_sizes": [4, 8]}
     whole = search(_FIXED, **limits)
-    monkeypatch.setattr("shardwise.interop.amped.reference.optimum._CHUNK", 7)
+    monkeypatch.setattr("shardwise.predecessors.amped.reference.optimum._CHUNK", 7)
     assert search(_FIXED, **limits) == whole
 
 

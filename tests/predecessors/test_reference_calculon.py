@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from calculon_runs import FEASIBLE, RUNS, calculon_model, calculon_system
 from profiles import examples
 from rows import each_row
-from shardwise.interop.calculon.files import (
+from shardwise.predecessors.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
     RECOMPUTES,
     CalculonExecution,
     CalculonModel,
 )
-from shardwise.interop.calculon.reference import (
+from shardwise.predecessors.calculon.reference import (
     STAT_FIELDS,
     Columns,
     Infeasible,

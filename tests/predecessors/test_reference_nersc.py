@@ -12,7 +12,7 @@ from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from profiles import examples
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.nersc.reference import (
+from shardwise.predecessors.nersc.reference import (
     METHODS,
     NerscConfiguration,
     NerscModel,
@@ -23,9 +23,9 @@ from shardwise.interop.nersc.reference import (
     layer_statistics,
     statistics,
 )
-from shardwise.interop.nersc.reference.evaluation import statistics_of
-from shardwise.interop.nersc.reference.inputs import Columns
-from shardwise.interop.nersc.reference.layers import collective_time
+from shardwise.predecessors.nersc.reference.evaluation import statistics_of
+from shardwise.predecessors.nersc.reference.inputs import Columns
+from shardwise.predecessors.nersc.reference.layers import collective_time
 
 close = {"rel": 1e-12, "abs": 1e-18}
 LAYERS = RUNS["layers"]

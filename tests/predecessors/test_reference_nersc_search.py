@@ -12,7 +12,7 @@ from nersc_runs import BATCH, RUNS, nersc_model, nersc_system
 from profiles import examples
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.nersc.reference import (
+from shardwise.predecessors.nersc.reference import (
     METHODS,
     NerscModel,
     configuration_words,
@@ -20,8 +20,8 @@ from shardwise.interop.nersc.reference import (
     search,
     statistics,
 )
-from shardwise.interop.nersc.reference import optimum as module
-from shardwise.interop.nersc.reference.optimum import space_of
+from shardwise.predecessors.nersc.reference import optimum as module
+from shardwise.predecessors.nersc.reference.optimum import space_of
 
 SMALL = NerscModel(l=512, e=1536, h=12, depth=6, f=6144)
 FEASIBLE = {optimum["point"] for optimum in RUNS["optima"]}

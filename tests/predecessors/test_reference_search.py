@@ -10,14 +10,21 @@ import pytest
 from calculon_runs import DATA, RUNS, calculon_model, calculon_system
 from rows import each_row
 from shardwise import InputError
-from shardwise.interop.calculon.files import (
+from shardwise.predecessors.calculon.files import (
     COMM_TYPES,
     OVERLAPS,
     RECOMPUTES,
     CalculonExecution,
     CalculonModel,
 )
-from shardwise.interop.calculon.reference import VERDICTS, Columns, count, evaluate, rows, search
+from shardwise.predecessors.calculon.reference import (
+    VERDICTS,
+    Columns,
+    count,
+    evaluate,
+    rows,
+    search,
+)
 
 OPTIMA = {case["id"]: case for case in json.loads((DATA / "optima.json").read_bytes())}
 

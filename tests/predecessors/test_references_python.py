@@ -15,9 +15,9 @@ from shardwise import (
     sweep,
     validate_suite,
 )
+from shardwise.analysis.reference_results import REFERENCES
 from shardwise.config.plain import as_json
-from shardwise.interop.translation import REFERENCES
-from shardwise.planning.references.run import OWNERS
+from shardwise.predecessors.search import OWNERS
 
 CONFIG = Path(__file__).parents[2] / "docs" / "from" / "amped" / "config.json"
 RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": "rs_ag", "zero": 1}

@@ -7,7 +7,7 @@ import pytest
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
 from shardwise.cli import run
-from shardwise.interop.registry import recognised
+from shardwise.foreign import recognised
 from test_simumax_files import DATA, DEEPSEEK, LEGACY, LLAMA, MEGATRON, PLAIN, SELECTIVE, read
 
 

@@ -8,9 +8,9 @@ import pytest
 from shardwise import System, estimate
 from shardwise.cli import run
 from shardwise.config.stack import Stack
+from shardwise.predecessors.validate.amped import Published
 from shardwise.report.tables.validate import print_scoreboard
 from shardwise.validate import Criterion, validate
-from shardwise.validate.amped import Published
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, System
+from shardwise.predecessors.validate.nersc_collectives import MeasuredCollectives, Series
 from shardwise.validate import Compared, Part, Row, Score, validate
-from shardwise.validate.nersc_collectives import MeasuredCollectives, Series
 
 MIB = 2**20
 

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
+from shardwise.predecessors.validate.simumax import Measured, fitted_speed
 from shardwise.validate import validate
-from shardwise.validate.simumax import Measured, fitted_speed
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_the_declared_speed_is_the_fitted_one(monkeypatch):
     """
     measured = Measured.load("simumax")
     declared = measured.servers["b200"].speed
-    module = import_module("shardwise.validate.simumax")
+    module = import_module("shardwise.predecessors.validate.simumax")
     monkeypatch.setattr(module, "_SLOWEST", declared - 0.1)
     monkeypatch.setattr(module, "_FASTEST", declared + 0.1)
     assert declared == pytest.approx(fitted_speed(measured, "b200"), rel=0.05)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from launch_plans import legal_plans
-from shardwise.interop.accelerate import LAUNCHER
-from shardwise.interop.launchers import launch_files
+from shardwise.launchers.accelerate import LAUNCHER
+from shardwise.launchers.registry import launch_files
 
 args = pytest.importorskip("accelerate.commands.config.config_args")
 parallelism = pytest.importorskip("accelerate.parallelism_config")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shardwise import Model, Strategy, System
-from shardwise.interop.accelerate import LAUNCHER
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import launch_files
+from shardwise.launchers.accelerate import LAUNCHER
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.registry import launch_files
 
 for needed in ("torch", "transformers", "accelerate"):
     if find_spec(needed) is None:

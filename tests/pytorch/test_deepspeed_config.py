@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from launch_plans import legal_plans
-from shardwise.interop.deepspeed import LAUNCHER
-from shardwise.interop.launch import LaunchPlan
-from shardwise.interop.launchers import launch_files
+from shardwise.launchers.deepspeed import LAUNCHER
+from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.registry import launch_files
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 with warnings.catch_warnings():

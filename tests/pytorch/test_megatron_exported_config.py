@@ -12,10 +12,10 @@ import pytest
 from megatron_plans import legal_plans
 from profiles import drawn
 from shardwise.config.strategy_table import Table
-from shardwise.interop import megatron
-from shardwise.interop.megatron.arguments import read_arguments, written_options
-from shardwise.interop.megatron.options import DEFAULTS
-from shardwise.interop.ranks import parse_job
+from shardwise.launchers import megatron
+from shardwise.launchers.megatron.arguments import read_arguments, written_options
+from shardwise.launchers.megatron.options import DEFAULTS
+from shardwise.launchers.ranks import parse_job
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 
 launched_configs = pytest.importorskip("launched_configs")

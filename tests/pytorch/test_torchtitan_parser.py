@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shardwise import Model
-from shardwise.interop.torchtitan import LAUNCHER
-from shardwise.interop.torchtitan.flavors import FLAVORS, model_of
-from shardwise.interop.torchtitan.options import DEFAULTS
+from shardwise.launchers.torchtitan import LAUNCHER
+from shardwise.launchers.torchtitan.flavors import FLAVORS, model_of
+from shardwise.launchers.torchtitan.options import DEFAULTS
 from torchtitan_plans import drawn_plans, made
 
 pytest.importorskip("torch")

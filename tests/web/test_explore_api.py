@@ -20,7 +20,7 @@ import pytest
 
 from shardwise import Model, estimate, search
 from shardwise.cli import run as run_command
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("nicegui")

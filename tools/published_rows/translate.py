@@ -104,14 +104,13 @@ def figures_of(run: Run) -> Mapping[str, Any]:
     printed, derived = run.measured, run.derived
     times = (printed.step_time_s, derived.step_time_s_from_tflops, derived.step_time_s)
     time = next((found for found in times if found is not None), None)
-    figures: dict[str, Any] = {"step_time_s": time}
+    figures: dict[str, Any] = {"step_time_s": time, "tflops_per_gpu": printed.tflops_per_gpu}
     if time is None:
         figures["tokens_per_s_per_gpu"] = printed.tokens_per_s_per_gpu
-    if run.measured_step_time_s is None and printed.tflops_per_gpu is not None:
-        figures |= {"tflops_per_gpu": printed.tflops_per_gpu}
-        figures |= {"flops_convention": _convention(printed.flops_type or "")}
-    if run.measured_step_time_s is None and printed.tflops_per_gpu is None:
-        figures |= {"mfu": printed.mfu}
+    if printed.tflops_per_gpu is not None:
+        figures["flops_convention"] = _convention(printed.flops_type or "")
+    else:
+        figures["mfu"] = printed.mfu
     if run.measured_memory_gib is not None:
         unit = _memory_unit(run)
         figures |= {"memory": f"{run.measured_memory_gib!r} {unit}", "memory_unit": unit}

@@ -37,13 +37,6 @@ class Result(Described):
 
         Strategies get the defaults of fields that are newer than the result.
 
-        Parameters
-        ----------
-        source
-            File to name in a fault.
-        field
-            Where in the file the result is.
-
         Raises
         ------
         InputError
@@ -126,10 +119,6 @@ def member_faults(
     ----------
     used
         Names or positions; None stands for none.
-    known
-        Those that there are.
-    what
-        What they are of.
     """
     for one in used:
         if one is not None and one not in known:

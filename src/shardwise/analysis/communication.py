@@ -14,22 +14,19 @@ from shardwise.analysis.components import (
 )
 from shardwise.analysis.results import Breakdown, CommunicationShare, MoeOverhead
 from shardwise.arrays import Floats, Ints
-from shardwise.config.model import Model
+from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH, EXPERT_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_operations import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import operation_costs
 from shardwise.cost.operations import CollectiveCost
-from shardwise.engine.data_parallel import replica_communication
+from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.replica_collectives import replica_collectives
 from shardwise.ops.operation import CollectiveKind, Phase
 
 Direction = Literal["forward", "backward", "both"]
 Level = Literal["intra", "inter"]
 
-_GROUPS = {"tp": ("tp", "tp2"), "cp": ("cp",), "ep": ("ep", "etp")}
-_CARRIES = {"tp": "activations", "cp": "activations", "ep": "tokens"}
 _DATA_PARALLEL: dict[str, tuple[str, Direction]] = {
     "gradients": ("gradients", "backward"),
     "weights_forward": ("weights", "forward"),
@@ -54,12 +51,6 @@ def inside_share(
 
     Parameters
     ----------
-    system
-        Cluster whose network tiers carry the collective.
-    kind
-        Kind of collective.
-    buffer_bytes
-        Buffer of the collective [byte]; shape (rows,).
     extents
         Members within one domain of each tier; shape (tiers, rows).
 
@@ -78,33 +69,15 @@ def inside_share(
     return np.where(all_inside, 1.0, np.where(extents[0] > 1, share, 0.0))
 
 
-def breakdown_of(
-    model: Model,
-    system: System,
-    table: Table,
-    evaluation: Evaluation,
-    parts: Sequence[ComponentOperations],
-) -> Breakdown:
-    """Break down the communication of a table of one row on its critical stage.
-
-    Parameters
-    ----------
-    model, system
-        What runs, and on what.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
-    """
-    components = critical_stage_components(table, evaluation, parts)
+def breakdown_of(evaluation: Evaluation) -> Breakdown:
+    """Break down the communication of a table of one row on its critical stage."""
+    components = critical_stage_components(evaluation)
     shares = [
-        *_layer_communication(system, table, evaluation, components),
-        *_stage_transfers(table, evaluation),
-        *_data_parallel(model, system, table, evaluation),
+        *_layer_communication(evaluation, components),
+        *_stage_transfers(evaluation),
+        *_data_parallel(evaluation),
     ]
-    moe = _moe(model, system, table, evaluation, components) if model.has_experts else None
+    moe = _moe(evaluation, components) if evaluation.step.model.has_experts else None
     return Breakdown(exchanges=tuple(s for s in shares if s.total_s > 0), moe=moe)
 
 
@@ -148,17 +121,22 @@ def _levels(
 
 
 def _layer_communication(
-    system: System, table: Table, evaluation: Evaluation, components: Sequence[Component]
+    evaluation: Evaluation, components: Sequence[Component]
 ) -> Iterator[CommunicationShare]:
     """Communication of tensor, context and expert parallelism."""
-    m, stage, extents = float(table.micro_batches[0]), evaluation.critical, evaluation.extents
+    table, system = evaluation.step.table, evaluation.step.system
+    m, stage, extents = (
+        float(table.micro_batches[0]),
+        evaluation.step.critical,
+        evaluation.step.extents,
+    )
     directions: tuple[Direction, ...] = ("forward", "backward")
-    for axis, members in _GROUPS.items():
+    for axis in COMM_AXES:
         for direction in directions:
             inside_s = total_s = 0.0
             for timed, number in _repetitions(table, components, direction):
                 collective = timed.collective
-                if collective.axis in members and timed.time_s[0] > 0:
+                if COUNTED_WITH[collective.axis] == axis and timed.time_s[0] > 0:
                     time_s = number * float(timed.time_s[0])
                     kind = CollectiveKind.P2P if collective.in_ring else collective.kind
                     members_at = getattr(extents, collective.axis)
@@ -167,34 +145,28 @@ def _layer_communication(
             alone_s = m * float(stage.alone(direction, axis)[0])
             exposed_s = m * float(stage.exposed(direction, axis)[0])
             inside = inside_s / total_s if total_s else 1.0
-            yield from _levels(axis, _CARRIES[axis], direction, (alone_s, exposed_s), inside)
+            what = "tokens" if axis in EXPERT_DEGREES else "activations"
+            yield from _levels(axis, what, direction, (alone_s, exposed_s), inside)
 
 
-def _stage_transfers(table: Table, evaluation: Evaluation) -> list[CommunicationShare]:
+def _stage_transfers(evaluation: Evaluation) -> list[CommunicationShare]:
     """Messages between pipeline stages."""
     total_s, exposed_s = (float(time[0]) for time in evaluation.comm_s["pp"])
-    direction: Direction = "both" if table.training[0] else "forward"
+    direction: Direction = "both" if evaluation.step.table.training[0] else "forward"
     return _levels("pp", "messages", direction, (total_s, exposed_s), _stages_inside(evaluation))
 
 
 def _stages_inside(evaluation: Evaluation) -> float:
     """1 if all pipeline stages are in one domain of the innermost network tier, else 0."""
-    members = evaluation.extents.pp[:, 0]
+    members = evaluation.step.extents.pp[:, 0]
     return 1.0 if members[0] == members[-1] else 0.0
 
 
-def _data_parallel(
-    model: Model, system: System, table: Table, evaluation: Evaluation
-) -> Iterator[CommunicationShare]:
+def _data_parallel(evaluation: Evaluation) -> Iterator[CommunicationShare]:
     """Gradients, all-gathered weights and the other communication of a step."""
-    boundary, blocks = evaluation.boundary, evaluation.critical.costs
-    extents, largest = evaluation.extents, evaluation.largest
-    transfers_s = boundary.hidden * boundary.message_s
-    times = replica_communication(
-        model, system, table, extents, largest, evaluation.critical, transfers_s
-    )
+    step, system = evaluation.step, evaluation.step.system
     inside = {}
-    for name, pieces in replica_collectives(table, extents, largest, blocks).items():
+    for name, pieces in replica_collectives(step).items():
         inside_s = total_s = 0.0
         for kind, buffer, members in pieces:
             time_s = collective_time(system, kind, buffer, members)
@@ -202,21 +174,16 @@ def _data_parallel(
             total_s += float(time_s[0])
         inside[name] = inside_s / total_s if total_s else 1.0
     inside["momenta"] = inside["weights"]
-    for name, (alone, exposed) in times.items():
+    for name, (alone, exposed) in replica_communication(step).items():
         what, direction = _DATA_PARALLEL[name]
         share = inside[what] if what in inside else _stages_inside(evaluation)
         yield from _levels("dp", what, direction, (float(alone[0]), float(exposed[0])), share)
 
 
-def _moe(
-    model: Model,
-    system: System,
-    table: Table,
-    evaluation: Evaluation,
-    components: Sequence[Component],
-) -> MoeOverhead:
+def _moe(evaluation: Evaluation, components: Sequence[Component]) -> MoeOverhead:
     """Time that experts add: communication, gating, permuting tokens, and load imbalance."""
-    m, stage, training = float(table.micro_batches[0]), evaluation.critical, table.training[0]
+    step, table = evaluation.step, evaluation.step.table
+    m, stage, training = float(table.micro_batches[0]), step.critical, table.training[0]
 
     def kernels_s(some: Sequence[Component], names: Sequence[str], *, forward: bool) -> float:
         """Time of operations in a step; recompute belongs to the backward pass."""
@@ -239,8 +206,8 @@ def _moe(
     imbalance = 0.0
     if table.expert_imbalance[0] > 1:
         even = replace(table, expert_imbalance=np.ones_like(table.expert_imbalance))
-        even_costs = operation_costs(model, system, even, evaluation.extents)
-        balanced = critical_stage_components(table, evaluation, even_costs)
+        costs = operation_costs(step.model, step.system, even, step.extents)
+        balanced = critical_stage_components(replace(evaluation, parts=costs))
         for forward in (True, False):
             imbalance += kernels_s(components, _EXPERTS, forward=forward)
             imbalance -= kernels_s(balanced, _EXPERTS, forward=forward)

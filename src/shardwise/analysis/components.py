@@ -11,7 +11,6 @@ import numpy as np
 
 from shardwise.config.enums import Recompute, RecomputePart
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import OperationCost
 from shardwise.engine.evaluate import Evaluation
 from shardwise.parallel.pipeline_layout import by_stage
@@ -43,55 +42,44 @@ class Component:
     """How many copies of its weights the stages hold."""
 
 
-def components_of(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
-) -> list[Component]:
+def components_of(evaluation: Evaluation) -> list[Component]:
     """Components of a table of one row, counted over all pipeline stages."""
 
     def over_stages(name: str) -> list[float]:
         counts = [
             [float(run.length[0] * count[0]) for count in getattr(run, name)]
-            for run in evaluation.groups
+            for run in evaluation.step.groups
         ]
         return [sum(column) for column in zip(*counts, strict=True)]
 
-    return list(_counted(table, parts, over_stages("work"), over_stages("resident")))
+    return list(_counted(evaluation, over_stages("work"), over_stages("resident")))
 
 
-def critical_stage_components(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
-) -> list[Component]:
+def critical_stage_components(evaluation: Evaluation) -> list[Component]:
     """Components of a table of one row, as often as the critical stage runs them."""
-    work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.critical.work]
-    return list(_counted(table, parts, work, work))
+    work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.step.critical.work]
+    return list(_counted(evaluation, work, work))
 
 
-def stage_components(
-    table: Table,
-    evaluation: Evaluation,
-    parts: Sequence[ComponentOperations],
-    stage: int | None,
-) -> list[Component]:
+def stage_components(evaluation: Evaluation, stage: int | None) -> list[Component]:
     """Components of a table of one row, as often as one stage runs them; None: the critical one."""
     if stage is None:
-        return critical_stage_components(table, evaluation, parts)
-    stages = by_stage(evaluation.groups)
+        return critical_stage_components(evaluation)
+    stages = by_stage(evaluation.step.groups)
     work, resident = (
         [float(count[stage]) for count in counts] for counts in (stages.work, stages.resident)
     )
-    return list(_counted(table, parts, work, resident))
+    return list(_counted(evaluation, work, resident))
 
 
 def _counted(
-    table: Table,
-    parts: Sequence[ComponentOperations],
-    work: Sequence[float],
-    resident: Sequence[float],
+    evaluation: Evaluation, work: Sequence[float], resident: Sequence[float]
 ) -> Iterator[Component]:
     """Count components in the order of `ComponentCosts.parts`.
 
     That order is: each kind of layer with recompute, each kind without it, mtp, embedding, head.
     """
+    table, parts = evaluation.step.table, evaluation.parts
     kinds = sum(part == "layer" for part, _, _ in parts)
     positions = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
     micro_batches = float(table.micro_batches[0])

@@ -26,8 +26,6 @@ class Deferred(Result):
 
         Parameters
         ----------
-        formulas
-            Without arguments, by field.
         fields
             The other fields; those with a default may be left out.
         """

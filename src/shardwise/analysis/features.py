@@ -14,12 +14,11 @@ from pathlib import Path
 from shardwise import catalog
 from shardwise.config.model import Model
 from shardwise.config.roles import PLACED, Group
-from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
+from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
 
 _FILE = "features.json"
-_AXES = ("tp", "tp2", "pp", "cp", "ep", "etp", "dp", "vpp", "fsdp")
 _FIELDS = {
     name: field
     for name, field in COLUMNS.items()
@@ -53,13 +52,6 @@ def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
     """Return the features of one strategy that no measured run of grade A used.
 
     None forward only: no runs were measured at all.
-
-    Parameters
-    ----------
-    model
-        What runs.
-    table
-        One row.
     """
     if not table.training[0]:
         return ()
@@ -67,15 +59,7 @@ def unmeasured_features(model: Model, table: Table) -> tuple[str, ...]:
 
 
 def features_of(model: Model, table: Table) -> tuple[str, ...]:
-    """Return the features of one strategy, in the order of its fields.
-
-    Parameters
-    ----------
-    model
-        What runs.
-    table
-        One row.
-    """
+    """Return the features of one strategy, in the order of its fields."""
     kind = replace(kinds_of(model, table)[0][0], training=bool(table.training[0]))
     found: list[str] = []
     for name, field in _FIELDS.items():
@@ -118,5 +102,5 @@ def _words(feature: str) -> str:
         return " ".join([*rest, first])
     if first == "zero":
         return f"ZeRO {value}".rstrip()
-    words = " ".join([first.upper() if first in _AXES else first, *rest])
+    words = " ".join([first.upper() if first in (*DEGREES, "fsdp") else first, *rest])
     return words if value in ("", "true") else f"{value} {words}"

@@ -16,8 +16,6 @@ from shardwise.analysis.results import Gemm
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Quantization
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
-from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import KernelCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,
@@ -69,32 +67,18 @@ class _Product:
     bound: str
 
 
-def gemm_estimates(
-    system: System, table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
-) -> tuple[Gemm, ...]:
+def gemm_estimates(evaluation: Evaluation) -> tuple[Gemm, ...]:
     """List the matrix products of a step of a table of one row.
 
     For each component: forward and backward, then recompute, then the products of the optimizer.
     FLOPs are rounded so that their sum is the rounded sum.
-
-    Parameters
-    ----------
-    system
-        Cluster whose matrix peaks define the efficiency.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
     """
-    training = bool(table.training[0])
-    phases = tuple(Phase) if training else (Phase.FORWARD,)
+    phases = tuple(Phase) if evaluation.step.table.training[0] else (Phase.FORWARD,)
     gemms: list[Gemm] = []
     before = Fraction(0)
-    peaks = {str(name): peak for name, peak in system.accelerator.matrix.items()}
-    for component in components_of(table, evaluation, parts):
-        for product in _products(component, phases, table, evaluation):
+    peaks = {str(name): peak for name, peak in evaluation.step.system.accelerator.matrix.items()}
+    for component in components_of(evaluation):
+        for product in _products(component, phases, evaluation):
             after = before + product.runs * product.flops
             flops = round(after) - round(before)
             gemms.append(_gemm(component.name, product, flops, peaks[product.dtype]))
@@ -130,9 +114,10 @@ def _integer(number: float) -> int | float:
 
 
 def _products(
-    component: Component, phases: Sequence[Phase], table: Table, evaluation: Evaluation
+    component: Component, phases: Sequence[Phase], evaluation: Evaluation
 ) -> Iterator[_Product]:
     """Products of a component, with their runs in a step."""
+    table = evaluation.step.table
     for cost in component.costs:
         for product in _of_operation(cost, phases, table):
             yield replace(product, runs=Fraction(component.runs) * product.runs)
@@ -150,7 +135,7 @@ def _products(
                 runs=Fraction(component.reruns) * product.runs,
             )
     if table.optimizer[0] == MUON and table.training[0]:
-        yield from _of_update(component, table, evaluation)
+        yield from _of_update(component, evaluation)
 
 
 def _of_operation(cost: OperationCost, phases: Sequence[Phase], table: Table) -> Iterator[_Product]:
@@ -247,12 +232,12 @@ def _fused(
         )
 
 
-def _of_update(component: Component, table: Table, evaluation: Evaluation) -> Iterator[_Product]:
+def _of_update(component: Component, evaluation: Evaluation) -> Iterator[_Product]:
     """Muon's products on one rank: five times three for each matrix of m x n, m <= n.
 
     Timed like a GEMM as wide as the model, as in `cost.optimizer`.
     """
-    rate = _first(evaluation.costs.matrix_rate)
+    table, rate = evaluation.step.table, _first(evaluation.step.costs.matrix_rate)
     ranks = dict(zip((False, True), shards(table, 1), strict=True))
     for cost in component.costs:
         for matrix in updated_matrices(cost.operation):

@@ -1,6 +1,6 @@
 """Totals of a layer, FLOPs of a step, minimum bandwidths that hide communication, efficiency."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from math import isfinite
 
@@ -23,25 +23,21 @@ from shardwise.analysis.results import (
 )
 from shardwise.arrays import Floats, combined, total
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import FULL_DUPLEX, System
-from shardwise.cost.component_costs import layer_bytes, layer_times, trained_on
-from shardwise.cost.component_operations import ComponentOperations
+from shardwise.config.system import FULL_DUPLEX
+from shardwise.cost.component_costs import summed, trained_on
 from shardwise.cost.kernels import product_peak
-from shardwise.cost.layer_communication import COMM_AXES
+from shardwise.cost.layer_cost import LayerCost
 from shardwise.cost.offload import both_ways_time, link_duplex
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.cost.optimizer import (
     MUON,
     TrainedWeights,
-    newton_schulz_time,
-    quantizing_time,
     state_bytes,
     trained_weights,
-    update_bytes,
 )
-from shardwise.engine.data_parallel import windows
+from shardwise.engine.data_parallel import backward_windows
 from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.step_time import after_backward
+from shardwise.engine.step_time import Update, after_backward
 from shardwise.engine.zero import shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 
@@ -49,29 +45,17 @@ _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
 _TENSOR = ("tp", "tp2")
 
 
-def layer_totals(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
-) -> tuple[LayerTotals, ...]:
-    """One layer of each kind on one rank, for one micro-batch of a table of one row.
-
-    Parameters
-    ----------
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
-    """
+def layer_totals(evaluation: Evaluation) -> tuple[LayerTotals, ...]:
+    """One layer of each kind on one rank, for one micro-batch of a table of one row."""
     return tuple(
-        _layer(count, costs, table, evaluation) for part, count, costs in parts if part == "layer"
+        _layer(count, costs, evaluation)
+        for part, count, costs in evaluation.parts
+        if part == "layer"
     )
 
 
-def _layer(
-    count: int, costs: Sequence[OperationCost], table: Table, evaluation: Evaluation
-) -> LayerTotals:
-    blocks = evaluation.costs
+def _layer(count: int, costs: Sequence[OperationCost], evaluation: Evaluation) -> LayerTotals:
+    table, blocks = evaluation.step.table, evaluation.step.costs
     training, recomputed = bool(table.training[0]), recomputed_parts(table, "layer")
     parameters = sum(float(cost.operation.parameters[0]) for cost in costs)
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
@@ -91,7 +75,7 @@ def _layer(
         recompute=_phase(costs, Phase.FORWARD, [rerun_share(cost, recomputed) for cost in costs]),
         input_grad=_phase(costs if training else [], Phase.INPUT_GRAD),
         weight_grad=_phase(costs if training else [], Phase.WEIGHT_GRAD),
-        optimizer=_update(costs, gradients, owned, quantized, table, evaluation),
+        optimizer=_update(costs, gradients, owned, quantized, evaluation),
         tp_forward=_communication(forward, *_TENSOR),
         tp_backward=_communication([c for c in backward if not _regathers(c)], *_TENSOR),
         tp_again=_communication([*filter(_regathers, backward), *repeated], *_TENSOR),
@@ -103,28 +87,20 @@ def _layer(
         optimizer_bytes=state if training else 0.0,
         kept_bytes=saved if training else 0.0,
         working_bytes=max(float(cost.operation.working_bytes[0]) for cost in costs),
-        boundary_bytes=float(evaluation.boundary.sent_bytes[0]),
+        boundary_bytes=float(evaluation.step.boundary.sent_bytes[0]),
     )
 
 
-def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]) -> int:
+def matrix_flops(evaluation: Evaluation) -> int:
     """FLOPs of all GEMMs and attention in a step of one row, on one rank of every stage [FLOP].
 
     Sum over components of runs x FLOPs of forward and backward + reruns x FLOPs of recompute, plus
     Muon's products. Exact but for one rounding of the sum.
-
-    Parameters
-    ----------
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
     """
-    phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
-    step = update_flops(table, evaluation, parts)
-    for component in components_of(table, evaluation, parts):
+    training = evaluation.step.table.training[0]
+    phases = (Phase.FORWARD, *_BACKWARD) if training else (Phase.FORWARD,)
+    step = update_flops(evaluation)
+    for component in components_of(evaluation):
         costs = component.costs
         once = sum((_exact_flops(costs, phase) for phase in phases), Fraction(0))
         step += Fraction(component.runs) * once
@@ -134,18 +110,17 @@ def matrix_flops(table: Table, evaluation: Evaluation, parts: Sequence[Component
     return round(step)
 
 
-def update_flops(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations]
-) -> Fraction:
+def update_flops(evaluation: Evaluation) -> Fraction:
     """FLOPs of Muon's products in a step of one row, on one rank of every stage [FLOP].
 
     Newton-Schulz iterations on the matrices of every component, divided by the ranks that share
     them; 0 for other optimizers and forward only.
     """
+    table = evaluation.step.table
     if table.optimizer[0] != MUON or not table.training[0]:
         return Fraction(0)
     step = Fraction(0)
-    for component in components_of(table, evaluation, parts):
+    for component in components_of(evaluation):
         for is_expert, ranks in zip((False, True), shards(table, 1), strict=True):
             own = [c.operation for c in component.costs if c.operation.expert is is_expert]
             flops = Fraction(float(trained_weights(own, np.zeros(1)).newton_schulz_flops[0]))
@@ -223,87 +198,57 @@ def _update(
     gradients: TrainedWeights,
     owned: TrainedWeights,
     quantized: float,
-    table: Table,
     evaluation: Evaluation,
 ) -> PhaseTotals:
     """The optimizer update of one layer in a step: its bytes, and Muon's matrix products."""
     trained = trained_weights([cost.operation for cost in costs], np.zeros(1)).quantized[0]
-    blocks = evaluation.costs
+    table, blocks = evaluation.step.table, evaluation.step.costs
     trains = 1.0 if table.training[0] else 0.0
     reduced, owned = (combined(lambda n: trains * n, some) for some in (gradients, owned))
-    moved = update_bytes(
+    update = Update.of_weights(
         table,
+        blocks,
         reduced=reduced,
         owned=owned,
-        element_bytes=blocks.element_bytes,
-        gradient_bytes=blocks.gradient_bytes,
-    )
-    quantizing = quantizing_time(
-        table,
         quantized=np.array([trains * quantized]),
         trained=np.array([trains * trained]),
-        sizes=blocks.weight_sizes,
-        memory_rate=blocks.memory_rate,
     )
-    rate = blocks.matrix_rate
-    products = float(newton_schulz_time(table.optimizer, owned, rate)[0])
-    seconds = float(moved.total[0] / blocks.memory_rate[0]) + products + float(quantizing[0])
-    flops = products * float(rate[0])
+    products, rate = float(update.products_s[0]), float(blocks.memory_rate[0])
+    seconds = float(update.moved.total[0] / rate) + products + float(update.quantizing_s[0])
+    flops = products * float(blocks.matrix_rate[0])
     return PhaseTotals(
         flops=flops,
         matrix_flops=flops,
-        bytes=(seconds - products) * float(blocks.memory_rate[0]),
+        bytes=(seconds - products) * rate,
         compute_s=products,
         memory_s=seconds - products,
         time_s=seconds,
     )
 
 
-def required_bandwidth(
-    system: System,
-    table: Table,
-    evaluation: Evaluation,
-    parts: Sequence[ComponentOperations],
-) -> RequiredBandwidth:
+def required_bandwidth(evaluation: Evaluation) -> RequiredBandwidth:
     """Minimum bandwidths that would hide transfers behind compute, for one row [byte/s].
 
     Tensor parallelism: the largest over the collectives of a layer that overlap with a GEMM, bytes
     of the buffer over time of the GEMM (of a 2D product, all buffers together). Data parallelism:
     bytes of gradients over their overlap windows (`engine.data_parallel`).
-
-    Parameters
-    ----------
-    system
-        Cluster.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
     """
-    blocks, boundary, critical = evaluation.costs, evaluation.boundary, evaluation.critical
-    window = windows(
-        table,
-        evaluation.extents,
-        pass_s=critical.on(lambda t: t.backward_pass_s),
-        inside_s={axis: critical.alone("backward", axis) for axis in COMM_AXES},
-        transfer_s=boundary.hidden * boundary.message_s,
-    )
+    step, table = evaluation.step, evaluation.step.table
+    window = backward_windows(step, step.critical.on(lambda t: t.backward_pass_s))
     replicated = (table.replicas > 1) & table.training
-    trained = evaluation.largest.all_trained.weights * blocks.gradient_bytes
+    trained = step.largest.all_trained.weights * step.costs.gradient_bytes
     gradients = np.where(replicated, trained, 0.0)
     rates = {
         "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), window.chunks),
         "dp_tail": _rate(gradients / table.vpp, window.tail),
-        **_offload_rates(system, table, evaluation),
+        **_offload_rates(evaluation),
     }
     plain = {name: float(rate[0]) for name, rate in rates.items()}
-    plain["tp_overlap"] = _tp_overlap(table, parts)
+    plain["tp_overlap"] = _tp_overlap(evaluation)
     return RequiredBandwidth(**{name: r if isfinite(r) else None for name, r in plain.items()})
 
 
-def _offload_rates(system: System, table: Table, evaluation: Evaluation) -> dict[str, Floats]:
+def _offload_rates(evaluation: Evaluation) -> dict[str, Floats]:
     """Bandwidths that hide offload: of each kind of data alone, and of all that is offloaded.
 
     Weights and activations (those that may move): of the average layer of the critical stage, over
@@ -312,33 +257,33 @@ def _offload_rates(system: System, table: Table, evaluation: Evaluation) -> dict
     over the last backward pass and what follows it. What moves out at the same time is not more;
     where the directions slow each other down, it counts (`HostMemory.duplex`).
     """
-    blocks, training, critical = evaluation.costs, table.training, evaluation.critical
+    step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
+    training, critical = table.training, step.critical
     layers = np.maximum(np.sum(critical.work[:-2], axis=0), 1.0)
-    forward = layer_times(
-        blocks, critical.work, lambda t: t.forward_pass_s - t.offload_forward_exposed_s
-    )
-    backward = layer_times(
-        blocks, critical.work, lambda t: t.backward_pass_s - t.offload_backward_exposed_s
-    )
-    forward, backward = forward / layers, backward / layers
+
+    def average(select: Callable[[LayerCost], Floats]) -> Floats:
+        return summed(blocks, critical.work, select, layers=True) / layers
+
+    forward = average(lambda one: one.times.forward_pass_s - one.times.offload_forward_exposed_s)
+    backward = average(lambda one: one.times.backward_pass_s - one.times.offload_backward_exposed_s)
     shorter = np.where(training, np.minimum(forward, backward), forward)
     last = critical.on(lambda t: t.backward_pass_s - t.offload_backward_exposed_s)
     last = last + after_backward(table, evaluation.time_s)
     weights = blocks.weight_sizes.resident(
-        layer_bytes(blocks, critical.work, lambda one: one.all_parameters),
-        layer_bytes(blocks, critical.work, lambda one: one.all_quantized_parameters),
+        summed(blocks, critical.work, lambda one: one.bytes.all_parameters, layers=True),
+        summed(blocks, critical.work, lambda one: one.bytes.all_quantized_parameters, layers=True),
     )
     weights = weights / layers
-    activations = layer_bytes(blocks, critical.work, lambda one: one.movable_bytes) / layers
+    activations = average(lambda one: one.bytes.movable_bytes)
     dense, expert = shards(table, 1)
-    trained, expert_trained = trained_on(blocks, evaluation.largest.resident, layers=True)
+    trained, expert_trained = trained_on(blocks, step.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
     state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes.master, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)
     moved_activations = np.where(table.offload_activations, activations, 0.0)
     moved_state = np.where(table.offload_optimizer, state, 0.0)
     in_backward = np.where(training, moved_weights + moved_activations, 0.0)
-    duplex = link_duplex(system)
+    duplex = link_duplex(step.system)
     loaded, stored = in_backward * layers + moved_state, moved_weights * layers + moved_state
     shared = np.where(stored > 0, (loaded + stored) / duplex, 0.0)
     together = (
@@ -361,11 +306,12 @@ def _rate(moved_bytes: Floats, window_s: Floats) -> Floats:
     return np.where(moved_bytes > 0, rate, 0.0)
 
 
-def _tp_overlap(table: Table, parts: Sequence[ComponentOperations]) -> float:
+def _tp_overlap(evaluation: Evaluation) -> float:
     """Largest bandwidth that a collective needs to hide behind the GEMM that it overlaps."""
-    phases = (Phase.FORWARD, *_BACKWARD) if table.training[0] else (Phase.FORWARD,)
+    training = evaluation.step.table.training[0]
+    phases = (Phase.FORWARD, *_BACKWARD) if training else (Phase.FORWARD,)
     needed = [np.zeros(1)]
-    for cost in (cost for part, _, costs in parts if part == "layer" for cost in costs):
+    for cost in (cost for part, _, costs in evaluation.parts if part == "layer" for cost in costs):
         collectives = [timed.collective for timed in cost.collectives]
         for phase in phases:
             moved = [c.bytes for c in collectives if c.split_with is phase]
@@ -375,25 +321,12 @@ def _tp_overlap(table: Table, parts: Sequence[ComponentOperations]) -> float:
     return max(float(rate[0]) for rate in needed)
 
 
-def efficiency(
-    system: System, table: Table, evaluation: Evaluation, step_flops: float
-) -> Efficiency:
-    """Efficiency of a step of one row.
+def efficiency(evaluation: Evaluation, step_flops: float) -> Efficiency:
+    """Efficiency of a step of one row, with `step_flops` model FLOPs of an accelerator in it.
 
     compute = FLOPs / (peak x time of kernels), system = time of kernels / step, total = product.
-
-    Parameters
-    ----------
-    system
-        Cluster whose accelerator sets the peak.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    step_flops
-        Model FLOPs of one accelerator in a step [FLOP].
     """
-    peak = float(product_peak(system.accelerator, table)[0])
+    peak = float(product_peak(evaluation.step.system.accelerator, evaluation.step.table)[0])
     time_s = evaluation.time_s
     busy = float(time_s["forward"][0] + time_s["backward"][0] + time_s["optimizer"][0])
     step = float(evaluation.step_time_s[0])

@@ -52,13 +52,7 @@ def memory_error(errors: Mapping[str, Sequence[float]]) -> float:
 
 
 def memory_interval_of(memory: Memory) -> MemoryInterval:
-    """Range of the measured peak of a stage's memory.
-
-    Parameters
-    ----------
-    memory
-        Of the peak-memory stage.
-    """
+    """Range of the measured peak of a stage's memory."""
     found = memory_errors()
     allocated, reserved = (math.exp(found[kind]["error"]) for kind in ("allocated", "reserved"))
     return MemoryInterval(

@@ -1,6 +1,6 @@
 """Every kernel and collective of one strategy: the rows of `--ops`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,9 @@ from shardwise.analysis.components import (
 from shardwise.analysis.results import OperationEstimate
 from shardwise.analysis.step_operations import members_of, step_operations
 from shardwise.arrays import Floats
-from shardwise.config.model import Model
-from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import NO_DATA
 from shardwise.cost.component_costs import ComponentCosts
-from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.evaluate import Evaluation
@@ -30,36 +27,19 @@ _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
 
 
-def operation_estimates(
-    model: Model,
-    system: System,
-    table: Table,
-    evaluation: Evaluation,
-    parts: Sequence[ComponentOperations],
-) -> tuple[OperationEstimate, ...]:
+def operation_estimates(evaluation: Evaluation) -> tuple[OperationEstimate, ...]:
     """List the kernels and collectives of a table of one row.
 
     For one micro-batch: embedding, a layer of each kind and head, with what recompute repeats. Then
     for the full step (`step_operations`): pipeline transfers, each data-parallel collective, and
     the parts of the optimizer.
-
-    Parameters
-    ----------
-    model, system
-        What runs, and on what.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
     """
+    step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
     training = bool(table.training[0])
-    blocks = evaluation.costs
-    times = CollectiveTimes(Links.of(system, table, evaluation.extents))
+    times = CollectiveTimes(Links.of(step.system, table, step.extents))
     rows: list[OperationEstimate] = []
     first = 0
-    for part, count, costs in parts:
+    for part, count, costs in evaluation.parts:
         recomputed = recomputed_parts(table, part)
         for position, cost in enumerate(costs):
             saved = saved_activation_bytes(cost, recomputed) if training else 0.0
@@ -80,8 +60,8 @@ def operation_estimates(
                 rows[first] = rows[first].model_copy(update={"saved_bytes": saved})
             rows += ran
         rows += [row for cost in costs for row in _recomputed(part, count, cost, times, recomputed)]
-    rows += step_operations(model, system, table, evaluation)
-    return tuple(row.model_copy(update=_network(system, row)) for row in rows)
+    rows += step_operations(evaluation)
+    return tuple(row.model_copy(update=_network(step.system, row)) for row in rows)
 
 
 def _network(system: System, row: OperationEstimate) -> dict[str, object]:
@@ -93,12 +73,12 @@ def _network(system: System, row: OperationEstimate) -> dict[str, object]:
     return {"network": name, "link_bandwidth": bandwidth}
 
 
-def missed_operations(table: Table, parts: Sequence[ComponentOperations]) -> tuple[str, ...]:
+def missed_operations(evaluation: Evaluation) -> tuple[str, ...]:
     """Operations with a kernel that is unlike all shapes in the system's measured tables."""
-    training = bool(table.training[0])
+    training = bool(evaluation.step.table.training[0])
     names = [
         cost.operation.name
-        for _, _, costs in parts
+        for _, _, costs in evaluation.parts
         for cost in costs
         for timed in cost.kernels
         if timed.missed[0] and timed.time_s[0] > 0

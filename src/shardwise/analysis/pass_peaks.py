@@ -29,12 +29,6 @@ def costs_by_pass(
 
     Parameters
     ----------
-    table
-        One legal row.
-    blocks
-        Costs of that row.
-    parts
-        `operation_costs` of that row.
     with_ends
         Whether the end of forward counts, when all activations are saved.
     """

@@ -77,17 +77,7 @@ class ErrorLevels:
 def uncertainty_of(
     one: RunFeatures, known: ValidatedRuns, *, without: str | None = None
 ) -> Uncertainty:
-    """Error range of an estimate, from what validated runs have fixed for it.
-
-    Parameters
-    ----------
-    one
-        Features of the estimate.
-    known
-        Validated runs.
-    without
-        Source whose runs are left out.
-    """
+    """Error range of an estimate, from what validated runs have fixed for it."""
     distance = np.zeros(len(known.ids))
     for name, weight in _DISTANCES.items():
         distance += weight * (known.features[name] != getattr(one, name))
@@ -108,17 +98,7 @@ def uncertainty_of(
 
 
 def evidence_of(one: RunFeatures, known: ValidatedRuns, *, without: str | None = None) -> Evidence:
-    """Return what validated runs have fixed for an estimate; one row.
-
-    Parameters
-    ----------
-    one
-        Features of the estimate.
-    known
-        Validated runs.
-    without
-        Source whose runs are left out.
-    """
+    """Return what validated runs have fixed for an estimate; one row."""
 
     def count(name: str) -> Ints:
         found = _sources_by(known, name).get(getattr(one, name), frozenset())
@@ -141,8 +121,6 @@ def variation(known: ValidatedRuns, without: str | None = None) -> Variation:
 
     Parameters
     ----------
-    known
-        Validated runs.
     without
         Source that is left out, also where it is the only one of a framework.
     """
@@ -166,11 +144,6 @@ def left_out_sizes(known: ValidatedRuns) -> Floats:
     """Size of the interval of each validated run with its own source left out.
 
     Errors of log time that `LEVEL` of such runs do not exceed.
-
-    Parameters
-    ----------
-    known
-        Validated runs.
     """
     evidence, _ = evidence_of_runs(known)
     sizes = np.empty(len(known.ids))
@@ -252,13 +225,7 @@ def distinguishable_ratio() -> float:
 
 
 def separable(figures: Sequence[float]) -> int:
-    """Return how many of the first predictions measurements cannot separate from the first.
-
-    Parameters
-    ----------
-    figures
-        Times or rates, of one model on one machine.
-    """
+    """Return how many of the first predictions measurements cannot separate from the first."""
     ratio = distinguishable_ratio()
     tied = [1 / ratio < one / figures[0] < ratio for one in figures]
     return tied.index(False) if False in tied else len(tied)
@@ -292,12 +259,6 @@ def interval_of(
 
     Parameters
     ----------
-    model, system
-        Of the estimate.
-    strategy
-        With defaults filled in.
-    step_s
-        Predicted time of the step [s].
     counted
         Parameters of the model, if already counted.
     unmeasured
@@ -328,8 +289,6 @@ def widened(factor: float, unmeasured: int) -> float:
 
     Parameters
     ----------
-    factor
-        Error range by similar runs.
     unmeasured
         Number of features that no measured run used.
     """
@@ -340,15 +299,7 @@ def widened(factor: float, unmeasured: int) -> float:
 
 
 def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> dict[str, str]:
-    """Origin of the rates of each kind of operation, and of the communication of each axis.
-
-    Parameters
-    ----------
-    system, strategy
-        Of the estimate.
-    tiers
-        Outermost network tier of each axis that communicates.
-    """
+    """Origin of the rates of each kind of operation, and of the communication of each axis."""
     recipe = RECIPES.get(strategy.quantization)
     kind = strategy.dtype if recipe is None else recipe.matrix
     forms = ("matmul", "matmul_curve", "matmul_table")

@@ -7,7 +7,6 @@ from shardwise.config.base import Source, Sourced
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.quantization import RECIPES
@@ -15,8 +14,9 @@ from shardwise.ops.quantization import RECIPES
 _JOULE_PER_KWH = 3.6e6
 
 
-def cost_of(system: System, table: Table, result: Evaluation) -> Cost:
+def cost_of(result: Evaluation) -> Cost:
     """Price and energy of a step of one row, at most."""
+    system, table = result.step.system, result.step.table
     gpus, seconds = int(table.gpus[0]), float(result.step_time_s[0])
     tokens = float(table.global_batch_size[0] * table.seq_len[0])
     usd = kwh = None
@@ -35,7 +35,7 @@ def cost_of(system: System, table: Table, result: Evaluation) -> Cost:
 def outermost_tiers(result: Evaluation) -> dict[str, int]:
     """Outermost network tier of each axis that communicates, of one row."""
     axes = [a for a, (total, _) in result.comm_s.items() if total[0] > 0 and a != "offload"]
-    members = {axis: getattr(result.extents, axis)[:, 0] for axis in axes}
+    members = {axis: getattr(result.step.extents, axis)[:, 0] for axis in axes}
     return {axis: int(np.argmax(of == of[-1])) for axis, of in members.items()}
 
 

@@ -1,13 +1,24 @@
 """Results of other models, Calculon, NERSC's model and AMPeD, under their own names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from shardwise.analysis import Result
 from shardwise.config.plain import plain
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.shown import Brief
 
 Reference = Literal["calculon", "nersc", "amped"]
+REFERENCES = ("calculon", "nersc", "amped")
+
+
+def known_reference(name: object, field: str, known: Sequence[str] = REFERENCES) -> str:
+    """Return the name of a predecessor, or raise an `InputError`."""
+    word = name.strip().lower() if isinstance(name, str) else ""
+    if word not in known:
+        problem = allowed_words(name, known)
+        raise InputError(Fault.of(field, name, problem))
+    return word
 
 
 class ReferenceEstimate(Brief, Result):

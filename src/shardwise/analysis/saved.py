@@ -1,9 +1,9 @@
 """Saved results, by what their files hold."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from shardwise import registry
 from shardwise.analysis import Result
 from shardwise.errors import Fault, InputError
 
@@ -16,32 +16,31 @@ class SavedKind(NamedTuple):
 
     command: str
     keys: frozenset[str]
-    module: str = ""
-    """Of its record; empty if it cannot be shown."""
-    record: str = ""
+    home: str = ""
+    """Its record, as `module:name`; empty if it cannot be shown."""
 
     @property
     def problem(self) -> str:
         """What it is, where something else is expected, and which verb reads it."""
-        readers = "show it with shardwise show" if self.module else "no verb reads it"
+        readers = "show it with shardwise show" if self.home else "no verb reads it"
         return f"is a saved result of {self.command}: {readers}"
 
 
-def _kind(command: str, keys: str, module: str, record: str) -> SavedKind:
-    return SavedKind(command, frozenset(keys.split()), f"shardwise.{module}", record)
+def _kind(command: str, keys: str, home: str) -> SavedKind:
+    return SavedKind(command, frozenset(keys.split()), home)
 
 
 # The first that fits: explanations and models have all keys of a search.
 _KINDS = (
-    _kind("estimate", "step_time_s time_s", "analysis.results", "Estimate"),
-    _kind("search --explain", "legal broken changes", "planning.search.results", "Explanation"),
-    _kind("search --systems", "systems options front", "planning.cluster_options", "ClusterChoice"),
-    _kind("models --largest-for", "ladder practical", "planning.search.results", "LargestModel"),
-    _kind("search", "space best candidates", "planning.search.results", "SearchResult"),
-    _kind("sweep", "systems axes points", "planning.sweep.results", "SweepResult"),
-    _kind("compare", "per scenarios changes", "analysis.comparison", "Comparison"),
-    _kind("diagnose", "measured predicted findings", "planning.diagnose.results", "Diagnosis"),
-    _kind("recipes RECIPE", "recipe estimate error", "planning.recipes", "RecipeEstimate"),
+    _kind("estimate", "step_time_s time_s", "analysis.results:Estimate"),
+    _kind("search --explain", "legal broken changes", "planning.search.results:Explanation"),
+    _kind("search --systems", "systems options front", "planning.cluster_choice:ClusterChoice"),
+    _kind("models --largest-for", "ladder practical", "planning.search.results:LargestModel"),
+    _kind("search", "space best candidates", "planning.search.results:SearchResult"),
+    _kind("sweep", "systems axes points", "planning.sweep.results:SweepResult"),
+    _kind("compare", "per scenarios changes", "analysis.comparison:Comparison"),
+    *(_kind(verb, *words) for verb, words in registry.added("saved")),
+    _kind("recipes RECIPE", "recipe estimate error", "planning.recipes:RecipeEstimate"),
 )
 # Results that people read, or other programs.
 _UNREAD = (
@@ -76,11 +75,11 @@ def read_saved(data: Mapping[str, Any], source: str) -> Result:
         If it is none, damaged, or of another version.
     """
     kind = kind_of_saved(data)
-    if kind is not None and not kind.module:
+    if kind is not None and not kind.home:
         raise InputError(Fault(source=source, problem=kind.problem))
     if kind is None:
         commands = ", ".join(one.command for one in _KINDS)
         problem = f"is no saved result (--json, --output) that can be shown; those are: {commands}"
         raise InputError(Fault(source=source, problem=problem))
-    record: type[Result] = getattr(import_module(kind.module), kind.record)
+    record: type[Result] = registry.load(kind.home)
     return record.read(data, source=source)

@@ -7,16 +7,16 @@ import numpy as np
 from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.analysis.results import Memory, Peak, StageEstimate, WeightMemory
 from shardwise.arrays import Floats
-from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, component_times
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.component_operations import ComponentOperations
 from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.expert_memory import ExpertMemory, expert_memory
 from shardwise.engine.memory import (
     MEMORY_PARTS,
+    ExpertMemory,
     PassName,
     StageMemory,
+    expert_memory,
     reserved_bytes,
     stage_memory,
 )
@@ -37,10 +37,6 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
         Columns [byte].
     reserved
         What the accelerator must have [byte].
-    system
-        Cluster with the capacity of each memory tier.
-    row
-        Which row.
     """
     tiers = system.accelerator.memory
     return Memory(
@@ -55,28 +51,12 @@ def memory_record(memory: StageMemory, reserved: float, system: System, row: int
     )
 
 
-def stage_estimates(
-    system: System,
-    table: Table,
-    evaluation: Evaluation,
-    parts: Sequence[ComponentOperations],
-) -> tuple[StageEstimate, ...]:
-    """Memory and time of every pipeline stage of a table of one row.
-
-    Parameters
-    ----------
-    system
-        Cluster.
-    table
-        One legal row.
-    evaluation
-        Of that row.
-    parts
-        `operation_costs` of that row.
-    """
-    blocks = evaluation.costs
+def stage_estimates(evaluation: Evaluation) -> tuple[StageEstimate, ...]:
+    """Memory and time of every pipeline stage of a table of one row."""
+    step, table, blocks = evaluation.step, evaluation.step.table, evaluation.step.costs
+    parts = evaluation.parts
     stage = np.arange(int(table.pp[0]))
-    run = by_stage(evaluation.groups)
+    run = by_stage(step.groups)
     memory = stage_memory(table, blocks, run, stage)
     stack = table.stacks[int(table.stack[0])]
     reserved = reserved_bytes(
@@ -84,8 +64,8 @@ def stage_estimates(
         slack=np.array([stack.allocator_slack]),
         runtime_memory=np.array([stack.runtime_memory]),
     )
-    forward = component_times(blocks, run.work, lambda part: part.forward_pass_s)
-    backward = component_times(blocks, run.work, lambda part: part.backward_pass_s)
+    forward = summed(blocks, run.work, lambda one: one.times.forward_pass_s)
+    backward = summed(blocks, run.work, lambda one: one.times.backward_pass_s)
     dense, expert = stage_parameters(blocks, run)
     parameters = dense + expert
     flying = in_flight(
@@ -111,7 +91,7 @@ def stage_estimates(
             micro_batch_s=float(forward[i] + backward[i]),
             forward_s=float(forward[i]),
             backward_s=float(backward[i]),
-            **memory_record(memory, float(reserved[i]), system, i).to_dict(),
+            **memory_record(memory, float(reserved[i]), step.system, i).to_dict(),
             **{name: found[i] for name, found in zip(_PEAKS, peaks, strict=False)},
             **_dense_and_experts(memory, experts, (dense, expert), i),
         )

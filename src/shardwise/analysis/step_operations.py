@@ -8,44 +8,41 @@ import numpy as np
 from shardwise.analysis.results import OperationEstimate
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS
-from shardwise.config.model import Model
-from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import NO_DATA, collective_time, transfer_time
 from shardwise.cost.layer_cost import LayerBytes
-from shardwise.engine.data_parallel import replica_communication
-from shardwise.engine.evaluate import Evaluation
-from shardwise.engine.replica_collectives import (
+from shardwise.engine.data_parallel import (
     Pieces,
     replica_collectives,
+    replica_communication,
     replica_groups,
     shard_extents,
     unhidden_collectives,
 )
-from shardwise.engine.update import Update
+from shardwise.engine.evaluate import Evaluation
+from shardwise.engine.step import Step
+from shardwise.engine.step_time import Update
 from shardwise.ops.operation import CollectiveKind
 
 _EXPERTS, _GROUPS = ".experts", ".groups"
 
 
-def step_operations(
-    model: Model, system: System, table: Table, evaluation: Evaluation
-) -> Iterator[OperationEstimate]:
+def step_operations(evaluation: Evaluation) -> Iterator[OperationEstimate]:
     """Yield what a table of one row does once per step, or in all micro-batches of a step.
 
     Data-parallel collectives add up to `comm_s.dp`, the parts of the optimizer to
     `time_s.optimizer`.
     """
+    step, table = evaluation.step, evaluation.step.table
     directions = 2 if table.training[0] else 1
-    sent = directions * table.micro_batches * table.vpp * evaluation.boundary.sent_bytes
-    extents = evaluation.extents.pp
-    empty_s = transfer_time(table.on(system), np.array([NO_DATA]), extents)
+    sent = directions * table.micro_batches * table.vpp * step.boundary.sent_bytes
+    empty_s = transfer_time(step.system, np.array([NO_DATA]), step.extents.pp)
     figures = {"volume_bytes": float(sent[0]), "latency_s": float(empty_s[0])}
-    members = members_of(extents)
+    members = members_of(step.extents.pp)
     yield from _total(evaluation, "stage_transfers", "p2p", "pp", **figures, **members)
-    yield from _replica_collectives(model, system, table, evaluation)
+    yield from _replica_collectives(step)
     yield from _total(evaluation, "offload", "link", "offload")  # the rows of layers have its bytes
-    yield from _optimizer(table, evaluation)
+    yield from _optimizer(step)
 
 
 def members_of(extents: Ints) -> dict[str, object]:
@@ -104,18 +101,11 @@ class _Collective:
         return float(collective_time(system, self.kind, buffer, self.members)[0])
 
 
-def _replica_collectives(
-    model: Model, system: System, table: Table, evaluation: Evaluation
-) -> Iterator[OperationEstimate]:
+def _replica_collectives(step: Step) -> Iterator[OperationEstimate]:
     """Each data-parallel collective; exposed time is divided in proportion to the total."""
-    boundary, system = evaluation.boundary, table.on(system)
-    named = _named_collectives(model, table, evaluation)
-    times = replica_communication(
-        *(model, system, table, evaluation.extents, evaluation.largest, evaluation.critical),
-        boundary.hidden * boundary.message_s,
-    )
-    for name, (alone, exposed) in times.items():
-        timed = [(one, one.time_s(system)) for one in named[name]]
+    named = _named_collectives(step)
+    for name, (alone, exposed) in replica_communication(step).items():
+        timed = [(one, one.time_s(step.system)) for one in named[name]]
         whole = sum(time for _, time in timed)
         for one, time in timed:
             if time > 0 and alone[0] > 0:
@@ -124,22 +114,19 @@ def _replica_collectives(
                     one.kind.value,
                     axis="dp",
                     volume_bytes=one.volume_bytes,
-                    latency_s=one.latency_s(system),
+                    latency_s=one.latency_s(step.system),
                     time_s=float(alone[0]) * time / whole,
                     exposed_s=float(exposed[0]) * time / whole,
                     **members_of(one.members),
                 )
 
 
-def _named_collectives(
-    model: Model, table: Table, evaluation: Evaluation
-) -> dict[str, list[_Collective]]:
+def _named_collectives(step: Step) -> dict[str, list[_Collective]]:
     """Data-parallel collectives by name in `ReplicaCommunication`."""
-    extents, largest, costs = evaluation.extents, evaluation.largest, evaluation.critical.costs
-    once = replica_collectives(table, extents, largest, costs)
+    table, once = step.table, replica_collectives(step)
     found = {
         name: _with_names(name, pieces, ("", _EXPERTS))
-        for name, pieces in unhidden_collectives(model, table, extents, largest, costs).items()
+        for name, pieces in unhidden_collectives(step).items()
     }
     suffixes = ("", _GROUPS, _EXPERTS, _EXPERTS + _GROUPS)
     gradients = _with_names("gradients", once["gradients"], suffixes)
@@ -147,13 +134,13 @@ def _named_collectives(
         weights = _with_names("weights", once["weights"], ("", _EXPERTS))
         return found | {"gradients": gradients, "weights_forward": weights}
     reductions = 1.0 if table.syncs_once[0] else float(table.micro_batches[0])
-    scattered = _by_layer(table, evaluation, "gradients", CollectiveKind.REDUCE_SCATTER, reductions)
+    scattered = _by_layer(step, "gradients", CollectiveKind.REDUCE_SCATTER, reductions)
     between = [one for one in gradients if one.operation.endswith(_GROUPS)]
     split = table.zero[0] >= ZERO_WEIGHTS
     gathers = float(table.micro_batches[0]) if split and not table.stays_gathered[0] else 1.0
 
     def weights_of(name: str) -> list[_Collective]:
-        return _by_layer(table, evaluation, name, CollectiveKind.ALL_GATHER, gathers)
+        return _by_layer(step, name, CollectiveKind.ALL_GATHER, gathers)
 
     names = ("weights_forward", "weights_backward") if split else ("weights", "weights_backward")
     return found | {
@@ -170,11 +157,9 @@ def _with_names(name: str, pieces: Pieces, suffixes: tuple[str, ...]) -> list[_C
     ]
 
 
-def _by_layer(
-    table: Table, evaluation: Evaluation, name: str, kind: CollectiveKind, times: float
-) -> list[_Collective]:
+def _by_layer(step: Step, name: str, kind: CollectiveKind, times: float) -> list[_Collective]:
     """Collectives of sharded gradients or weights, layer by layer."""
-    costs, largest = evaluation.critical.costs, evaluation.largest
+    costs = step.costs
     trained_only = name == "weights"  # ZeRO-2 gathers what the update changed
 
     def size(part: LayerBytes, *, experts: bool) -> Floats:
@@ -189,7 +174,7 @@ def _by_layer(
 
     parts = [
         (times * float(np.broadcast_to(count, (1,))[0]), part.bytes)
-        for count, part in zip(largest.resident, costs.components, strict=True)
+        for count, part in zip(step.largest.resident, costs.components, strict=True)
         if part is not None
     ]
     return [
@@ -197,20 +182,17 @@ def _by_layer(
             operation=name + suffix,
             kind=kind,
             buffers=[(count, size(part, experts=bool(suffix))) for count, part in parts],
-            members=shard_extents(table, replicas),
+            members=shard_extents(step.table, replicas),
         )
-        for suffix, (_, replicas) in zip(
-            ("", _EXPERTS), replica_groups(largest, evaluation.extents), strict=True
-        )
+        for suffix, (_, replicas) in zip(("", _EXPERTS), replica_groups(step), strict=True)
     ]
 
 
-def _optimizer(table: Table, evaluation: Evaluation) -> Iterator[OperationEstimate]:
+def _optimizer(step: Step) -> Iterator[OperationEstimate]:
     """Each part of the optimizer step that takes time."""
-    if not table.training[0]:
+    if not step.table.training[0]:
         return
-    costs = evaluation.costs
-    update = Update.of(table, costs, evaluation.largest)
+    costs, update = step.costs, Update.of(step)
     memory_rate, products_s = float(costs.memory_rate[0]), float(update.products_s[0])
     if products_s:
         times = dict.fromkeys(("compute_s", "time_s", "exposed_s"), products_s)

@@ -100,12 +100,6 @@ def run_features(
 
     Parameters
     ----------
-    model, system
-        Of the estimate.
-    strategy
-        With defaults filled in.
-    assumed
-        Whether something that matters is unknown.
     counted
         Parameters of the model, if already counted.
     """

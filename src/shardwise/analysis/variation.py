@@ -141,8 +141,6 @@ def variation_of(
     ----------
     errors
         log predicted - log measured; shape (n,).
-    sources
-        Source of each run.
     studies
         Number of the study of each run, from 0: runs whose evidence is the same.
     evidence

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise._version import __version__
 from shardwise.cli import streams
 from shardwise.cli.command_line import note_command
@@ -30,24 +29,20 @@ from shardwise.errors import Fault, InputError, ShardwiseError, one_line
 
 __all__ = ["main"]
 
+# Functions of verbs that are not `command` of the module of their name here.
+_HOMES = {"systems": "cli.listing:systems", "stacks": "cli.listing:stacks"}
 VERB_GROUPS = {
     "Predict": {
         "estimate": "Step time, memory and cost of one strategy.",
         "compare": "Scenarios side by side: what differs, and why.",
         "trace": "Timeline of one step for Perfetto, from an event simulation.",
         "peers": "Ranks of every communication group of one strategy.",
-        "explore": "A page with sliders in the browser, and the REST API.",
     },
     "Search": {
         "search": "The best strategies of a model on N GPUs.",
         "sweep": "What more bandwidth, more memory or larger domains would gain.",
-        "fsdp": "Optimal FSDP2 units of a model within a memory budget.",
     },
-    "Launch": {
-        "export": "A plan as a launcher's configuration; GEMMs or graph as files.",
-        "import": "Model, strategy and stack of a trainer's launch file.",
-        "diagnose": "What a measured run is slow at, and what to change.",
-    },
+    "Launch": {},
     "Check": {
         "recipes": "Published recipes next to what was measured with them.",
         "validate": "Errors against published measurements, and those of other models.",
@@ -58,18 +53,16 @@ VERB_GROUPS = {
         "systems": "Systems of the catalog, or one system with sources.",
         "stacks": "Software stacks of the catalog, or one stack.",
         "show": "The tables of a saved result, or of a plan in it.",
-        "convert": "Convert files of other tools; write results as tables.",
         "schema": "JSON Schema of a config file, such as model or strategy.",
     },
 }
-"""Verbs and their summaries, by what they are for."""
+"""Verbs and their summaries, by what they are for; packages around the core add to them."""
+for _name, _verb in registry.added("verbs"):
+    _group = list(VERB_GROUPS[_verb.group].items())
+    _place = [name for name, _ in _group].index(_verb.before) if _verb.before else len(_group)
+    VERB_GROUPS[_verb.group] = dict([*_group[:_place], (_name, _verb.summary), *_group[_place:]])
+    _HOMES[_name] = _verb.home
 VERBS = {verb: text for group in VERB_GROUPS.values() for verb, text in group.items()}
-# Verbs whose function is not `command` of the module of their name.
-_FUNCTIONS = {
-    "systems": ("listing", "systems"),
-    "stacks": ("listing", "stacks"),
-    "import": ("import_launch", "command"),
-}
 _READ_LOGS = {"diagnose"}
 """Verbs whose own `--log` is a file that they read."""
 _INTERRUPTED = 130
@@ -265,8 +258,9 @@ def _app(
 
 
 def _add_verb(app: typer.Typer, name: str, group: str) -> None:
-    module, attribute = _FUNCTIONS.get(name, (name, "command"))
-    function = getattr(_imported(f"shardwise.cli.{module}"), attribute)
+    home = _HOMES.get(name, f"cli.{name}:command")
+    _import(f"shardwise.{home.partition(':')[0]}")
+    function = registry.load(home)
     add = app.command(
         name=name,
         cls=VerbCommand,
@@ -279,20 +273,20 @@ def _add_verb(app: typer.Typer, name: str, group: str) -> None:
     add(function)
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> None:
     """Import a module, and fast.
 
     What modules hold is never garbage, so none is looked for. The BLAS of numpy starts no threads,
     which would spin for longer than small products take.
     """
     if name in sys.modules:
-        return sys.modules[name]
+        return
     collects, own = gc.isenabled(), _BLAS_THREADS not in os.environ
     gc.disable()
     if own:
         os.environ[_BLAS_THREADS] = "1"
     try:
-        return import_module(name)
+        import_module(name)
     finally:
         if own:
             del os.environ[_BLAS_THREADS]

@@ -1,11 +1,7 @@
 """`shardwise calibrate`."""
 
-from typing import Annotated
-
-import typer
-
 from shardwise.cli.help import OUTPUT, with_help
-from shardwise.cli.options import JsonFlag, SystemArgument, missing_flag, refuse_options
+from shardwise.cli.options import JSON_FLAG, SYSTEM_ARGUMENT, missing_flag, opt, refuse_options
 from shardwise.cli.output import Stopwatch, emit_json, log
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
@@ -20,45 +16,24 @@ from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_t
     ],
 )
 def command(
-    system: SystemArgument,
-    from_table: Annotated[
-        str | None,
-        typer.Option(
-            "--from-table",
-            metavar="FILE",
-            help="Measured kernels (.parquet, .csv, .csv.gz, named gemm, attention, moe or "
-            "collective), or a folder of such tables.",
-        ),
-    ] = None,
-    from_runs: Annotated[
-        str | None,
-        typer.Option(
-            "--from-runs",
-            metavar="FILE",
-            help="At least three measured runs on the system: model, strategy fields and "
-            "step_time_s or tokens_per_s_per_gpu of each (.yaml, .toml, .csv), or rows of measured "
-            "runs (.json, .jsonl); also .gz.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="NAME", help="Rows of this GPU, for tables with several."),
-    ] = None,
-    folds: Annotated[
-        str | None,
-        typer.Option(
-            "--folds",
-            metavar="N",
-            help="Cross-validate: fit N times, each without 1/N of the configurations.",
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", metavar="FILE", help="Write the calibrated system.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    json: JsonFlag = False,
+    system: str = SYSTEM_ARGUMENT,
+    from_table: str | None = opt(
+        "--from-table FILE",
+        "Measured kernels (.parquet, .csv, .csv.gz, named gemm, attention, moe or "
+        "collective), or a folder of such tables.",
+    ),
+    from_runs: str | None = opt(
+        "--from-runs FILE",
+        "At least three measured runs on the system: model, strategy fields and "
+        "step_time_s or tokens_per_s_per_gpu of each (.yaml, .toml, .csv), or rows of measured "
+        "runs (.json, .jsonl); also .gz.",
+    ),
+    gpu: str | None = opt("--gpu NAME", "Rows of this GPU, for tables with several."),
+    folds: str | None = opt(
+        "--folds N", "Cross-validate: fit N times, each without 1/N of the configurations."
+    ),
+    out: str | None = opt("--out FILE", "Write the calibrated system.", OUTPUT),
+    json: bool = JSON_FLAG,
 ) -> int:
     """Fit parameters of a system to measurements, each with its source and error.
 

@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from shardwise.cli.options import flag_fault, missing_flag, positive_number, refuse_options, used
+from shardwise.cli.options import (
+    flag_fault,
+    missing_flag,
+    opt,
+    positive_number,
+    refuse_options,
+    used,
+)
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
 from shardwise.config.arguments import whole_number
-from shardwise.planning.cluster_choice import choose_cluster
-from shardwise.planning.cluster_options import ClusterChoice
+from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 
@@ -21,33 +25,21 @@ _KEPT = ("max_memory", "reserve", "jobs", "backend", "plot")
 """Options of a search that the choice of a cluster has, too."""
 
 
-def _option(flag: str, metavar: str, help_text: str) -> object:
-    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=_PANEL)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """What is chosen among several systems and sizes."""
 
-    systems: Annotated[
-        str | None,
-        _option(
-            "--systems",
-            "SYSTEM,...",
-            "In place of SYSTEM: find the cheapest system and number of GPUs that meet --deadline, "
-            "and the fastest within --budget. Needs --tokens.",
-        ),
-    ] = None
-    deadline: Annotated[
-        str | None, _option("--deadline", "TIME", "Longest training run: 30d, 12h, 6w.")
-    ] = None
-    budget: Annotated[
-        str | None, _option("--budget", "USD", "Highest price of the run: 5M, 250k.")
-    ] = None
-    price: Annotated[
-        list[str] | None,
-        _option("--price", "SYSTEM=USD", "Price of a GPU-hour of a system, in place of its own."),
-    ] = None
+    systems: str | None = opt(
+        "--systems SYSTEM,...",
+        "In place of SYSTEM: find the cheapest system and number of GPUs that meet --deadline, "
+        "and the fastest within --budget. Needs --tokens.",
+        _PANEL,
+    )
+    deadline: str | None = opt("--deadline TIME", "Longest training run: 30d, 12h, 6w.", _PANEL)
+    budget: str | None = opt("--budget USD", "Highest price of the run: 5M, 250k.", _PANEL)
+    price: list[str] | None = opt(
+        "--price SYSTEM=USD", "Price of a GPU-hour of a system, in place of its own.", _PANEL
+    )
 
     def check_alone(self) -> None:
         """Refuse options that need --systems."""

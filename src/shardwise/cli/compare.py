@@ -1,16 +1,20 @@
 """`shardwise compare`."""
 
-from typing import Annotated
-
-import typer
-
 from shardwise.cli.command_line import command_line
 from shardwise.cli.help import with_help
 from shardwise.cli.launch import find_launch, launch_record
-from shardwise.cli.options import JsonFlag, OutputOption, PlotOption, ReportOption, refuse_options
+from shardwise.cli.options import (
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    PLOT_OPTION,
+    REPORT_OPTION,
+    arg,
+    opt,
+    refuse_options,
+)
 from shardwise.cli.output import check_different_files, log, show
 from shardwise.config import files
-from shardwise.planning.compare.run import compare
+from shardwise.planning.compare import compare
 
 
 @with_help(
@@ -19,23 +23,17 @@ from shardwise.planning.compare.run import compare
     ],
 )
 def command(
-    scenarios: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Two or more: saved estimates or search results (--json, --output), scenarios "
-            "(YAML, JSON, TOML with model, system, strategy), AMPeD configurations or launch files "
-            "of trainers; also .gz.",
-        ),
-    ],
-    system: Annotated[
-        str | None,
-        typer.Option("--system", metavar="SYSTEM", help="System of launch files."),
-    ] = None,
-    plot: PlotOption = None,
-    report: ReportOption = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    scenarios: list[str] = arg(
+        "FILE...",
+        "Two or more: saved estimates or search results (--json, --output), scenarios "
+        "(YAML, JSON, TOML with model, system, strategy), AMPeD configurations or launch files "
+        "of trainers; also .gz.",
+    ),
+    system: str | None = opt("--system SYSTEM", "System of launch files."),
+    plot: str | None = PLOT_OPTION,
+    report: str | None = REPORT_OPTION,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """Compare scenarios: what differs, how the results differ, and which inputs explain it.
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise.cli import VERBS, _app, command_of
 
 TABLE = Path(__file__).with_name("completion.json")
@@ -196,7 +196,7 @@ def table() -> dict[str, Any]:
 def _figures() -> list[str]:
     """Figures of systems that `sweep --vary` takes: those of the hardware."""
     from shardwise.config.system import System  # noqa: PLC0415 - slow to import
-    from shardwise.planning.sweep.figures import influencing_figures  # noqa: PLC0415 - slow
+    from shardwise.planning.sweep.axes import influencing_figures  # noqa: PLC0415 - slow
 
     systems = map(System.load, catalog.names("systems"))
     names = {f.name for one in systems for f in influencing_figures(one) if f.is_hardware}
@@ -205,14 +205,12 @@ def _figures() -> list[str]:
 
 def _words() -> dict[str, str]:
     """Kinds of values that the help calls by a name."""
-    from shardwise.cli.export import THINGS  # noqa: PLC0415 - slow to import
-    from shardwise.cli.export_launch import launcher_names  # noqa: PLC0415 - slow to import
     from shardwise.cli.schema import SCHEMAS  # noqa: PLC0415 - slow to import
     from shardwise.validate import COLLECTIONS, SUITES  # noqa: PLC0415 - slow to import
 
     return {
-        "LAUNCHER": "|".join(launcher_names()),
-        "WHAT": "|".join((*THINGS, *launcher_names())),
+        "LAUNCHER": "|".join(registry.function("launcher_names")()),
+        "WHAT": "|".join(registry.function("exported_things")()),
         "SUITE": "|".join((*SUITES, *COLLECTIONS)),
         "SCHEMA": "|".join(SCHEMAS),
         "SOURCE": "MODEL",

@@ -5,29 +5,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from shardwise import registry
 from shardwise.analysis.results import Estimate
-from shardwise.cli.amped import read_inputs, show_imported
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs, show_imported
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelOrNone,
-    OutputOption,
-    PlotOption,
-    StrategyOption,
-    SystemOrNone,
-    TablesOption,
+    JSON_FLAG,
+    MODEL_OR_NONE,
+    OUTPUT_OPTION,
+    PLOT_OPTION,
+    STRATEGY_OPTION,
+    SYSTEM_OR_NONE,
+    TABLES_OPTION,
     limit_on_option,
+    opt,
     refuse_options,
     with_options,
 )
 from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log, note
-from shardwise.cli.recipes import Chosen, RecipeOption
+from shardwise.cli.recipes import RECIPE_OPTION, Chosen
 from shardwise.config import files
 from shardwise.config.enums import ZERO_WEIGHTS
 from shardwise.config.expressions.records import Resolved
@@ -50,39 +50,27 @@ _STDOUT = "-"
 class Destination:
     """Where `estimate` writes, and the files that it checks before any work."""
 
-    plot: PlotOption = None
-    graph: Annotated[
-        str | None,
-        typer.Option(
-            "--graph",
-            metavar="FILE",
-            help="Write the compute graph of a layer of each kind and of the model to FILE "
-            "(.json, .dot, .mmd; .svg, .png, .pdf with graphviz).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    report: Annotated[
-        str | None,
-        typer.Option(
-            "--report",
-            metavar="FILE",
-            help="Write a page with charts, tables, assumptions and sources to FILE (.html), or "
-            "every term of the estimate (.txt), one per line; - prints these instead of tables.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write report, configuration, matrix products, graph, DeepFlow shapes, estimate "
-            "and charts to folder DIR; file names start with the time.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    json: JsonFlag = False
-    output: OutputOption = None
+    plot: str | None = PLOT_OPTION
+    graph: str | None = opt(
+        "--graph FILE",
+        "Write the compute graph of a layer of each kind and of the model to FILE "
+        "(.json, .dot, .mmd; .svg, .png, .pdf with graphviz).",
+        OUTPUT,
+    )
+    report: str | None = opt(
+        "--report FILE",
+        "Write a page with charts, tables, assumptions and sources to FILE (.html), or "
+        "every term of the estimate (.txt), one per line; - prints these instead of tables.",
+        OUTPUT,
+    )
+    out: str | None = opt(
+        "--out DIR",
+        "Write report, configuration, matrix products, graph, DeepFlow shapes, estimate "
+        "and charts to folder DIR; file names start with the time.",
+        OUTPUT,
+    )
+    json: bool = JSON_FLAG
+    output: str | None = OUTPUT_OPTION
 
     @property
     def needs_estimate(self) -> bool:
@@ -243,55 +231,27 @@ def _write_folder(folder: str, answer: Answer) -> None:
 @with_options
 def command(
     *,
-    model: ModelOrNone = None,
-    system: SystemOrNone = None,
-    recipe: RecipeOption = None,
-    strategy: StrategyOption = None,
-    tables: TablesOption = None,
-    ops: Annotated[
-        bool,
-        typer.Option(
-            "--ops",
-            help="List every kernel and collective, forward and backward.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    gemms: Annotated[
-        bool,
-        typer.Option(
-            "--gemms",
-            help="List every matrix product of a step, and its FLOPs.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    flops_convention: Annotated[
-        str | None,
-        typer.Option(
-            "--flops-convention",
-            metavar="causal|full-attention|parameters",
-            help="Model FLOPs that MFU counts. Default: causal.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    limit_on: Annotated[str | None, limit_on_option(Section.MEMORY)] = None,
-    also: Annotated[
-        str | None,
-        typer.Option(
-            "--also",
-            metavar="calculon|nersc|amped",
-            help="Also print the answer of another model.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="calculon|nersc|amped",
-            help="Print only the answer of another model.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
+    model: str | None = MODEL_OR_NONE,
+    system: str | None = SYSTEM_OR_NONE,
+    recipe: str | None = RECIPE_OPTION,
+    strategy: str | None = STRATEGY_OPTION,
+    tables: str | None = TABLES_OPTION,
+    ops: bool = opt("--ops", "List every kernel and collective, forward and backward.", OUTPUT),
+    gemms: bool = opt("--gemms", "List every matrix product of a step, and its FLOPs.", OUTPUT),
+    flops_convention: str | None = opt(
+        "--flops-convention causal|full-attention|parameters",
+        "Model FLOPs that MFU counts. Default: causal.",
+        OUTPUT,
+    ),
+    limit_on: str | None = limit_on_option(Section.MEMORY),
+    also: str | None = opt(
+        "--also calculon|nersc|amped", "Also print the answer of another model.", OTHER_MODELS
+    ),
+    reference: str | None = opt(
+        "--reference calculon|nersc|amped",
+        "Print only the answer of another model.",
+        OTHER_MODELS,
+    ),
     destination: Destination,
     run: Mapping[str, object],
     flags: Mapping[str, object],
@@ -321,8 +281,9 @@ def command(
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
     if also is not None:
-        from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
-        from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
+        from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
+
+        other_models = registry.function("reference_answers")
 
         other = known_reference(also, "also")
     destination.check(gemms=gemms)
@@ -386,8 +347,9 @@ def _refuse_prefetch(result: Estimate, flags: Mapping[str, object]) -> None:
 def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
-    from shardwise.cli import reference as other_models  # noqa: PLC0415 - slow to import
-    from shardwise.interop.translation import known_reference  # noqa: PLC0415 - slow to import
+    from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
+
+    other_models = registry.function("reference_answers")
 
     name = known_reference(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)

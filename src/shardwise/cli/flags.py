@@ -4,12 +4,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
-
-import typer
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from shardwise.cli.help import RELIABILITY, TRAINING_RUN
-from shardwise.cli.options import COMMAND_LINE, expand, refuse_options
+from shardwise.cli.options import COMMAND_LINE, expand, opt, refuse_options
 from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
 from shardwise.config.reliability import Reliability
@@ -23,7 +21,6 @@ from shardwise.units import Dimension
 if TYPE_CHECKING:
     from shardwise.planning.training_time import TrainingRun
 
-_SHORT = {name: short for short, name in SHORT_NAMES.items()}
 
 _METAVARS = {"stack": "STACK", "placement": "AXIS-AXIS-...", "extents": "AXIS=N+AXIS=N/..."}
 
@@ -62,8 +59,8 @@ def with_strategy_flags(
     needs_batch
         Whether the help says that the global batch is required.
     """
-    annotation = partial(_strategy_flag, needs_batch=needs_batch)
-    return _with_flags(function, "flags", Strategy.model_fields, annotation)
+    flag = partial(_strategy_flag, needs_batch=needs_batch)
+    return _with_flags(function, "flags", Strategy.model_fields, flag)
 
 
 def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
@@ -85,47 +82,32 @@ def _with_flags(
     function: Callable[..., object],
     name: str,
     flags: Iterable[str],
-    annotation: Callable[[str], object],
+    parameter: Callable[[str], inspect.Parameter],
 ) -> Callable[..., object]:
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = {
-        flag: inspect.Parameter(flag, keyword, default=None, annotation=annotation(flag))
-        for flag in flags
-    }
     return expand(
         function,
         name,
-        parameters,
+        {flag: parameter(flag) for flag in flags},
         lambda values: {flag: value for flag, value in values.items() if value is not None},
     )
 
 
-def _option(
-    flag: str, kind: object, panel: str, help_text: str, *also: str, metavar: str
-) -> object:
+def _flag(
+    name: str, kind: object, section: str, help_text: str, *also: str, metavar: str
+) -> inspect.Parameter:
     """One flag; a bool has a switch for on and off."""
-    dashed = "--" + flag.replace("_", "-")
-    if kind is bool:
-        switch = f"{dashed}/--no-{dashed.removeprefix('--')}"
-        return Annotated[
-            bool | None,
-            typer.Option(
-                switch,
-                help=help_text,
-                rich_help_panel=panel,
-            ),
-        ]
-    names = [*also, dashed]
-    option = typer.Option(
-        *names,
-        metavar=metavar,
-        help=help_text,
-        rich_help_panel=panel,
+    dashed = name.replace("_", "-")
+    is_switch = kind is bool
+    names = f"--{dashed}/--no-{dashed}" if is_switch else " ".join((*also, f"--{dashed}", metavar))
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=opt(names, help_text, section),
+        annotation=bool | None if is_switch else str | None,
     )
-    return Annotated[str | None, option]
 
 
-def _strategy_flag(name: str, *, needs_batch: bool) -> object:
+def _strategy_flag(name: str, *, needs_batch: bool) -> inspect.Parameter:
     default = Strategy.model_fields[name].default
     description = _description(name).replace("; None:", "; if not set:")
     description += " NxN: inside x across network domains." if name in LEVELLED_AXES else ""
@@ -133,15 +115,15 @@ def _strategy_flag(name: str, *, needs_batch: bool) -> object:
     if name == "global_batch_size" and needs_batch:
         description += " Required unless a file or recipe sets it."
     metavar = "N|NxN" if name in LEVELLED_AXES else _metavar_of(name)
-    return _field_option(name, description, metavar)
+    return _field_flag(name, description, metavar)
 
 
-def _space_flag(name: str) -> object:
+def _space_flag(name: str) -> inspect.Parameter:
     """A flag of the values that a search tries: one, or a list; without it, those of the space."""
     metavar = _metavar_of(name).removesuffix(",...")
     together = FIELDS[name].kind is Kind.SET or name == "stage_layers"
     metavar = f"{metavar}+{metavar}" if together else metavar
-    return _field_option(name, searched_help(name), f"{metavar},...")
+    return _field_flag(name, searched_help(name), f"{metavar},...")
 
 
 def searched_help(name: str) -> str:
@@ -156,10 +138,11 @@ def _description(name: str) -> str:
     return description + (f" Of: {', '.join(parts)}." if parts else "")
 
 
-def _field_option(name: str, description: str, metavar: str) -> object:
+def _field_flag(name: str, description: str, metavar: str) -> inspect.Parameter:
     kind = bool if bool in unfold(Strategy.model_fields[name].annotation) else str
-    short = [f"--{_SHORT[name]}"] if name in _SHORT else []
-    return _option(name, kind, FIELDS[name].role.section, description, *short, metavar=metavar)
+    field = FIELDS[name]
+    short = [f"--{field.short}"] if field.short != name else []
+    return _flag(name, kind, FIELDS[name].role.section, description, *short, metavar=metavar)
 
 
 def _metavar_of(name: str) -> str:
@@ -191,11 +174,11 @@ def _as_entered(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _run_flag(name: str) -> object:
+def _run_flag(name: str) -> inspect.Parameter:
     panel = TRAINING_RUN if name in ("tokens", *_SITE) else RELIABILITY
     if name in _RUN_HELP:
         metavar = "N" if name == "tokens" else "FILE"
-        return _option(name, str, panel, _RUN_HELP[name], metavar=metavar)
+        return _flag(name, str, panel, _RUN_HELP[name], metavar=metavar)
     config = Site if name in _SITE else Reliability
     name_there = (_SITE | _RELIABILITY)[name]
     field = config.model_fields[name_there]
@@ -204,7 +187,7 @@ def _run_flag(name: str) -> object:
     for other in ("node_mtbf", "storage_bandwidth"):
         help_text = help_text.replace(other, "--" + other.replace("_", "-"))
     help_text = help_text.replace("None:", "if not set:").replace(". if", "; if")
-    return _option(
+    return _flag(
         name,
         bool if bool in kinds else str,
         panel,

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -76,16 +76,17 @@ def with_help(
     def decorate(function: Callable[..., object]) -> Callable[..., object]:
         found = dict(inspect.signature(function).parameters)
         for name in common:
-            annotation = _in_section(found[name].annotation, COMMON)
-            found[name] = found.pop(name).replace(annotation=annotation)
+            option = copy(found[name].default)
+            option.rich_help_panel = COMMON
+            found[name] = found.pop(name).replace(default=option)
+        keyword = inspect.Parameter.KEYWORD_ONLY
         found["help_all"] = inspect.Parameter(
-            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HELP_ALL
+            "help_all", keyword, default=_HELP_ALL, annotation=bool
         )
 
         def command(*, help_all: bool, **values: object) -> object:  # noqa: ARG001 - eager
             return function(**values)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [parameter.replace(kind=keyword) for parameter in found.values()]
         )
@@ -96,14 +97,6 @@ def with_help(
     return decorate
 
 
-def _in_section(annotation: Any, section: str) -> object:
-    """The annotation of an option, listed in another section."""
-    kind, option = get_args(annotation)
-    option = copy(option)
-    option.rich_help_panel = section
-    return Annotated[kind, option]
-
-
 def _show_everything(context: typer.Context, requested: bool) -> None:
     if requested and not context.resilient_parsing:
         context.meta[_EVERYTHING] = True
@@ -111,15 +104,9 @@ def _show_everything(context: typer.Context, requested: bool) -> None:
         raise typer.Exit(0)
 
 
-_HELP_ALL = Annotated[
-    bool,
-    typer.Option(
-        "--help-all",
-        is_eager=True,
-        callback=_show_everything,
-        rich_help_panel=_HELP,
-    ),
-]
+_HELP_ALL = typer.Option(
+    False, "--help-all", is_eager=True, callback=_show_everything, rich_help_panel=_HELP
+)
 
 
 class VerbCommand(TyperCommand):

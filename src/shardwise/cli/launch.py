@@ -8,27 +8,18 @@ from shardwise.cli.output import note
 from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS, REPLICA_DEGREES
 from shardwise.config.strategy_input import work_fields
 from shardwise.errors import Fault, InputError, one_line
 from shardwise.units import read_whole
 
 if TYPE_CHECKING:
-    from shardwise.interop.launch import Launch
+    from shardwise.config.launch import Launch
     from shardwise.planning.search.results import SearchResult
     from shardwise.planning.sweep.results import SweepResult
 
 _MOST_NOTES = 20
 _NOTE_WIDTH = 300
-# Fields that follow from others: a flag of one of these leaves them out.
-_FOLLOW = {
-    "dp": ("gpus",),
-    "pp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
-    "vpp": ("stage_layers", "first_stage_layers", "last_stage_layers"),
-    "recompute": ("recompute_parts", "recompute_layers"),
-    "sequence_parallel": ("tp_exchange",),
-    "tp_exchange": ("sequence_parallel",),
-}
-_DEGREES = ("gpus", "tp", "tp2", "cp", "pp")
 
 
 def find_launch(
@@ -53,7 +44,7 @@ def find_launch(
     name = "" if path is None else path.strip()
     if not files.is_file_name(name) or catalog.find("models", name) is not None:
         return None
-    from shardwise.interop.registry import find_launch as found_in  # noqa: PLC0415 - slow to import
+    from shardwise.foreign import find_launch as found_in  # noqa: PLC0415 - slow to import
 
     found = found_in(name, model=model, gpus=read_whole(str(gpus)))
     if found is not None:
@@ -124,11 +115,12 @@ def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) ->
     """
     left_out = {
         other: flag
-        for flag, others in _FOLLOW.items()
-        for other in others
-        if flag in flags and other in own and other not in flags
+        for flag in FIELDS
+        if flag in flags
+        for other, field in FIELDS.items()
+        if flag in field.role.follows and other in own and other not in flags
     }
-    degree = next((name for name in _DEGREES if name in flags), None)
+    degree = next((name for name in ("gpus", *REPLICA_DEGREES) if name in flags), None)
     if (
         degree is not None
         and "dp" in own

@@ -1,13 +1,11 @@
 """`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
-
-import typer
+from typing import TypeVar
 
 from shardwise import catalog
 from shardwise.cli.help import with_help
-from shardwise.cli.options import JsonFlag, OutputOption, name_argument, refuse_options
+from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, name_argument, opt, refuse_options
 from shardwise.cli.output import emit_json
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
@@ -24,14 +22,11 @@ from shardwise.report.tables.catalog import (
 
 Config = TypeVar("Config", bound=ConfigBase)
 
-ExplainFlag = Annotated[
-    bool,
-    typer.Option(
-        "--explain",
-        help="Show every value with its unit, source and origin: set, looked up, calculated "
-        "(with the formula) or default.",
-    ),
-]
+EXPLAIN_FLAG = opt(
+    "--explain",
+    "Show every value with its unit, source and origin: set, looked up, calculated "
+    "(with the formula) or default.",
+)
 
 
 @with_help(
@@ -41,10 +36,10 @@ ExplainFlag = Annotated[
     ],
 )
 def systems(
-    name: Annotated[str | None, name_argument("[SYSTEM]")] = None,
-    explain: ExplainFlag = False,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    name: str | None = name_argument("[SYSTEM]"),
+    explain: bool = EXPLAIN_FLAG,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """List the systems of the catalog, or show one: every value with its source.
 
@@ -68,10 +63,10 @@ def systems(
     ],
 )
 def stacks(
-    name: Annotated[str | None, name_argument("[STACK]")] = None,
-    explain: ExplainFlag = False,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    name: str | None = name_argument("[STACK]"),
+    explain: bool = EXPLAIN_FLAG,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """List the software stacks of the catalog, or show one: every value with its source.
 
@@ -151,7 +146,7 @@ def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
 
 def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:
     """Print the origin of each value of one entry, or write it to a file."""
-    from shardwise.report.tables.figures import explained_figures, print_explained  # noqa: PLC0415
+    from shardwise.report.tables.catalog import explained_figures, print_explained  # noqa: PLC0415
 
     if name is None:
         refuse_options("explains one entry: add its name or file", explain=True)

@@ -2,17 +2,16 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from shardwise import catalog
 from shardwise.cli.help import with_help
-from shardwise.cli.listing import ExplainFlag, list_or_show
+from shardwise.cli.listing import EXPLAIN_FLAG, list_or_show
 from shardwise.cli.options import (
-    JsonFlag,
-    OutputOption,
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    arg,
     missing_flag,
+    opt,
     refuse_options,
     used,
     with_options,
@@ -30,45 +29,26 @@ _NOT_A_FOLDER = "explains one model: add its name or file"
 _NO_NAME = "has no effect with --largest-for"
 
 
-def _option(flag: str, metavar: str, help_text: str) -> object:
-    """A flag of the search for the largest model."""
-    return typer.Option(flag, metavar=metavar, help=help_text, rich_help_panel=_PANEL)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestOptions:
     """Options of `models --largest-for`."""
 
-    gpus: Annotated[str | None, _option("--gpus", "N", "Number of GPUs.")] = None
-    gbs: Annotated[
-        str | None, _option("--gbs", "N", "Global batch [sequences]. Default: one per GPU.")
-    ] = None
-    seq_len: Annotated[
-        str | None, _option("--seq-len", "N", "Tokens per sequence. Default: 2048.")
-    ] = None
-    dtype: Annotated[
-        str | None, _option("--dtype", "NAME", "Default: bf16, or what the system has.")
-    ] = None
-    space: Annotated[
-        str | None,
-        _option("--space", "FILE", "Search space file: strategies to try, as in search."),
-    ] = None
-    max_memory: Annotated[
-        str | None, _option("--max-memory", "SIZE", "Upper limit of usable memory.")
-    ] = None
-    reserve: Annotated[str | None, _option("--reserve", "SIZE", "Memory to leave free.")] = None
-    shapes: Annotated[
-        str | None,
-        _option(
-            "--shapes",
-            "gpt|calculon",
-            "Proportions of GPT-3 (default), or the shapes of Calculon's study of huge models; "
-            "without --largest-for, list the latter.",
-        ),
-    ] = None
-    count: Annotated[
-        str | None, _option("--count", "K", "Shapes to list around the limit. Default: 12.")
-    ] = None
+    gpus: str | None = opt("--gpus N", "Number of GPUs.", _PANEL)
+    gbs: str | None = opt("--gbs N", "Global batch [sequences]. Default: one per GPU.", _PANEL)
+    seq_len: str | None = opt("--seq-len N", "Tokens per sequence. Default: 2048.", _PANEL)
+    dtype: str | None = opt("--dtype NAME", "Default: bf16, or what the system has.", _PANEL)
+    space: str | None = opt(
+        "--space FILE", "Search space file: strategies to try, as in search.", _PANEL
+    )
+    max_memory: str | None = opt("--max-memory SIZE", "Upper limit of usable memory.", _PANEL)
+    reserve: str | None = opt("--reserve SIZE", "Memory to leave free.", _PANEL)
+    shapes: str | None = opt(
+        "--shapes gpt|calculon",
+        "Proportions of GPT-3 (default), or the shapes of Calculon's study of huge models; "
+        "without --largest-for, list the latter.",
+        _PANEL,
+    )
+    count: str | None = opt("--count K", "Shapes to list around the limit. Default: 12.", _PANEL)
 
 
 @with_help(
@@ -78,20 +58,16 @@ class LargestOptions:
 @with_options
 def command(
     *,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Catalog name, file or folder; all if omitted."),
-    ] = None,
-    largest_for: Annotated[
-        str | None,
-        _option(
-            "--largest-for", "SYSTEM", "Find the largest dense GPT that fits on --gpus of SYSTEM."
-        ),
-    ] = None,
+    name: str | None = arg(
+        "[MODEL]", "Catalog name, file or folder; all if omitted.", default=None
+    ),
+    largest_for: str | None = opt(
+        "--largest-for SYSTEM", "Find the largest dense GPT that fits on --gpus of SYSTEM.", _PANEL
+    ),
     largest: LargestOptions,
-    explain: ExplainFlag = False,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    explain: bool = EXPLAIN_FLAG,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """List the models of the catalog, or show one: its shape and its parameters by component.
 
@@ -154,7 +130,7 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
 
 def _list_shapes(*, json: bool, output: str | None) -> int:
     """List the shapes of Calculon's study, without a system."""
-    from shardwise.planning.search.model_shapes import calculon_rows  # noqa: PLC0415 - slow to import
+    from shardwise.planning.search.largest_model import calculon_rows  # noqa: PLC0415 - slow to import
 
     rows = calculon_rows()
     if output is not None and is_table_file(output):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -24,123 +24,93 @@ _MODELS = (
     "format, or launch file of a trainer, which sets strategy and software, too."
 )
 _SYSTEMS = f"Catalog name or file. {_FILES} or AMPeD format."
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help=_MODELS,
-    ),
-]
-ModelOrNone = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help=f"{_MODELS} Optional with --recipe.",
-    ),
-]
-SystemArgument = Annotated[str, typer.Argument(metavar="SYSTEM", help=_SYSTEMS)]
-SystemOrNone = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SYSTEM",
-        help=f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration.",
-    ),
-]
 
 
-def name_argument(metavar: str) -> object:
+def opt(names: str, help_text: str, section: str | None = None, *, default: Any = None) -> Any:
+    """Declare an option, as the default value of its parameter.
+
+    Parameters
+    ----------
+    names
+        Its names and what its value is, as in ``--output -o FILE``; a switch has only names.
+    help_text
+        What it does.
+    section
+        Heading of the help.
+    default
+        Value where it is not used; of a switch False.
+    """
+    *dashed, last = names.split()
+    metavar = None if last.startswith("-") else last
+    if metavar is None:
+        dashed.append(last)
+        default = default if "/" in last else False
+    return typer.Option(default, *dashed, metavar=metavar, help=help_text, rich_help_panel=section)
+
+
+def arg(metavar: str, help_text: str, *, default: Any = ...) -> Any:
+    """Declare an argument, as the default value of its parameter; required without a default."""
+    return typer.Argument(default, metavar=metavar, help=help_text)
+
+
+MODEL_ARGUMENT = arg("MODEL", _MODELS)
+MODEL_OR_NONE = arg("MODEL", f"{_MODELS} Optional with --recipe.", default=None)
+SYSTEM_ARGUMENT = arg("SYSTEM", _SYSTEMS)
+SYSTEM_OR_NONE = arg(
+    "SYSTEM",
+    f"{_SYSTEMS} Optional with --recipe, or if MODEL is an AMPeD configuration.",
+    default=None,
+)
+
+
+def name_argument(metavar: str) -> Any:
     """Return an argument for the name of an entry of the catalog."""
-    return typer.Argument(metavar=metavar, help="Catalog name or file; all if omitted.")
+    return arg(metavar, "Catalog name or file; all if omitted.", default=None)
 
 
-def limit_on_option(panel: str) -> object:
+def limit_on_option(panel: str) -> Any:
     """Option of what must fit into the memory of an accelerator, in a panel of the help."""
-    return typer.Option(
-        "--limit-on",
-        metavar="|".join(MemoryLimit),
-        help="Memory that must fit: reserved (default), which includes the allocator's slack and "
+    return opt(
+        f"--limit-on {'|'.join(MemoryLimit)}",
+        "Memory that must fit: reserved (default), which includes the allocator's slack and "
         "the runtime, or allocated by tensors alone.",
-        rich_help_panel=panel,
+        panel,
     )
 
 
-TablesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tables",
-        metavar="FILE",
-        help="Lookup tables of an AMPeD configuration. Default: lookup_tables.json in its folder.",
-        rich_help_panel=INPUT,
-    ),
-]
-JsonFlag = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print everything as JSON.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-OutputOption = Annotated[
-    str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write to FILE (.json, .yaml; also .gz).",
-        rich_help_panel=OUTPUT,
-    ),
-]
-VariablesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Set a variable that the script leaves undefined. Repeat for several.",
-        rich_help_panel=INPUT,
-    ),
-]
-PlotOption = Annotated[
-    str | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
-        help="Write charts to FILE: .html, .json, .png or .svg.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-ReportOption = Annotated[
-    str | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Write a page with question, answer, charts, tables, assumptions, sources and the "
-        "command to FILE (.html).",
-        rich_help_panel=OUTPUT,
-    ),
-]
-StrategyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy",
-        metavar="FILE",
-        help="Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or "
-        "launch file of a trainer; flags override its fields.",
-        rich_help_panel=INPUT,
-    ),
-]
+TABLES_OPTION = opt(
+    "--tables FILE",
+    "Lookup tables of an AMPeD configuration. Default: lookup_tables.json in its folder.",
+    INPUT,
+)
+JSON_FLAG = opt("--json", "Print everything as JSON.", OUTPUT)
+OUTPUT_OPTION = opt("--output -o FILE", "Write to FILE (.json, .yaml; also .gz).", OUTPUT)
+VARIABLES_OPTION = opt(
+    "--set NAME=VALUE",
+    "Set a variable that the script leaves undefined. Repeat for several.",
+    INPUT,
+)
+PLOT_OPTION = opt("--plot FILE", "Write charts to FILE: .html, .json, .png or .svg.", OUTPUT)
+REPORT_OPTION = opt(
+    "--report FILE",
+    "Write a page with question, answer, charts, tables, assumptions, sources and the "
+    "command to FILE (.html).",
+    OUTPUT,
+)
+STRATEGY_OPTION = opt(
+    "--strategy FILE",
+    "Strategy file (shardwise, SimuMax or AMPeD format), Calculon execution file or "
+    "launch file of a trainer; flags override its fields.",
+    INPUT,
+)
 
 
-SearchStrategyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy",
-        metavar="FILE",
-        help="Strategy or launch file that sets GPUs, batch, sequence, types and software; flags "
-        "override them, and everything else is searched.",
-        rich_help_panel=INPUT,
-    ),
-]
+SEARCH_STRATEGY_OPTION = opt(
+    "--strategy FILE",
+    "Strategy or launch file that sets GPUs, batch, sequence, types and software; flags "
+    "override them, and everything else is searched.",
+    INPUT,
+)
 
 
 def expand(

@@ -2,30 +2,26 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
 
-import typer
-
+from shardwise import registry
+from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelArgument,
-    OutputOption,
-    StrategyOption,
-    SystemArgument,
+    JSON_FLAG,
+    MODEL_ARGUMENT,
+    OUTPUT_OPTION,
+    STRATEGY_OPTION,
+    SYSTEM_ARGUMENT,
+    opt,
 )
 from shardwise.cli.output import Stopwatch, log, show
 from shardwise.cli.recipes import Chosen
-from shardwise.cli.reference import case_of
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
-from shardwise.interop.calculon import reference as calculon
-from shardwise.interop.calculon.translation import CalculonCase
-from shardwise.interop.translation import known_reference
 from shardwise.parallel.process_groups import peers_of
 from shardwise.units import read_whole
 
@@ -39,26 +35,17 @@ from shardwise.units import read_whole
 @partial(with_strategy_flags, needs_batch=False)
 def command(
     *,
-    model: ModelArgument,
-    system: SystemArgument,
-    strategy: StrategyOption = None,
-    rank: Annotated[
-        str | None,
-        typer.Option(
-            "--rank", metavar="N", help="Only this rank and its peers.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="calculon",
-            help="Number the ranks as Calculon does; --json and --output write its peers file.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    model: str = MODEL_ARGUMENT,
+    system: str = SYSTEM_ARGUMENT,
+    strategy: str | None = STRATEGY_OPTION,
+    rank: str | None = opt("--rank N", "Only this rank and its peers.", OUTPUT),
+    reference: str | None = opt(
+        "--reference calculon",
+        "Number the ranks as Calculon does; --json and --output write its peers file.",
+        OTHER_MODELS,
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
     flags: Mapping[str, object],
 ) -> int:
     """Ranks of every communication group: tensor, context, data and pipeline parallel.
@@ -70,7 +57,8 @@ def command(
     if reference is not None:
         known_reference(reference, "reference", ("calculon",))
         inputs = Inputs(model=model, system=system, strategy=strategy, fields=flags, run={})
-        _show_calculon(inputs, rank, json=json, output=output)
+        show_calculon = registry.function("show_calculon_peers")
+        show_calculon(inputs, partial(_number, rank), json=json, output=output)
         return 0
     watch = Stopwatch()
     chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
@@ -78,7 +66,8 @@ def command(
     log.info("model %s, system %s", the_model.name, the_system.name)
     own = _with_batch(strategy_of(chosen.strategy, chosen.fields(flags)))
     found = peers_of(the_model, the_system, own)
-    one = None if rank is None else found.of(_number(rank, len(found)))
+    number = _number(rank, len(found))
+    one = None if number is None else found.of(number)
     log.info("numbered %d ranks in %s", len(found), watch)
 
     def tables() -> None:
@@ -103,29 +92,9 @@ def _with_batch(strategy: Strategy) -> Strategy:
     return strategy.model_copy(update={"global_batch_size": batch})
 
 
-def _show_calculon(inputs: Inputs, rank: str | None, *, json: bool, output: str | None) -> None:
-    """Print Calculon's peers of all ranks or of one."""
-    case = case_of("calculon", inputs)
-    assert isinstance(case, CalculonCase)  # noqa: S101 - of that name
-    execution = case.execution
-    number = None if rank is None else _number(rank, execution.num_procs)
-    one = None if number is None else calculon.peers_of_rank(execution, number)
-
-    def tables() -> None:
-        from shardwise.report.tables.calculon import print_peers, print_rank  # noqa: PLC0415 - slow
-
-        if number is None or one is None:
-            print_peers(execution)
-        else:
-            print_rank(number, one)
-
-    def record() -> Mapping[str, object]:
-        return calculon.peers(execution) if one is None else {str(number): one}
-
-    show(record, tables, json=json, output=output)
-
-
-def _number(rank: str, ranks: int) -> int:
+def _number(rank: str | None, ranks: int) -> int | None:
+    if rank is None:
+        return None
     number = read_whole(rank)
     if number is None:
         problem = f"must be a whole number; allowed: 0 to {ranks - 1}"

@@ -2,9 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from shardwise import catalog
 from shardwise.cli.help import INPUT, with_help
@@ -18,9 +16,10 @@ from shardwise.cli.launch import (
 )
 from shardwise.cli.options import (
     COMMAND_LINE,
-    JsonFlag,
-    OutputOption,
+    JSON_FLAG,
+    OUTPUT_OPTION,
     name_argument,
+    opt,
     refuse_options,
 )
 from shardwise.cli.output import emit_json
@@ -30,29 +29,21 @@ from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
+    from shardwise.config.launch import Launch
     from shardwise.config.recipe import Recipe
-    from shardwise.interop.launch import Launch
 
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recipe",
-        metavar="RECIPE",
-        help="Published recipe (see `shardwise recipes`) that sets model, system and strategy; "
-        "flags override its fields.",
-        rich_help_panel=INPUT,
-    ),
-]
-SearchRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recipe",
-        metavar="RECIPE",
-        help="Published recipe (see `shardwise recipes`) that sets model, system, GPUs, batch, "
-        "sequence, types and software; flags override them.",
-        rich_help_panel=INPUT,
-    ),
-]
+RECIPE_OPTION = opt(
+    "--recipe RECIPE",
+    "Published recipe (see `shardwise recipes`) that sets model, system and strategy; "
+    "flags override its fields.",
+    INPUT,
+)
+SEARCH_RECIPE_OPTION = opt(
+    "--recipe RECIPE",
+    "Published recipe (see `shardwise recipes`) that sets model, system, GPUs, batch, "
+    "sequence, types and software; flags override them.",
+    INPUT,
+)
 
 
 @with_help(
@@ -62,9 +53,9 @@ SearchRecipeOption = Annotated[
     ],
 )
 def command(
-    name: Annotated[str | None, name_argument("[RECIPE]")] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    name: str | None = name_argument("[RECIPE]"),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """List published recipes next to their estimates, or show one in full.
 

@@ -1,13 +1,12 @@
 """`shardwise schema`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic.json_schema import JsonSchemaMode
 
 from shardwise.analysis.results import Estimate
 from shardwise.cli.help import with_help
-from shardwise.cli.options import COMMAND_LINE
+from shardwise.cli.options import COMMAND_LINE, arg
 from shardwise.cli.output import emit_json
 from shardwise.config.expressions.schema import with_figures
 from shardwise.config.model import Model
@@ -17,7 +16,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, allowed_words
-from shardwise.planning.compare.scenario import Scenario
+from shardwise.planning.compare import Scenario
 from shardwise.planning.search.space import Space
 
 SCHEMAS: dict[str, Any] = {
@@ -39,7 +38,7 @@ SCHEMAS: dict[str, Any] = {
     ],
 )
 def command(
-    name: Annotated[str, typer.Argument(metavar="SCHEMA", help=", ".join(SCHEMAS))],
+    name: str = arg("SCHEMA", ", ".join(SCHEMAS)),
 ) -> int:
     """Print the JSON Schema of a config file or result: model, strategy, scenario, estimate ..."""
     if name not in SCHEMAS:

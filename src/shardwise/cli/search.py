@@ -3,40 +3,40 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from shardwise.cli.amped import read_inputs, show_imported, system_or_config
+from shardwise import registry
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs, show_imported, system_or_config
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelOrNone,
-    ReportOption,
-    SearchStrategyOption,
-    SystemOrNone,
+    JSON_FLAG,
+    MODEL_OR_NONE,
+    REPORT_OPTION,
+    SEARCH_STRATEGY_OPTION,
+    SYSTEM_OR_NONE,
     flag_fault,
     missing_flag,
+    opt,
     refuse_options,
     used,
     with_options,
 )
 from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
-from shardwise.cli.recipes import Chosen, SearchRecipeOption
+from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.search_progress import progress_of
 from shardwise.cli.space import (
-    ForOption,
-    LimitOnOption,
-    MaxMemoryOption,
-    ObjectiveOption,
-    OkIfNoneFlag,
+    FOR_OPTION,
+    LIMIT_ON_OPTION,
+    MAX_MEMORY_OPTION,
+    OBJECTIVE_OPTION,
+    OK_IF_NONE_FLAG,
+    RESERVE_OPTION,
     ReferenceOptions,
-    ReserveOption,
     SpaceOptions,
     field_pairs,
 )
@@ -47,7 +47,6 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
@@ -73,133 +72,65 @@ _ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "limit_on", "explain")
 class SearchOptions:
     """What is searched for, what is listed and saved, and who computes it."""
 
-    max_memory: MaxMemoryOption = None
-    reserve: ReserveOption = None
-    limit_on: LimitOnOption = None
-    objective: ObjectiveOption = None
-    top: Annotated[
-        str | None,
-        typer.Option(
-            "--top",
-            metavar="K",
-            help="How many plans (lines) to list. Default: 10; with --reference calculon 1.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = None
-    all_variants: Annotated[
-        bool,
-        typer.Option(
-            "--all-variants",
-            help="List each strategy; by default those of one layout within 0.5 % are one line.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = False
-    pareto: Annotated[
-        bool,
-        typer.Option(
-            "--pareto", help="List the Pareto front of time and memory.", rich_help_panel=_PLANS
-        ),
-    ] = False
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="|".join(FRONTS),
-            help="With --pareto: trade time against this.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = None
-    axes: Annotated[
-        str | None,
-        typer.Option(
-            "--axes",
-            metavar="FIELD,FIELD",
-            help="List the best plan for each combination of values of these fields.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = None
-    levels: Annotated[
-        bool,
-        typer.Option(
-            "--levels",
-            help="Try every split of every axis over the network tiers, and list the best plan of "
-            "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across domains.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = False
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Write charts of the result to FILE (.html).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    report: ReportOption = None
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            "--explain",
-            metavar="FIELD=VALUE,...",
-            help="Explain why this strategy is not legal, does not fit, or is not the best; with "
-            "--top or --pareto list plans, too.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = None
-    save: Annotated[
-        str | None,
-        typer.Option(
-            "--save",
-            metavar="FILE",
-            help="Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); after an "
-            "interruption the same command resumes.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
-    save_all: Annotated[
-        bool,
-        typer.Option(
-            "--save-all",
-            help="With --save: also the rejected, with the reason.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False
-    counts: Annotated[
-        bool,
-        typer.Option(
-            "--counts",
-            help="Count how many strategies fit. By default those that are too slow in any case "
-            "are not checked, and counts are lower bounds.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = False
-    no_bounds: Annotated[
-        bool,
-        typer.Option(
-            "--no-bounds",
-            help="Time every strategy that fits. The answer is the same, and takes longer.",
-            rich_help_panel=_WORK,
-        ),
-    ] = False
-    jobs: Annotated[
-        str | None,
-        typer.Option(
-            "--jobs",
-            metavar="N",
-            help="Processes. Default: 1, or those of the cluster.",
-            rich_help_panel=_WORK,
-        ),
-    ] = None
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend",
-            metavar="loky|ray|dask",
-            help="What runs the worker processes. Default: loky.",
-            rich_help_panel=_WORK,
-        ),
-    ] = None
+    max_memory: str | None = MAX_MEMORY_OPTION
+    reserve: str | None = RESERVE_OPTION
+    limit_on: str | None = LIMIT_ON_OPTION
+    objective: str | None = OBJECTIVE_OPTION
+    top: str | None = opt(
+        "--top K",
+        "How many plans (lines) to list. Default: 10; with --reference calculon 1.",
+        _PLANS,
+    )
+    all_variants: bool = opt(
+        "--all-variants",
+        "List each strategy; by default those of one layout within 0.5 % are one line.",
+        _PLANS,
+    )
+    pareto: bool = opt("--pareto", "List the Pareto front of time and memory.", _PLANS)
+    against: str | None = opt(
+        f"--against {'|'.join(FRONTS)}", "With --pareto: trade time against this.", _PLANS
+    )
+    axes: str | None = opt(
+        "--axes FIELD,FIELD",
+        "List the best plan for each combination of values of these fields.",
+        _PLANS,
+    )
+    levels: bool = opt(
+        "--levels",
+        "Try every split of every axis over the network tiers, and list the best plan of "
+        "each with its batch: 2x16 is 2 in a domain of the innermost tier, 16 across domains.",
+        _PLANS,
+    )
+    plot: str | None = opt("--plot FILE", "Write charts of the result to FILE (.html).", OUTPUT)
+    report: str | None = REPORT_OPTION
+    explain: str | None = opt(
+        "--explain FIELD=VALUE,...",
+        "Explain why this strategy is not legal, does not fit, or is not the best; with "
+        "--top or --pareto list plans, too.",
+        _PLANS,
+    )
+    save: str | None = opt(
+        "--save FILE",
+        "Write every feasible strategy to FILE (.parquet, .csv, .csv.gz); after an "
+        "interruption the same command resumes.",
+        OUTPUT,
+    )
+    save_all: bool = opt("--save-all", "With --save: also the rejected, with the reason.", OUTPUT)
+    counts: bool = opt(
+        "--counts",
+        "Count how many strategies fit. By default those that are too slow in any case "
+        "are not checked, and counts are lower bounds.",
+        _PLANS,
+    )
+    no_bounds: bool = opt(
+        "--no-bounds",
+        "Time every strategy that fits. The answer is the same, and takes longer.",
+        _WORK,
+    )
+    jobs: str | None = opt("--jobs N", "Processes. Default: 1, or those of the cluster.", _WORK)
+    backend: str | None = opt(
+        "--backend loky|ray|dask", "What runs the worker processes. Default: loky.", _WORK
+    )
 
     def check(self, output: str | None) -> None:
         """Refuse options that contradict each other, and files that cannot be written."""
@@ -262,44 +193,26 @@ class SearchOptions:
 @with_options
 def command(
     *,
-    model: ModelOrNone = None,
-    system: SystemOrNone = None,
-    recipe: SearchRecipeOption = None,
-    strategy: SearchStrategyOption = None,
+    model: str | None = MODEL_OR_NONE,
+    system: str | None = SYSTEM_OR_NONE,
+    recipe: str | None = SEARCH_RECIPE_OPTION,
+    strategy: str | None = SEARCH_STRATEGY_OPTION,
     of: SpaceOptions,
     wanted: SearchOptions,
     cluster: ClusterOptions,
-    launcher: ForOption = None,
-    count: Annotated[
-        bool,
-        typer.Option(
-            "--count",
-            help="Count the strategies and stop.",
-            rich_help_panel=_PLANS,
-        ),
-    ] = False,
-    ok_if_none: OkIfNoneFlag = False,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="calculon|nersc|amped",
-            help="Search the space of another model.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None,
+    launcher: str | None = FOR_OPTION,
+    count: bool = opt("--count", "Count the strategies and stop.", _PLANS),
+    ok_if_none: bool = OK_IF_NONE_FLAG,
+    reference: str | None = opt(
+        "--reference calculon|nersc|amped", "Search the space of another model.", OTHER_MODELS
+    ),
     theirs: ReferenceOptions,
-    json: JsonFlag = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write to FILE (.json, .yaml, or the best as .csv; also .gz; .parquet).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    json: bool = JSON_FLAG,
+    output: str | None = opt(
+        "--output -o FILE",
+        "Write to FILE (.json, .yaml, or the best as .csv; also .gz; .parquet).",
+        OUTPUT,
+    ),
     flags: dict[str, object],
     run: Mapping[str, object],
 ) -> int:
@@ -340,7 +253,7 @@ def command(
         refuse_options(_NO_EFFECT, recipe=recipe, strategy=strategy, **entered, **{"for": launcher})
         training = training_run(run)
         work: dict[str, Any] = {"gpus": of.gpus, "gbs": of.gbs, "dtype": flags.get("dtype")}
-        theirs_too = ReferenceQuery(
+        theirs_too = dict(
             model=_named(chosen.model, reference),
             system=system_or_config(chosen.model, chosen.system),
             count=count,
@@ -348,9 +261,8 @@ def command(
             **work,
             **wanted.for_reference(),
         )
-        from shardwise.cli.search_reference import search_reference  # noqa: PLC0415 - slow to import
-
-        found = search_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
+        by_reference = registry.function("search_verb").search_reference
+        found = by_reference(reference, theirs_too, theirs, plot=wanted.plot, **shown)
         return 0 if count or found["best"] or ok_if_none else 1
     theirs.refuse_others(_NEEDS_REFERENCE)
     inputs = read_inputs(

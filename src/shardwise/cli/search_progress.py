@@ -1,10 +1,11 @@
 """The bar of a search, with the best plan so far."""
 
 from shardwise.cli.output import Bar
+from shardwise.config.strategy_fields import EXPERT_DEGREES, LINE_FIELDS, RANK_DEGREES
 from shardwise.planning.search.progress import BestSoFar, Progress
 from shardwise.units import readable
 
-_DEGREES = ("tp", "pp", "cp", "ep", "dp")
+_DEGREES = tuple(name for name in LINE_FIELDS if name in (*RANK_DEGREES, *EXPERT_DEGREES))
 
 
 def progress_of(bar: Bar | None) -> Progress | None:

@@ -1,18 +1,15 @@
 """`shardwise show`."""
 
 from collections.abc import Mapping
-from typing import Annotated
-
-import typer
 
 from shardwise.analysis import Result
 from shardwise.analysis.saved import MOST_BYTES, read_saved
 from shardwise.cli.help import with_help
-from shardwise.cli.options import JsonFlag, OutputOption
+from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, arg
 from shardwise.cli.output import note, show
 from shardwise.config import files
 from shardwise.errors import Fault, InputError
-from shardwise.interop.registry import is_launch
+from shardwise.foreign import is_launch
 from shardwise.planning.recipes import RecipeNote
 from shardwise.planning.saved_plan import read_plan, split_plan
 from shardwise.planning.search.results import Explanation
@@ -28,15 +25,11 @@ _ADDED: Mapping[str, type[Result]] = {"explanation": Explanation, "recipe": Reci
     ]
 )
 def command(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE[#N]",
-            help="Saved result (--json, --output; also .gz); with #N, plan N of a search.",
-        ),
-    ],
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    file: str = arg(
+        "FILE[#N]", "Saved result (--json, --output; also .gz); with #N, plan N of a search."
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """Show a saved result with the tables of the command that wrote it.
 

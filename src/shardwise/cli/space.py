@@ -3,9 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from shardwise.cli.flags import searched_help
 from shardwise.cli.help import ALONE, OTHER_MODELS, OUTPUT
@@ -14,6 +12,7 @@ from shardwise.cli.options import (
     flag_fault,
     limit_on_option,
     missing_flag,
+    opt,
     refuse_options,
 )
 from shardwise.config.enums import TpExchange, TpOverlap
@@ -26,141 +25,72 @@ from shardwise.planning.search.space import SPACE_FIELDS, Space
 
 SPACE = "Search space"
 _LIST = "shardwise schema space"
-SpaceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--space",
-        metavar="practical|full|FILE",
-        help="What to try: what recipes use (default), everything that the stack can run, or the "
-        "values by field of a file.",
-        rich_help_panel=SPACE,
-    ),
-]
-FixOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fix",
-        metavar="FIELD=VALUE,...",
-        help="Try only this value of a field.",
-        rich_help_panel=SPACE,
-    ),
-]
-AllowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="FIELD=V1,V2,...",
-        help="Try these values of a field; FIELD alone stands for all of them, and offload for all "
-        "fields of offload.",
-        rich_help_panel=SPACE,
-    ),
-]
-MaxMemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory", metavar="SIZE", help="Upper limit of usable memory.", rich_help_panel=SPACE
-    ),
-]
-ReserveOption = Annotated[
-    str | None,
-    typer.Option(
-        "--reserve",
-        metavar="SIZE",
-        help="Memory to leave free.",
-        rich_help_panel=SPACE,
-    ),
-]
-LimitOnOption = Annotated[str | None, limit_on_option(SPACE)]
-ObjectiveOption = Annotated[
-    str | None,
-    typer.Option(
-        "--objective",
-        metavar="|".join(OBJECTIVES),
-        help="What to optimize. Default: step_time.",
-        rich_help_panel=SPACE,
-    ),
-]
-MethodOption = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        metavar="1d|2d|2d-seqp",
-        help="nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism; "
-        "several are searched one by one.",
-        rich_help_panel=OTHER_MODELS,
-    ),
-]
-DomainOption = Annotated[
-    str | None,
-    typer.Option(
-        "--domain",
-        metavar="N,...",
-        help="nersc: GPUs of a domain of the fast network. Default: that of the system.",
-        rich_help_panel=OTHER_MODELS,
-    ),
-]
-ForOption = Annotated[
-    str | None,
-    typer.Option(
-        "--for",
-        metavar="LAUNCHER",
-        help="List only plans that `export LAUNCHER` can write; the software is that of the "
-        "launcher unless --stack names another.",
-        rich_help_panel=SPACE,
-    ),
-]
-OkIfNoneFlag = Annotated[
-    bool,
-    typer.Option(
-        "--ok-if-none", help="Exit with 0 even if nothing is feasible.", rich_help_panel=OUTPUT
-    ),
-]
+SPACE_OPTION = opt(
+    "--space practical|full|FILE",
+    "What to try: what recipes use (default), everything that the stack can run, or the "
+    "values by field of a file.",
+    SPACE,
+)
+FIX_OPTION = opt("--fix FIELD=VALUE,...", "Try only this value of a field.", SPACE)
+ALLOW_OPTION = opt(
+    "--allow FIELD=V1,V2,...",
+    "Try these values of a field; FIELD alone stands for all of them, and offload for all "
+    "fields of offload.",
+    SPACE,
+)
+MAX_MEMORY_OPTION = opt("--max-memory SIZE", "Upper limit of usable memory.", SPACE)
+RESERVE_OPTION = opt("--reserve SIZE", "Memory to leave free.", SPACE)
+LIMIT_ON_OPTION = limit_on_option(SPACE)
+OBJECTIVE_OPTION = opt(
+    f"--objective {'|'.join(OBJECTIVES)}", "What to optimize. Default: step_time.", SPACE
+)
+METHOD_OPTION = opt(
+    "--method 1d|2d|2d-seqp",
+    "nersc: tensor parallelism as in Megatron, by SUMMA, or with context parallelism; "
+    "several are searched one by one.",
+    OTHER_MODELS,
+)
+DOMAIN_OPTION = opt(
+    "--domain N,...",
+    "nersc: GPUs of a domain of the fast network. Default: that of the system.",
+    OTHER_MODELS,
+)
+FOR_OPTION = opt(
+    "--for LAUNCHER",
+    "List only plans that `export LAUNCHER` can write; the software is that of the "
+    "launcher unless --stack names another.",
+    SPACE,
+)
+OK_IF_NONE_FLAG = opt("--ok-if-none", "Exit with 0 even if nothing is feasible.", OUTPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
     """Which strategies are candidates."""
 
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus",
-            metavar="N|N,N|N..N",
-            help="Number of GPUs: one, a list (64,96) or a range (64..512). Required without "
-            "--recipe.",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
-    gbs: Annotated[
-        str | None,
-        typer.Option(
-            "--gbs",
-            "--global-batch-size",
-            metavar="N|N,N|N..N",
-            help="Global batch [sequences]; same forms as --gpus. Required without --recipe.",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            metavar="fixed|largest",
-            help="Use all of --gbs (default), or the largest multiple of the replicas up to it.",
-            rich_help_panel=SPACE,
-        ),
-    ] = None
-    space: SpaceOption = None
-    fix: FixOption = None
-    allow: AllowOption = None
-    any_software: Annotated[
-        bool | None,
-        typer.Option(
-            "--any-software/--no-any-software",
-            help="Also try strategies that the stack release cannot run.",
-            rich_help_panel=Section.SOFTWARE,
-        ),
-    ] = None
+    gpus: str | None = opt(
+        "--gpus N|N,N|N..N",
+        "Number of GPUs: one, a list (64,96) or a range (64..512). Required without --recipe.",
+        SPACE,
+    )
+    gbs: str | None = opt(
+        "--gbs --global-batch-size N|N,N|N..N",
+        "Global batch [sequences]; same forms as --gpus. Required without --recipe.",
+        SPACE,
+    )
+    batch: str | None = opt(
+        "--batch fixed|largest",
+        "Use all of --gbs (default), or the largest multiple of the replicas up to it.",
+        SPACE,
+    )
+    space: str | None = SPACE_OPTION
+    fix: list[str] | None = FIX_OPTION
+    allow: list[str] | None = ALLOW_OPTION
+    any_software: bool | None = opt(
+        "--any-software/--no-any-software",
+        "Also try strategies that the stack release cannot run.",
+        Section.SOFTWARE,
+    )
 
     def read(self, flags: Mapping[str, object], work: Mapping[str, object]) -> Space:
         """Read the space; `flags` are those of fields, and `work` the fields of a recipe.
@@ -188,69 +118,37 @@ class ReferenceOptions:
     Three of them set fields of a strategy where no other model is searched.
     """
 
-    layers: Annotated[
-        bool,
-        typer.Option(
-            "--layers",
-            help="Statistics of every operation of the best.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = False
-    tp_overlap: Annotated[
-        str | None,
-        typer.Option(
-            "--tp-overlap",
-            metavar=f"[{'|'.join(TpOverlap)},...]",
-            help=f"{searched_help('tp_overlap')} With --reference calculon it has no value: try "
-            "overlap (default).",
-            rich_help_panel=Section.COMMUNICATION,
-        ),
-    ] = None
-    no_tp_overlap: Annotated[
-        bool,
-        typer.Option(
-            "--no-tp-overlap",
-            help="Short for --tp-overlap none.",
-            rich_help_panel=Section.COMMUNICATION,
-        ),
-    ] = False
-    dp_overlap: Annotated[
-        bool | None,
-        typer.Option(
-            "--dp-overlap/--no-dp-overlap",
-            help=f"{searched_help('dp_overlap')} With --reference calculon: try it (default) or "
-            "not.",
-            rich_help_panel=Section.COMMUNICATION,
-        ),
-    ] = None
-    fused_activation: Annotated[
-        str | None,
-        typer.Option(
-            "--fused-activation",
-            metavar="[true|false|both]",
-            help=f"{searched_help('fused_activation')} Without a value: true, which is the default "
-            "with --reference calculon.",
-            rich_help_panel=Section.MEMORY,
-        ),
-    ] = None
-    no_fused_activation: Annotated[
-        bool,
-        typer.Option(
-            "--no-fused-activation",
-            help="Short for --fused-activation false.",
-            rich_help_panel=Section.MEMORY,
-        ),
-    ] = False
-    mbs_break: Annotated[
-        bool,
-        typer.Option(
-            "--mbs-break",
-            help="calculon: stop growing the micro-batch after the first infeasible one.",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = False
-    method: MethodOption = None
-    domain: DomainOption = None
+    layers: bool = opt("--layers", "Statistics of every operation of the best.", OTHER_MODELS)
+    tp_overlap: str | None = opt(
+        f"--tp-overlap [{'|'.join(TpOverlap)},...]",
+        f"{searched_help('tp_overlap')} With --reference calculon it has no value: try "
+        "overlap (default).",
+        Section.COMMUNICATION,
+    )
+    no_tp_overlap: bool = opt(
+        "--no-tp-overlap", "Short for --tp-overlap none.", Section.COMMUNICATION
+    )
+    dp_overlap: bool | None = opt(
+        "--dp-overlap/--no-dp-overlap",
+        f"{searched_help('dp_overlap')} With --reference calculon: try it (default) or not.",
+        Section.COMMUNICATION,
+    )
+    fused_activation: str | None = opt(
+        "--fused-activation [true|false|both]",
+        f"{searched_help('fused_activation')} Without a value: true, which is the default "
+        "with --reference calculon.",
+        Section.MEMORY,
+    )
+    no_fused_activation: bool = opt(
+        "--no-fused-activation", "Short for --fused-activation false.", Section.MEMORY
+    )
+    mbs_break: bool = opt(
+        "--mbs-break",
+        "calculon: stop growing the micro-batch after the first infeasible one.",
+        OTHER_MODELS,
+    )
+    method: str | None = METHOD_OPTION
+    domain: str | None = DOMAIN_OPTION
 
     @property
     def tries_tp_overlap(self) -> bool:

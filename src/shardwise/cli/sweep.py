@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import typer
-
-from shardwise.cli.amped import read_inputs
+from shardwise import registry
+from shardwise.analysis.reference_results import known_reference
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.inputs import read_inputs
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelOrNone,
-    OutputOption,
-    PlotOption,
-    ReportOption,
-    StrategyOption,
+    JSON_FLAG,
+    MODEL_OR_NONE,
+    OUTPUT_OPTION,
+    PLOT_OPTION,
+    REPORT_OPTION,
+    STRATEGY_OPTION,
+    arg,
     flag_fault,
+    opt,
     positive_number,
     refuse_options,
     used,
@@ -34,19 +36,18 @@ from shardwise.cli.output import (
     progress_bar,
     show,
 )
-from shardwise.cli.recipes import Chosen, SearchRecipeOption
-from shardwise.cli.search_reference import sweep_nersc
+from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.space import (
-    AllowOption,
-    DomainOption,
-    FixOption,
-    ForOption,
-    MaxMemoryOption,
-    MethodOption,
-    ObjectiveOption,
-    OkIfNoneFlag,
-    ReserveOption,
-    SpaceOption,
+    ALLOW_OPTION,
+    DOMAIN_OPTION,
+    FIX_OPTION,
+    FOR_OPTION,
+    MAX_MEMORY_OPTION,
+    METHOD_OPTION,
+    OBJECTIVE_OPTION,
+    OK_IF_NONE_FLAG,
+    RESERVE_OPTION,
+    SPACE_OPTION,
     field_pairs,
     merge_fields,
     read_space,
@@ -56,9 +57,6 @@ from shardwise.config.arguments import whole_number
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
-from shardwise.interop.nersc.results import is_results_file
-from shardwise.interop.translation import known_reference
-from shardwise.planning.references.query import ReferenceQuery
 from shardwise.planning.sweep.axes import varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
@@ -72,47 +70,32 @@ _NEEDS_SEARCH = "has no effect with --strategy or --fixed, which evaluate one st
 class SearchOptions:
     """How the best strategy of a point is found."""
 
-    space: SpaceOption = None
-    allow: AllowOption = None
-    max_memory: MaxMemoryOption = None
-    reserve: ReserveOption = None
-    objective: ObjectiveOption = None
-    top: Annotated[
-        str | None,
-        typer.Option(
-            "--top",
-            metavar="K",
-            help="Plans to list per point. Default: 1.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = None
-    reoptimize: Annotated[
-        bool | None,
-        typer.Option(
-            "--reoptimize/--fixed-plan",
-            help="With --sensitivity: search the best plan again for every change of the hardware "
-            "(default), or keep the plan.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = None
+    space: str | None = SPACE_OPTION
+    allow: list[str] | None = ALLOW_OPTION
+    max_memory: str | None = MAX_MEMORY_OPTION
+    reserve: str | None = RESERVE_OPTION
+    objective: str | None = OBJECTIVE_OPTION
+    top: str | None = opt("--top K", "Plans to list per point. Default: 1.", _SWEEP)
+    reoptimize: bool | None = opt(
+        "--reoptimize/--fixed-plan",
+        "With --sensitivity: search the best plan again for every change of the hardware "
+        "(default), or keep the plan.",
+        _SWEEP,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceOptions:
     """Sweeps by another model's own formulas and search."""
 
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            "--reference",
-            metavar="nersc",
-            help="Search by another model. Its figures are varied under its own names "
-            "(hbm_capacity=0.5x,1x,2x).",
-            rich_help_panel=OTHER_MODELS,
-        ),
-    ] = None
-    method: MethodOption = None
-    domain: DomainOption = None
+    reference: str | None = opt(
+        "--reference nersc",
+        "Search by another model. Its figures are varied under its own names "
+        "(hbm_capacity=0.5x,1x,2x).",
+        OTHER_MODELS,
+    )
+    method: str | None = METHOD_OPTION
+    domain: str | None = DOMAIN_OPTION
 
 
 @with_help(
@@ -126,94 +109,46 @@ class ReferenceOptions:
 @with_options
 def command(
     *,
-    model: ModelOrNone = None,
-    system: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SYSTEM[,SYSTEM...]",
-            help="One or more catalog names or files. Optional with --recipe.",
-        ),
-    ] = None,
-    recipe: SearchRecipeOption = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="NAME=V1,V2,...",
-            help="Values of a system parameter (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
-            "nics=0.5,1), of the model (seq_len, depth, hidden), or of a strategy field. Repeat "
-            "for all combinations.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = None,
-    more: Annotated[
-        str | None,
-        typer.Option(
-            "--system",
-            metavar="SYSTEM,...",
-            help="More systems, in addition to SYSTEM.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = None,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--zip",
-            help="Pair the values of all --vary one by one instead of combining them.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = False,
-    strategy: StrategyOption = None,
-    fixed: Annotated[
-        bool,
-        typer.Option(
-            "--fixed",
-            help="Evaluate the strategy of the flags, without a search.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = False,
-    fix: FixOption = None,
+    model: str | None = MODEL_OR_NONE,
+    system: str | None = arg(
+        "SYSTEM[,SYSTEM...]",
+        "One or more catalog names or files. Optional with --recipe.",
+        default=None,
+    ),
+    recipe: str | None = SEARCH_RECIPE_OPTION,
+    vary: list[str] | None = opt(
+        "--vary NAME=V1,V2,...",
+        "Values of a system parameter (nvlink.bandwidth=0.5x,1x,2x, domain=4..64, "
+        "nics=0.5,1), of the model (seq_len, depth, hidden), or of a strategy field. Repeat "
+        "for all combinations.",
+        _SWEEP,
+    ),
+    more: str | None = opt("--system SYSTEM,...", "More systems, in addition to SYSTEM.", _SWEEP),
+    together: bool = opt(
+        "--zip", "Pair the values of all --vary one by one instead of combining them.", _SWEEP
+    ),
+    strategy: str | None = STRATEGY_OPTION,
+    fixed: bool = opt("--fixed", "Evaluate the strategy of the flags, without a search.", _SWEEP),
+    fix: list[str] | None = FIX_OPTION,
     options: SearchOptions,
-    launcher: ForOption = None,
-    sensitivity: Annotated[
-        bool,
-        typer.Option(
-            "--sensitivity",
-            help="Rank the system parameters by what doubling or halving each changes.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = False,
-    figures: Annotated[
-        bool,
-        typer.Option(
-            "--figures",
-            help="List the system parameters that can vary, and stop.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = False,
-    plot: PlotOption = None,
-    report: ReportOption = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--tokens",
-            metavar="N",
-            help="Charts show days to train on N tokens, as in 1e12; with --reference, so do "
-            "tables.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    large: Annotated[
-        bool,
-        typer.Option(
-            "--yes",
-            help=f"Run a sweep of more than {MOST_POINTS:,} points.",
-            rich_help_panel=_SWEEP,
-        ),
-    ] = False,
-    ok_if_none: OkIfNoneFlag = False,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    launcher: str | None = FOR_OPTION,
+    sensitivity: bool = opt(
+        "--sensitivity",
+        "Rank the system parameters by what doubling or halving each changes.",
+        _SWEEP,
+    ),
+    figures: bool = opt("--figures", "List the system parameters that can vary, and stop.", _SWEEP),
+    plot: str | None = PLOT_OPTION,
+    report: str | None = REPORT_OPTION,
+    tokens: str | None = opt(
+        "--tokens N",
+        "Charts show days to train on N tokens, as in 1e12; with --reference, so do tables.",
+        OUTPUT,
+    ),
+    large: bool = opt("--yes", f"Run a sweep of more than {MOST_POINTS:,} points.", _SWEEP),
+    ok_if_none: bool = OK_IF_NONE_FLAG,
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
     theirs: ReferenceOptions,
     flags: Mapping[str, Any],
 ) -> int:
@@ -224,7 +159,7 @@ def command(
 
     Flags of strategy fields set the values that the search tries.
     """
-    if output is not None and (theirs.reference is None or not is_results_file(output)):
+    if output is not None and theirs.reference is None:
         files.check_writable_ending(output)
     chosen = Chosen.of(
         recipe, model=model, system=system, strategy=strategy, gpus=flags.get("gpus")
@@ -239,19 +174,19 @@ def command(
         others |= asdict(options) | {"strategy": strategy, "fix": fix, "recipe": recipe}
         others |= {"for": launcher, "launch_file": chosen.launch_source, "report": report}
         refuse_options(_NO_EFFECT, **{name: v for name, v in others.items() if name != "top"})
-        query = replace(
-            _reference_query(
-                theirs,
-                flags,
-                model=str(chosen.model),
-                system=",".join(map(str, names)),
-                top=options.top,
-            ),
+        query = _reference_query(
+            theirs,
+            flags,
+            model=str(chosen.model),
+            system=",".join(map(str, names)),
+            top=whole_number("top", options.top),
             vary=_varied(vary or ()),
             together=together,
             tokens=positive_number("tokens", tokens, ", as in 1e12"),
         )
-        found = sweep_nersc(query, plot=plot, large=large, json=json, output=output)
+        found = registry.function("search_verb").sweep_nersc(
+            query, plot=plot, large=large, json=json, output=output
+        )
         return 0 if found or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
@@ -345,22 +280,14 @@ def _not_varied(fields: Mapping[str, object], varied: Mapping[str, str]) -> dict
 
 
 def _reference_query(
-    theirs: ReferenceOptions, flags: Mapping[str, Any], **case: str | None
-) -> ReferenceQuery:
+    theirs: ReferenceOptions, flags: Mapping[str, Any], **case: Any
+) -> dict[str, Any]:
     """The searches of another model, of which NERSC's has sweeps."""
     known_reference(theirs.reference or "", "reference", ("nersc",))
     known = ("gpus", "global_batch_size", "dtype")
     refuse_options(_NO_EFFECT, **{name: v for name, v in flags.items() if name not in known})
-    return ReferenceQuery(
-        model=case["model"] or "",
-        system=case["system"] or "",
-        gpus=flags.get("gpus"),
-        gbs=flags.get("global_batch_size"),
-        dtype=flags.get("dtype"),
-        method=theirs.method,
-        domain=theirs.domain,
-        top=whole_number("top", case["top"]),
-    )
+    case |= {"gpus": flags.get("gpus"), "gbs": flags.get("global_batch_size")}
+    return case | {"dtype": flags.get("dtype"), "method": theirs.method, "domain": theirs.domain}
 
 
 def _gpus_as_axis(

@@ -1,17 +1,15 @@
 """`shardwise trace`."""
 
 from collections.abc import Mapping
-from typing import Annotated
-
-import typer
 
 from shardwise.cli.flags import strategy_of, with_strategy_flags
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
-    JsonFlag,
-    ModelArgument,
-    StrategyOption,
-    SystemArgument,
+    JSON_FLAG,
+    MODEL_ARGUMENT,
+    STRATEGY_OPTION,
+    SYSTEM_ARGUMENT,
+    opt,
     refuse_options,
 )
 from shardwise.cli.output import Stopwatch, emit_json, log, note
@@ -41,38 +39,20 @@ _IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no 
 @with_strategy_flags
 def command(
     *,
-    model: ModelArgument,
-    system: SystemArgument,
-    strategy: StrategyOption = None,
-    micro_batches: Annotated[
-        str | None,
-        typer.Option(
-            "--micro-batches",
-            metavar="N",
-            help="Write only the first N micro-batches in full.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    ops: Annotated[
-        bool,
-        typer.Option(
-            "--ops",
-            help="Write every kernel of one micro-batch on every rank.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    json: JsonFlag = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the timeline to FILE (.json, .json.gz), or the memory of every rank as a "
-            "snapshot for pytorch.org/memory_viz (.pickle).",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    model: str = MODEL_ARGUMENT,
+    system: str = SYSTEM_ARGUMENT,
+    strategy: str | None = STRATEGY_OPTION,
+    micro_batches: str | None = opt(
+        "--micro-batches N", "Write only the first N micro-batches in full.", OUTPUT
+    ),
+    ops: bool = opt("--ops", "Write every kernel of one micro-batch on every rank.", OUTPUT),
+    json: bool = JSON_FLAG,
+    output: str | None = opt(
+        "--output -o FILE",
+        "Write the timeline to FILE (.json, .json.gz), or the memory of every rank as a "
+        "snapshot for pytorch.org/memory_viz (.pickle).",
+        OUTPUT,
+    ),
     flags: Mapping[str, object],
 ) -> int:
     """Timeline of one step, pass by pass, for Perfetto or chrome://tracing.

@@ -1,12 +1,18 @@
 """`shardwise validate`."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from shardwise.cli.help import OUTPUT, with_help
-from shardwise.cli.options import JsonFlag, OutputOption, missing_flag, refuse_options, with_options
+from shardwise.cli.options import (
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    arg,
+    missing_flag,
+    opt,
+    refuse_options,
+    with_options,
+)
 from shardwise.cli.output import Stopwatch, check_different_files, log, show
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 
@@ -18,32 +24,15 @@ _KERNELS = "kernels"
 class RunOptions:
     """Options of `validate runs`."""
 
-    grade: Annotated[
-        str | None, typer.Option("--grade", metavar="A,B,C", help="runs: only these grades.")
-    ] = None
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="dense|moe", help="runs: only this kind.")
-    ] = None
-    source: Annotated[
-        str | None,
-        typer.Option("--source", metavar="TEXT", help="runs: only sources that contain TEXT."),
-    ] = None
-    references: Annotated[
-        bool,
-        typer.Option(
-            "--references",
-            help="runs: also the errors of Calculon, NERSC's model, SimuMax and AMPeD.",
-        ),
-    ] = False
-    plot: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="runs: write charts to FILE: .html, .json, .png, .svg.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None
+    grade: str | None = opt("--grade A,B,C", "runs: only these grades.")
+    kind: str | None = opt("--kind dense|moe", "runs: only this kind.")
+    source: str | None = opt("--source TEXT", "runs: only sources that contain TEXT.")
+    references: bool = opt(
+        "--references", "runs: also the errors of Calculon, NERSC's model, SimuMax and AMPeD."
+    )
+    plot: str | None = opt(
+        "--plot FILE", "runs: write charts to FILE: .html, .json, .png, .svg.", OUTPUT
+    )
 
 
 @with_help(
@@ -55,37 +44,21 @@ class RunOptions:
 @with_options
 def command(
     *,
-    suite: Annotated[
-        str | None, typer.Argument(metavar="[SUITE]", help="Suite to run; listed if omitted.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="Your own data: a file of runs (JSON rows or shardwise format), or a folder of "
-            "kernel tables.",
-        ),
-    ] = None,
+    suite: str | None = arg("[SUITE]", "Suite to run; listed if omitted.", default=None),
+    data: str | None = opt(
+        "--data PATH",
+        "Your own data: a file of runs (JSON rows or shardwise format), or a folder of "
+        "kernel tables.",
+    ),
     options: RunOptions,
-    rows: Annotated[
-        bool,
-        typer.Option(
-            "--rows",
-            help="List every row instead of scores by group; kernels: add rows to the JSON.",
-        ),
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="kernels: write every row to .parquet, .csv or .csv.gz.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    json: JsonFlag = False,
-    output: OutputOption = None,
+    rows: bool = opt(
+        "--rows", "List every row instead of scores by group; kernels: add rows to the JSON."
+    ),
+    out: str | None = opt(
+        "--out FILE", "kernels: write every row to .parquet, .csv or .csv.gz.", OUTPUT
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
 ) -> int:
     """Compare estimates with published figures, next to the errors of other models.
 

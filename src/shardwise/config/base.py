@@ -118,13 +118,7 @@ class ConfigBase(Described):
     def explained(
         cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
     ) -> tuple[Self, Resolved]:
-        """Load a config, and say which of its figures were looked up or calculated, and how.
-
-        Parameters
-        ----------
-        chain
-            Files that led to this one.
-        """
+        """Load a config, and say which of its figures were looked up or calculated, and how."""
         chain = chain or Chain()
         if isinstance(name, cls):
             return name, Resolved()
@@ -181,12 +175,8 @@ class ConfigBase(Described):
 
         Parameters
         ----------
-        data
-            Contents of a file.
         name
             Name of a model or system whose data has none.
-        source
-            What faults name.
         """
         return cls._of_data(data, name, source, Chain().with_step(source))[0]
 
@@ -200,13 +190,7 @@ class ConfigBase(Described):
         *,
         foreign: bool = True,
     ) -> tuple[Self, Resolved]:
-        """Validate a mapping of shardwise or another tool; shardwise figures are calculated.
-
-        Parameters
-        ----------
-        foreign
-            Whether it may be of another tool.
-        """
+        """Validate a mapping of shardwise or another tool; shardwise figures are calculated."""
         data = cls.located(data, source)
         resolved = Resolved(data=data)
         if cls.FIGURES and has_figures(data) and not (foreign and cls.is_foreign(data)):
@@ -279,11 +263,6 @@ class ConfigBase(Described):
         """Return the fields that were set, as plain values, for others to be put over them.
 
         Configs that are stated in fields from which other fields follow have those words here.
-
-        Parameters
-        ----------
-        written
-            What it was read from, figures worked out.
         """
         del written
         return self.model_dump(mode="json", exclude_unset=True)

@@ -61,8 +61,6 @@ def read_inputs(
     ----------
     model, system, strategy
         Of a user; None for a system or strategy that the configuration brings.
-    fields
-        Fields that override those of the strategy.
     run
         What a training run is; `tokens` are those of the configuration by default.
     tables

@@ -1,6 +1,6 @@
 """Types of the fields of a strategy as keywords, and as columns.
 
-Written by `scripts/keywords.py` from `Strategy.model_fields`.
+Written by `scripts/generate.py` from `Strategy.model_fields`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -44,12 +44,8 @@ def parse(
     ----------
     kind
         Ending of the file: `.json`, `.toml`; else YAML.
-    path
-        File to name in a fault.
     most_bytes
         Limit of the file's size, which also limits the values of a YAML file.
-    first_line
-        Where in the file the text begins.
     aliases
         Whether YAML may repeat a value by an alias, as files of other programs do; its values
         count every time.

@@ -1,8 +1,8 @@
 """Readers of files that other tools wrote; they register themselves, and `load` finds them here.
 
-`config` knows no other tool. `interop` gives its readers here when shardwise is imported, so that
-a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face file,
-or from the launch file of a trainer, as it does from a shardwise file.
+`config` knows no other tool. `foreign` registers its readers here when shardwise is imported, so
+that a model, a system or a strategy loads from a Calculon, SimuMax, NERSC, AMPeD or Hugging Face
+file, or from the launch file of a trainer, as it does from a shardwise file.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ Kind = Literal["model", "system", "strategy"]
 
 
 class Readers(Protocol):
-    """What `interop` provides."""
+    """What `foreign` provides."""
 
     def recognised(self, data: Mapping[str, object], /) -> tuple[Kind, str] | None:
         """Return what a mapping of another tool holds, here and in its own words."""

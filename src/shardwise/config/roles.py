@@ -18,6 +18,10 @@ STAGES = (*LAYERS, "bubble")
 ALL_TIME = (*STAGES, "other")
 
 
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
+STAGE_NUMBERS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+
+
 class Section(StrEnum):
     """Section of the help and of the reference that lists a field, in the order of sections."""
 
@@ -30,6 +34,16 @@ class Section(StrEnum):
     PLACEMENT = "Placement"
     MODEL = "Model and optimizer"
     SOFTWARE = "Software"
+
+
+class Divides(Enum):
+    """What a degree divides, in the order in which degrees are listed."""
+
+    TENSORS = "tensors of a layer"
+    LAYERS = "layers, into stages"
+    BATCH = "batch, among replicas of the model"
+    EXPERTS = "experts, over the ranks of the degrees above"
+    STAGE = "layers of a stage, into chunks"
 
 
 class Group(Enum):
@@ -57,6 +71,17 @@ class Tries(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Degree:
+    """What makes a field a degree."""
+
+    divides: Divides
+    parallelism: str = ""
+    """Parallelism that it is the degree of: "tensor"."""
+    counted_with: str = ""
+    """Degree whose communication includes that of this one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """What shardwise derives from a field, in addition to its type and documentation."""
 
@@ -79,3 +104,36 @@ class Role:
     fields of `work`. Those that differ in other fields alone are variants of one layout."""
     practical: Tries | tuple[Any, ...] | None = None
     """Values that a search of the practical space tries; None: `tries`."""
+    degree: Degree | None = None
+    """Set for a degree."""
+    headline: bool = False
+    """Whether a strategy in a line always shows it."""
+    listed: bool = False
+    """Whether an estimate lists its default among what was assumed, as it does for headlines."""
+    slider: tuple[int, ...] = ()
+    """Numbers where a slider stops."""
+    follows: tuple[str, ...] = ()
+    """Fields that it belongs to: where one of these changes, its value is dropped."""
+
+
+def degree(
+    section: Section,
+    acts_on: tuple[str, ...],
+    tries: Tries,
+    divides: Divides,
+    parallelism: str = "",
+    *,
+    counted_with: str = "",
+    **more: Any,
+) -> Role:
+    """Return the role of a degree; one that is counted with another has no line of its own."""
+    return Role(
+        section,
+        acts_on,
+        tries,
+        Group.LAYOUT,
+        own_line=not counted_with,
+        degree=Degree(divides, parallelism, counted_with),
+        listed=True,
+        **more,
+    )

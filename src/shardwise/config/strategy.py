@@ -55,11 +55,15 @@ from shardwise.config.roles import (
     LAYERS,
     ONCE_PER_STEP,
     PLACED,
+    POWERS,
     RECOMPUTED,
+    STAGE_NUMBERS,
     STAGES,
+    Divides,
     Group,
     Role,
     Tries,
+    degree,
 )
 from shardwise.config.roles import Section as In
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -76,6 +80,7 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
 
 _FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
 LAYOUT, CHOICE = Group.LAYOUT, Group.CHOICE
+TENSORS = Divides.TENSORS
 ALL, DEFAULT = Tries.ALL, Tries.DEFAULT
 DIVISORS, DEFAULT_DIVISOR = Tries.DIVISORS, Tries.DEFAULT_DIVISOR
 
@@ -102,27 +107,73 @@ class Strategy(ConfigBase):
     KIND: ClassVar[readers.Kind | None] = "strategy"
     FIGURES: ClassVar[bool] = True
 
-    gpus: Annotated[Count | None, Role(In.LAYOUT, (), (), LAYOUT, implied=True, work=True)] = None
+    gpus: Annotated[
+        Count | None,
+        Role(In.LAYOUT, (), (), LAYOUT, implied=True, work=True, listed=True, follows=("dp",)),
+    ] = None
     """Number of accelerators: tp x tp2 x cp x dp x pp."""
-    tp: Annotated[Count, Role(In.LAYOUT, LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
+    tp: Annotated[
+        Count,
+        degree(In.LAYOUT, LAYERS, DIVISORS, TENSORS, "tensor", headline=True, slider=POWERS[:7]),
+    ] = 1
     """Tensor-parallel degree."""
-    tp2: Annotated[Count, Role(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    tp2: Annotated[
+        Count,
+        degree(In.LAYOUT, LAYERS, DEFAULT_DIVISOR, TENSORS, "tensor, second", counted_with="tp"),
+    ] = 1
     """Second tensor-parallel degree of 2D products (tp_exchange summa). It splits the sequence, and
     each weight a second time."""
-    pp: Annotated[Count, Role(In.PIPELINE, STAGES, DIVISORS, LAYOUT, own_line=True)] = 1
+    pp: Annotated[
+        Count,
+        degree(
+            In.PIPELINE,
+            STAGES,
+            DIVISORS,
+            Divides.LAYERS,
+            "pipeline",
+            headline=True,
+            slider=STAGE_NUMBERS,
+        ),
+    ] = 1
     """Pipeline stages."""
-    cp: Annotated[Count, Role(In.LAYOUT, LAYERS, DIVISORS, LAYOUT, own_line=True)] = 1
+    cp: Annotated[
+        Count, degree(In.LAYOUT, LAYERS, DIVISORS, TENSORS, "context", slider=POWERS[:6])
+    ] = 1
     """Context-parallel degree."""
-    ep: Annotated[Count, Role(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, LAYOUT, own_line=True)] = 1
+    ep: Annotated[
+        Count,
+        degree(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, Divides.EXPERTS, "expert", slider=POWERS),
+    ] = 1
     """Expert-parallel degree."""
-    etp: Annotated[Count, Role(In.EXPERTS, EXPERTS, DEFAULT_DIVISOR, LAYOUT)] = 1
+    etp: Annotated[
+        Count,
+        degree(
+            In.EXPERTS,
+            EXPERTS,
+            DEFAULT_DIVISOR,
+            Divides.EXPERTS,
+            "tensor, in experts",
+            counted_with="ep",
+        ),
+    ] = 1
     """Tensor-parallel degree inside experts."""
     dp: Annotated[
-        Count | None, Role(In.LAYOUT, ONCE_PER_STEP, DIVISORS, LAYOUT, implied=True, own_line=True)
+        Count | None,
+        degree(
+            In.LAYOUT, ONCE_PER_STEP, DIVISORS, Divides.BATCH, "data", implied=True, headline=True
+        ),
     ] = None
     """Data-parallel degree: replicas of the model; None: GPUs over the other degrees."""
     vpp: Annotated[
-        Count, Role(In.PIPELINE, ("bubble", "pp_comm"), DIVISORS, LAYOUT, own_line=True)
+        Count,
+        degree(
+            In.PIPELINE,
+            ("bubble", "pp_comm"),
+            DIVISORS,
+            Divides.STAGE,
+            headline=True,
+            slider=STAGE_NUMBERS[:11],
+        ),
     ] = 1
     """Chunks of layers per pipeline stage (virtual pipeline, interleaving)."""
     micro_batch_size: Annotated[
@@ -133,6 +184,8 @@ class Strategy(ConfigBase):
             DIVISORS,
             LAYOUT,
             own_line=True,
+            headline=True,
+            slider=POWERS[:6],
         ),
     ] = Field(default=1, validation_alias=AliasChoices("micro_batch_size", "mbs"))
     """Sequences per forward pass of one replica."""
@@ -141,11 +194,12 @@ class Strategy(ConfigBase):
     ] = Field(default=None, validation_alias=AliasChoices("global_batch_size", "gbs"))
     """Sequences per step, over all replicas."""
     seq_len: Annotated[
-        Count | None, Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True)
+        Count | None,
+        Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload"), implied=True, work=True, listed=True),
     ] = None
     """Tokens per sequence; None: those of the model."""
     dtype: Annotated[
-        Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(In.PRECISION, LAYERS, work=True)
+        Dtype, any_case(Dtype, **DTYPE_ALIASES), Role(In.PRECISION, LAYERS, work=True, listed=True)
     ] = Dtype.BF16
     """Type of weights, activations and matrix products."""
     quantization: Annotated[Quantization, Role(In.PRECISION, LAYERS, work=True)] = Quantization.NONE
@@ -160,19 +214,29 @@ class Strategy(ConfigBase):
     attention: Annotated[AttentionKind, Role(In.MODEL, LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
     recompute: Annotated[
-        Recompute, any_case(Recompute), Role(In.MEMORY, RECOMPUTED, ALL, own_line=True)
+        Recompute, any_case(Recompute), Role(In.MEMORY, RECOMPUTED, ALL, own_line=True, listed=True)
     ] = Recompute.NONE
     """What backward recomputes: nothing, some parts of a layer, or full layers."""
-    recompute_parts: Annotated[tuple[RecomputePart, ...], Role(In.MEMORY, RECOMPUTED)] = (
-        RecomputePart.CORE_ATTENTION,
-    )
+    recompute_parts: Annotated[
+        tuple[RecomputePart, ...], Role(In.MEMORY, RECOMPUTED, follows=("recompute",))
+    ] = (RecomputePart.CORE_ATTENTION,)
     """Parts of a layer that selective recompute recomputes."""
-    recompute_layers: Annotated[Count | None, Role(In.MEMORY, RECOMPUTED, DEFAULT_DIVISOR)] = None
+    recompute_layers: Annotated[
+        Count | None, Role(In.MEMORY, RECOMPUTED, DEFAULT_DIVISOR, follows=("recompute",))
+    ] = None
     """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
     of its two stages); None: all."""
     zero: Annotated[
         Whole,
-        Role(In.MEMORY, ONCE_PER_STEP, ALL, CHOICE, every=(0, 1, 2, 3), practical=(1, 2, 3)),
+        Role(
+            In.MEMORY,
+            ONCE_PER_STEP,
+            ALL,
+            CHOICE,
+            every=(0, 1, 2, 3),
+            practical=(1, 2, 3),
+            listed=True,
+        ),
     ] = 1
     """ZeRO stage, what data parallelism shards: 0 nothing, 1 optimizer state, 2 gradients too, 3
     weights too (FSDP)."""
@@ -213,17 +277,22 @@ class Strategy(ConfigBase):
             (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
             LAYOUT,
             implied=True,
+            listed=True,
         ),
     ] = None
     """Pipeline schedule: the order of the micro-batches; None: 1f1b, or interleaved if vpp is
     above 1."""
-    first_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
+    first_stage_layers: Annotated[
+        Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT, follows=("pp", "vpp"))
+    ] = None
     """Layers on the first stage; None: as many as on the others."""
-    last_stage_layers: Annotated[Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = None
+    last_stage_layers: Annotated[
+        Count | None, Role(In.PIPELINE, STAGES, group=LAYOUT, follows=("pp", "vpp"))
+    ] = None
     """Layers on the last stage; None: as many as on the others."""
-    stage_layers: Annotated[tuple[Whole, ...] | None, Role(In.PIPELINE, STAGES, group=LAYOUT)] = (
-        None
-    )
+    stage_layers: Annotated[
+        tuple[Whole, ...] | None, Role(In.PIPELINE, STAGES, group=LAYOUT, follows=("pp", "vpp"))
+    ] = None
     """Layers of every stage, first to last; with `vpp`, of every chunk in the order of the
     layers. As text 3+4x14+2, where 4x14 are 14 stages of 4."""
     embedding_as_layer: Annotated[bool, Role(In.PIPELINE, STAGES, group=LAYOUT)] = False
@@ -232,7 +301,9 @@ class Strategy(ConfigBase):
     """Whether head and loss count as a layer when layers are assigned to stages."""
     training: Annotated[bool, Role(In.MODEL, ALL_TIME, work=True)] = True
     """Whether a step includes backward and the optimizer; if not, it is forward only."""
-    sequence_parallel: Annotated[bool | None, Role(In.COMMUNICATION, (), implied=True)] = None
+    sequence_parallel: Annotated[
+        bool | None, Role(In.COMMUNICATION, (), implied=True, follows=("tp_exchange",))
+    ] = None
     """Short for `tp_exchange`: on is rs_ag, off all_reduce."""
     tp_exchange: Annotated[
         TpExchange | None,
@@ -243,6 +314,8 @@ class Strategy(ConfigBase):
             (TpExchange.ALL_REDUCE, TpExchange.RS_AG, TpExchange.P2P_RS_AG),
             implied=True,
             practical=(TpExchange.RS_AG,),
+            listed=True,
+            follows=("sequence_parallel",),
         ),
     ] = None
     """Tensor-parallel communication of activations: all-reduce; reduce-scatter and all-gather, with
@@ -300,7 +373,7 @@ class Strategy(ConfigBase):
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
     dp_overlap: Annotated[
-        bool, Role(In.COMMUNICATION, ("dp_comm",), ALL, CHOICE, practical=DEFAULT)
+        bool, Role(In.COMMUNICATION, ("dp_comm",), ALL, CHOICE, practical=DEFAULT, listed=True)
     ] = True
     """Whether data-parallel communication of gradients and weights overlaps with compute."""
     fused_activation: Annotated[
@@ -320,7 +393,8 @@ class Strategy(ConfigBase):
     ] = False
     """Whether the optimizer state of layers is offloaded to the second memory tier."""
     placement: Annotated[
-        str, Role(In.PLACEMENT, PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT)
+        str,
+        Role(In.PLACEMENT, PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT, listed=True),
     ] = "tp-cp-dp-pp"
     """Order of the axes over the ranks, innermost first."""
     extents: Annotated[str | None, EXTENTS, Role(In.PLACEMENT, PLACED, DEFAULT_DIVISOR, LAYOUT)] = (
@@ -336,9 +410,9 @@ class Strategy(ConfigBase):
     """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
-    stack: Annotated[str | Stack | None, Role(In.SOFTWARE, ALL_TIME, implied=True, work=True)] = (
-        None
-    )
+    stack: Annotated[
+        str | Stack | None, Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True)
+    ] = None
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
@@ -418,13 +492,6 @@ class Strategy(ConfigBase):
 
     def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None, and what the stack has another default of.
-
-        Parameters
-        ----------
-        model
-            Model that is trained.
-        default_stack
-            Stack of the system.
 
         Raises
         ------

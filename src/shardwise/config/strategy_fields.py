@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from shardwise.config.base import words_of
 from shardwise.config.enums import Word
 from shardwise.config.expressions.dimensions import canonical_names
-from shardwise.config.roles import Group, Role
+from shardwise.config.roles import Divides, Group, Role
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 
@@ -56,6 +56,11 @@ class StrategyField:
     """Greatest number that it may be."""
     words: tuple[str, ...]
     """Words that it may have, or a set of which it is."""
+
+    @property
+    def short(self) -> str:
+        """Its short name, where it has one."""
+        return _SHORT.get(self.name, self.name)
 
     @property
     def about(self) -> str:
@@ -121,6 +126,8 @@ FIELDS = {name: _field(name, info) for name, info in Strategy.model_fields.items
 COLUMNS = {name: field for name, field in FIELDS.items() if name != "sequence_parallel"}
 """Fields that are columns of a table: all but the short form of `tp_exchange`."""
 SHORT_NAMES = canonical_names(Strategy)
+"""Fields by their short names."""
+_SHORT = {name: short for short, name in SHORT_NAMES.items()}
 LAYOUT_FIELDS, CHOICE_FIELDS = (
     tuple(name for name, field in COLUMNS.items() if field.role.group is group)
     for group in (Group.LAYOUT, Group.CHOICE)
@@ -130,12 +137,48 @@ LINE_FIELDS = tuple(
     name for name, field in COLUMNS.items() if field.role.own_line or field.role.work
 )
 """Fields that make a layout of its own in a ranking; variants of one layout agree in them."""
+FOLLOWING_FIELDS = tuple(
+    name for name, field in FIELDS.items() if field.role.implied and not field.role.work
+)
+"""Fields that follow from others where they are not set."""
 OFFLOADS = tuple(
     name
     for name, field in COLUMNS.items()
     if field.kind is Kind.FLAG and field.role.acts_on == ("offload",)
 )
 """Fields that offload weights, activations or optimizer state."""
+
+
+def degrees_of(*what: Divides) -> tuple[str, ...]:
+    """Names of the degrees that divide some of these, in the order of `Divides`."""
+    return tuple(
+        name
+        for divided in Divides
+        if divided in what
+        for name, field in COLUMNS.items()
+        if field.role.degree and field.role.degree.divides is divided
+    )
+
+
+DEGREES = degrees_of(*Divides)
+REPLICA_DEGREES = degrees_of(Divides.TENSORS, Divides.LAYERS)
+"""Degrees whose product is the accelerators of a replica of the model."""
+RANK_DEGREES = (*REPLICA_DEGREES, *degrees_of(Divides.BATCH))
+"""Degrees whose product is all accelerators."""
+EXPERT_DEGREES = degrees_of(Divides.EXPERTS)
+LAYER_AXES = (*degrees_of(Divides.TENSORS), *EXPERT_DEGREES)
+"""Axes that communicate inside layers."""
+_DEGREE = {name: degree for name in DEGREES if (degree := FIELDS[name].role.degree)}
+PARALLELISM = {name: degree.parallelism for name, degree in _DEGREE.items()}
+"""What the parallelism of a degree is called: "tensor"."""
+COUNTED_WITH = {name: degree.counted_with or name for name, degree in _DEGREE.items()}
+"""Of each degree, the one whose communication includes that of it: itself, tp of tp2, ep of etp."""
+COMM_AXES = tuple(name for name in LAYER_AXES if COUNTED_WITH[name] == name)
+"""Axes of `LAYER_AXES` whose communication is counted."""
+HEADLINES = tuple(
+    name for name in dict.fromkeys((*DEGREES, *COLUMNS)) if COLUMNS[name].role.headline
+)
+"""Fields that a strategy in a line always shows."""
 
 
 def names_of(*kinds: Kind, optional: bool | None = None) -> tuple[str, ...]:

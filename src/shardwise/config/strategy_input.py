@@ -21,8 +21,6 @@ def strategy_of(strategy: StrategyLike | None, fields: Mapping[str, object]) -> 
     ----------
     strategy
         None: the fields are all that is set.
-    fields
-        Keywords of a user.
 
     Raises
     ------

@@ -42,8 +42,6 @@ def head_efficiency(
 
     Parameters
     ----------
-    kernel
-        Measured shares by head width.
     head_dim
         Width of a head of queries and keys [elements].
     v_head_dim
@@ -83,8 +81,6 @@ def attention_times(
 
     Parameters
     ----------
-    sequences
-        Sequences of the micro-batch; shape (n,).
     seq_len
         Queries of a sequence [tokens]; shape (n,).
     keys
@@ -101,8 +97,6 @@ def attention_times(
         Bytes of queries, keys, values, outputs (and their gradients) [byte]; shape (n,).
     rates
         P, e by head width d, o, c, memory rate, t0; columns of shape (n,).
-    backward
-        Whether the kernel is that of the backward pass.
 
     Notes
     -----

@@ -93,12 +93,8 @@ def matmul_benchmark(
 
     Parameters
     ----------
-    chip
-        Accelerator with peaks and bandwidth.
     name
         Kind: bf16, fp8 (scaled per tensor), fp8_block or nvfp4.
-    figures
-        Fitted figures of such products.
     m
         Rows of the result [elements]; shape (n,).
     n
@@ -140,20 +136,12 @@ def attention_benchmark(
 
     Parameters
     ----------
-    chip
-        Accelerator with peaks and bandwidth.
     dtype
         Type of queries, keys and values: bf16 or fp8.
     figures
         Fitted figures of such kernels, with w and q [byte].
-    batch
-        Sequences; shape (n,).
     seq
         Length of a sequence [tokens]; shape (n,).
-    heads
-        Heads of queries; shape (n,).
-    kv_heads
-        Heads of keys and values; shape (n,).
     head_dim
         d, width of a head of queries and keys [elements]; shape (n,).
     head_dim_v
@@ -240,28 +228,12 @@ def experts_benchmark(
 
     Parameters
     ----------
-    chip
-        Accelerator with peaks and bandwidth.
     name
         Kind of `kernels.Benchmarked.experts`; its first word is the type.
-    figures
-        Fitted figures of such blocks.
-    gated
-        Whether the activation is gated; shape (n,).
-    tokens
-        Tokens on the rank; shape (n,).
     hidden
         Width of a token [elements]; shape (n,).
     inter
         Inner width before division by tp [elements]; shape (n,).
-    topk
-        Experts per token; shape (n,).
-    experts
-        Routed experts of the layer; shape (n,).
-    tp
-        Ranks that split an expert; shape (n,).
-    ep
-        Ranks that the experts are divided among; shape (n,).
     """
     width = inter / tp
     chosen = {
@@ -303,22 +275,12 @@ def training_matmul(
 
     Parameters
     ----------
-    chip
-        Accelerator with peaks and bandwidth.
-    figures
-        Fitted figures of products in training.
-    groups
-        Products in one kernel; shape (n,).
     m
         Rows of the result [elements]; shape (n,).
     n
         Columns of the result [elements]; shape (n,).
     k
         Length of the reduction [elements]; shape (n,).
-    result_bytes
-        Bytes moved per element of the result [byte]; shape (n,).
-    weight_grad
-        Whether the layout is that of a gradient of weights.
     """
     moved = groups * (_RESULT_BYTES * (m + n) * k + result_bytes * m * n)
     rates = _matmul_rates(chip, "bf16", figures, m)
@@ -343,24 +305,12 @@ def training_attention(
 
     Parameters
     ----------
-    chip
-        Accelerator with peaks and bandwidth.
-    figures
-        Fitted figures of attention in training.
-    batch
-        Sequences; shape (n,).
     seq
         Length of a sequence [tokens]; shape (n,).
-    heads
-        Heads of queries; shape (n,).
-    kv_heads
-        Heads of keys and values; shape (n,).
     head_dim
         Width of a head of queries and keys [elements]; shape (n,).
     head_dim_v
         Width of a head of values [elements]; shape (n,).
-    backward
-        Whether to time the backward pass.
     """
     moved = heads * (head_dim + head_dim_v) + kv_heads * (head_dim + head_dim_v)
     moved = _RESULT_BYTES * batch * seq * moved * (2 if backward else 1)

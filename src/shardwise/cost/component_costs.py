@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +26,6 @@ from shardwise.cost.component_operations import (
 from shardwise.cost.dispatch import dispatch_processor_share
 from shardwise.cost.layer_cost import (
     NO_TIMES,
-    LayerBytes,
     LayerCost,
     LayerStorage,
     LayerTimes,
@@ -91,113 +91,34 @@ class ComponentCosts:
         return self.components[:-2]
 
 
-def component_times(
-    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
+def summed(
+    costs: ComponentCosts,
+    counts: Sequence[Floats],
+    select: Callable[[LayerCost], Floats],
+    *,
+    layers: bool = False,
 ) -> Floats:
-    """Add up a time over so many of each component, in the order of `ComponentCosts.components`.
+    """Add up a column over so many of each component, in the order of `ComponentCosts.components`.
 
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    counts
-        How often each component occurs; each of shape (n,).
-    select
-        Time of a component [s]; shape (n,).
+    With `layers` only those made of layers: all but embedding and head.
     """
-    return _weighted(counts, _times(costs.components), select)
-
-
-def component_bytes(
-    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
-) -> Floats:
-    """Add up bytes over so many of each component, in the order of `ComponentCosts.components`.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    counts
-        How often each component occurs; each of shape (n,).
-    select
-        Bytes of a component [byte]; shape (n,).
-    """
-    return _weighted(counts, _bytes(costs.components), select)
-
-
-def layer_times(
-    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerTimes], Floats]
-) -> Floats:
-    """Add up a time over the components made of layers only.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    counts
-        How often each component occurs; each of shape (n,).
-    select
-        Time of a component [s]; shape (n,).
-    """
-    return _weighted(counts[:-2], _times(costs.layers), select)
-
-
-def layer_bytes(
-    costs: ComponentCosts, counts: Sequence[Floats], select: Callable[[LayerBytes], Floats]
-) -> Floats:
-    """Add up bytes over the components made of layers only.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    counts
-        How often each component occurs; each of shape (n,).
-    select
-        Bytes of a component [byte]; shape (n,).
-    """
-    return _weighted(counts[:-2], _bytes(costs.layers), select)
+    pairs = [*zip(counts, costs.components, strict=True)][: -2 if layers else None]
+    return total((count * select(part) for count, part in pairs if part is not None), counts[0])
 
 
 def trained_on(
     costs: ComponentCosts, counts: Sequence[Floats], *, layers: bool = False
 ) -> tuple[TrainedWeights, TrainedWeights]:
-    """Add up trained weights: without those of routed experts, and those.
+    """Add up trained weights: without those of routed experts, and those."""
 
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    counts
-        How often each component occurs; each of shape (n,).
-    layers
-        Whether to count only the components made of layers.
-    """
-    add = layer_bytes if layers else component_bytes
-
-    def summed(kind: str) -> TrainedWeights:
+    def of(kind: str) -> TrainedWeights:
         def column(name: str) -> Floats:
-            return add(costs, counts, lambda one: getattr(getattr(one, kind), name))
+            one = attrgetter(f"bytes.{kind}.{name}")
+            return summed(costs, counts, one, layers=layers)
 
         return TrainedWeights(**{f.name: column(f.name) for f in fields(TrainedWeights)})
 
-    return summed("trained"), summed("expert_trained")
-
-
-def _times(parts: Sequence[LayerCost | None]) -> list[LayerTimes | None]:
-    return [None if part is None else part.times for part in parts]
-
-
-def _bytes(parts: Sequence[LayerCost | None]) -> list[LayerBytes | None]:
-    return [None if part is None else part.bytes for part in parts]
-
-
-def _weighted(
-    counts: Sequence[Floats], parts: Sequence[T | None], select: Callable[[T], Floats]
-) -> Floats:
-    """Add up a column of each component, multiplied by its count; skip absent components."""
-    pairs = zip(counts, parts, strict=True)
-    return total((count * select(part) for count, part in pairs if part is not None), counts[0])
+    return of("trained"), of("expert_trained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,12 +216,6 @@ def component_costs(
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
     extents
         Placement of each axis; shape (tiers, n).
     costs
@@ -324,8 +239,6 @@ def costs_and_bytes(
 
     Parameters
     ----------
-    model, system, table, extents, costs
-        As of `component_costs`.
     held
         `stored_bytes` of the table, if already computed.
     """

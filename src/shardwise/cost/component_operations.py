@@ -75,12 +75,6 @@ def operation_costs(
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
     extents
         Placement of each axis; shape (tiers, n).
     """

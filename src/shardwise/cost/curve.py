@@ -71,8 +71,6 @@ def joined_times(
         t_c, compute time [s]; shape (n,).
     memory_s
         t_m, memory time [s]; shape (n,).
-    processing
-        How the times join.
     exponent
         x as fitted to measured kernels of the kind.
     """

@@ -112,16 +112,10 @@ def send_time(
 
     Parameters
     ----------
-    system
-        Network tiers.
-    kernel
-        Figures of the kernel.
     tokens
         T; where zero, nothing is sent; shape (n,).
     row_bytes
         r [byte]; shape (n,).
-    routing
-        Experts and how many a token is sent to.
     multiprocessors
         s; a number or shape (n,).
     extents

@@ -39,8 +39,6 @@ def memory_bound_times(
     ----------
     moved_bytes
         Bytes read and written [byte]; where zero, the kernel does not run; shape (n,).
-    flops
-        FLOPs of the vector units; shape (n,).
     memory_rate
         B, bandwidth times the share of it that such kernels reach [byte/s]; shape (n,).
     vector_rate
@@ -62,15 +60,7 @@ _MATRIX_TYPES = (*Dtype, "fp8", "fp4")
 
 
 def by_dtype(figures: Mapping[Any, float], table: Table) -> Floats:
-    """A figure listed by type of input, for each row's type; NaN where there is none.
-
-    Parameters
-    ----------
-    figures
-        Figure by name of the type.
-    table
-        Strategies of n rows.
-    """
+    """A figure listed by type of input, for each row's type; NaN where there is none."""
     return by_code([figures.get(name, np.nan) for name in Dtype], table.dtype)
 
 
@@ -83,8 +73,6 @@ def product_peak(chip: Accelerator, table: Table) -> Floats:
     ----------
     chip
         Accelerator with peaks of its matrix units [FLOP/s].
-    table
-        Strategies of n rows.
     """
     figures: dict[str, float] = {str(name): peak for name, peak in chip.matrix.items()}
     peaks = [figures.get(name, np.nan) for name in _MATRIX_TYPES]
@@ -286,11 +274,6 @@ class KernelRates:
         Shares of curves are those at the FLOPs and least bytes of the full kernel, of all its
         products or heads; the kernel's own share of the bandwidth multiplies that of the bytes.
         Panels of a 2D product run one after the other.
-
-        Parameters
-        ----------
-        kernel
-            Sizes of one kernel; columns of shape (n,).
         """
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             one = self.times(kernel.panel(kernel.panels))

@@ -7,12 +7,9 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import RecomputePart
+from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH
 from shardwise.cost.operations import CollectiveCost, OperationCost
 from shardwise.ops.operation import Phase
-
-COMM_AXES = ("tp", "cp", "ep")
-"""Axes that communicate inside layers; tp2 is counted with tp, etp with ep."""
-_COUNTED_WITH = {"tp": "tp", "tp2": "tp", "cp": "cp", "ep": "ep", "etp": "ep"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +116,7 @@ def _communication(collectives: Sequence[CollectiveCost]) -> Communication:
     def by_axis(name: str) -> Sums:
         times: dict[str, list[Floats]] = {axis: [] for axis in COMM_AXES}
         for cost in collectives:
-            times[_COUNTED_WITH[cost.collective.axis]].append(getattr(cost, name))
+            times[COUNTED_WITH[cost.collective.axis]].append(getattr(cost, name))
         return Sums(
             **{axis: total(some, some[0]) if some else None for axis, some in times.items()}
         )

@@ -195,8 +195,6 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
 
     Parameters
     ----------
-    costs
-        Costs of the operations, in forward order; columns of shape (n,).
     machine
         Rates of the n rows.
     """
@@ -306,8 +304,6 @@ def times_of_layer(
         Totals of the operations (`layer_work`); columns of shape (n,).
     communication
         Totals of their collectives (`layer_communication`); columns of shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
     recompute
         Recompute of each row; None: none.
     """
@@ -344,12 +340,6 @@ def passes_with_host(
 
     Parameters
     ----------
-    work
-        Totals of the operations; columns of shape (n,).
-    communication
-        Totals of their collectives; columns of shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
     expert_share
         Share of the exposed communication of experts that stays exposed; shape (n,).
     """
@@ -380,8 +370,6 @@ def bytes_of_layer(
     ----------
     storage
         Totals of the operations (`layer_storage`); columns of shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
     recompute
         Recompute of each row; None: none.
     movable

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.enums import Dispatcher
+from shardwise.config.strategy_fields import LAYER_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time, transfer_time
@@ -20,10 +21,6 @@ from shardwise.cost.dispatch import (
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import Collective, CollectiveKind, Tokens
 from shardwise.parallel.placement import Extents
-
-_OF_EXPERTS = ("ep", "etp")
-LAYER_AXES = ("tp", "tp2", "cp", *_OF_EXPERTS)
-"""Axes that communicate inside layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +117,7 @@ class CollectiveTimes:
         self._shares: dict[str, Floats] = {}
 
     def alone_s(self, collective: Collective) -> Floats:
-        """Time of a collective that no product hides [s].
-
-        Parameters
-        ----------
-        collective
-            Its bytes are those of each row of the machine.
-        """
+        """Time of a collective that no product hides [s]."""
         one = collective
         what: tuple[object, ...] = (one.kind, one.axis, one.in_ring, one.bytes.tobytes())
         if one.tokens is not None:
@@ -230,8 +221,6 @@ def processor_share(system: System, extents: Ints) -> Floats:
 
     Parameters
     ----------
-    system
-        Its network tiers have the shares.
     extents
         Extents of the axis; shape (tiers, n).
     """
@@ -250,8 +239,6 @@ def slowed_by_compute(system: System, extents: Ints) -> Bools:
 
     Parameters
     ----------
-    system
-        Its network tiers say which are slowed.
     extents
         Extents of the axis; shape (tiers, n).
     """

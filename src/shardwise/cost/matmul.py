@@ -89,8 +89,6 @@ def tiled_times(
         Columns of the result [elements]; shape (n,).
     k
         Length of the reduction [elements]; shape (n,).
-    batch
-        Number of products; shape (n,).
     speed
         P e, peak times the share that large products reach [FLOP/s]; shape (n,).
     fill_depth
@@ -184,8 +182,6 @@ def chosen_blocks(m: Floats, n: Floats, k: Floats, batch: Floats, multiprocessor
         Columns of the result [elements]; shape (n,).
     k
         Length of the reduction [elements]; shape (n,).
-    batch
-        Number of products; shape (n,).
     multiprocessors
         SM, multiprocessors of the chip.
     """
@@ -231,18 +227,12 @@ def block_times(
     ----------
     k
         Length of the reduction [elements]; shape (n,).
-    count
-        Blocks of the product; shape (n,).
-    chosen
-        Size of the blocks and number of waves; columns of shape (n,).
     speed
         P e, peak times the share that large products reach [FLOP/s]; shape (n,).
     fill_depth
         k0, extra elements of the reduction [elements]; shape (n,).
     multiprocessors
         SM, multiprocessors of the chip.
-    blocks
-        Shares of the speed that blocks reach, fitted by accelerator.
 
     Notes
     -----
@@ -335,14 +325,8 @@ def matmul_times(
         Columns of the result [elements]; shape (n,).
     k
         Length of the reduction [elements]; shape (n,).
-    batch
-        Number of products in one kernel; shape (n,).
-    moved_bytes
-        Operands and result [byte]; shape (n,).
     rates
         P, e, k0, o, x, B, t0; columns of shape (n,).
-    weight_grad
-        Whether the layout is that of a gradient of weights.
 
     Notes
     -----
@@ -424,17 +408,9 @@ def separate_matmul_times(
         Columns of the result [elements]; shape (n,).
     k
         Length of the reduction [elements]; shape (n,).
-    batch
-        Number of products in all kernels; shape (n,).
-    moved_bytes
-        Operands and results of all products [byte]; shape (n,).
-    rates
-        Rates of one kernel; columns of shape (n,).
     kernels
         c, 1 or more; shape (n,). Batched and grouped kernels (CUTLASS) run all products: 1. One
         product of the library for each expert (Transformer Engine): `batch`.
-    weight_grad
-        Whether the layout is that of a gradient of weights.
 
     Notes
     -----
@@ -464,8 +440,6 @@ def product_times(
     ----------
     flops
         FLOPs of the product; where zero, the kernel does not run; shape (n,).
-    moved_bytes
-        Operands and result [byte]; shape (n,).
     rates
         P, e, B, t0; columns of shape (n,).
     """

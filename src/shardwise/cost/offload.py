@@ -132,14 +132,6 @@ def with_offload(
     ----------
     system
         Its accelerator's second memory tier is the link.
-    layer
-        Cost of one layer and one micro-batch; columns of shape (n,).
-    weight_bytes
-        Weights of the layer on one rank [byte]; shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
-    weights
-        Rows that offload weights; shape (n,).
     activations
         Rows that offload activations, `LayerBytes.movable_bytes` of them; shape (n,).
     """
@@ -185,10 +177,6 @@ def optimizer_transfer(
     ----------
     system
         Its accelerator's second memory tier is behind the link.
-    state_bytes
-        Offloaded optimizer state on one rank [byte]; shape (n,).
-    weight_bytes
-        Offloaded weights on one rank [byte]; shape (n,).
     idle_in_s
         Time for which the link to the accelerator is idle meanwhile [s]; shape (n,).
     idle_out_s

@@ -178,13 +178,6 @@ def with_host(device_s: Floats, host_s: Floats) -> Floats:
     (device^4 + host^4)^(1/4): the host runs ahead of the accelerator unless it is slower; the
     larger of the two, rounded where they meet. Exponent fitted on dense published runs (grade A,
     NVIDIA GPUs).
-
-    Parameters
-    ----------
-    device_s
-        Time of the kernels on the accelerator [s]; shape (n,).
-    host_s
-        Time of the host to launch them [s]; shape (n,).
     """
     device, host = np.square(np.square(device_s)), np.square(np.square(host_s))
     joined: Floats = np.sqrt(np.sqrt(device + host))
@@ -359,12 +352,6 @@ def hidden_by_pieces(
 
     Parameters
     ----------
-    time_s
-        Time of the collective alone [s]; shape (n,).
-    window_s
-        Time of the product, slowed by the communication [s]; shape (n,).
-    members
-        Members of the axis; shape (n,).
     first_hides
         Whether the first piece of the collective is hidden too (ring).
     """

@@ -55,13 +55,7 @@ def newton_schulz_flops(rows: Floats, columns: Floats) -> Floats:
 
 
 def updated_matrices(operation: Operation) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Matrices of an operation that Muon updates: how many, their rows and columns on a rank.
-
-    Parameters
-    ----------
-    operation
-        Operation with its weights on one rank; columns of shape (n,).
-    """
+    """Matrices of an operation that Muon updates: how many, their rows and columns on a rank."""
     for product in operation.kernels:
         if (
             isinstance(product, Matmul)
@@ -78,13 +72,6 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
     embedding and head are AdamW's (arXiv 2502.16982, section 2.2). Each rank treats its shard of a
     product split by tensor parallelism as a separate matrix, and weights that one product reads
     together as one (queries, keys and values; up and gate).
-
-    Parameters
-    ----------
-    operations
-        Operations with their weights on one rank; columns of shape (n,).
-    zero
-        Zeros; shape (n,).
     """
     matrices, flops = [], []
     for operation in operations:
@@ -154,8 +141,6 @@ def master_bytes(element_bytes: Floats, *, has_master: Bools | bool) -> Floats:
 
     Parameters
     ----------
-    element_bytes
-        Size of a weight [byte]; shape (n,).
     has_master
         Whether the optimizer has such a copy (`Stack.master_weights`).
     """
@@ -206,8 +191,6 @@ def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floa
     ----------
     optimizer
         Codes of `Optimizer`; shape (n,).
-    owned
-        Weights that the rank updates; columns of shape (n,).
     matrix_rate
         Rate of matrix products [FLOP/s]; shape (n,).
     """
@@ -247,16 +230,8 @@ def update_bytes(
 
     Parameters
     ----------
-    table
-        Strategies of the rows, with their optimizers.
     reduced
         Weights whose reduced gradients the rank stores, after ZeRO shards them; shape (rows,).
-    owned
-        Weights that the rank updates; shape (rows,).
-    element_bytes
-        Size of a weight [byte]; shape (rows,).
-    gradient_bytes
-        Size of a gradient [byte]; shape (rows,).
     """
     copied = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
     weight = np.where(copied, element_bytes, 0.0)
@@ -282,8 +257,6 @@ def quantizing_time(
 
     Parameters
     ----------
-    table
-        Strategies of the rows, with micro-batches and ZeRO stages.
     quantized
         Weights of the rank that products read quantized [elements]; shape (rows,).
     trained

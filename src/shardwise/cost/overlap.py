@@ -31,14 +31,6 @@ def with_expert_overlap(
 
     Parameters
     ----------
-    layer
-        Cost of one layer and one micro-batch; columns of shape (n,).
-    work, communication
-        Totals of its operations and of their collectives; columns of shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
-    rows
-        Rows that overlap it; shape (n,).
     processor_share
         u, share of the processor; shape (n,).
     """
@@ -84,12 +76,6 @@ def gradient_communication(
 
     Parameters
     ----------
-    system
-        Network tiers.
-    gradient_bytes, weight_bytes
-        All gradients and weights on this rank [byte].
-    sharded
-        Rows with sharded optimizer state.
     extents
         Of the replicas; shape (tiers, rows).
     """

@@ -49,12 +49,8 @@ def weight_bytes(
         Whether to count the weights of routed experts, or the others.
     sizes
         Bytes per weight [byte]; columns of shape (n,).
-    gradient_bytes
-        Size of one gradient [byte]; shape (n,).
     optimizer
         Codes of `Optimizer`; shape (n,).
-    training
-        Rows with a backward pass; shape (n,).
     """
     if part is None or (expert and not np.any(part.expert_parameters)):
         return None

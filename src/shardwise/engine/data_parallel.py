@@ -1,4 +1,4 @@
-"""Gradient and weight communication among replicas: its time, and how much compute hides."""
+"""Communication among the replicas of a stage: among whom, its time, and how much compute hides."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,25 +6,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
-from shardwise.config.model import Model
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS, Schedule
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import processor_share
+from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
-from shardwise.engine.critical_stage import CriticalStage, LargestStage
-from shardwise.engine.replica_collectives import (
-    Pieces,
-    between_shards,
-    shard_extents,
-    unhidden_collectives,
-)
+from shardwise.engine.step import Step
+from shardwise.ops.embedding import vocabulary_share
+from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
 from shardwise.ops.operation import CollectiveKind
 from shardwise.parallel.placement import Extents
+
+Pieces = list[tuple[CollectiveKind, Floats, Ints]]
+"""Collectives one after the other: kind, buffer [byte] of shape (n,), extents (tiers, n)."""
+
+ReplicaCommunication = dict[str, tuple[Floats, Floats]]
+"""Time alone and exposed time of each communication [s]: ``gradients``, ``weights_forward``
+(gathered before forward, or once per step), ``weights_backward`` (gathered again), and once per
+step ``momenta``, ``mirrors`` and ``embeddings``."""
+
+
+_NEWTON_SCHULZ_BYTES = 2  # bf16 (arXiv 2502.16982, section 2.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +64,8 @@ def windows(
 
     Parameters
     ----------
-    table
-        Strategies of n rows, with p and v.
-    extents
-        Placement of each axis; shape (tiers, n).
     pass_s
         Time of one micro-batch's pass on the critical stage [s]; shape (n,).
-    inside_s
-        Communication of each axis in that pass [s]; shape (n,).
     transfer_s
         Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
@@ -92,188 +92,101 @@ def _shares_tier(one: Ints, other: Ints) -> Bools:
     return np.any((reach(one) > 0) & (tiers == outermost), axis=0)
 
 
-ReplicaCommunication = dict[str, tuple[Floats, Floats]]
-"""Time alone and exposed time of each communication [s]: ``gradients``, ``weights_forward``
-(gathered before forward, or once per step), ``weights_backward`` (gathered again), and once per
-step ``momenta``, ``mirrors`` and ``embeddings``."""
-
-
-def communication_times(
-    model: Model,
-    system: System,
-    table: Table,
-    extents: Extents,
-    largest: LargestStage,
-    critical: CriticalStage,
-    transfer_s: Floats,
-) -> tuple[Floats, Floats]:
-    """Time of data-parallel communication in a step, alone and exposed [s].
-
-    The sum over `replica_communication`.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    system
-        Network tiers.
-    table
-        Strategies of n rows.
-    extents
-        Placement of each axis; shape (tiers, n).
-    largest
-        Weights of the stage that has most; columns of shape (n,).
-    critical
-        Passes of the stage that sets the pace; columns of shape (n,).
-    transfer_s
-        Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
-    """
-    parts = replica_communication(model, system, table, extents, largest, critical, transfer_s)
-    zero = np.zeros_like(critical.costs.memory_rate)
-    both = list(parts.values())
-    return total((alone for alone, _ in both), zero), total((exposed for _, exposed in both), zero)
-
-
-def replica_communication(
-    model: Model,
-    system: System,
-    table: Table,
-    extents: Extents,
-    largest: LargestStage,
-    critical: CriticalStage,
-    transfer_s: Floats,
-) -> ReplicaCommunication:
+def replica_communication(step: Step) -> ReplicaCommunication:
     """Data-parallel communication in a step by kind, alone and exposed [s].
 
     With overlap, gradients are reduced behind the backward pass of the last micro-batch, and
     weights gathered behind the forward pass of the first. Where ZeRO shards gradients or weights,
     every micro-batch communicates them, behind its own passes, unless gradients are synchronized
     once per step. Kinds that no row has are absent.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    system
-        Network tiers.
-    table
-        Strategies of n rows.
-    extents
-        Placement of each axis; shape (tiers, n).
-    largest
-        Weights of the stage that has most; columns of shape (n,).
-    critical
-        Passes of the stage that sets the pace; columns of shape (n,).
-    transfer_s
-        Time of one transfer to the next stage that overlaps compute [s]; shape (n,).
     """
-    costs = critical.costs
+    table = step.table
     once = np.where(table.zero < ZERO_GRADIENTS, 1.0, 0.0)
     parts = {
         name: (once * alone, once * exposed)
-        for name, (alone, exposed) in _once_per_step(
-            system, table, extents, largest, critical, transfer_s
-        ).items()
+        for name, (alone, exposed) in _once_per_step(step).items()
     }
     if np.any(table.zero >= ZERO_GRADIENTS):
-        every = _by_layer(system, table, extents, largest, critical, transfer_s)
-        for name, (alone, exposed) in every.items():
+        for name, (alone, exposed) in _by_layer(step).items():
             before = parts.get(name, (0.0, 0.0))
             parts[name] = (before[0] + (1 - once) * alone, before[1] + (1 - once) * exposed)
     overlap = table.dp_overlap
     parts = {
         name: (alone, np.where(overlap, exposed, alone)) for name, (alone, exposed) in parts.items()
     }
-    for name, pieces in unhidden_collectives(model, table, extents, largest, costs).items():
-        time_s = _time_of(system, pieces, costs.memory_rate)
+    for name, pieces in unhidden_collectives(step).items():
+        time_s = _time_of(step, pieces)
         parts[name] = time_s, time_s
     return parts
 
 
-def _time_of(system: System, pieces: Pieces, like: Floats) -> Floats:
+def _time_of(step: Step, pieces: Pieces) -> Floats:
     """Time of collectives one after the other [s]."""
-    return total((collective_time(system, *piece) for piece in pieces), np.zeros_like(like))
+    zero = np.zeros_like(step.costs.memory_rate)
+    return total((collective_time(step.system, *piece) for piece in pieces), zero)
 
 
-def _once_per_step(
-    system: System,
-    table: Table,
-    extents: Extents,
-    largest: LargestStage,
-    critical: CriticalStage,
-    transfer_s: Floats,
-) -> ReplicaCommunication:
+def _once_per_step(step: Step) -> ReplicaCommunication:
     """Full gradients and weights, of dense and expert replicas one after the other [s].
 
     With hybrid sharding the replicas of a shard group communicate among themselves; then the groups
     add up their shards, bucket by bucket.
     """
-    costs = critical.costs
-    groups = [(largest.trained, extents.replicas)]
-    if np.any(largest.expert_trained.weights):
-        groups.append((largest.expert_trained, extents.edp))
+    table, costs, critical = step.table, step.costs, step.critical
     sums: list[Floats] = [np.zeros_like(costs.memory_rate)] * 2
-    for trained, members in groups:
+    for trained, members in replica_groups(step):
+        if trained is step.largest.expert_trained and not np.any(trained.weights):
+            continue
         weights = costs.weight_sizes.moved(trained.weights, trained.quantized)
         times = gradient_communication(
-            system,
+            step.system,
             gradient_bytes=np.where(table.training, trained.weights * costs.gradient_bytes, 0.0),
             weight_bytes=np.where(table.training, weights, 0.0),
             sharded=table.zero >= ZERO_OPTIMIZER,
             extents=shard_extents(table, members),
         )
         sums = [before + time for before, time in zip(sums, times, strict=True)]
-    sums[0] = sums[0] + _time_of(
-        system,
-        between_shards(table, extents, largest, costs.gradient_bytes),
-        costs.memory_rate,
-    )
-    parts = {}
-    passes = {
-        "backward": critical.on(lambda times: times.backward_pass_s),
-        "forward": critical.on(lambda times: times.forward_pass_s),
+    gradients_s, weights_s = sums[0] + _time_of(step, between_shards(step)), sums[1]
+    in_backward = backward_windows(step, critical.on(lambda times: times.backward_pass_s))
+    in_forward = _step_windows(step, critical.on(lambda times: times.forward_pass_s), "forward")
+    behind = table.by_stack(lambda stack: stack.gathers_behind)
+    in_forward = Windows(chunks=behind * in_forward.chunks, tail=behind * in_forward.tail)
+    return {
+        "gradients": (gradients_s, _behind(step, gradients_s, in_backward)),
+        "weights_forward": (weights_s, _behind(step, weights_s, in_forward)),
     }
-    for time_s, (direction, pass_s) in zip(sums, passes.items(), strict=True):
-        free = windows(
-            table,
-            extents,
-            pass_s=pass_s,
-            inside_s={axis: critical.alone(direction, axis) for axis in COMM_AXES},
-            transfer_s=transfer_s,
-        )
-        if direction == "forward":
-            behind = table.by_stack(lambda stack: stack.gathers_behind)
-            free = Windows(chunks=behind * free.chunks, tail=behind * free.tail)
-        exposed = _behind(system, table, extents, time_s, free)
-        name = "gradients" if direction == "backward" else "weights_forward"
-        parts[name] = time_s, exposed
-    return parts
 
 
-def _behind(
-    system: System, table: Table, extents: Extents, time_s: Floats, free: Windows
-) -> Floats:
+def _behind(step: Step, time_s: Floats, free: Windows) -> Floats:
     """Exposed time of communication of all chunks that runs once per step [s]."""
-    exposed = np.zeros_like(time_s)
+    table, exposed = step.table, np.zeros_like(time_s)
     for part, window_s in ((1 - 1 / table.vpp, free.chunks), (1 / table.vpp, free.tail)):
         exposed = exposed + exposed_communication(
             part * time_s,
             window_s,
             contention=table.by_stack(lambda stack: stack.dp_contention),
             tail=table.by_stack(lambda stack: stack.dp_tail),
-            processor_share=processor_share(system, extents.replicas),
+            processor_share=processor_share(step.system, step.extents.replicas),
         )
     return exposed
 
 
-def _by_layer(
-    system: System,
-    table: Table,
-    extents: Extents,
-    largest: LargestStage,
-    critical: CriticalStage,
-    transfer_s: Floats,
-) -> ReplicaCommunication:
+def backward_windows(step: Step, pass_s: Floats) -> Windows:
+    """Windows of the last backward pass, of a time of `pass_s` on the critical stage [s]."""
+    return _step_windows(step, pass_s, "backward")
+
+
+def _step_windows(step: Step, pass_s: Floats, direction: str) -> Windows:
+    return windows(
+        step.table,
+        step.extents,
+        pass_s=pass_s,
+        inside_s={axis: step.critical.alone(direction, axis) for axis in COMM_AXES},
+        transfer_s=step.boundary.overlapped_s,
+    )
+
+
+def _by_layer(step: Step) -> ReplicaCommunication:
     """Communication of sharded gradients and weights, layer by layer [s].
 
     Gradients are reduce-scattered in every backward pass (ZeRO-2 and 3). With ZeRO-3 weights are
@@ -286,13 +199,13 @@ def _by_layer(
     other communication of the last backward pass leaves free.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
-    costs, training = critical.costs, table.training
+    table, costs, critical, training = step.table, step.costs, step.critical, step.table.training
     by_layer = [
         (count, part.bytes)
-        for count, part in zip(largest.resident, costs.components, strict=True)
+        for count, part in zip(step.largest.resident, costs.components, strict=True)
         if part is not None
     ]
-    shard = shard_extents(table, extents.replicas), shard_extents(table, extents.edp)
+    shard = [shard_extents(table, members) for members in (step.extents.replicas, step.extents.edp)]
 
     def weights(part: LayerBytes) -> tuple[Floats, Floats]:
         moved = costs.weight_sizes.moved
@@ -313,9 +226,9 @@ def _by_layer(
         spent = np.zeros_like(costs.memory_rate)
         for count, part in by_layer:
             dense, expert = sizes(part)
-            spent = spent + count * collective_time(system, kind, dense, shard[0])
+            spent = spent + count * collective_time(step.system, kind, dense, shard[0])
             if np.any(expert):
-                spent = spent + count * collective_time(system, kind, expert, shard[1])
+                spent = spent + count * collective_time(step.system, kind, expert, shard[1])
         return spent
 
     gathered = time(CollectiveKind.ALL_GATHER, weights)
@@ -330,17 +243,15 @@ def _by_layer(
     forward, backward = np.where(split, gathered, 0.0), again + scattered
     contention = table.by_stack(lambda stack: stack.dp_contention)
     tail = table.by_stack(lambda stack: stack.dp_tail)
-    used_share = processor_share(system, extents.replicas)
+    used_share = processor_share(step.system, step.extents.replicas)
 
     def exposed(time_s: Floats, window_s: Floats) -> Floats:
         return exposed_communication(
             time_s, window_s, contention=contention, tail=tail, processor_share=used_share
         )
 
-    forward_s, backward_s = (
-        critical.on(lambda t: t.forward_pass_s),
-        critical.on(lambda t: t.backward_pass_s),
-    )
+    forward_s = critical.on(lambda t: t.forward_pass_s)
+    backward_s = critical.on(lambda t: t.backward_pass_s)
     prefetches = table.fsdp_prefetch > 0
     in_forward = np.where(prefetches, exposed(forward, forward_s), forward)
     together = exposed(backward, backward_s)
@@ -350,21 +261,11 @@ def _by_layer(
     reductions = np.where(last, 1, table.micro_batches)
     if np.any(last):
         gathers = np.where(prefetches, again, 0.0)
-        free = windows(
-            table,
-            extents,
-            pass_s=np.maximum(0.0, backward_s - gathers * (1 - used_share) / contention),
-            inside_s={axis: critical.alone("backward", axis) for axis in COMM_AXES},
-            transfer_s=transfer_s,
-        )
-        at_end = _behind(system, table, extents, scattered, free)
+        window_s = np.maximum(0.0, backward_s - gathers * (1 - used_share) / contention)
+        at_end = _behind(step, scattered, backward_windows(step, window_s))
         in_backward = np.where(last & prefetches, exposed(again, backward_s), in_backward)
         in_gradients = np.where(last, at_end, in_gradients)
-    groups = _time_of(
-        system,
-        between_shards(table, extents, largest, costs.gradient_bytes),
-        costs.memory_rate,
-    )
+    groups = _time_of(step, between_shards(step))
     concurrent = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
     return {
@@ -375,3 +276,116 @@ def _by_layer(
         "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
         "weights_backward": (m * again, m * in_backward),
     }
+
+
+def unhidden_collectives(step: Step) -> dict[str, Pieces]:
+    """Collectives once per step that no compute hides, by name in `ReplicaCommunication`."""
+    parts = {}
+    if np.any(step.table.optimizer == MUON):
+        parts["momenta"] = _completed_matrices(step)
+    if np.any(step.table.schedule == Schedule.DUALPIPE.code):
+        parts["mirrors"] = _between_mirrors(step)
+    if step.model.tied_embeddings or step.model.mtp:
+        parts["embeddings"] = _copied_embeddings(step)
+    return parts
+
+
+def replica_collectives(step: Step) -> dict[str, Pieces]:
+    """Collectives of gradients and of weights of one row: of dense ones, then of routed experts.
+
+    Each is one collective of all weights that the largest stage trains. Gradients are also added up
+    among the groups of hybrid sharding, each after the sum within the groups.
+    """
+    table, costs = step.table, step.costs
+    sharded = table.zero[0] >= ZERO_OPTIMIZER
+    kind = CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE
+    gradients: Pieces = []
+    weights: Pieces = []
+    for (trained, replicas), after in zip(replica_groups(step), between_shards(step), strict=True):
+        shard = shard_extents(table, replicas)
+        gradients += [(kind, trained.weights * costs.gradient_bytes, shard), after]
+        moved = costs.weight_sizes.moved(trained.weights, trained.quantized)
+        weights.append((CollectiveKind.ALL_GATHER, moved, shard))
+    return {"gradients": gradients, "weights": weights}
+
+
+def replica_groups(step: Step) -> tuple[tuple[TrainedWeights, Ints], ...]:
+    """Trained weights without routed experts, and those of routed experts, with their replicas."""
+    largest, extents = step.largest, step.extents
+    return (largest.trained, extents.replicas), (largest.expert_trained, extents.edp)
+
+
+def shard_extents(table: Table, replicas: Ints) -> Ints:
+    """Extents of the replicas that share one set of shards, the inner part of all of them."""
+    members = np.maximum(replicas[-1] * table.shard_share, 1.0).astype(np.int64)
+    return np.gcd(replicas, members)
+
+
+def between_shards(step: Step) -> Pieces:
+    """Adding up gradient shards among the groups of hybrid sharding, once per step."""
+    pieces: Pieces = []
+    for trained, replicas in replica_groups(step):
+        shard = shard_extents(step.table, replicas)
+        size = trained.weights * step.costs.gradient_bytes / shard[-1]
+        buffer = np.where(step.table.training, size, 0.0)
+        pieces.append((CollectiveKind.ALL_REDUCE, buffer, replicas // shard))
+    return pieces
+
+
+def _between_mirrors(step: Step) -> Pieces:
+    """Adding up gradients with the mirrored rank of DualPipe, once per step.
+
+    Ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the pipeline, of the
+    gradients that the replicas have reduced before. Compute does not hide it.
+    """
+    pair = _ends_of_pipeline(step)
+    rows = step.table.training & (step.table.schedule == Schedule.DUALPIPE.code)
+    return [
+        (
+            CollectiveKind.ALL_REDUCE,
+            np.where(rows, trained.weights * step.costs.gradient_bytes / replicas[-1], 0.0),
+            pair,
+        )
+        for trained, replicas in replica_groups(step)
+    ]
+
+
+def _ends_of_pipeline(step: Step) -> Ints:
+    """Extents of a pair of ranks as far apart as the first and the last stage."""
+    pair = np.where(step.extents.pp >= step.table.pp, 2, 1)
+    pair[-1] = 2
+    return pair
+
+
+def _completed_matrices(step: Step) -> Pieces:
+    """Gathering momenta for Muon's iterations, which need full matrices, once per step.
+
+    All-gather of 2 bytes for each weight of a matrix among the ranks that share the optimizer
+    state, before the update; compute does not hide it. An upper bound: all matrices count as split,
+    at most 1.25 times AdamW's bytes where gradients and weights are communicated in fp32 (arXiv
+    2502.16982, section 2.3). Ranks whose share is many full matrices need less.
+    """
+    table = step.table
+    splits = (table.optimizer == MUON) & (table.zero >= ZERO_OPTIMIZER) & table.training
+    return [
+        (
+            CollectiveKind.ALL_GATHER,
+            np.where(splits, trained.matrices * _NEWTON_SCHULZ_BYTES, 0.0),
+            shard_extents(table, replicas),
+        )
+        for trained, replicas in replica_groups(step)
+    ]
+
+
+def _copied_embeddings(step: Step) -> Pieces:
+    """Adding up the gradients of both copies of the embedding.
+
+    The last stage has one for a tied head, or for multi-token prediction.
+    """
+    model, table = step.model, step.table
+    several = (table.pp > 1) & table.training & ~table.joins_ends
+    several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
+    rows = vocabulary_share(model, rank_work(table))
+    copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
+    buffer = copied * step.costs.gradient_bytes
+    return [(CollectiveKind.ALL_REDUCE, buffer, _ends_of_pipeline(step))]

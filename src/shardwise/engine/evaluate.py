@@ -10,20 +10,29 @@ from functools import partial
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, combined, total
+from shardwise.arrays import Bools, Floats, Ints, combined, gather, total
 from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts, PlacedCosts, component_times
-from shardwise.cost.component_operations import ComponentOperations
+from shardwise.config.system_columns import SystemColumns, SystemRows
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    PlacedCosts,
+    component_costs,
+    summed,
+)
+from shardwise.cost.component_operations import ComponentOperations, operation_costs
+from shardwise.cost.layer_cost import LayerBytes
+from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.distinct import Distinct, evaluate_distinct
-from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage, boundary_of
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
+from shardwise.engine.step import Step
 from shardwise.engine.step_time import step_times
 from shardwise.engine.zero import Shares
+from shardwise.ops.quantization import WeightSizes
 from shardwise.parallel.pipeline_layout import StageGroup
-from shardwise.parallel.placement import Extents
+from shardwise.parallel.placement import Extents, place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +45,7 @@ class PeakMemory:
     peak_memory_stage: Ints
 
     def needed_bytes(self, system: System) -> Floats:
-        """Bytes that must fit into the first memory tier (`Memory.limit_on`).
-
-        Parameters
-        ----------
-        system
-            Accelerators with their memory.
-        """
+        """Bytes that must fit into the first memory tier (`Memory.limit_on`)."""
         limit = system.accelerator.memory[0].limit_on
         return self.reserved_bytes if limit == MemoryLimit.RESERVED else self.memory.total
 
@@ -51,19 +54,14 @@ class PeakMemory:
 class Timing:
     """Times of a step."""
 
+    step: Step
     time_s: dict[str, Floats]
     """Disjoint times of the step, in the order of `TIME_PARTS` [s]."""
     step_time_s: Floats
     comm_s: dict[str, tuple[Floats, Floats]]
     """By axis: time of its communication alone, and exposed [s]."""
-    critical: CriticalStage
-    """The stage with the longest passes, which the others wait for."""
-    largest: LargestStage
-    """The stage that trains the most weights."""
     recompute_flops: Floats
     """Recomputed in a step, per accelerator [FLOP]."""
-    boundary: Boundary
-    """Transfer of a micro-batch between stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,42 +69,36 @@ class Evaluation(PeakMemory, Timing):
     """Columns of results, one value per row."""
 
     fits: Bools
-    costs: ComponentCosts
-    """Costs of the components that times and bytes are added up from."""
-    groups: tuple[StageGroup, ...]
-    """Components on each group of equal stages."""
-    extents: Extents
-    """Placement of the axes on the network tiers."""
+    parts: Sequence[ComponentOperations] = ()
+    """Operations of each component with their costs, for a table of one row (`evaluate_row`)."""
+
+
+def evaluate_row(model: Model, system: System, table: Table) -> Evaluation:
+    """Evaluate a table of one legal row, with the costs of each operation."""
+    return evaluate(
+        model, system, table, operation_costs(model, system, table, place(system, table))
+    )
 
 
 def evaluate(
-    model: Model, system: System, table: Table, known: Sequence[ComponentOperations] | None = None
+    model: Model, system: System, table: Table, known: Sequence[ComponentOperations] = ()
 ) -> Evaluation:
     """Evaluate legal strategies: times of the step and memory of the peak-memory stage.
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
     known
         `operation_costs` of a table of one row, if already computed.
     """
-    placed = PlacedCosts.of(model, system, table, known)
+    placed = PlacedCosts.of(model, system, table, known or None)
     extents, costs = placed.extents.of_all(), placed.components.of_all()
-    groups = placed.stages.of_all()
     holding = peak_memory(table, placed.holdings, placed.stages)
-    timing = timed(model, system, table, extents, costs, groups)
+    timing = timed(model, system, table, extents, costs, placed.stages.of_all())
     parts = [(part, f.name) for part in (holding, timing) for f in fields(part)]
     return Evaluation(
         **{name: getattr(part, name) for part, name in parts},
-        fits=fits(table.on(system), holding),
-        costs=costs,
-        groups=groups,
-        extents=extents,
+        fits=fits(timing.step.system, holding),
+        parts=known,
     )
 
 
@@ -124,10 +116,6 @@ def peak_memory(
     ----------
     table
         Strategies of n rows, perhaps with several choices.
-    costs
-        Costs by component; columns of shape (n,).
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     """
     stages = groups if isinstance(groups, Distinct) else tuple(groups)
     return evaluate_distinct(_peak_memory, table, costs, stages, choices=True).of_all()
@@ -167,8 +155,6 @@ def fits(system: System, holding: PeakMemory, capacity_bytes: float | None = Non
 
     Parameters
     ----------
-    system
-        Accelerators and network tiers.
     holding
         Memory of the peak-memory stage [byte]; columns of shape (n,).
     capacity_bytes
@@ -186,7 +172,7 @@ def timed(
     table: Table,
     extents: Extents,
     costs: ComponentCosts,
-    groups: Sequence[StageGroup],
+    groups: tuple[StageGroup, ...],
     *,
     waits: bool = True,
 ) -> Timing:
@@ -194,35 +180,105 @@ def timed(
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
-    extents
-        Placement of each axis; shape (tiers, n).
-    costs
-        Costs by component; columns of shape (n,).
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     waits
         Whether to include the pipeline bubble, which is slow to compute; without it times are lower
         bounds.
     """
-    system = table.on(system)
-    critical, largest = CriticalStage.of(costs, groups), LargestStage.of(costs, groups)
-    boundary = boundary_of(system, table, extents, costs)
-    times, comm = step_times(
-        model, system, table, extents, groups, critical, largest, boundary, waits=waits
-    )
-    again = component_times(costs, critical.all_stages, lambda times: times.recompute_flops)
+    step = Step.of(model, system, table, extents, costs, groups)
+    times, comm = step_times(step, waits=waits)
+    again = summed(costs, step.critical.all_stages, lambda one: one.times.recompute_flops)
     return Timing(
+        step=step,
         time_s=times,
         step_time_s=total(times.values(), costs.memory_rate),
         comm_s=comm,
-        critical=critical,
-        largest=largest,
         recompute_flops=table.micro_batches * again / table.pp,
-        boundary=boundary,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnSystems:
+    """Rows of a table and their component costs on each of several systems of one structure.
+
+    Placement, stages and memory are those of one system; component costs are computed once for each
+    distinct placement and each system.
+    """
+
+    _model: Model
+    _system: System
+    table: Table
+    _placed: PlacedCosts
+    _systems: SystemColumns
+    _components: Distinct[ComponentCosts]
+    """Each distinct placement on each system; the system varies fastest."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        placed: PlacedCosts,
+        systems: SystemColumns,
+    ) -> "OnSystems":
+        """Compute the component costs of placed rows on each system.
+
+        Parameters
+        ----------
+        system, placed
+            A system of that structure, and the rows placed on it.
+        """
+        _, firsts = np.unique(placed.components.position, return_index=True)
+        rows = np.repeat(firsts, len(systems))
+        on_each = SystemRows(
+            columns=systems, position=np.tile(np.arange(len(systems)), firsts.size)
+        )
+        return cls(
+            _model=model,
+            _system=system,
+            table=table,
+            _placed=placed,
+            _systems=systems,
+            _components=component_costs(
+                model, system, replace(table.take(rows), systems=on_each), placed.extents.take(rows)
+            ),
+        )
+
+    def pass_times(self, rows: Ints, on: Ints) -> Floats:
+        """Time of all passes on the critical stage of some rows, each on one system [s].
+
+        A lower bound of the step time, fast to compute: it needs only times of layers.
+        """
+        position = self._components.position[self._on_each(rows, on)]
+        costs = gather(
+            self._components.values, position, but=(LayerBytes, WeightBytes, WeightSizes)
+        )
+        longest = [
+            summed(costs, group.work, lambda one: one.times.time_s)
+            for group in self._placed.stages.take(rows)
+        ]
+        return self.table.micro_batches[rows] * np.max(longest, axis=0)
+
+    def step_times(self, rows: Ints, on: Ints, *, waits: bool = True) -> Floats:
+        """Times of a step of some rows, each on one of the systems [s]; shape (choices, rows).
+
+        Parameters
+        ----------
+        waits
+            Whether to include the pipeline bubble; without it times are lower bounds.
+        """
+        here = SystemRows(columns=self._systems, position=on)
+        timing = timed(
+            self._model,
+            self._system,
+            replace(self.table.take(rows), systems=here),
+            self._placed.extents.take(rows),
+            self._components.take(self._on_each(rows, on)),
+            self._placed.stages.take(rows),
+            waits=waits,
+        )
+        return np.atleast_2d(timing.step_time_s)
+
+    def _on_each(self, rows: Ints, on: Ints) -> Ints:
+        """Positions of the component costs of some rows, each on one system."""
+        return self._placed.components.position[rows] * len(self._systems) + on

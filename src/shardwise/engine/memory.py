@@ -9,13 +9,13 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, layer_bytes
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
-from shardwise.engine.memory_tiers import Tiers, in_tiers
 from shardwise.engine.zero import (
     Shares,
     Unsharded,
+    WeightTotals,
     gathers_master,
     largest_gradients,
     releases,
@@ -32,6 +32,30 @@ from shardwise.parallel.schedule.in_flight import (
 
 PassName = Literal["forward", "backward"]
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers")
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Bytes in the first and in the second memory tier."""
+
+    here: Floats
+    away: Floats
+    share: Floats | float
+    """Share of the movable bytes that is in the first tier."""
+
+
+def in_tiers(size: Floats, offloaded: Bools, layers: Floats) -> Tiers:
+    """Place bytes of layers: all in the first tier, or all in the second but two layers.
+
+    The two are the layer that runs and the one in transit.
+
+    Parameters
+    ----------
+    size
+        All of them [byte]; shape (n,).
+    """
+    share = np.where(offloaded, np.minimum(1.0, 2.0 / np.maximum(layers, 1.0)), 1.0)
+    return Tiers(size * share, np.where(offloaded, size, 0.0), share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +121,6 @@ def stage_memory(
 
     Parameters
     ----------
-    table
-        Strategies; n rows.
-    costs
-        Component costs of the rows; shape (n,).
-    group
-        Stage group; component counts of shape (n,).
     stage
         Index of the stage, shape (n,); None: the first of the group, whose memory is largest.
     shares
@@ -204,18 +222,12 @@ def _peak(
 
     Parameters
     ----------
-    table
-        Strategies; n rows.
-    costs, group
-        Costs by component, and counts of the stage.
     shares
         Share of a rank of gradients: dense, expert.
     gradients
         Local gradients of the stage [byte]; shape (n,), as all that follow.
     saved, live
         Saved activations, and the peak of transient bytes [byte].
-    in_layers
-        This peak without the head.
     kept
         Inputs and gradients that software keeps until the end of backward [byte]; 0: none.
     copies
@@ -307,13 +319,7 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
 
 
 def moves(size: LayerBytes) -> Floats:
-    """1 for a layer with activations to move where they are offloaded, else 0.
-
-    Parameters
-    ----------
-    size
-        Bytes of one layer; columns of shape (n,).
-    """
+    """1 for a layer with activations to move where they are offloaded, else 0."""
     return np.where(size.movable_bytes > 0, 1.0, 0.0)
 
 
@@ -353,7 +359,9 @@ class _InFlight:
 
     def total(self, select: Callable[[LayerBytes], Floats]) -> Floats:
         """Add up bytes of layers over the micro-batches in flight."""
-        all_chunks = layer_bytes(self.costs, self.group.resident, select)
+        all_chunks = summed(
+            self.costs, self.group.resident, lambda one: select(one.bytes), layers=True
+        )
         first, second = self.moments[0]
         if first is second:
             found = first * all_chunks
@@ -483,9 +491,54 @@ def reserved_bytes(total: Floats, *, slack: Floats, runtime_memory: Floats) -> F
     ----------
     total
         Bytes that are allocated at the peak [byte]; shape (n,).
-    slack
-        Reserved over allocated bytes; shape (n,).
     runtime_memory
         Memory of the runtime and its libraries [byte]; shape (n,).
     """
     return total * slack + runtime_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertMemory:
+    """Memory of the weights of routed experts on a rank, by kind [byte]."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+
+
+def expert_memory(
+    table: Table, costs: ComponentCosts, group: StageGroup, memory: StageMemory
+) -> ExpertMemory | None:
+    """The share of routed experts in `StageMemory`; None for a model without experts.
+
+    Weights and optimizer state follow the ZeRO shards of expert replicas and the tier of all
+    weights of layers. At the peak either all gradients of the stage are there, or none, or, where
+    weights are updated in backward, those of its largest component.
+
+    Parameters
+    ----------
+    memory
+        Of the same rows (`stage_memory`).
+    """
+    layers, _ = weight_totals(costs, group)
+    if layers.expert is None:
+        return None
+    experts = WeightTotals(layers.expert, None)
+    shares = Shares.of(table, costs).of_experts()
+    stored = experts.weights(shares, releases(table))
+    state = in_tiers(
+        experts.shared("state", shares.optimizer), table.offload_optimizer, group.layers
+    )
+    master = experts.shared("master", shares.optimizer) * state.share
+    master = np.where(gathers_master(table, costs), master, 0.0)
+    early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
+    gradients = np.where(
+        early,
+        largest_gradients(costs, group, Shares.of(table, costs).gradients, of_experts=True),
+        experts.shared("gradients", shares.gradients),
+    )
+    return ExpertMemory(
+        weights=in_tiers(stored, table.offload_weights, group.layers).here + master,
+        gradients=np.where(memory.gradients > 0, gradients, 0.0),
+        optimizer=state.here - master,
+    )

@@ -1,7 +1,7 @@
 """How long all micro-batches of a step take to pass through the stages."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -11,48 +11,25 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_cost import LayerTimes
 from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
-from shardwise.engine.critical_stage import Boundary, CriticalStage
+from shardwise.engine.step import Boundary, Step
 from shardwise.parallel.pipeline_layout import StageGroup
 from shardwise.parallel.schedule.pipelines import Times
 from shardwise.parallel.schedule.step_time import step_time
 
 
-def bubble_and_transfers(
-    table: Table, groups: Sequence[StageGroup], critical: CriticalStage, boundary: Boundary
-) -> tuple[Floats, Floats]:
+def bubble_and_transfers(step: Step) -> tuple[Floats, Floats]:
     """Pipeline bubble of the critical stage in a step, and its exposed transfers [s].
 
     bubble = step - passes - exposed transfers, with the closed form of the schedule for the step,
     the passes of all micro-batches on the critical stage, and the messages that it waits for.
-
-    Parameters
-    ----------
-    table
-        Strategies; n rows.
-    groups
-        Stage groups of the pipelines, first to last.
-    critical
-        The critical stage of each row.
-    boundary
-        Transfer of one micro-batch to the next stage.
     """
-    inputs = evaluate_distinct(_ScheduleInputs.of, table, critical.costs, tuple(groups), boundary)
+    table, critical = step.table, step.critical
+    inputs = evaluate_distinct(_ScheduleInputs.of, table, step.costs, step.groups, step.boundary)
     # Different layers may take the same time, and different placements.
     firsts, position = distinct_rows(list(columns_in(inputs.values)))
     one = gather(inputs.values, firsts)
     found = Distinct(
-        step_time(
-            schedule=one.schedule,
-            group_sizes=one.group_sizes,
-            forward=one.forward,
-            input_grad=one.input_grad,
-            weight_grad=one.weight_grad,
-            micro_batches=one.micro_batches,
-            chunks=one.chunks,
-            hop_s=one.hop_s,
-            hop_hidden=one.hop_hidden,
-            training=one.training,
-        ),
+        step_time(**{f.name: getattr(one, f.name) for f in fields(one)}),
         position[inputs.position],
     ).of_all()
     busy = table.micro_batches * critical.on(lambda times: times.time_s)

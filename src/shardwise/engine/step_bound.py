@@ -18,7 +18,7 @@ from shardwise.cost.component_operations import Totals
 from shardwise.cost.layer_communication import Communication, LayerCommunication
 from shardwise.cost.layer_cost import LayerWork
 from shardwise.cost.operations import Launched
-from shardwise.engine.step_time import fixed_time, straggler_growth
+from shardwise.engine.step_time import node_doublings
 from shardwise.parallel.pipeline_layout import StageGroup
 
 # Rounding of sums of times: far more than their last digits, far less than any bound is short.
@@ -31,13 +31,7 @@ Passes = tuple[Floats | None, ...]
 
 
 def pass_times(costs: ComponentCosts) -> Passes:
-    """Time of a pass of each component, as the step counts it [s].
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    """
+    """Time of a pass of each component, as the step counts it [s]."""
     return tuple(None if one is None else one.times.time_s for one in costs.components)
 
 
@@ -57,15 +51,9 @@ def least_pass_times(
 
     Parameters
     ----------
-    model
-        Architecture.
     totals
         Of the embedding, each kind of layer, a module of multi-token prediction where the model
         has any, and the head; of n rows of `Links`.
-    training
-        Rows with a backward pass; shape (n,).
-    overlaps_experts
-        Rows that overlap communication of experts; shape (n,).
     overlap_processors
         u; shape (n,).
     """
@@ -112,10 +100,6 @@ def step_bound(
 
     Parameters
     ----------
-    system
-        Its accelerators on a node.
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     passes
         Time of a pass by component, or less [s]; each of shape (n,).
     stages, chunks, schedule, micro_batches, gpus
@@ -138,9 +122,9 @@ def step_bound(
         last = before + np.where(present, (group.length - 1) * pass_s, 0.0)
         longest = np.maximum(longest, np.where(present, micro_batches * pass_s + each * last, 0.0))
         before = before + np.where(present, group.length * pass_s, 0.0)
-    growth = straggler_growth(system, gpus, straggler_per_doubling)
-    fixed_s = fixed_time(system, gpus, step_overhead_s, step_wait_s)
-    return (longest * (1 + growth) + fixed_s) * (1 - _ROUNDING)
+    doublings = node_doublings(system, gpus)
+    fixed_s = step_overhead_s + step_wait_s * doublings
+    return (longest * (1 + straggler_per_doubling * doublings) + fixed_s) * (1 - _ROUNDING)
 
 
 def bound_of_rows(
@@ -150,12 +134,6 @@ def bound_of_rows(
 
     Parameters
     ----------
-    system
-        Its accelerators on a node.
-    table
-        Strategies of n rows.
-    groups
-        Stage groups of the pipelines; columns of shape (n,).
     passes
         Time of a pass by component, or less [s]; each of shape (n,).
     """

@@ -1,25 +1,30 @@
 """Time of a step: its critical stage, the bubble, data-parallel communication and the update."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.arrays import Floats, Ints, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
-from shardwise.config.model import Model
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import trained_on
-from shardwise.cost.layer_communication import COMM_AXES
+from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
 from shardwise.cost.offload import optimizer_transfer
-from shardwise.cost.optimizer import state_bytes
-from shardwise.engine.critical_stage import Boundary, CriticalStage, LargestStage
-from shardwise.engine.data_parallel import communication_times
+from shardwise.cost.optimizer import (
+    TrainedWeights,
+    UpdateBytes,
+    newton_schulz_time,
+    quantizing_time,
+    state_bytes,
+    update_bytes,
+)
+from shardwise.engine.data_parallel import replica_communication
 from shardwise.engine.pipeline import bubble_and_transfers
-from shardwise.engine.update import Update
+from shardwise.engine.step import Step
 from shardwise.engine.zero import releases, shards
-from shardwise.parallel.pipeline_layout import StageGroup, chunks_of
-from shardwise.parallel.placement import Extents
+from shardwise.parallel.pipeline_layout import chunks_of
 
 TIME_PARTS = (
     "forward",
@@ -38,52 +43,26 @@ TIME_PARTS = (
 
 
 def step_times(
-    model: Model,
-    system: System,
-    table: Table,
-    extents: Extents,
-    groups: Sequence[StageGroup],
-    critical: CriticalStage,
-    largest: LargestStage,
-    boundary: Boundary,
-    *,
-    waits: bool = True,
+    step: Step, *, waits: bool = True
 ) -> tuple[dict[str, Floats], dict[str, tuple[Floats, Floats]]]:
     """Return disjoint times of the step, and times of communication alone and exposed [s].
 
     Parameters
     ----------
-    model
-        Architecture.
-    system
-        Accelerators and network tiers.
-    table
-        Strategies of n rows.
-    extents
-        Placement of each axis; shape (tiers, n).
-    groups
-        Stage groups of the pipelines, first to last.
-    critical, largest
-        The critical stage, and the stage that trains the most weights.
-    boundary
-        Transfer of one micro-batch to the next stage.
     waits
         Whether to include the pipeline bubble; without it times are lower bounds.
     """
-    m, costs = table.micro_batches, critical.costs
-    hidden = boundary.hidden
+    table, critical, boundary = step.table, step.critical, step.boundary
+    m, zero = table.micro_batches, np.zeros(len(table))
     directions = np.where(table.training, 2.0, 1.0)
     transfers = directions * m * chunks_of(table) * boundary.time_s
-    zero = np.zeros(len(table))
-    bubble, exposed = (
-        bubble_and_transfers(table, groups, critical, boundary) if waits else (zero, zero)
-    )
+    bubble, exposed = bubble_and_transfers(step) if waits else (zero, zero)
     times = dict.fromkeys(TIME_PARTS, zero)
     times |= {
         "forward": m * critical.on(lambda times: times.forward_s),
         "backward": m * critical.on(lambda times: times.backward_s),
         "recompute": m * critical.on(lambda times: times.recompute_s),
-        "optimizer": Update.of(table, costs, largest).time_s(table, costs.memory_rate),
+        "optimizer": Update.of(step).time_s(table, step.costs.memory_rate),
         "pp_comm": exposed,
         "bubble": bubble,
     }
@@ -93,13 +72,12 @@ def step_times(
         times[f"{axis}_comm"] = m * total((critical.exposed(way, axis) for way in both), zero)
         alone = m * total((critical.alone(way, axis) for way in both), zero)
         comm[axis] = alone, times[f"{axis}_comm"]
-    dp_comm, times["dp_comm"] = communication_times(
-        model, system, table, extents, largest, critical, hidden * boundary.message_s
-    )
-    after_s = after_backward(table, times)
-    moved, times["offload"] = _offload(system, table, critical, largest, after_s)
-    times["other"] = _overheads(system, table, total(times.values(), zero))
-    comm |= {"dp": (dp_comm, times["dp_comm"]), "offload": (moved, times["offload"])}
+    replicas = list(replica_communication(step).values())
+    times["dp_comm"] = total((exposed for _, exposed in replicas), zero)
+    comm["dp"] = total((alone for alone, _ in replicas), zero), times["dp_comm"]
+    moved, times["offload"] = _offload(step, after_backward(table, times))
+    times["other"] = _overheads(step.system, table, total(times.values(), zero))
+    comm["offload"] = moved, times["offload"]
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 
@@ -107,23 +85,14 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
     """Time after the last backward pass: exposed data-parallel communication and the update [s].
 
     Where ZeRO shards gradients, every micro-batch has an equal share of that communication, unless
-    it runs once per step.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    time_s
-        Time of each component of a step by name [s]; each of shape (n,).
+    it runs once per step. `time_s` has the components of a step by name.
     """
     each = (table.zero >= ZERO_GRADIENTS) & ~(table.syncs_once & ~releases(table))
     rounds = np.where(each, table.micro_batches, 1)
     return time_s["dp_comm"] / rounds + time_s["optimizer"]
 
 
-def _offload(
-    system: System, table: Table, critical: CriticalStage, largest: LargestStage, after_s: Floats
-) -> tuple[Floats, Floats]:
+def _offload(step: Step, after_s: Floats) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
     Transfers of the update are those of the stage that trains the most weights, like the time of
@@ -134,8 +103,9 @@ def _offload(
     after_s
         Time after the last backward pass that does not use this link [s].
     """
-    costs, m = critical.costs, table.micro_batches
-    trained, expert = trained_on(costs, largest.resident, layers=True)
+    table, costs, critical = step.table, step.costs, step.critical
+    m = table.micro_batches
+    trained, expert = trained_on(costs, step.largest.resident, layers=True)
     dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
     state = state_bytes(table.optimizer, costs.weight_sizes.master, owned)
@@ -144,7 +114,7 @@ def _offload(
     backward = critical.on(lambda times: times.backward_pass_s)
     busy = critical.on(lambda times: times.offload_backward_s)
     alone, exposed = optimizer_transfer(
-        system,
+        step.system,
         state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
         weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
         idle_in_s=np.maximum(0.0, backward - busy) + after_s,
@@ -155,55 +125,97 @@ def _offload(
 
 
 def _overheads(system: System, table: Table, rest: Floats) -> Floats:
-    """Fixed time of a step, and the wait for the slowest node [s]."""
-    per_doubling = table.by_stack(lambda stack: stack.straggler_per_doubling)
-    fixed_s = fixed_time(
-        system,
-        table.gpus,
-        table.by_stack(lambda stack: stack.step_overhead),
-        table.by_stack(lambda stack: stack.step_wait),
-    )
-    return fixed_s + straggler_growth(system, table.gpus, per_doubling) * rest
+    """Fixed time of a step, and the wait for the slowest node [s].
 
-
-def fixed_time(system: System, gpus: Ints, overhead_s: Floats, wait_s: Floats) -> Floats:
-    """Time of a step that is independent of its work [s].
-
-    o + w log2(nodes)
-
-    Parameters
-    ----------
-    system
-        Its accelerators on a node.
-    gpus
-        Accelerators; shape (n,).
-    overhead_s
-        o of the stack [s]; shape (n,).
-    wait_s
-        w of the stack [s]; shape (n,).
+    o + w log2(nodes) + g log2(nodes) rest, with o, w and g of the stack.
     """
-    return overhead_s + wait_s * _doublings(system, gpus)
+    doublings = node_doublings(system, table.gpus)
+    wait_s = table.by_stack(lambda stack: stack.step_wait)
+    fixed_s = table.by_stack(lambda stack: stack.step_overhead) + wait_s * doublings
+    growth = table.by_stack(lambda stack: stack.straggler_per_doubling) * doublings
+    return fixed_s + growth * rest
 
 
-def straggler_growth(system: System, gpus: Ints, per_doubling: Floats) -> Floats:
-    """Wait for the slowest node, over the time of a step without it.
-
-    growth = g log2(nodes)
-
-    Parameters
-    ----------
-    system
-        Its accelerators on a node.
-    gpus
-        Accelerators; shape (n,).
-    per_doubling
-        g of the stack; shape (n,).
-    """
-    return per_doubling * _doublings(system, gpus)
-
-
-def _doublings(system: System, gpus: Ints) -> Floats:
+def node_doublings(system: System, gpus: Ints) -> Floats:
     """log2 of the nodes."""
     nodes = np.ceil(gpus / system.node.accelerators)
     doublings: Floats = np.log2(np.maximum(nodes, 1.0))
     return doublings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """The optimizer step of some weights of a rank."""
+
+    moved: UpdateBytes
+    """At the rate of element-wise kernels."""
+    products_s: Floats
+    """Muon's iterations, which make the updates of matrices orthogonal; the ranks that share the
+    state each do their share (arXiv 2502.16982, section 2.3) [s]."""
+    quantizing_s: Floats
+    """Quantizing the updated weights [s]."""
+
+    @classmethod
+    def of(cls, step: Step) -> "Update":
+        """The update of the stage that trains the most weights."""
+        largest = step.largest
+        reduced, owned = (
+            largest.trained.over(dense).plus(largest.expert_trained.over(expert))
+            for dense, expert in (
+                shards(step.table, ZERO_GRADIENTS),
+                shards(step.table, ZERO_OPTIMIZER),
+            )
+        )
+        return cls.of_weights(
+            step.table,
+            step.costs,
+            reduced=reduced,
+            owned=owned,
+            quantized=summed(
+                step.costs, largest.resident, lambda one: one.bytes.all_quantized_parameters
+            ),
+            trained=largest.all_trained.quantized,
+        )
+
+    @classmethod
+    def of_weights(
+        cls,
+        table: Table,
+        costs: ComponentCosts,
+        *,
+        reduced: TrainedWeights,
+        owned: TrainedWeights,
+        quantized: Floats,
+        trained: Floats,
+    ) -> "Update":
+        """The update of weights; shape (n,).
+
+        Parameters
+        ----------
+        reduced, owned
+            Weights whose reduced gradients the rank stores, and those that it updates.
+        quantized, trained
+            Weights with a quantized copy, and those of them that are trained.
+        """
+        return cls(
+            moved=update_bytes(
+                table,
+                reduced=reduced,
+                owned=owned,
+                element_bytes=costs.element_bytes,
+                gradient_bytes=costs.gradient_bytes,
+            ),
+            products_s=newton_schulz_time(table.optimizer, owned, costs.matrix_rate),
+            quantizing_s=quantizing_time(
+                table,
+                quantized=quantized,
+                trained=trained,
+                sizes=costs.weight_sizes,
+                memory_rate=costs.memory_rate,
+            ),
+        )
+
+    def time_s(self, table: Table, memory_rate: Floats) -> Floats:
+        """Time of the step; 0 forward only [s]."""
+        moving = self.moved.total / memory_rate + self.products_s
+        return np.where(table.training, moving + self.quantizing_s, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
-from shardwise.cost.component_costs import ComponentCosts, component_bytes
+from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.weight_bytes import WeightBytes
 from shardwise.parallel.pipeline_layout import StageGroup
 
@@ -20,8 +20,6 @@ def shards(table: Table, stage: int) -> tuple[Floats, Floats]:
 
     Parameters
     ----------
-    table
-        Strategies of n rows.
     stage
         ZeRO stage: 1 optimizer state, 2 gradients, 3 weights.
     """
@@ -97,31 +95,15 @@ class WeightTotals:
 
 
 def stage_parameters(costs: ComponentCosts, group: StageGroup) -> tuple[Floats, Floats]:
-    """Number of weights on a rank of a stage: dense, and of routed experts.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    group
-        One stage group; columns of shape (n,).
-    """
+    """Number of weights on a rank of a stage: dense, and of routed experts."""
     return (
-        component_bytes(costs, group.resident, lambda size: size.parameters),
-        component_bytes(costs, group.resident, lambda size: size.expert_parameters),
+        summed(costs, group.resident, lambda one: one.bytes.parameters),
+        summed(costs, group.resident, lambda one: one.bytes.expert_parameters),
     )
 
 
 def weight_totals(costs: ComponentCosts, group: StageGroup) -> tuple[WeightTotals, WeightTotals]:
-    """Memory of the weights of a rank's layers, and of its embedding and head.
-
-    Parameters
-    ----------
-    costs
-        Costs by component; columns of shape (n,).
-    group
-        One stage group; columns of shape (n,).
-    """
+    """Memory of the weights of a rank's layers, and of its embedding and head."""
     counts = _counts(costs, group)
 
     def summed(places: slice, components: Sequence[WeightBytes | None]) -> WeightBytes | None:
@@ -153,10 +135,6 @@ def largest_gradients(
 
     Parameters
     ----------
-    costs
-        Costs by component; columns of shape (n,).
-    group
-        One stage group; columns of shape (n,).
     shares
         Share of a rank of gradients: dense, expert.
     of_experts
@@ -187,13 +165,7 @@ def _pairs(costs: ComponentCosts) -> Iterator[tuple[WeightBytes | None, WeightBy
 
 
 def releases(table: Table) -> Bools:
-    """Rows that gather weights layer by layer and release them after use.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """Rows that gather weights layer by layer and release them after use."""
     rows: Bools = (table.zero >= ZERO_WEIGHTS) & table.fsdp_reshard
     return rows
 
@@ -214,28 +186,14 @@ def _gradients(table: Table) -> tuple[Floats, Floats]:
 
 
 def scatters(table: Table) -> Bools:
-    """Rows whose ranks free the gradients that they do not update, layer by layer.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """Rows whose ranks free the gradients that they do not update, layer by layer."""
     stores_all = table.by_stack(lambda stack: stack.unsharded_gradients)
     rows: Bools = (table.zero >= ZERO_GRADIENTS) & ~table.syncs_once & ~stores_all
     return rows
 
 
 def gathers_master(table: Table, costs: ComponentCosts) -> Bools:
-    """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    costs
-        Component costs of the rows; shape (n,).
-    """
+    """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
     gathers = table.by_stack(lambda stack: stack.gathers_master)
     rows: Bools = split & gathers & (costs.weight_sizes.master > 0)

@@ -25,7 +25,7 @@ from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Kind, ShardableModel, find_model
 from shardwise.fsdp.wrappings import parse_wrapping
-from shardwise.interop.fsdp_ilp.comm import CommTimes
+from shardwise.predecessors.fsdp_ilp.comm import CommTimes
 from shardwise.units import parse_memory, readable
 
 Progress = Callable[[str, int, int], None]

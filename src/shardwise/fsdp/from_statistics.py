@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
-from shardwise.interop.fsdp_ilp.files import ModuleInfo
+from shardwise.predecessors.fsdp_ilp.files import ModuleInfo
 
 _NUMBER_BYTES = 4
 # Backward of an element-wise kernel moves 3 tensors for 2 of forward, that of fused attention does

@@ -16,15 +16,15 @@ from shardwise.config import files
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
+from shardwise.foreign import is_launch
 from shardwise.fsdp.from_catalog import profile_of
 from shardwise.fsdp.from_statistics import profile_of_statistics
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.profile import Profile
-from shardwise.interop.fsdp_ilp import files as fsdp_ilp
-from shardwise.interop.fsdp_ilp.files import ModuleInfo
-from shardwise.interop.huggingface import looks_like as is_config_json
-from shardwise.interop.huggingface.hub import is_hub_id
-from shardwise.interop.registry import is_launch
+from shardwise.huggingface.formats import looks_like as is_config_json
+from shardwise.huggingface.hub import is_hub_id
+from shardwise.predecessors.fsdp_ilp import files as fsdp_ilp
+from shardwise.predecessors.fsdp_ilp.files import ModuleInfo
 
 if TYPE_CHECKING:
     from shardwise.fsdp.trace import LoadedModel

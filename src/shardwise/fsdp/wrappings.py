@@ -46,13 +46,9 @@ def parse_wrapping(entry: object, planner: Planner) -> Wrapping:
     if isinstance(units, str):
         units = [part.strip() for part in units.split(",") if part.strip()]
     if not isinstance(units, Sequence):
-        raise _fault(units, "must be names of modules, or lists of them for groups")
+        raise InputError.of("units", units, "must be names of modules, or lists of them for groups")
     found = [unit for one in units for unit in _parse_units(one, profile)]
     return Wrapping(units=tuple(found), checkpointed=names)
-
-
-def _fault(value: object, problem: str) -> InputError:
-    return InputError(Fault(field="units", value=value, has_value=True, problem=problem))
 
 
 def _read_file(path: str | Path) -> tuple[object, tuple[str, ...] | None]:
@@ -89,13 +85,15 @@ def _parse_units(entry: object, profile: Profile) -> Iterator[Unit]:
         # Further fields of a unit in results follow from these two.
         if "modules" not in entry or not isinstance(reshard, bool):
             problem = f"a unit as a mapping has {' and '.join(sorted(_MEMBERS))}"
-            raise _fault(dict(entry), problem)
+            raise InputError.of("units", dict(entry), problem)
         entry = entry["modules"]
     if isinstance(entry, str):
         reshard = reshard and not entry.endswith(_KEEP_SUFFIX)
         entry = [part.strip() for part in entry.removesuffix(_KEEP_SUFFIX).split("+")]
     if not isinstance(entry, (list, tuple)) or not entry or not all(_is_name(n) for n in entry):
-        raise _fault(entry, "must be the name of a module, or a list of names for a group")
+        raise InputError.of(
+            "units", entry, "must be the name of a module, or a list of names for a group"
+        )
     root = f"{profile.modules[0].kind}."
     named = [str(name) for name in entry]
     # Statistics put the class of the model before a name; users may do so too.
@@ -118,7 +116,7 @@ def _expand(names: Sequence[str], profile: Profile) -> Iterator[tuple[str, ...]]
     matched = [match for name in profile.positions if (match := pattern.fullmatch(name))]
     if not matched:
         known = {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in profile.positions}
-        raise _fault(first, f"no module is called so{nearest(first, known)}")
+        raise InputError.of("units", first, f"no module is called so{nearest(first, known)}")
     for match in matched:
         numbers = match.groups()
         yield tuple(_with_numbers(name, numbers) for name in names)

@@ -46,8 +46,6 @@ def key_value_heads(attention: Attention, kind: Ints) -> Ints:
 
     Parameters
     ----------
-    attention
-        Attention of a layer.
     kind
         Code of `AttentionKind`; shape (rows,).
     """
@@ -66,12 +64,6 @@ def attention_operations(
 
     Parameters
     ----------
-    model
-        Architecture.
-    attention
-        Heads, widths and kind of attention.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input of attention; none without a norm before it.
     """

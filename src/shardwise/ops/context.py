@@ -44,13 +44,7 @@ class CoreWork:
 
 
 def swaps_heads(work: RankWork) -> Bools:
-    """Rows that trade the sequence for heads with all-to-alls (Ulysses).
-
-    Parameters
-    ----------
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    """
+    """Rows that trade the sequence for heads with all-to-alls (Ulysses)."""
     return (work.cp > 1) & (work.cp_exchange == CpExchange.ALL_TO_ALL.code)
 
 
@@ -61,11 +55,6 @@ def core_calls(work: RankWork) -> Floats:
     and sum of what came before): one of each rank in a ring, two where all are gathered
     (Transformer Engine 2.0, context_parallel.py). Megatron-LM's functional tests with tiny models
     take 1.8 ms longer for a layer forward and backward with a ring of two ranks of H100.
-
-    Parameters
-    ----------
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     """
     ring = work.cp_exchange == CpExchange.RING.code
     gathers = work.cp_exchange == CpExchange.ALL_GATHER.code
@@ -78,15 +67,6 @@ def core_work(attention: Attention, work: RankWork, heads: Floats, kv_heads: Flo
 
     With all_to_all a rank has all tokens of heads / cp; fewer key-value heads than cp are
     replicated.
-
-    Parameters
-    ----------
-    attention
-        Heads, widths and kind of attention.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    heads, kv_heads
-        Heads of one tensor-parallel rank, (rows,).
     """
     swapped = swaps_heads(work)
     shared = np.where(swapped, work.cp, 1.0)
@@ -160,12 +140,6 @@ def context_collectives(
 
     Parameters
     ----------
-    attention
-        Heads, widths and kind of attention.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    core
-        Queries and keys that the core handles on one rank.
     kv_heads
         Heads of keys and values before communication.
     """

@@ -36,8 +36,6 @@ def vocabulary_share(model: Model, work: RankWork) -> Floats:
     ----------
     model
         Model with V tokens in its vocabulary.
-    work
-        Columns of one rank, each of shape (rows,).
     """
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
@@ -62,13 +60,6 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     embedding. Backward: see `_table_gradient`. With 2D products the width is split, too: each rank
     looks up the tokens of all sequences, and swaps columns for tokens with an all-to-all before
     that sum. A norm may follow. Without a vocabulary there is nothing to do.
-
-    Parameters
-    ----------
-    model
-        Model that the table belongs to.
-    work
-        Columns of one rank, each of shape (rows,).
     """
     if not model.vocab:
         return [_nothing("embedding", work)]
@@ -120,15 +111,6 @@ def _table_gradient(work: RankWork, elements: Floats, table: Floats) -> tuple[Me
 
     Otherwise tokens are added to the rows of the accumulated gradient, e (w + 2 g). The new table
     is not counted as memory: the activations of all layers are freed before it is written.
-
-    Parameters
-    ----------
-    work
-        Columns of one rank, each of shape (rows,).
-    elements
-        Elements of the embedded tokens; shape (rows,).
-    table
-        Weights of the table on this rank; shape (rows,).
     """
     size, added = work.element_bytes, 2 * work.gradient_bytes
     dense = np.where(work.dense_table, table, 0.0)
@@ -188,10 +170,6 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
 
     Parameters
     ----------
-    model
-        Architecture.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     holds_copy
         Rows in which the head has its own weights: untied models, and tied ones whose embedding is
         on another stage.

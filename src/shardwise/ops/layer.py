@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -34,6 +35,16 @@ _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
 KnownBlocks = dict[Hashable, list[Operation]]
 """Operations of blocks of layers, by what they are built from."""
+# Columns of `RankWork` that a table or its stacks have under the same name.
+_DEGREES = ("tp", "tp2", "panels", "cp", "ep", "etp")
+_SAME = (
+    *("summa", "cp_exchange", "sequence_parallel", "attention", "fused_activation"),
+    *("quantization", "sends_once", "gathers_tokens", "training"),
+)
+_OF_STACK = (
+    *("vocab_multiple", "fused_norm", "fused_layer_norm", "fused_swiglu"),
+    *("loss_forward_bytes", "loss_backward_bytes"),
+)
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 # Operations by `OffloadPart`. Every operation has one part, so the parts make up a layer. Of the
 # modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj and
@@ -85,59 +96,36 @@ _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for nam
 
 
 def rank_work(table: Table) -> RankWork:
-    """The work of one rank on one micro-batch, for the strategies of a table.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """The work of one rank on one micro-batch, for the strategies of a table."""
     element_bytes = _BYTES_BY_CODE[table.dtype]
     accumulates = table.by_stack(_gradient_bytes)
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
+    columns = {name: getattr(table, name).astype(np.float64) for name in _DEGREES}
+    columns |= {name: getattr(table, name) for name in _SAME}
+    columns |= {name: table.by_stack(attrgetter(name)) for name in _OF_STACK}
     return RankWork(
+        **columns,
         sequences=table.micro_batch_size.astype(np.float64),
         seq_len=table.seq_len / (table.cp * table.tp2),
         document_len=np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
-        tp=table.tp.astype(np.float64),
-        tp2=table.tp2.astype(np.float64),
-        summa=table.summa,
-        panels=table.panels.astype(np.float64),
-        cp=table.cp.astype(np.float64),
-        cp_exchange=table.cp_exchange,
-        ep=table.ep.astype(np.float64),
-        etp=table.etp.astype(np.float64),
         capacity=table.expert_capacity,
         imbalance=table.expert_imbalance,
-        vocab_multiple=table.by_stack(lambda stack: stack.vocab_multiple),
-        sequence_parallel=table.sequence_parallel,
-        attention=table.attention,
         regather=table.tp_regather,
-        fused_activation=table.fused_activation,
         element_bytes=element_bytes,
         frozen_bytes=frozen_bytes(table, element_bytes),
         unpacks_frozen=table.by_stack(
             lambda stack: stack.frozen_weights == FrozenWeights.INT4 and not stack.fused_int4
         ),
-        quantization=table.quantization,
         dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
-        sends_once=table.sends_once,
-        gathers_tokens=table.gathers_tokens,
-        training=table.training,
         gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
         flash=table.fused_attention,
-        fused_norm=table.by_stack(lambda stack: stack.fused_norm),
-        fused_layer_norm=table.by_stack(lambda stack: stack.fused_layer_norm),
-        fused_swiglu=table.by_stack(lambda stack: stack.fused_swiglu),
         activation_input_bytes=np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
         dense_table=table.by_stack(lambda stack: stack.dense_embedding_gradient),
         adds_expert_bias=~table.fuses_experts
         & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
         fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
-        loss_forward_bytes=table.by_stack(lambda stack: stack.loss_forward_bytes),
-        loss_backward_bytes=table.by_stack(lambda stack: stack.loss_backward_bytes),
         loss_saved_bytes=table.by_stack(lambda stack: stack.loss_saved_bytes)
         + np.where(table.tp > 1, table.by_stack(lambda stack: stack.loss_split_bytes), 0.0),
     )
@@ -162,12 +150,6 @@ def layer_operations(
 
     Parameters
     ----------
-    model
-        Width, norms, dropout.
-    layer
-        Attention, MLP or experts.
-    work
-        Columns of one rank, one row per strategy.
     known
         Blocks of the layers before, which have the same model and work: equal ones are not built
         again, so that their operations are the same objects. Those of this layer are added.
@@ -277,10 +259,6 @@ def mtp_operations(
 
     Parameters
     ----------
-    model
-        Architecture.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     holds_table
         Rows in which the rank needs a copy of the table: the embedding is on another rank, and no
         tied head is a copy already. None: no row.

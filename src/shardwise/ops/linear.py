@@ -41,8 +41,6 @@ def linear(
     ----------
     name
         Name of the operation.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     tokens
         Rows of X.
     inputs, outputs
@@ -51,8 +49,6 @@ def linear(
         Elements of b on this rank.
     saved_tokens
         Rows of X that stay on this rank until backward; all unless X is gathered again.
-    collectives
-        Communication of its input, result and gradients.
     parameters
         Weights and biases on this rank, if not inputs x outputs + bias.
     batch
@@ -132,8 +128,6 @@ def with_accumulation(operations: Sequence[Operation], work: RankWork) -> list[O
     ----------
     operations
         Operations of a layer, in order.
-    work
-        Columns of one rank, each of shape (rows,).
     """
     if np.all(_fused(work)):
         return list(operations)

@@ -106,13 +106,7 @@ class Subset:
 
 
 def components_of_model(model: Model) -> int:
-    """Components that a model has, as bits of `FrozenPart`.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    """
+    """Components that a model has, as bits of `FrozenPart`."""
     moe = [layer.moe for layer in model.layers if layer.moe is not None]
     dense = any(layer.mlp is not None for layer in model.layers) or any(m.shared_ffn for m in moe)
     has = {"mlp": dense, "experts": bool(moe), "router": bool(moe)}
@@ -120,15 +114,7 @@ def components_of_model(model: Model) -> int:
 
 
 def runs_backward(model: Model, subset: Subset) -> Bools:
-    """Rows in which something before the head is trained.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    subset
-        Frozen components and LoRA ranks; columns of shape (n,).
-    """
+    """Rows in which something before the head is trained."""
     before = components_of_model(model) & ~FrozenPart.bits(["head"])
     return (subset.rank > 0) | ((subset.frozen & before) != before)
 
@@ -140,16 +126,8 @@ def with_subset(
 
     Parameters
     ----------
-    model
-        Model that the operations belong to.
-    component
-        Embedding, layer, mtp or head.
     operations
         All of the component, in order, with every weight trained.
-    work
-        Tokens and splits of one rank, columns of shape (rows,).
-    subset
-        Weights that are trained, columns of shape (rows,).
     """
     if not np.any(subset.frozen):
         return list(operations)

@@ -39,14 +39,10 @@ def latent_projections(
 
     Parameters
     ----------
-    model
-        Model that the layer belongs to.
     attention
         Heads and their widths [element].
     latent
         Widths of the compressed queries, keys and values [element].
-    work
-        Columns of one rank, each of shape (rows,).
     norm_parts
         Recompute parts that rebuild the input of attention; none without a norm before it.
     """
@@ -147,8 +143,6 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
         Heads and their widths [element].
     latent
         Width of the rotary keys [element].
-    work
-        Columns of one rank, each of shape (rows,).
     """
     heads = attention.heads / work.tp
     rotated = heads * latent.rope_dim

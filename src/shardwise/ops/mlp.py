@@ -36,22 +36,12 @@ def mlp_operations(
 
     Parameters
     ----------
-    model
-        Architecture.
-    mlp
-        Width and activation of the MLP.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input of the MLP; none without a norm before it.
     gathers
         Whether it has an input of its own; false: attention in parallel to it gathers and saves it.
     reduces
         Whether its output is reduced; false: with that of attention in parallel to it.
-    name
-        Prefix of the operations' names.
-    block
-        Recompute parts that run the full MLP again.
     saved_tokens
         Tokens of the input that it saves, if other operations save the input too; None: it saves
         the input itself.
@@ -114,14 +104,8 @@ def activation(
     ----------
     name
         Name of the operation.
-    work
-        Columns of one rank, each of shape (rows,).
-    elements
-        Elements of the activated product; shape (rows,).
     gates
         Projections that it reads: 2 with a gate, else 1.
-    block
-        Recompute parts that run the full MLP again.
     """
     size = elements * work.element_bytes
     separate = np.where(work.fused_swiglu | (gates == 1), 0.0, 1.0)

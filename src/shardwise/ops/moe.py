@@ -84,8 +84,6 @@ def routed(moe: Moe, work: RankWork) -> Routed:
     ----------
     moe
         Experts E and the number k that a token is sent to.
-    work
-        Columns of one rank, each of shape (rows,).
     """
     tokens = work.split_tokens
     even = tokens * moe.top_k / moe.experts
@@ -122,12 +120,6 @@ def moe_operations(
 
     Parameters
     ----------
-    model
-        Architecture.
-    moe
-        Experts, routing and widths.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     norm_parts
         Recompute parts that rebuild the input; none without a norm before it.
     """

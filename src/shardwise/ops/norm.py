@@ -59,22 +59,10 @@ def norm(
     ----------
     name
         Name of the operation.
-    model
-        Architecture.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    tokens
-        Tokens on this rank; shape (n,).
     width
         Elements of a token; a number or shape (n,).
     parameters
         Weights on this rank; a number or shape (n,).
-    collectives
-        Communication of its input, result and gradients.
-    reruns_with
-        Recompute parts that run it again.
-    dropped_with
-        Recompute parts that drop its saved input.
     input_rebuilt
         Whether `every_other` rebuilds the input, too.
     """
@@ -137,14 +125,8 @@ def residual(
     ----------
     name
         Name of the operation.
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Width of the residual stream [element].
-    dropout
-        Whether the outputs pass through dropout.
-    branches
-        Outputs that are added.
     """
     elements = work.split_tokens * width
     size = elements * work.element_bytes

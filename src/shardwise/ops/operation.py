@@ -384,11 +384,5 @@ class Operation:
 
 
 def zeros(work: RankWork) -> Floats:
-    """A column of zeros.
-
-    Parameters
-    ----------
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    """
+    """A column of zeros."""
     return np.zeros(work.tp.shape)

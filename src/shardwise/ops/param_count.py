@@ -1,11 +1,12 @@
 """Parameters and model FLOPs of an architecture, from the same operations that are timed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 
+from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.model import Attention, Layer, Model
 from shardwise.ops.context import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
@@ -69,13 +70,7 @@ class Parameters:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Count the parameters that the operations of an unsplit model hold.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    """
+    """Count the parameters that the operations of an unsplit model hold."""
     work = _unsplit_token()
     breakdown: dict[str, float] = {}
     active = 0.0
@@ -102,10 +97,6 @@ def count_trainable(model: Model, subset: Subset, counted: Parameters) -> int:
 
     Parameters
     ----------
-    model
-        Architecture.
-    subset
-        Of one row.
     counted
         The model's parameters.
     """
@@ -145,47 +136,9 @@ def _expert_share(layer: Layer) -> float:
 
 def _unsplit_token() -> RankWork:
     """One token on a rank that holds the full model: parameters depend on nothing else."""
-    one = np.ones(1)
-    return RankWork(
-        sequences=one,
-        seq_len=one,
-        document_len=one,
-        tp=one,
-        tp2=one,
-        summa=np.array([False]),
-        panels=one,
-        cp=one,
-        cp_exchange=np.array([0]),
-        ep=one,
-        etp=one,
-        capacity=np.zeros(1),
-        imbalance=one,
-        vocab_multiple=one,
-        quantization=np.array([0]),
-        dispatch_bytes=one,
-        sends_once=np.array([False]),
-        gathers_tokens=np.array([False]),
-        training=np.array([True]),
-        sequence_parallel=np.array([False]),
-        attention=np.array([0]),
-        regather=np.array([True]),
-        fused_activation=np.array([False]),
-        element_bytes=one,
-        frozen_bytes=one,
-        unpacks_frozen=np.array([False]),
-        gradient_bytes=one,
-        flash=np.array([True]),
-        fused_norm=np.array([True]),
-        fused_layer_norm=np.array([True]),
-        fused_swiglu=np.array([True]),
-        activation_input_bytes=one,
-        dense_table=np.array([False]),
-        adds_expert_bias=np.array([False]),
-        fused_accumulation=np.array([True]),
-        loss_forward_bytes=one,
-        loss_backward_bytes=one,
-        loss_saved_bytes=one,
-    )
+    neutral: dict[Any, Column] = {Floats: np.ones(1), Ints: np.array([0]), Bools: np.array([False])}
+    columns: dict[str, Any] = {f.name: neutral[f.type] for f in fields(RankWork)}
+    return RankWork(**columns | {"capacity": np.zeros(1)})
 
 
 def flops_per_token(
@@ -212,8 +165,6 @@ def flops_per_token(
 
     Parameters
     ----------
-    model
-        Architecture.
     seq_len
         s, tokens per sequence.
     convention

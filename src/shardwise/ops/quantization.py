@@ -123,10 +123,6 @@ def by_recipe(
     ----------
     quantization
         Codes of `Quantization`.
-    number
-        The number of a recipe.
-    none
-        The number of rows without a recipe.
     """
     numbers = [number(RECIPES[name]) if name in RECIPES else none for name in Quantization]
     return np.array(numbers, dtype=np.float64)[quantization]
@@ -193,8 +189,6 @@ def frozen_bytes(table: Table, element_bytes: Floats) -> Floats:
 
     Parameters
     ----------
-    table
-        Strategies of n rows.
     element_bytes
         Size of a weight in the row's type [byte]; shape (n,).
     """
@@ -272,10 +266,6 @@ def quantized(operation: Operation, work: RankWork, operands: Operands) -> Opera
 
     Parameters
     ----------
-    operation
-        The linear layer in 16 bits.
-    work
-        Columns of one rank, each of shape (rows,).
     operands
         Sizes of X, Y and W on one rank; columns of shape (rows,).
     """

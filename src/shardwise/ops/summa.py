@@ -46,8 +46,6 @@ def row_split(work: RankWork, inputs: int, outputs: int) -> RowSplit:
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     inputs, outputs
         Widths of X and of Y of an unsplit product [element].
     """
@@ -63,8 +61,6 @@ def tp_share(work: RankWork, width: int) -> Floats:
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Full width [element].
     """
@@ -84,10 +80,6 @@ def in_panels(operation: Operation, work: RankWork, *, biases: Floats) -> Operat
     ----------
     operation
         With the kernels of the full X, the columns of W, and b.
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    biases
-        Bias weights, of which all tp2 ranks have a copy.
     """
     forward = next(kernel for kernel in operation.kernels if isinstance(kernel, Matmul))
     size = work.element_bytes * forward.batch
@@ -135,13 +127,6 @@ def norm_statistics(model: Model, work: RankWork) -> tuple[Collective, ...]:
     """All-reduces of a norm's sums over the width that 2D products split by tp, in fp32 per token.
 
     Of x and x^2 forward, of dy w and dy w x backward; an RMSNorm needs the second ones only.
-
-    Parameters
-    ----------
-    model
-        Model whose norms these are.
-    work
-        Columns of one rank, each of shape (rows,).
     """
     if not np.any(work.summa):
         return ()
@@ -160,8 +145,6 @@ def shared_keys(work: RankWork, own_bytes: Floats) -> tuple[Collective, ...]:
 
     Parameters
     ----------
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
     own_bytes
         Keys and values of one rank's tokens [byte].
     """
@@ -180,15 +163,7 @@ def shared_keys(work: RankWork, own_bytes: Floats) -> tuple[Collective, ...]:
 
 
 def swapped_columns(work: RankWork, size: Floats) -> tuple[Collective, ...]:
-    """All-to-alls that swap 1/tp2 of the columns of all tokens for all columns of 1/tp2 of them.
-
-    Parameters
-    ----------
-    work
-        Degrees, tokens and sizes of one rank; columns of shape (n,).
-    size
-        Bytes on one rank.
-    """
+    """All-to-alls that swap 1/tp2 of the columns of all tokens for all columns of 1/tp2 of them."""
     if not np.any(work.tp2 > 1):
         return ()
     swapped = np.where(work.tp2 > 1, size, 0.0)

@@ -30,8 +30,6 @@ def before_column_parallel(work: RankWork, width: Floats | float) -> tuple[Colle
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Width of the full tensor [element]; a number, or shape (rows,).
     """
@@ -67,8 +65,6 @@ def after_row_parallel(work: RankWork, width: Floats | float) -> tuple[Collectiv
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Width of the full tensor [element]; a number, or shape (rows,).
     """
@@ -92,8 +88,6 @@ def shared_by_heads(work: RankWork, width: float) -> tuple[Collective, ...]:
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Width of the full tensor [element].
     """
@@ -115,8 +109,6 @@ def gathered_columns(work: RankWork, width: float) -> tuple[Collective, ...]:
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     width
         Width of the full tensor [element].
     """
@@ -135,8 +127,6 @@ def all_reduced(work: RankWork, size: Floats) -> tuple[Collective, ...]:
 
     Parameters
     ----------
-    work
-        Columns of one rank, each of shape (rows,).
     size
         Size of the buffer on each rank [byte]; shape (rows,).
     """

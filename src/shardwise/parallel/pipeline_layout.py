@@ -83,52 +83,22 @@ class StageGroup:
 
 
 def most_layers(depth: int, stages: Ints) -> Ints:
-    """Layers on the longest stage of an even split: depth / stages, rounded up.
-
-    Parameters
-    ----------
-    depth
-        Layers of the model.
-    stages
-        Virtual stages of the pipeline; shape (rows,).
-    """
+    """Layers on the longest stage of an even split: depth / stages, rounded up."""
     return -(-depth // stages)
 
 
 def chunks_of(table: Table) -> Ints:
-    """Virtual stages on a rank.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """Virtual stages on a rank."""
     return np.where(table.schedule == Schedule.ZB_V.code, 2, table.vpp)
 
 
 def stage_groups(model: Model, table: Table) -> tuple[StageGroup, ...]:
-    """Groups of equal ranks of every row's pipeline.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    table
-        Strategies of n rows.
-    """
+    """Groups of equal ranks of every row's pipeline."""
     return distinct_stage_groups(model, table).of_all()
 
 
 def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGroup, ...]]:
-    """Groups of equal ranks of every distinct pipeline.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    table
-        Strategies of n rows.
-    """
+    """Groups of equal ranks of every distinct pipeline."""
     order = model.order
 
     def groups(some: Table) -> tuple[StageGroup, ...]:
@@ -175,15 +145,6 @@ def virtual_stages(model: Model, table: Table, row: int = 0) -> StageGroup:
     """Virtual stages of one row, first to last: columns of one value per stage.
 
     Recomputed layers, `recompute_layers` per rank, are those of its first chunks.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    table
-        Strategies of n rows.
-    row
-        Row of the table.
     """
     every = enumerate(_ranks(_Pipeline.of(model, table, model.order, row), by_chunk=True))
     stages = [(1, position, content) for position, content in every]
@@ -352,15 +313,6 @@ def layers_on_ranks(depth: int, table: Table, row: int) -> list[int]:
     and `last_stage_layers` fix those ranks, and the rest is split over the others. The layers of a
     rank, with embedding or head if they count, are split evenly over its chunks; the embedding is
     in the first.
-
-    Parameters
-    ----------
-    depth
-        Layers of the model.
-    table
-        Strategies of n rows.
-    row
-        Row of the table.
     """
     listed = int(table.stage_layers[row])
     if listed >= 0:

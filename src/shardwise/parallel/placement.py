@@ -61,8 +61,6 @@ def place(system: System, table: Table) -> Extents:
 
     Parameters
     ----------
-    system
-        Gives the domain of each tier and the size of a node.
     table
         Strategies; uses the degrees, `gpus`, `placement` and the tiers or extents they set.
     """
@@ -109,8 +107,6 @@ def explicit_extents(table: Table, tiers: int) -> tuple[Ints, Ints]:
     ----------
     table
         Strategies; uses `extents`.
-    tiers
-        Tiers of the network.
     """
     known = np.zeros((len(table.extent_lists) + 1, tiers, len(EXTENT_NAMES)), dtype=np.int64)
     for position, text in enumerate(table.extent_lists):
@@ -160,12 +156,6 @@ def _fill(left: Ints, order: Ints, room: Ints, *, fits: Bools, exact: bool) -> N
     ----------
     left
         Degrees not placed yet, by axis and row; changed in place.
-    order
-        Axes from the inside out, by position and row.
-    room
-        Units of the tier inside that a domain connects.
-    whole
-        Rows whose job fits into one domain.
     exact
         Whether the units must divide the room.
     """

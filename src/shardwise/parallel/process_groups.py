@@ -212,8 +212,6 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     ----------
     model
         Architecture: decides what is legal, and whether the last stage has a copy of the embedding.
-    system
-        Its network tiers and nodes are what the axes are laid over.
     strategy
         Degrees, placement, schedule; None is filled in as for an estimate.
 

@@ -16,7 +16,17 @@ from shardwise.analysis import Result
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, FIELDS, Kind
+from shardwise.config.strategy_fields import (
+    COLUMNS,
+    DEGREES,
+    EXPERT_DEGREES,
+    FIELDS,
+    FOLLOWING_FIELDS,
+    LINE_FIELDS,
+    RANK_DEGREES,
+    REPLICA_DEGREES,
+    Kind,
+)
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.estimator import estimate_many
@@ -34,11 +44,9 @@ FIXED = frozenset(
     }
 )
 """Fields that never change: what is trained and on what. `dp` follows from the other degrees."""
-_DEGREES = ("tp", "tp2", "cp", "pp")
-_FOLLOWING = ("dp", "sequence_parallel", "tp_exchange", "schedule", "dispatcher")
 _LAYOUT = (
-    *("gpus", "global_batch_size", "seq_len", "tp", "tp2", "cp", "pp", "ep", "etp", "vpp"),
-    *("stack", "any_software"),
+    *("gpus", "global_batch_size", "seq_len", "stack", "any_software"),
+    *(name for name in DEGREES if name != "dp"),
 )
 # Beyond so many, every other changed field must be one that is at fault.
 _FREE_CHANGES = 2
@@ -70,15 +78,7 @@ class NearestPlan(Brief, Result):
 
 
 def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
-    """Return the fields but the stack that a user must set for a resolved strategy.
-
-    Parameters
-    ----------
-    model
-        Model that is trained.
-    resolved
-        A strategy with all fields filled in.
-    """
+    """Return the fields but the stack that a user must set for a resolved strategy."""
     layout = {name: getattr(resolved, name) for name in _LAYOUT}
     implied = Strategy(**layout).resolved(model)
     defaults = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
@@ -133,13 +133,8 @@ def with_possible_degrees(strategy: Strategy) -> Strategy:
 
     The fewest degrees change, and of the ways to change as many those by the least factors:
     sum of |log(new / old)|.
-
-    Parameters
-    ----------
-    strategy
-        Not resolved.
     """
-    gpus, own = strategy.gpus, [getattr(strategy, name) for name in _DEGREES]
+    gpus, own = strategy.gpus, [getattr(strategy, name) for name in REPLICA_DEGREES]
     if gpus is None or (strategy.dp in (None, gpus / prod(own)) and gpus % prod(own) == 0):
         return strategy
     if gpus % prod(own):
@@ -153,7 +148,7 @@ def with_possible_degrees(strategy: Strategy) -> Strategy:
 
         closest = min(fitting, key=distance)
         own = list(closest)
-    return strategy.model_copy(update=dict(zip(_DEGREES, own, strict=True)) | {"dp": None})
+    return strategy.model_copy(update=dict(zip(REPLICA_DEGREES, own, strict=True)) | {"dp": None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +178,7 @@ class _Changes:
             system=system,
             own=own,
             base=base,
-            following=frozenset(n for n in _FOLLOWING if n == "dp" or n not in needed),
+            following=frozenset(n for n in FOLLOWING_FIELDS if n == "dp" or n not in needed),
             values={name: own for name, own in values.items() if own},
             offending=frozenset(offending & values.keys()),
         )
@@ -242,8 +237,8 @@ class _Changes:
 
     def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
         before, after = self.base.to_dict(), found.to_dict()
-        before |= {name: getattr(self.own, name) for name in (*_DEGREES, "dp")}
-        changed = {name for name in _DEGREES if before[name] != after[name]} | row.keys()
+        before |= {name: getattr(self.own, name) for name in RANK_DEGREES}
+        changed = {name for name in REPLICA_DEGREES if before[name] != after[name]} | row.keys()
         if before["dp"] not in (None, after["dp"]):
             changed |= {"dp"}
         changes = (
@@ -270,15 +265,6 @@ def changed_values(name: str, model: Model, system: System, base: Strategy) -> t
 
     Degrees divide the accelerators; sets of words lose some words; layers of stages are as even
     as they can be.
-
-    Parameters
-    ----------
-    name
-        A field of `Strategy`.
-    model, system
-        What runs, and on what.
-    base
-        The strategy, all fields filled in.
     """
     stack = base.loaded_stack(system.stack)
     own = getattr(base, name)
@@ -324,9 +310,9 @@ def _numbers(name: str, model: Model, base: Strategy) -> tuple[int | float, ...]
     """Numbers that a field may be: of a degree, divisors of the accelerators."""
     if COLUMNS[name].role.every:
         return COLUMNS[name].role.every
+    if name in (*REPLICA_DEGREES, *EXPERT_DEGREES, "dp_shard"):
+        return _divisors(base.gpus or 1)
     match name:
-        case "tp" | "tp2" | "cp" | "pp" | "ep" | "etp" | "dp_shard":
-            return _divisors(base.gpus or 1)
         case "micro_batch_size":
             return _divisors(base.global_batch_size or 1)
         case "vpp":
@@ -346,5 +332,5 @@ def blamed_fields(error: InputError) -> set[str]:
     """Fields of a strategy that faults are of."""
     names = {fault.field for fault in error.faults}
     if "dp" in names:
-        names |= {"tp", "pp", "cp"}
+        names |= {*REPLICA_DEGREES} & {*LINE_FIELDS}
     return names & FIELDS.keys()

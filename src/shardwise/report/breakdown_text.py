@@ -4,16 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.analysis.results import CommunicationShare, Estimate, MoeOverhead
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.config.strategy_fields import COMM_AXES, PARALLELISM, RANK_DEGREES
 from shardwise.report.console import GIB
 
 _DAY_S, _YEAR_D = 86400.0, 365.25
-_AXES = {
-    "tp": "tensor parallel",
-    "cp": "context parallel",
-    "ep": "expert parallel",
-    "pp": "pipeline parallel",
-    "dp": "data parallel",
-}
 _WHATS = {
     "weights": "ZeRO gathers of weights",
     "gradients": "gradients",
@@ -68,7 +62,7 @@ def _line(label: str, value: float | str, unit: str = "") -> str:
 
 def _headline(estimate: Estimate) -> list[str]:
     s = estimate.strategy
-    degrees = ", ".join(f"{axis} {s[axis]}" for axis in ("tp", "tp2", "cp", "pp", "dp", "ep"))
+    degrees = ", ".join(f"{axis} {s[axis]}" for axis in (*RANK_DEGREES, "ep"))
     return [
         _line("Model", estimate.model),
         _line("System", estimate.system),
@@ -95,7 +89,8 @@ def _computation(estimate: Estimate) -> list[str]:
 
 def _communication(estimate: Estimate) -> Iterator[str]:
     shares = estimate.breakdown.exchanges
-    for axis, name in _AXES.items():
+    for axis in (*COMM_AXES, "pp", "dp"):
+        name = f"{PARALLELISM[axis]} parallel"
         own = [share for share in shares if share.axis == axis]
         if not own:
             yield _line(f"Communication {name}", f"none: {_why_not(estimate, axis)}")

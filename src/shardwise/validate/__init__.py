@@ -1,13 +1,10 @@
 """Accuracy: published figures, our estimates and those of the predecessors side by side."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
+from shardwise import registry
 from shardwise.errors import Fault, InputError, allowed_words
-from shardwise.validate.amped import amped
-from shardwise.validate.nersc_collectives import nersc_collectives
 from shardwise.validate.scores import Compared, Criterion, Part, Row, Score, Scoreboard
-from shardwise.validate.seqsel import seqsel
-from shardwise.validate.simumax import simumax
 
 __all__ = [
     "COLLECTIONS",
@@ -22,25 +19,8 @@ __all__ = [
     "validate",
 ]
 
-# Name of each suite, a description, and the function that runs it.
-SUITES: dict[str, tuple[str, Callable[[], Scoreboard]]] = {
-    "seqsel": (
-        "sequence-parallelism paper: memory formulas, 8 measured steps and 10 passes",
-        seqsel,
-    ),
-    "simumax": (
-        "SimuMax's measured runs: peak memory and step time, 8 B200 and 8 A100",
-        simumax,
-    ),
-    "nersc-collectives": (
-        "NCCL collectives on Perlmutter: 1 to 256 nodes of A100, 32 KiB to 8 GiB",
-        nersc_collectives,
-    ),
-    "amped": (
-        "what AMPeD is compared with: 20 steps on 32 to 3,072 A100, GPipe's throughput on P100",
-        amped,
-    ),
-}
+SUITES: dict[str, tuple[str, str]] = dict(registry.added("suites"))
+"""Suites of the packages around the core: what each compares, and the function that does it."""
 
 # Collections of rows, shipped or in files, with their own scoreboards.
 COLLECTIONS = {
@@ -65,8 +45,8 @@ def validate(suite: str) -> Scoreboard:
     """
     if suite not in SUITES:
         raise no_such_suite(suite, SUITES)
-    _, run = SUITES[suite]
-    return run()
+    found: Scoreboard = registry.load(SUITES[suite][1])()
+    return found
 
 
 def no_such_suite(suite: str, known: Collection[str]) -> InputError:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise.arrays import Bools, Floats
 from shardwise.config import files
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.validate.calibrate.predictions import Predictions, predictions
 from shardwise.validate.calibrate.tables import KernelTable, read_folder
-from shardwise.validate.nersc_collectives import MeasuredCollectives
 from shardwise.validate.scores import Score
 
 GPU_SYSTEMS = {
@@ -179,7 +178,8 @@ def gpu_system(gpu: str) -> str:
 
 def _system_of(gpu: str) -> System | str:
     if gpu == _PERLMUTTER:
-        return MeasuredCollectives.load("nersc-collectives").machine
+        machine: System = registry.function("perlmutter")()
+        return machine
     name = gpu_system(gpu)
     if catalog.find("systems", name) is None:
         return f"the catalog has no system for gpu {shorten(gpu)}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
+from shardwise import registry
 from shardwise.config.arguments import one_of, text_of
 from shardwise.errors import Fault, InputError, check_flags, check_path, refuse
 from shardwise.validate import COLLECTIONS, SUITES, Scoreboard, no_such_suite, validate
@@ -141,9 +142,10 @@ def _other_models(
     predictions: Sequence[Prediction],
 ) -> Mapping[str, Sequence[ReferencePrediction]]:
     """Predictions of other models for the same runs."""
-    from shardwise.validate.references import references  # noqa: PLC0415 - slow to import
-
-    return references(predictions)
+    found: Mapping[str, Sequence[ReferencePrediction]] = registry.function(
+        "predictions_by_references"
+    )(predictions)
+    return found
 
 
 def _is_of(run: Run, source: str) -> bool:

@@ -8,21 +8,13 @@ from nicegui import ui
 
 from shardwise import catalog
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, SHORT_NAMES, Kind, StrategyField
+from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
 from shardwise.units import read_whole
 
 Set = Callable[[str, str | None], None]
 """Called with the name of a field and its value as the command line takes it; None: the default."""
 
-_SHORT = {name: short for short, name in SHORT_NAMES.items()}
-DEGREES: Mapping[str, tuple[int, ...]] = {
-    "tp": (1, 2, 4, 8, 16, 32, 64),
-    "pp": (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32),
-    "cp": (1, 2, 4, 8, 16, 32),
-    "ep": (1, 2, 4, 8, 16, 32, 64, 128),
-    "vpp": (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20),
-    "micro_batch_size": (1, 2, 4, 8, 16, 32),
-}
+DEGREES = {name: field.role.slider for name, field in COLUMNS.items() if field.role.slider}
 """Fields with a slider, and where it stops; any other number can be typed."""
 SIZES = ("gpus", "global_batch_size", "seq_len")
 WORDS = ("recompute", "zero", "dtype", "quantization", "dispatcher", "stack")
@@ -43,8 +35,7 @@ class Input:
 
 def label_of(name: str) -> str:
     """Name of a field as the page shows it: short, with spaces."""
-    short = _SHORT.get(name, name)
-    return short.replace("_", " ")
+    return COLUMNS[name].short.replace("_", " ")
 
 
 def about(name: str) -> str:

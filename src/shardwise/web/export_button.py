@@ -4,7 +4,7 @@ from typing import Any
 
 from nicegui import ui
 
-from shardwise.interop.launchers import LAUNCHERS
+from shardwise.launchers.registry import LAUNCHERS
 from shardwise.web import views
 from shardwise.web.explorer import Explorer, View, guarded
 from shardwise.web.plots import faults_label, show_faults

@@ -128,7 +128,7 @@ def check_cost(model: Model, strategy: Strategy, *, plans: int = 1, nearest: boo
 
 def answer_export(question: ExportQuestion) -> dict[str, Any]:
     """Return the files by name, and what differs: plan and request, plan and file read back."""
-    from shardwise.planning.export import download_names, export  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.export import download_names, export  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
         model, strategy = Model.load(question.model), Strategy.load(question.strategy)

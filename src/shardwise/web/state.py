@@ -17,7 +17,6 @@ from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.errors import Fault, InputError
 from shardwise.units import read_whole
 
-_SHORT = {name: short for short, name in SHORT_NAMES.items()}
 _NAMES = ("model", "system")
 _DATA = {"model": "model-data", "system": "system-data"}
 _TABS = ("estimate", "search", "sweep", "compare")
@@ -84,7 +83,7 @@ class State:
             pairs.append((kind, named.name))
             if named.data is not None:
                 pairs.append((_DATA[kind], _packed(named.data)))
-        pairs += [(_SHORT.get(name, name), text) for name, text in self.strategy.items()]
+        pairs += [(FIELDS[name].short, text) for name, text in self.strategy.items()]
         pairs += [("figure", f"{name}={text}") for name, text in self.figures.items()]
         if self.tab != _TABS[0]:
             pairs.append(("tab", self.tab))
@@ -128,7 +127,7 @@ class State:
         """Return the command line that gives the same answer."""
         words = ["shardwise", verb, _file_or_name(self.model), _file_or_name(self.system)]
         for name, text in self.strategy.items():
-            flag = "--" + _SHORT.get(name, name).replace("_", "-")
+            flag = "--" + FIELDS[name].short.replace("_", "-")
             switch = isinstance(FIELDS[name].default, bool)
             if switch:
                 words.append(flag if text == "true" else flag.replace("--", "--no-", 1))
@@ -144,7 +143,7 @@ class State:
         model, system = (repr(_file_or_name(one)) for one in (self.model, self.system))
         imported = "import shardwise\n"
         if self.figures:
-            imported += "from shardwise.planning.sweep.edit import edited\n"
+            imported += "from shardwise.planning.sweep.axes import edited\n"
             system = f"edited(shardwise.System.load({system}), {dict(self.figures)!r})"
         return (
             f"{imported}\n"

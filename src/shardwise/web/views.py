@@ -37,7 +37,7 @@ _MOST_PASSES = 100_000
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
     """Load model, system with its changed figures, and strategy of a question of the page."""
-    from shardwise.planning.sweep.edit import edited  # noqa: PLC0415 - slow to import
+    from shardwise.planning.sweep.axes import edited  # noqa: PLC0415 - slow to import
 
     system = edited(System.load(question["system"]), question.get("figures", {}))
     strategy = Strategy.validated(question["strategy"], source="strategy")
@@ -265,7 +265,7 @@ def figures_view(system: str | Mapping[str, Any]) -> View:
 def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
     """Pinned plans next to each other; one that cannot run says why."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.planning.compare.run import compare  # noqa: PLC0415
+    from shardwise.planning.compare import compare  # noqa: PLC0415
     from shardwise.report.charts import compare as own  # noqa: PLC0415
 
     faults: list[str] = []
@@ -301,7 +301,7 @@ def _compared(name: str, found: Estimate) -> dict[str, str]:
 def nearest_view(question: Mapping[str, Any]) -> View:
     """The nearest plan that is legal and fits, and in what it differs."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.planning.export import change_words  # noqa: PLC0415
+    from shardwise.launchers.export import change_words  # noqa: PLC0415
     from shardwise.planning.nearest import blamed_fields, nearest_plan  # noqa: PLC0415
 
     with files.catalog_only():
@@ -339,8 +339,8 @@ def uploaded(kind: str, name: str, text: str) -> View:
     InputError
         If the file is not of this kind, or wrong.
     """
-    from shardwise.interop.launch import LaunchText  # noqa: PLC0415 - slow to import
-    from shardwise.interop.launchers import read_by, recognised_launcher  # noqa: PLC0415
+    from shardwise.launchers.launch import LaunchText  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.registry import read_by, recognised_launcher  # noqa: PLC0415
 
     with files.catalog_only():
         launcher = recognised_launcher(text, name) if kind == "model" else None
@@ -375,7 +375,7 @@ def _uploaded(one: Model | System, fields: Mapping[str, str], notes: Sequence[st
 
 def export_view(question: Mapping[str, Any], launcher: str) -> View:
     """Files of a launcher for a plan, or why it cannot run the plan."""
-    from shardwise.planning.export import download_names, export  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.export import download_names, export  # noqa: PLC0415 - slow to import
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)

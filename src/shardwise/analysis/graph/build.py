@@ -35,14 +35,13 @@ from shardwise.config.model import Layer, Model, ModelLike
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
-from shardwise.cost.component_operations import ComponentOperations, operation_costs
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
-from shardwise.engine.evaluate import Evaluation, evaluate
+from shardwise.engine.evaluate import Evaluation, evaluate_row
 from shardwise.ops.layer import rank_work
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import layers_on_ranks
-from shardwise.parallel.placement import Extents, place
+from shardwise.parallel.placement import Extents
 
 RECOMPUTE = "recompute"
 _CORE = "attention.core"
@@ -89,11 +88,10 @@ def graph_of(
     resolved = strategy_of(strategy, fields).resolved(the_model, the_system.stack)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
-    costs = operation_costs(the_model, the_system, table, place(the_system, table))
-    evaluation = evaluate(the_model, the_system, table, costs)
-    parts = tuple(_parts(the_model, table, evaluation, costs))
+    evaluation = evaluate_row(the_model, the_system, table)
+    parts = tuple(_parts(evaluation))
     stages = tuple(_stages(the_model, table))
-    boundary = evaluation.boundary
+    boundary = evaluation.step.boundary
     return ComputeGraph(
         model=the_model.name,
         system=the_system.name,
@@ -102,21 +100,20 @@ def graph_of(
         stages=stages,
         edges=tuple(_between(the_model, table, stages, float(boundary.sent_bytes[0]))),
         transfer_s=float(boundary.time_s[0]),
-        totals=_totals(table, evaluation, costs, parts),
+        totals=_totals(evaluation, parts),
     )
 
 
-def _parts(
-    model: Model, table: Table, evaluation: Evaluation, costs: Sequence[ComponentOperations]
-) -> Iterator[ComponentGraph]:
-    work = rank_work(table)
-    for part in components_of(table, evaluation, costs):
+def _parts(evaluation: Evaluation) -> Iterator[ComponentGraph]:
+    step = evaluation.step
+    model, table, work = step.model, step.table, rank_work(step.table)
+    for part in components_of(evaluation):
         yield component_graph(
             part,
             Tensors.of(model, _layer(model, part), work, int(table.dtype[0])),
-            evaluation.extents,
+            step.extents,
             training=bool(table.training[0]),
-            checkpoint_bytes=float(evaluation.costs.boundary_bytes[0]),
+            checkpoint_bytes=float(step.costs.boundary_bytes[0]),
         )
 
 
@@ -180,14 +177,9 @@ def _between(
         )
 
 
-def _totals(
-    table: Table,
-    evaluation: Evaluation,
-    costs: Sequence[ComponentOperations],
-    parts: Sequence[ComponentGraph],
-) -> StepTotals:
+def _totals(evaluation: Evaluation, parts: Sequence[ComponentGraph]) -> StepTotals:
     """Sums over a step; matrix FLOPs without intermediate rounding."""
-    exact = update_flops(table, evaluation, costs)
+    exact = update_flops(evaluation)
     for part in parts:
         for name, work in ((name, w) for node in part.nodes for name, w in node.phases.items()):
             exact += Fraction(_runs(part, name)) * Fraction(work.matrix_flops)
@@ -201,7 +193,7 @@ def _totals(
         every = [(part, e) for part in parts for node in part.nodes for e in node.exchanges]
         return sum(_runs(part, one.phase) * getattr(one, name) for part, one in every)
 
-    copies = {part.name: part.copies for part in components_of(table, evaluation, costs)}
+    copies = {part.name: part.copies for part in components_of(evaluation)}
     return StepTotals(
         flops=phases("flops"),
         matrix_flops=round(exact),
@@ -225,13 +217,7 @@ def component_graph(
     training: bool,
     checkpoint_bytes: float,
 ) -> ComponentGraph:
-    """Return one component for one micro-batch.
-
-    Parameters
-    ----------
-    checkpoint_bytes
-        Saved input of a layer with full recompute.
-    """
+    """Return one component for one micro-batch."""
     operations = _operations(part, training=training)
     nodes = [
         GraphNode(

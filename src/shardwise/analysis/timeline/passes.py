@@ -1,22 +1,18 @@
 """Time and memory of one micro-batch on every virtual stage, by kind of pass."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from shardwise.analysis.pass_peaks import costs_by_pass
 from shardwise.arrays import Floats, total
-from shardwise.config.strategy_table import Table
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.cost.component_costs import (
     ComponentCosts,
-    component_bytes,
-    component_times,
-    layer_bytes,
+    summed,
 )
-from shardwise.cost.component_operations import ComponentOperations
-from shardwise.cost.layer_communication import COMM_AXES
-from shardwise.cost.layer_cost import LayerTimes
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.memory import moves, stage_memory
 from shardwise.parallel.pipeline_layout import StageGroup
@@ -66,23 +62,13 @@ class StagePasses:
     """Number of layers that have any of `movable_bytes`."""
 
 
-def stage_passes(
-    table: Table, evaluation: Evaluation, parts: Sequence[ComponentOperations], stages: StageGroup
-) -> StagePasses:
-    """Return the passes of a table of one row.
-
-    Parameters
-    ----------
-    parts
-        Operations of the embedding, each kind of layer and the head, with their costs.
-    stages
-        Every virtual stage (see `stages.virtual_stages`).
-    """
-    blocks = evaluation.costs
-    forward_peak, backward_peak = _transient_bytes(table, blocks, parts, stages)
+def stage_passes(evaluation: Evaluation, stages: StageGroup) -> StagePasses:
+    """Return the passes of a table of one row through every virtual stage."""
+    blocks = evaluation.step.costs
+    forward_peak, backward_peak = _transient_bytes(evaluation, stages)
 
     def time(name: str) -> Floats:
-        return component_times(blocks, stages.work, lambda part: getattr(part, name))
+        return summed(blocks, stages.work, attrgetter(f"times.{name}"))
 
     gradients = time("weight_grad_s")
     zero = np.zeros_like(gradients)
@@ -107,18 +93,11 @@ def stage_passes(
     )
     return StagePasses(
         of={FORWARD: forward, BACKWARD: backward, WEIGHTS: weights},
-        saved_bytes=layer_bytes(blocks, stages.work, lambda one: one.saved_bytes),
-        movable_bytes=layer_bytes(blocks, stages.work, lambda one: one.movable_bytes),
-        embedding_bytes=component_bytes(blocks, _only(stages, -2), lambda one: one.saved_bytes),
-        moving_layers=layer_bytes(blocks, stages.work, moves),
+        saved_bytes=summed(blocks, stages.work, lambda one: one.bytes.saved_bytes, layers=True),
+        movable_bytes=summed(blocks, stages.work, lambda one: one.bytes.movable_bytes, layers=True),
+        embedding_bytes=stages.resident[-2] * blocks.embedding.bytes.saved_bytes,
+        moving_layers=summed(blocks, stages.work, lambda one: moves(one.bytes), layers=True),
     )
-
-
-def _only(stages: StageGroup, place: int) -> list[Floats]:
-    """Counts of one component alone."""
-    counts = [np.zeros_like(count) for count in stages.resident]
-    counts[place] = stages.resident[place]
-    return counts
 
 
 def _waits(
@@ -127,14 +106,10 @@ def _waits(
     """Waits of one direction, exposed and hidden."""
 
     def of(name: str, axis: str) -> Floats:
-        def select(part: LayerTimes) -> Floats:
-            time: Floats = getattr(getattr(part, f"{name}_{direction}_s"), axis)
-            return time
-
-        return component_times(blocks, stages.work, select)
+        return summed(blocks, stages.work, attrgetter(f"times.{name}_{direction}_s.{axis}"))
 
     def link(name: str) -> Floats:
-        return component_times(blocks, stages.work, lambda part: getattr(part, name))
+        return summed(blocks, stages.work, attrgetter(f"times.{name}"))
 
     exposed = {axis: of("exposed", axis) for axis in COMM_AXES}
     exposed["offload"] = link(f"offload_{direction}_exposed_s")
@@ -145,12 +120,11 @@ def _waits(
     return {"exposed_s": exposed, "hidden_s": hidden}
 
 
-def _transient_bytes(
-    table: Table, blocks: ComponentCosts, parts: Sequence[ComponentOperations], stages: StageGroup
-) -> tuple[Floats, Floats]:
+def _transient_bytes(evaluation: Evaluation, stages: StageGroup) -> tuple[Floats, Floats]:
     """Peak of temporary tensors in a forward and in a backward pass [byte]."""
-    first = np.zeros_like(stages.first)
-    forward, backward = costs_by_pass(table, blocks, parts, with_ends=False)
+    table, first = evaluation.step.table, np.zeros_like(stages.first)
+    costs = evaluation.step.costs
+    forward, backward = costs_by_pass(table, costs, evaluation.parts, with_ends=False)
     return (
         stage_memory(table, forward, stages, first, phase="forward").buffers,
         stage_memory(table, backward, stages, first, phase="backward").buffers,

@@ -22,10 +22,11 @@ from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_operations import ComponentOperations, operation_costs
+from shardwise.cost.component_operations import ComponentOperations
 from shardwise.cost.operations import OperationCost
-from shardwise.engine.evaluate import Evaluation, evaluate
+from shardwise.engine.evaluate import Evaluation, evaluate_row
 from shardwise.engine.memory import StageMemory, stage_memory
+from shardwise.engine.step import Step
 from shardwise.ops.operation import Phase
 from shardwise.parallel.pipeline_layout import (
     StageGroup,
@@ -138,11 +139,11 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     After the last pass follow exposed data-parallel communication, the optimizer and the rest of
     the step, with the times of the estimate, on all ranks at once.
     """
-    evaluation = evaluate(model, system, table)
-    parts = operation_costs(model, system, table, evaluation.extents)
+    evaluation = evaluate_row(model, system, table)
+    step = evaluation.step
     stages = virtual_stages(model, table)
-    passes = stage_passes(table, evaluation, parts, stages)
-    pipeline = _pipeline(table, evaluation)
+    passes = stage_passes(evaluation, stages)
+    pipeline = _pipeline(step)
     actions = run(pipeline, passes)
     order, ends = model.order, np.cumsum([0, *layers_on_ranks(model.depth, table, 0)]).tolist()
     position = np.arange(pipeline.ranks)
@@ -150,15 +151,15 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     return StepTimeline(
         pipeline=pipeline,
         passes=passes,
-        parts=tuple(parts),
+        parts=tuple(evaluation.parts),
         stages=stages,
         layer_kinds=tuple(tuple(order[a:b]) for a, b in pairwise(ends)),
         recomputed=recomputed_parts(table, "layer"),
         actions=actions,
         memory_at_actions=at_actions,
-        memory=stage_memory(table, evaluation.costs, by_stage(evaluation.groups), position),
-        after_s=_after(table, evaluation),
-        dp_hidden_s=_dp_hidden(table, evaluation),
+        memory=stage_memory(table, step.costs, by_stage(step.groups), position),
+        after_s=_after(evaluation),
+        dp_hidden_s=_dp_hidden(evaluation),
         estimated_s=float(evaluation.step_time_s[0]),
         fits=bool(evaluation.fits[0]),
     )
@@ -170,26 +171,27 @@ def passes_in_step(table: Table) -> int:
     return directions * int(table.pp[0] * chunks_of(table)[0] * table.micro_batches[0])
 
 
-def _pipeline(table: Table, evaluation: Evaluation) -> Pipeline:
+def _pipeline(step: Step) -> Pipeline:
+    table, boundary = step.table, step.boundary
     return Pipeline(
         schedule=Schedule.from_code(int(table.schedule[0])),
         ranks=int(table.pp[0]),
         chunks=int(table.vpp[0]),
         micro_batches=int(table.micro_batches[0]),
         training=bool(table.training[0]),
-        hop_s=float(evaluation.boundary.time_s[0]),
-        hop_hidden=float(evaluation.boundary.hidden[0]),
+        hop_s=float(boundary.time_s[0]),
+        hop_hidden=float(boundary.hidden[0]),
     )
 
 
-def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
+def _after(evaluation: Evaluation) -> dict[str, float]:
     """Times of the estimate that belong to no pass [s].
 
     Offloaded weights and activations move during passes; the rest of offload belongs to the update.
     """
     time = {part: float(column[0]) for part, column in evaluation.time_s.items()}
-    moved = evaluation.critical.on(lambda part: part.offload_exposed_s)
-    in_passes = float(table.micro_batches[0] * moved[0])
+    moved = evaluation.step.critical.on(lambda part: part.offload_exposed_s)
+    in_passes = float(evaluation.step.table.micro_batches[0] * moved[0])
     return {
         "replicas": time["dp_comm"],
         "offload": max(0.0, time["offload"] - in_passes),
@@ -198,9 +200,10 @@ def _after(table: Table, evaluation: Evaluation) -> dict[str, float]:
     }
 
 
-def _dp_hidden(table: Table, evaluation: Evaluation) -> float:
+def _dp_hidden(evaluation: Evaluation) -> float:
+    once = evaluation.step.table.zero[0] < ZERO_GRADIENTS
     alone, exposed = evaluation.comm_s["dp"]
-    return max(0.0, float(alone[0] - exposed[0])) if table.zero[0] < ZERO_GRADIENTS else 0.0
+    return max(0.0, float(alone[0] - exposed[0])) if once else 0.0
 
 
 def rank_totals(timeline: StepTimeline) -> RankTotals:

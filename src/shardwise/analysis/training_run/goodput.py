@@ -188,19 +188,7 @@ def covered_by_spares(spares: int, failures: float) -> float:
 def goodput_of(
     run: TrainingTime, reliability: Reliability, *, per_node: int, checkpoint_bytes: float
 ) -> TrainingTime:
-    """Add failures and checkpoints to a training run.
-
-    Parameters
-    ----------
-    run
-        Without failures.
-    reliability
-        Failures, checkpoints, restarts and repairs.
-    per_node
-        Accelerators of a node.
-    checkpoint_bytes
-        Weights and optimizer state, once [byte].
-    """
+    """Add failures and checkpoints to a training run."""
     units = reliability.units(run.gpus, per_node)
     mtbf = float(job_mtbf(reliability.unit_mtbf_s, units))
     write = reliability.checkpoint_time

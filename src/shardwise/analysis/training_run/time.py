@@ -86,10 +86,6 @@ def training_columns(
         To train on, at least.
     tokens_per_step
         Sequences of the global batch x their length.
-    step_time_s
-        Time of one step [s].
-    gpus
-        Accelerators of the job.
     usd_per_accelerator_hour
         Price [USD/h].
     accelerator_power
@@ -167,8 +163,6 @@ def training_time(
 
     Parameters
     ----------
-    names
-        Of model and system.
     tokens
         To train on, at least.
     tokens_per_step
@@ -177,10 +171,6 @@ def training_time(
         Expected; with an interval also its low and high end [s].
     level
         Share of runs expected inside the interval; None without one.
-    gpus
-        Accelerators of the job.
-    figures
-        Price, power and site.
     """
 
     def known(value: float | None) -> float:

@@ -42,8 +42,6 @@ def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -
     ----------
     config_type
         Of the file that refers to it; a base has the same one.
-    chain
-        Files that lead to this reference.
 
     Raises
     ------
@@ -88,13 +86,7 @@ def row_of(named: str, config_type: type[Any], chain: Chain, *, is_base: bool) -
 def with_located_file(
     data: Mapping[str, object], name: str, folder: str, source: str
 ) -> Mapping[str, object]:
-    """Find the file that a field of a mapping is, or is based on, where it is no entry of a folder.
-
-    Parameters
-    ----------
-    source
-        File of the mapping.
-    """
+    """Find the file that a field of a mapping is, or is based on, unless it is in a folder."""
     value = data.get(name)
     named = value.get("base") if isinstance(value, Mapping) else value
     if not isinstance(named, str) or catalog.find(folder, named) is not None:

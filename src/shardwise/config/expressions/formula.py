@@ -41,13 +41,6 @@ _ALLOWED = "allowed: numbers, names, quoted quantities, + - * / // % ** ( ), " +
 def evaluated(text: str, named: Named, looked_up: LookedUp) -> Quantity:
     """Calculate a formula.
 
-    Parameters
-    ----------
-    named
-        The figure that a path of names and positions stands for.
-    looked_up
-        The figure of a field of another entry or file.
-
     Raises
     ------
     ValueError

@@ -32,13 +32,6 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
     Mappings merge, unless they have `replace: true`; items of a list are set by a mapping of their
     names or positions; anything else that is set replaces what the base has.
 
-    Parameters
-    ----------
-    at
-        Where this stands.
-    overridden
-        Receives the place of all that is set.
-
     Raises
     ------
     ValueError
@@ -101,8 +94,6 @@ def sources_of(
 
     Parameters
     ----------
-    own
-        What the file says.
     explicit
         What is known of each figure that is set, by its dotted place.
     """

@@ -14,8 +14,8 @@ from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
 from shardwise.errors import Fault, InputError
 from shardwise.fsdp.plan import Setting
-from shardwise.interop.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.ops.operation import CollectiveKind
+from shardwise.predecessors.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
 from shardwise.units import readable
 
 Comm = CommTimes | Mapping[str, Any] | str | Path
@@ -152,10 +152,10 @@ def collective_times(
     by_rule = comm is None and system is None
     if gpus_per_node and not by_rule:
         problem = "has no effect with a system or a file of collective times"
-        raise _fault("gpus_per_node", gpus_per_node, problem)
+        raise InputError.of("gpus_per_node", gpus_per_node, problem)
     if setting.replicas > 1 and (comm is not None or by_rule):
         problem = "collectives on straight lines say nothing of the all-reduce among replicas"
-        raise _fault("replicas", setting.replicas, f"{problem}; give a system")
+        raise InputError.of("replicas", setting.replicas, f"{problem}; give a system")
     if comm is not None:
         if not isinstance(comm, CommTimes):
             comm = parse_comm(comm) if isinstance(comm, Mapping) else read_comm(comm)
@@ -167,7 +167,3 @@ def collective_times(
         note = f"collectives by fsdp_ilp's rule for nodes of {node}: {rule}"
         return (lambda changed: LinearTimes.of(comm_times(changed.gpus, node))), [note]
     return (lambda changed: SystemTimes(system=system, setting=changed)), []
-
-
-def _fault(field: str, value: int, problem: str) -> InputError:
-    return InputError(Fault(field=field, value=value, has_value=True, problem=problem))

@@ -1,7 +1,7 @@
 """Costs of one wrapping: exposed communication by unit, and peak memory.
 
 The planner's rules find the best wrapping; this module evaluates any one from the order of events.
-The two agree (`tests/test_fsdp_planner.py`). Only this module knows units inside units.
+The two agree (`tests/fsdp/test_fsdp_planner.py`). Only this module knows units inside units.
 """
 
 from collections.abc import Sequence

@@ -209,7 +209,7 @@ def place_units(profile: Profile, sizes: ModuleSizes, wrapping: Wrapping) -> tup
         for at in groups[i]:
             if owner[at] > 0 and at in groups[order[owner[at] - 1]]:
                 name = profile.modules[at].name
-                faults.append(_fault(name, "stands in more than one unit"))
+                faults.append(Fault.of("units", name, "stands in more than one unit"))
             owner[at : profile.ends[at]] = number
     if faults:
         raise InputError(faults)
@@ -232,11 +232,13 @@ def _positions(profile: Profile, unit: Unit) -> list[int]:
     found = []
     for name in unit.modules:
         if name not in profile.positions:
-            raise InputError(_fault(name, _unknown(profile, name)))
+            raise InputError.of("units", name, _unknown(profile, name))
         found.append(profile.positions[name])
     if not found or 0 in found:
         name = unit.modules[0] if unit.modules else ""
-        raise InputError(_fault(name, "the root is a unit of its own in every plan; leave it out"))
+        raise InputError.of(
+            "units", name, "the root is a unit of its own in every plan; leave it out"
+        )
     return sorted(found)
 
 
@@ -248,18 +250,16 @@ def _unknown(profile: Profile, name: str) -> str:
     return "no such module" + nearest(name, profile.positions)
 
 
-def _fault(name: str, problem: str, field: str = "units") -> Fault:
-    return Fault(field=field, value=name, has_value=True, problem=problem)
-
-
 def _faults(profile: Profile, sizes: ModuleSizes, unit: Unit, at: Sequence[int]) -> list[Fault]:
     if len(at) == 1:
         reason = _refusal(profile, sizes, at[0])
-        return [_fault(unit.modules[0], reason)] if reason else []
+        return [Fault.of("units", unit.modules[0], reason)] if reason else []
     found = []
     ends = [profile.modules[place].end for place in at]
     if any(second < end for second, end in zip(at[1:], ends, strict=False)):
-        found.append(_fault(unit.modules[0], "a group may not hold a module inside another of it"))
+        found.append(
+            Fault.of("units", unit.modules[0], "a group may not hold a module inside another of it")
+        )
     inside = np.zeros(len(profile.modules), dtype=bool)
     for place, end in zip(at, ends, strict=True):
         inside[place:end] = True
@@ -267,11 +267,11 @@ def _faults(profile: Profile, sizes: ModuleSizes, unit: Unit, at: Sequence[int])
         is_inside = inside[list(parameter.holders)]
         if is_inside.any() and not is_inside.all():
             problem = f"shares the parameter {parameter.name!r} with a module outside the group"
-            found.append(_fault(unit.modules[0], problem))
+            found.append(Fault.of("units", unit.modules[0], problem))
     if sizes.trainable[inside].any() and sizes.frozen[inside].any():
-        found.append(_fault(unit.modules[0], "mixes frozen and trainable parameters"))
+        found.append(Fault.of("units", unit.modules[0], "mixes frozen and trainable parameters"))
     if not sizes.gathered[inside].any():
-        found.append(_fault(unit.modules[0], "has no parameters: FSDP2 ignores it"))
+        found.append(Fault.of("units", unit.modules[0], "has no parameters: FSDP2 ignores it"))
     return found
 
 
@@ -303,18 +303,18 @@ def checkpointed(
     found = []
     for name in wrapping.checkpointed:
         if name not in profile.positions:
-            raise InputError(_fault(name, _unknown(profile, name), field="checkpoint"))
+            raise InputError.of("checkpoint", name, _unknown(profile, name))
         found.append(profile.positions[name])
     found.sort()
     for one, other in pairwise(found):
         if other < profile.ends[one]:
             problem = f"lies inside {profile.modules[one].name!r}, which is checkpointed too"
-            raise InputError(_fault(profile.modules[other].name, problem, field="checkpoint"))
+            raise InputError.of("checkpoint", profile.modules[other].name, problem)
     for place in found:
         for unit in units[1:]:
             if place < unit.modules[0] < profile.ends[place]:
                 problem = f"the unit {unit.name!r} lies inside it; checkpoint full units"
-                raise InputError(_fault(profile.modules[place].name, problem, field="checkpoint"))
+                raise InputError.of("checkpoint", profile.modules[place].name, problem)
     return tuple(found)
 
 

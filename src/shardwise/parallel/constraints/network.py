@@ -8,21 +8,14 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS
 from shardwise.config.extents import members_per_tier
-from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints.constraint import Constraint, Test, one
+from shardwise.parallel.constraints.constraint import Constraint, one, rule
 from shardwise.parallel.placement import explicit_extents, fixed_tiers, place
 
 
 def wrong_degrees(table: Table) -> Bools:
-    """Rows whose degrees do not multiply to the number of accelerators.
-
-    Parameters
-    ----------
-    table
-        Strategies of n rows.
-    """
+    """Rows whose degrees do not multiply to the number of accelerators."""
     return table.gpus != 1.0 * table.tp * table.tp2 * table.cp * table.pp * table.dp
 
 
@@ -67,12 +60,11 @@ def _domains(system: System) -> Floats:
     return np.array([tier.domain or np.inf for tier in system.network])
 
 
-def _crowding_axis(
-    wrong: Callable[[System, Table], Bools],
-) -> Callable[[Model, System, Table], str]:
-    """Blame the axis with most members on the first wrong tier, or its tier field."""
+def _crowded(reason: str, wrong: Callable[[System, Table], Bools], relation: str) -> Constraint:
+    """A rule for the members of all axes in a domain of a tier."""
 
-    def blamed(_: Model, system: System, table: Table) -> str:
+    def blamed(_: object, system: System, table: Table) -> str:
+        """The axis with most members on the first wrong tier, or its tier field."""
         tier = int(np.argmax(wrong(system, table)[:, 0]))
         axis = int(np.argmax(_members_added(system, table)[tier, :, 0]))
         if table.extents[0] >= 0:
@@ -80,15 +72,8 @@ def _crowding_axis(
         name = EXTENT_AXES[axis]
         return f"{name[:2]}_tier" if fixed_tiers(table)[axis, 0] >= 0 else name
 
-    return blamed
-
-
-def _crowd_message(
-    wrong: Callable[[System, Table], Bools], relation: str
-) -> Callable[[Model, System, Table], str]:
-    """Message with the members of each axis in a domain of the tier, and its accelerators."""
-
-    def problem(_: Model, system: System, table: Table) -> str:
+    def problem(_: object, system: System, table: Table) -> str:
+        """The members of each axis in a domain of the tier, and its accelerators."""
         tier = int(np.argmax(wrong(system, table)[:, 0]))
         extents = place(system, table)
         members = [int(getattr(extents, axis)[tier, 0]) for axis in EXTENT_AXES]
@@ -99,7 +84,14 @@ def _crowd_message(
         )
         return message + _allowed(table, described.domain or 1, members, tier)
 
-    return problem
+    return rule(
+        reason,
+        "placement",
+        lambda _, s, t: np.any(wrong(s, t), axis=0),
+        problem,
+        layout=True,
+        blame=blamed,
+    )
 
 
 def _allowed(table: Table, domain: int, members: list[int], tier: int) -> str:
@@ -128,7 +120,7 @@ def _undivided(system: System, table: Table) -> Bools:
     return degrees % np.prod(np.maximum(members, 1), axis=0) != 0
 
 
-def _wrong_expert_extents(_: Model, system: System, table: Table) -> Bools:
+def _wrong_expert_extents(_: object, system: System, table: Table) -> Bools:
     """Whether the extents of expert groups do not fit the accelerators of a tier."""
     groups = explicit_extents(table, len(system.network))[1]
     broken = np.zeros(len(table), dtype=np.bool_)
@@ -144,54 +136,72 @@ def _wrong_expert_extents(_: Model, system: System, table: Table) -> Bools:
     return broken
 
 
-def _tier_and_extents(_: Model, __: System, table: Table) -> Bools:
-    return (table.extents >= 0) & np.any(fixed_tiers(table) >= 0, axis=0)
+def _tier(field: str) -> Constraint:
+    return rule(
+        field,
+        field,
+        lambda _, s, t: getattr(t, field) >= len(s.network),
+        lambda _, s, __: (
+            f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
+        ),
+        layout=True,
+    )
 
 
-def _named(table: Table) -> str:
-    return next(name for name in TIER_FIELDS if getattr(table, name)[0] >= 0)
+def _beyond(_: object, system: System, table: Table) -> Bools:
+    reach = system.network[-1].domain
+    return table.gpus > reach if reach else np.zeros(len(table), dtype=np.bool_)
 
 
-def _tier(axis: str) -> Test:
-    return lambda _, system, table: getattr(table, f"{axis}_tier") >= len(system.network)
-
-
+DEGREE_CONSTRAINTS: tuple[Constraint, ...] = (
+    rule(
+        "degrees",
+        "gpus",
+        wrong_degrees,
+        lambda t: (
+            f"must equal tp x cp x pp x dp = {one(t.tp)} x {one(t.cp)} x {one(t.pp)} "
+            f"x {one(t.dp)} = {one(t.tp) * one(t.cp) * one(t.pp) * one(t.dp)}"
+            if one(t.tp2) == 1
+            else f"must equal tp x tp2 x cp x pp x dp = {one(t.tp)} x {one(t.tp2)} x {one(t.cp)} x "
+            f"{one(t.pp)} x {one(t.dp)}"
+        ),
+        layout=True,
+    ),
+    rule(
+        "accelerators",
+        "gpus",
+        _beyond,
+        lambda _, s, __: f"the network connects at most {s.network[-1].domain}",
+        layout=True,
+    ),
+)
 TIER_CONSTRAINTS: tuple[Constraint, ...] = (
-    *(
-        Constraint(
-            reason=f"{axis}_tier",
-            layout_only=True,
-            field=f"{axis}_tier",
-            violated=_tier(axis),
-            problem=lambda _, s, __: (
-                f"the network has {len(s.network)} tiers; allowed: 0 to {len(s.network) - 1}"
-            ),
-        )
-        for axis in PLACED_AXES
+    *(_tier(f"{axis}_tier") for axis in PLACED_AXES),
+    rule(
+        "extents_tier",
+        "extents",
+        lambda t: (t.extents >= 0) & np.any(fixed_tiers(t) >= 0, axis=0),
+        lambda t: (
+            f"conflicts with {next(n for n in TIER_FIELDS if getattr(t, n)[0] >= 0)}; "
+            "set one of them"
+        ),
+        layout=True,
     ),
-    Constraint(
-        reason="extents_tier",
-        layout_only=True,
-        field="extents",
-        violated=_tier_and_extents,
-        problem=lambda _, __, t: f"conflicts with {_named(t)}; set one of them",
-    ),
-    Constraint(
-        reason="extents_tiers",
-        layout_only=True,
-        field="extents",
-        violated=lambda _, s, t: _listed_tiers(t) >= len(s.network),
-        problem=lambda _, s, t: (
+    rule(
+        "extents_tiers",
+        "extents",
+        lambda _, s, t: _listed_tiers(t) >= len(s.network),
+        lambda _, s, t: (
             f"names {one(_listed_tiers(t))} tiers; the network has {len(s.network)}, of which the "
             f"outermost takes what is left; allowed: up to {len(s.network) - 1}"
         ),
+        layout=True,
     ),
-    Constraint(
-        reason="extents_degrees",
-        layout_only=True,
-        field="extents",
-        violated=lambda _, s, t: np.any(_undivided(s, t), axis=0),
-        problem=lambda _, s, t: (
+    rule(
+        "extents_degrees",
+        "extents",
+        lambda _, s, t: np.any(_undivided(s, t), axis=0),
+        lambda _, s, t: (
             "must divide the degrees; does not divide "
             + ", ".join(
                 f"{axis} {one(getattr(t, axis))}"
@@ -199,31 +209,16 @@ TIER_CONSTRAINTS: tuple[Constraint, ...] = (
                 if wrong
             )
         ),
+        layout=True,
     ),
-    Constraint(
-        reason="extents_experts",
-        layout_only=True,
-        field="extents",
-        violated=_wrong_expert_extents,
-        problem=lambda _, __, t: (
-            f"groups of experts (ep {one(t.ep)}, etp {one(t.etp)}) must divide the accelerators of "
-            "the other axes but pp on every tier, and what is left of both beyond it"
-        ),
+    rule(
+        "extents_experts",
+        "extents",
+        _wrong_expert_extents,
+        "groups of experts (ep {ep}, etp {etp}) must divide the accelerators of the other axes but "
+        "pp on every tier, and what is left of both beyond it",
+        layout=True,
     ),
-    Constraint(
-        reason="tier_size",
-        layout_only=True,
-        field="placement",
-        violated=lambda _, s, t: np.any(_overfull(s, t), axis=0),
-        problem=_crowd_message(_overfull, "are more than"),
-        blame=_crowding_axis(_overfull),
-    ),
-    Constraint(
-        reason="tier_filled",
-        layout_only=True,
-        field="placement",
-        violated=lambda _, s, t: np.any(_unfilled(s, t), axis=0),
-        problem=_crowd_message(_unfilled, "must divide (and so fill)"),
-        blame=_crowding_axis(_unfilled),
-    ),
+    _crowded("tier_size", _overfull, "are more than"),
+    _crowded("tier_filled", _unfilled, "must divide (and so fill)"),
 )

@@ -7,6 +7,7 @@ import numpy as np
 from shardwise.arrays import Bools
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
+    ZERO_WEIGHTS,
     Dispatcher,
     Dtype,
     FrozenPart,
@@ -23,10 +24,9 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.ops.lora import Subset, components_of_model, runs_backward
-from shardwise.parallel.constraints.constraint import Constraint, Test, one
+from shardwise.parallel.constraints.constraint import Constraint, one, rule
 
 _MEMORY_TIERS = 2
-_ZERO_STAGES = (0, 1, 2, 3)
 _ALL_TO_ALL = Dispatcher.ALL_TO_ALL.code
 _USUAL_PARTS = RecomputePart.bits(("core_attention",))
 _NORMS = ("attention_norm", "mlp_norm", "every_other")
@@ -56,7 +56,6 @@ _SAVED_BY_SOME: dict[str, Callable[[Layer], bool]] = {
 }
 _USUAL_ADAPTED = LoraPart.bits(Strategy.model_fields["lora_parts"].default)
 _EMBEDDING, _HEAD = FrozenPart.bits(["embedding"]), FrozenPart.bits(["head"])
-_IN_TRAINING = "has an effect in training only; leave it out"
 
 
 def _absent(model: Model) -> int:
@@ -69,31 +68,31 @@ def _absent_adapted(model: Model) -> int:
     return LoraPart.bits(missing & set(LoraPart))
 
 
-def _adapts_nothing(model: Model, _: System, table: Table) -> Bools:
+def _adapts_nothing(model: Model, table: Table) -> Bools:
     named = (table.lora_rank > 0) & (table.lora_parts != _USUAL_ADAPTED)
     lacks: Bools = named & ((table.lora_parts & _absent_adapted(model)) > 0)
     return lacks
 
 
-def _nothing_trained(model: Model, _: System, table: Table) -> Bools:
+def _nothing_trained(model: Model, table: Table) -> Bools:
     every = components_of_model(model)
     nothing: Bools = (table.frozen & every) == every
     return nothing
 
 
-def _frozen_tied(model: Model, _: System, table: Table) -> Bools:
+def _frozen_tied(model: Model, table: Table) -> Bools:
     embedding, head = (table.frozen & _EMBEDDING) > 0, (table.frozen & _HEAD) > 0
     return (embedding != head) & model.tied_embeddings
 
 
-def _half_of_tied(model: Model, _: System, table: Table) -> Bools:
+def _half_of_tied(model: Model, table: Table) -> Bools:
     """Rows with adapters that train only one end of a model whose ends are tied."""
     trained = Subset.of(table)
     one_end = trained.freezes("embedding") != trained.freezes("head")
     return (table.lora_rank > 0) & one_end & model.tied_embeddings
 
 
-def _recipe_of_frozen(_: Model, __: System, table: Table) -> Bools:
+def _recipe_of_frozen(table: Table) -> Bools:
     """Rows with a recipe for products, some of whose frozen weights the stack stores in 4 bits."""
     stored = table.by_stack(lambda stack: stack.frozen_weights != FrozenWeights.DTYPE)
     freezes = (table.lora_rank > 0) | (table.frozen > 0)
@@ -101,15 +100,7 @@ def _recipe_of_frozen(_: Model, __: System, table: Table) -> Bools:
     return rows
 
 
-def _recomputes_nothing(model: Model, _: System, table: Table) -> Bools:
-    return (table.recompute != Recompute.NONE.code) & ~runs_backward(model, Subset.of(table))
-
-
-def _without_training(field: str) -> Test:
-    return lambda _, __, table: ~table.training & (getattr(table, field) > 0)
-
-
-def _unfused_activation(model: Model, _: System, table: Table) -> Bools:
+def _unfused_activation(model: Model, table: Table) -> Bools:
     """Rows whose stack has no kernel that recomputes a gated activation."""
     blocks = [block for layer in model.layers for block in (layer.mlp, layer.moe)]
     gated = any(block is not None and block.gated for block in blocks)
@@ -117,94 +108,84 @@ def _unfused_activation(model: Model, _: System, table: Table) -> Bools:
     return table.fused_activation & apart & gated
 
 
+def _in_training(field: str) -> Constraint:
+    return rule(
+        f"{field}_training",
+        field,
+        lambda t: ~t.training & (getattr(t, field) > 0),
+        "has an effect in training only; leave it out",
+    )
+
+
 _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
-    Constraint(
-        reason="frozen_adapters",
-        field="frozen",
-        violated=lambda _, __, t: (t.lora_rank > 0) & (t.frozen > 0),
-        problem=lambda *_: "lora_rank freezes all weights of the model; leave it out",
+    rule(
+        "frozen_adapters",
+        "frozen",
+        lambda t: (t.lora_rank > 0) & (t.frozen > 0),
+        "lora_rank freezes all weights of the model; leave it out",
     ),
-    Constraint(
-        reason="frozen_lacking",
-        field="frozen",
-        violated=lambda m, _, t: (t.frozen & _absent(m)) > 0,
-        problem=lambda m, _, t: (
+    rule(
+        "frozen_lacking",
+        "frozen",
+        lambda m, t: (t.frozen & _absent(m)) > 0,
+        lambda m, t: (
             f"{m.name} has no {', '.join(FrozenPart.from_bits(one(t.frozen) & _absent(m)))}"
         ),
     ),
-    Constraint(
-        reason="frozen_everything",
-        field="frozen",
-        violated=_nothing_trained,
-        problem=lambda *_: "leaves nothing to train; for forward only training is false",
+    rule(
+        "frozen_everything",
+        "frozen",
+        _nothing_trained,
+        "leaves nothing to train; for forward only training is false",
     ),
-    Constraint(
-        reason="frozen_tied",
-        field="frozen",
-        violated=_frozen_tied,
-        problem=lambda m, _, __: f"embedding and head of {m.name} are tied; freeze both or none",
+    rule(
+        "frozen_tied",
+        "frozen",
+        _frozen_tied,
+        "embedding and head of {m.name} are tied; freeze both or none",
     ),
-    *(
-        Constraint(
-            reason=f"{field}_training",
-            field=field,
-            violated=_without_training(field),
-            problem=lambda *_: _IN_TRAINING,
-        )
-        for field in ("frozen", "lora_rank")
+    _in_training("frozen"),
+    _in_training("lora_rank"),
+    rule(
+        "frozen_recipe",
+        "quantization",
+        _recipe_of_frozen,
+        "products read 16-bit copies of frozen weights in {stack.frozen_weights}; allowed: none",
     ),
-    Constraint(
-        reason="frozen_recipe",
-        field="quantization",
-        violated=_recipe_of_frozen,
-        problem=lambda _, __, t: (
-            f"products read 16-bit copies of frozen weights in "
-            f"{t.stacks[one(t.stack)].frozen_weights}; allowed: none"
-        ),
+    rule(
+        "lora_parts",
+        "lora_parts",
+        lambda t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
+        "has no effect without lora_rank; leave it out",
     ),
-    Constraint(
-        reason="lora_parts",
-        field="lora_parts",
-        violated=lambda _, __, t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
-        problem=lambda *_: "has no effect without lora_rank; leave it out",
-    ),
-    Constraint(
-        reason="lora_lacking",
-        field="lora_parts",
-        violated=_adapts_nothing,
-        problem=lambda m, _, t: (
+    rule(
+        "lora_lacking",
+        "lora_parts",
+        _adapts_nothing,
+        lambda m, t: (
             f"{m.name} has no "
             + ", ".join(LoraPart.from_bits(one(t.lora_parts) & _absent_adapted(m)))
         ),
     ),
-    Constraint(
-        reason="lora_tied",
-        field="lora_parts",
-        violated=_half_of_tied,
-        problem=lambda m, _, __: f"embedding and head of {m.name} are tied; name both or none",
+    rule(
+        "lora_tied",
+        "lora_parts",
+        _half_of_tied,
+        "embedding and head of {m.name} are tied; name both or none",
     ),
-    Constraint(
-        reason="recompute_frozen",
-        field="recompute",
-        violated=_recomputes_nothing,
-        problem=lambda *_: (
-            "nothing before the head is trained or has a backward pass; allowed: none"
-        ),
+    rule(
+        "recompute_frozen",
+        "recompute",
+        lambda m, t: (t.recompute != Recompute.NONE.code) & ~runs_backward(m, Subset.of(t)),
+        "nothing before the head is trained or has a backward pass; allowed: none",
     ),
-    Constraint(
-        reason="fused_activation_stack",
-        field="fused_activation",
-        violated=_unfused_activation,
-        problem=lambda _, __, t: (
-            f"{t.stacks[one(t.stack)].name} has no fused_swiglu kernel; allowed: false"
-        ),
+    rule(
+        "fused_activation_stack",
+        "fused_activation",
+        _unfused_activation,
+        "{stack.name} has no fused_swiglu kernel; allowed: false",
     ),
 )
-
-
-def _dtype(_: Model, system: System, table: Table) -> Bools:
-    unknown = np.array([name not in system.accelerator.matrix for name in Dtype])
-    return unknown[table.dtype]
 
 
 def _no_rate(_: Model, system: System, table: Table) -> Bools:
@@ -218,13 +199,13 @@ def _allowed_recipes(system: System) -> list[str]:
     return [name for name in Quantization if set(_TYPES_OF.get(name, ())) <= known]
 
 
-def _positions(model: Model, _: System, table: Table) -> Bools:
+def _positions(model: Model, table: Table) -> Bools:
     if model.position != Position.LEARNED:
         return np.zeros(len(table), dtype=np.bool_)
     return table.seq_len > (model.max_positions or model.seq_len or 0)
 
 
-def _parts_unused(_: Model, __: System, table: Table) -> Bools:
+def _parts_unused(table: Table) -> Bools:
     own = table.by_stack(
         lambda stack: RecomputePart.bits(
             stack.field_defaults.get("recompute_parts", ("core_attention",))
@@ -246,14 +227,14 @@ def is_recomputable(model: Model, part: str) -> bool:
     return part not in _IN_SOME_MODELS or any(map(_IN_SOME_MODELS[part], model.layers))
 
 
-def _lacking(model: Model) -> int:
-    """Parts of recompute that a model lacks, as bits."""
+def absent_parts(model: Model) -> int:
+    """Parts of recompute that no layer of a model has, as bits."""
     return RecomputePart.bits([part for part in RecomputePart if not is_recomputable(model, part)])
 
 
-def _parts_lacking(model: Model, _: System, table: Table) -> Bools:
+def _parts_lacking(model: Model, table: Table) -> Bools:
     selective = table.recompute == Recompute.SELECTIVE.code
-    lacks: Bools = selective & ((table.recompute_parts & ~_lacking(model)) == 0)
+    lacks: Bools = selective & ((table.recompute_parts & ~absent_parts(model)) == 0)
     return lacks
 
 
@@ -267,189 +248,173 @@ def _saves_none(model: Model) -> int:
     return OffloadPart.bits(lacking)
 
 
-def _moves_nothing(model: Model, _: System, table: Table) -> Bools:
+def _moves_nothing(model: Model, table: Table) -> Bools:
     named = table.offload_activations & (table.offload_parts > 0)
     nothing: Bools = named & ((table.offload_parts & ~_saves_none(model)) == 0)
     return nothing
 
 
-def _hybrid_experts(model: Model, _: System, table: Table) -> Bools:
+def _hybrid_experts(model: Model, table: Table) -> Bools:
     shared = table.expert_replicas * np.where(table.dp_shard > 0, table.dp_shard, table.dp)
     return (shared % table.dp != 0) & model.has_experts
 
 
-def _no_second_tier(flag: str) -> Test:
-    return lambda _, system, table: (
-        getattr(table, flag) & (len(system.accelerator.memory) < _MEMORY_TIERS)
+def _second_tier(flag: str) -> Constraint:
+    return rule(
+        flag,
+        flag,
+        lambda _, s, t: getattr(t, flag) & (len(s.accelerator.memory) < _MEMORY_TIERS),
+        "{s.accelerator.name} has no second memory tier to offload to; allowed: false",
     )
 
 
-DTYPE_CONSTRAINT = Constraint(
-    reason="dtype",
-    field="dtype",
-    violated=_dtype,
-    problem=lambda _, s, __: (
+DTYPE_CONSTRAINT = rule(
+    "dtype",
+    "dtype",
+    lambda _, s, t: np.array([name not in s.accelerator.matrix for name in Dtype])[t.dtype],
+    lambda _, s, __: (
         f"{s.accelerator.name} has no matrix rate for it; allowed: "
         + ", ".join(name for name in Dtype if name in s.accelerator.matrix)
     ),
 )
 
 _QUANTIZATION_CONSTRAINTS: tuple[Constraint, ...] = (
-    Constraint(
-        reason="quantization",
-        field="quantization",
-        violated=_no_rate,
-        problem=lambda _, s, __: (
+    rule(
+        "quantization",
+        "quantization",
+        _no_rate,
+        lambda _, s, __: (
             f"{s.accelerator.name} has no matrix rate for it; "
             f"allowed: {', '.join(_allowed_recipes(s))}"
         ),
     ),
-    Constraint(
-        reason="quantization_dtype",
-        field="quantization",
-        violated=lambda _, __, t: (t.quantization > 0) & (t.dtype == Dtype.FP32.code),
-        problem=lambda *_: "quantizes 16-bit tensors; needs dtype bf16 or fp16",
+    rule(
+        "quantization_dtype",
+        "quantization",
+        lambda t: (t.quantization > 0) & (t.dtype == Dtype.FP32.code),
+        "quantizes 16-bit tensors; needs dtype bf16 or fp16",
     ),
-    Constraint(
-        reason="quantized_weights",
-        field="quantized_weights",
-        violated=lambda _, __, t: t.quantized_weights & (t.quantization == 0),
-        problem=lambda *_: "has no effect with quantization none; leave it out",
+    rule(
+        "quantized_weights",
+        "quantized_weights",
+        lambda t: t.quantized_weights & (t.quantization == 0),
+        "has no effect with quantization none; leave it out",
     ),
-    Constraint(
-        reason="dispatcher",
-        field="dispatcher",
-        violated=lambda m, _, t: (t.dispatcher != _ALL_TO_ALL) & (not m.has_experts),
-        problem=lambda m, *_: f"{m.name} has no experts to send tokens to; leave it out",
+    rule(
+        "dispatcher",
+        "dispatcher",
+        lambda m, t: (t.dispatcher != _ALL_TO_ALL) & (not m.has_experts),
+        "{m.name} has no experts to send tokens to; leave it out",
     ),
-    Constraint(
-        reason="dispatch_dtype",
-        field="dispatch_dtype",
-        violated=lambda m, _, t: (t.dispatch_dtype > 0) & (not m.has_experts),
-        problem=lambda m, *_: f"{m.name} has no experts to send tokens to; leave it out",
+    rule(
+        "dispatch_dtype",
+        "dispatch_dtype",
+        lambda m, t: (t.dispatch_dtype > 0) & (not m.has_experts),
+        "{m.name} has no experts to send tokens to; leave it out",
     ),
-    Constraint(
-        reason="dispatch_dtype_fp8",
-        field="dispatch_dtype",
-        violated=lambda _, s, t: (t.dispatch_dtype > 0) & ("fp8" not in s.accelerator.matrix),
-        problem=lambda _, s, __: f"{s.accelerator.name} has no fp8; allowed: dtype",
+    rule(
+        "dispatch_dtype_fp8",
+        "dispatch_dtype",
+        lambda _, s, t: (t.dispatch_dtype > 0) & ("fp8" not in s.accelerator.matrix),
+        "{s.accelerator.name} has no fp8; allowed: dtype",
     ),
 )
 
 OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
     *_TRAINABLE_CONSTRAINTS,
     *_QUANTIZATION_CONSTRAINTS,
-    Constraint(
-        reason="positions",
-        field="seq_len",
-        violated=_positions,
-        problem=lambda m, _, __: (
+    rule(
+        "positions",
+        "seq_len",
+        _positions,
+        lambda m, _: (
             f"{m.name} has {m.max_positions or m.seq_len} learned positions; allowed: up to that"
         ),
     ),
-    Constraint(
-        reason="documents",
-        field="document_len",
-        violated=lambda _, __, t: t.document_len > t.seq_len,
-        problem=lambda _, __, t: f"must be at most seq_len {one(t.seq_len)}",
+    rule(
+        "documents",
+        "document_len",
+        lambda t: t.document_len > t.seq_len,
+        "must be at most seq_len {seq_len}",
     ),
-    Constraint(
-        reason="recompute_parts",
-        field="recompute_parts",
-        violated=_parts_unused,
-        problem=lambda *_: "has no effect without recompute selective; leave it out",
+    rule(
+        "recompute_parts",
+        "recompute_parts",
+        _parts_unused,
+        "has no effect without recompute selective; leave it out",
     ),
-    Constraint(
-        reason="parts_lacking",
-        field="recompute_parts",
-        violated=_parts_lacking,
-        problem=lambda m, _, t: (
+    rule(
+        "parts_lacking",
+        "recompute_parts",
+        _parts_lacking,
+        lambda m, t: (
             f"{m.name} has no {' or '.join(RecomputePart.from_bits(one(t.recompute_parts)))}; "
             "nothing would be recomputed"
         ),
     ),
-    Constraint(
-        reason="norm_parts",
-        field="recompute_parts",
-        violated=lambda _, __, t: _has_parts(t, _NORMS) & t.sequence_parallel & ~t.tp_regather,
-        problem=lambda *_: (
-            "recomputing the output of a norm does not gather it; tp_regather must be true"
-        ),
+    rule(
+        "norm_parts",
+        "recompute_parts",
+        lambda t: _has_parts(t, _NORMS) & t.sequence_parallel & ~t.tp_regather,
+        "recomputing the output of a norm does not gather it; tp_regather must be true",
     ),
-    Constraint(
-        reason="activation_parts",
-        field="recompute_parts",
-        violated=lambda _, __, t: _has_parts(t, ("activation", "every_other")) & t.fused_activation,
-        problem=lambda *_: "fused_activation recomputes the activation already; set one of them",
+    rule(
+        "activation_parts",
+        "recompute_parts",
+        lambda t: _has_parts(t, ("activation", "every_other")) & t.fused_activation,
+        "fused_activation recomputes the activation already; set one of them",
     ),
-    Constraint(
-        reason="recompute_layers",
-        field="recompute_layers",
-        violated=lambda _, __, t: (t.recompute_layers > 0) & (t.recompute == Recompute.NONE.code),
-        problem=lambda *_: "has no effect with recompute none; leave it out",
+    rule(
+        "recompute_layers",
+        "recompute_layers",
+        lambda t: (t.recompute_layers > 0) & (t.recompute == Recompute.NONE.code),
+        "has no effect with recompute none; leave it out",
     ),
-    Constraint(
-        reason="recompute_depth",
-        field="recompute_layers",
-        violated=lambda m, _, t: t.recompute_layers > m.depth,
-        problem=lambda m, _, __: f"must be at most the {m.depth} layers of {m.name}",
+    rule(
+        "recompute_depth",
+        "recompute_layers",
+        lambda m, t: t.recompute_layers > m.depth,
+        "must be at most the {m.depth} layers of {m.name}",
     ),
-    Constraint(
-        reason="zero",
-        field="zero",
-        violated=lambda _, __, t: t.zero > _ZERO_STAGES[-1],
-        problem=lambda *_: f"allowed: {', '.join(map(str, _ZERO_STAGES))}",
+    rule("zero", "zero", lambda t: t.zero > ZERO_WEIGHTS, "allowed: 0, 1, 2, 3"),
+    rule(
+        "dp_shard",
+        "dp_shard",
+        lambda t: (t.dp_shard > 0) & (t.dp % np.maximum(t.dp_shard, 1) != 0),
+        "must divide dp {dp}",
+        layout=True,
     ),
-    Constraint(
-        reason="dp_shard",
-        layout_only=True,
-        field="dp_shard",
-        violated=lambda _, __, t: (t.dp_shard > 0) & (t.dp % np.maximum(t.dp_shard, 1) != 0),
-        problem=lambda _, __, t: f"must divide dp {one(t.dp)}",
+    rule(
+        "dp_shard_zero",
+        "dp_shard",
+        lambda t: (t.dp_shard > 0) & (t.zero < ZERO_OPTIMIZER),
+        "zero 0 shards nothing; leave it out",
     ),
-    Constraint(
-        reason="dp_shard_zero",
-        field="dp_shard",
-        violated=lambda _, __, t: (t.dp_shard > 0) & (t.zero < ZERO_OPTIMIZER),
-        problem=lambda *_: "zero 0 shards nothing; leave it out",
+    rule(
+        "dp_shard_experts",
+        "dp_shard",
+        _hybrid_experts,
+        "of dp {dp} must divide the {expert_replicas} replicas of an expert",
+        layout=True,
     ),
-    Constraint(
-        reason="dp_shard_experts",
-        layout_only=True,
-        field="dp_shard",
-        violated=_hybrid_experts,
-        problem=lambda _, __, t: (
-            f"of dp {one(t.dp)} must divide the {one(t.expert_replicas)} replicas of an expert"
-        ),
+    rule(
+        "fsdp_reshard",
+        "fsdp_reshard",
+        lambda t: ~t.fsdp_reshard & (t.zero < ZERO_WEIGHTS),
+        "has no effect without zero 3; leave it out",
     ),
-    Constraint(
-        reason="fsdp_reshard",
-        field="fsdp_reshard",
-        violated=lambda _, __, t: ~t.fsdp_reshard & (t.zero < _ZERO_STAGES[-1]),
-        problem=lambda *_: "has no effect without zero 3; leave it out",
+    *map(_second_tier, ("offload_weights", "offload_activations", "offload_optimizer")),
+    rule(
+        "offload_parts",
+        "offload_parts",
+        lambda t: ~t.offload_activations & (t.offload_parts > 0),
+        "has no effect without offload_activations; leave it out",
     ),
-    *(
-        Constraint(
-            reason=flag,
-            field=flag,
-            violated=_no_second_tier(flag),
-            problem=lambda _, s, __: (
-                f"{s.accelerator.name} has no second memory tier to offload to; allowed: false"
-            ),
-        )
-        for flag in ("offload_weights", "offload_activations", "offload_optimizer")
-    ),
-    Constraint(
-        reason="offload_parts",
-        field="offload_parts",
-        violated=lambda _, __, t: ~t.offload_activations & (t.offload_parts > 0),
-        problem=lambda *_: "has no effect without offload_activations; leave it out",
-    ),
-    Constraint(
-        reason="offload_lacking",
-        field="offload_parts",
-        violated=_moves_nothing,
-        problem=lambda m, _, t: (
+    rule(
+        "offload_lacking",
+        "offload_parts",
+        _moves_nothing,
+        lambda m, t: (
             f"{m.name} has no {' or '.join(OffloadPart.from_bits(one(t.offload_parts)))}; "
             "nothing would be offloaded"
         ),

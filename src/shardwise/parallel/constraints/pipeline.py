@@ -1,4 +1,4 @@
-"""Constraints on the pipeline: stages, chunks, schedules, and the split of layers."""
+"""Constraints on batch and pipeline: stages, chunks, schedules, and the split of layers."""
 
 import numpy as np
 
@@ -6,15 +6,21 @@ from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import System
 from shardwise.distinct import evaluate_distinct
-from shardwise.parallel.constraints.constraint import Constraint, one
+from shardwise.parallel.constraints.constraint import (
+    Constraint,
+    joined,
+    nearest_multiples,
+    one,
+    rule,
+)
 from shardwise.parallel.pipeline_layout import chunks_of, layers_on_ranks, most_layers
 
 _INTERLEAVED, _ZB_V, _DUALPIPE = (
     Schedule(name).code for name in ("interleaved", "zb-v", "dualpipe")
 )
 _ZERO_BUBBLE = [Schedule(name).code for name in ("zb-h1", "zb-v", "dualpipe")]
+_UNEVEN = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 
 
 def _virtual_stages(table: Table) -> Ints:
@@ -22,7 +28,7 @@ def _virtual_stages(table: Table) -> Ints:
     return table.pp * chunks_of(table)
 
 
-def _uneven_fields(_: Model, __: System, table: Table) -> Bools:
+def _uneven_fields(table: Table) -> Bools:
     """Whether the layers are split unevenly."""
     return (
         (table.first_stage_layers > 0)
@@ -32,33 +38,24 @@ def _uneven_fields(_: Model, __: System, table: Table) -> Bools:
     )
 
 
-def _stage_layers(model: Model, system: System, table: Table) -> Bools:
-    uneven = _uneven_fields(model, system, table) | (table.stage_layers >= 0)
+def _stage_layers(model: Model, table: Table) -> Bools:
     wrong = (table.pp > model.depth) | (most_layers(model.depth, table.pp) % table.vpp != 0)
-    return wrong & ~uneven
+    return wrong & ~(_uneven_fields(table) | (table.stage_layers >= 0))
 
 
-def _half_stages(model: Model, _: System, table: Table) -> Bools:
-    return (table.schedule == _ZB_V) & (2 * table.pp > model.depth) & (table.stage_layers < 0)
-
-
-def _listed(_: Model, __: System, table: Table) -> Bools:
+def _listed(table: Table) -> Bools:
     lengths = np.array([*(len(listed) for listed in table.stage_lists), 0])
     return (table.stage_layers >= 0) & (lengths[table.stage_layers] != _virtual_stages(table))
 
 
-def _listed_layers(model: Model, _: System, table: Table) -> Bools:
+def _listed_layers(model: Model, table: Table) -> Bools:
     sums = np.array([*(sum(listed) for listed in table.stage_lists), 0])
     return (table.stage_layers >= 0) & (sums[table.stage_layers] != model.depth)
 
 
-def _listed_twice(model: Model, system: System, table: Table) -> Bools:
-    return (table.stage_layers >= 0) & _uneven_fields(model, system, table)
-
-
-def _uneven_split(model: Model, system: System, table: Table) -> Bools:
+def _uneven_split(model: Model, table: Table) -> Bools:
     """Whether fixed counts leave too few layers for some rank, or do not fit its chunks."""
-    uneven = np.flatnonzero(_uneven_fields(model, system, table) & (table.stage_layers < 0))
+    uneven = np.flatnonzero(_uneven_fields(table) & (table.stage_layers < 0))
     wrong = np.zeros(len(table), dtype=np.bool_)
     if not uneven.size:
         return wrong
@@ -79,111 +76,103 @@ def _no_split(model: Model, table: Table, row: int) -> bool:
     return min(sizes) < 0 or sum(sizes) != model.depth or max(on_ranks) % chunks != 0
 
 
-def _no_bubbles(_: Model, __: System, table: Table) -> Bools:
-    return np.isin(table.schedule, _ZERO_BUBBLE) & ((table.pp == 1) | ~table.training)
-
-
-def _both_ways(_: Model, __: System, table: Table) -> Bools:
+def _both_ways(table: Table) -> Bools:
     odd = (table.pp % 2 == 1) | (table.micro_batches % 2 == 1)
     wrong = odd | (table.micro_batches < 2 * table.pp)
     return (table.schedule == _DUALPIPE) & (table.pp > 1) & wrong
 
 
 PIPELINE_CONSTRAINTS: tuple[Constraint, ...] = (
-    Constraint(
-        reason="layers",
-        layout_only=True,
-        field="pp",
-        violated=_stage_layers,
-        problem=lambda m, _, t: (
+    rule(
+        "layers",
+        "pp",
+        _stage_layers,
+        lambda m, t: (
             f"must be at most the {m.depth} layers"
             if one(t.pp) > m.depth
             else f"gives stages of up to {one(most_layers(m.depth, t.pp))} layers, "
             f"which vpp {one(t.vpp)} must divide"
         ),
+        layout=True,
     ),
-    Constraint(
-        reason="half_stages",
-        layout_only=True,
-        field="pp",
-        violated=_half_stages,
-        problem=lambda m, _, __: (
-            f"zb-v puts two stages on each rank: must be at most half of the {m.depth} layers"
+    rule(
+        "batch",
+        "global_batch_size",
+        lambda t: t.global_batch_size % (t.dp * t.micro_batch_size) != 0,
+        lambda t: (
+            f"must be a multiple of dp x micro_batch_size = {one(t.dp)} x "
+            f"{one(t.micro_batch_size)} = {one(t.dp * t.micro_batch_size)}; nearest: "
+            + joined(nearest_multiples(one(t.global_batch_size), one(t.dp * t.micro_batch_size)))
         ),
+        layout=True,
     ),
-    Constraint(
-        reason="stage_list",
-        layout_only=True,
-        field="stage_layers",
-        violated=_listed,
-        problem=lambda _, __, t: (
-            f"must have an entry for each of the {one(_virtual_stages(t))} stages"
-        ),
+    rule(
+        "half_stages",
+        "pp",
+        lambda m, t: (t.schedule == _ZB_V) & (2 * t.pp > m.depth) & (t.stage_layers < 0),
+        "zb-v puts two stages on each rank: must be at most half of the {m.depth} layers",
+        layout=True,
     ),
-    Constraint(
-        reason="stage_list_sum",
-        layout_only=True,
-        field="stage_layers",
-        violated=_listed_layers,
-        problem=lambda m, _, __: f"must add up to the {m.depth} layers of {m.name}",
+    rule(
+        "stage_list",
+        "stage_layers",
+        _listed,
+        lambda t: f"must have an entry for each of the {one(_virtual_stages(t))} stages",
+        layout=True,
     ),
-    Constraint(
-        reason="stage_list_only",
-        layout_only=True,
-        field="stage_layers",
-        violated=_listed_twice,
-        problem=lambda *_: (
-            "places every layer; leave out first_stage_layers, last_stage_layers, "
-            "embedding_as_layer and loss_as_layer"
-        ),
+    rule(
+        "stage_list_sum",
+        "stage_layers",
+        _listed_layers,
+        "must add up to the {m.depth} layers of {m.name}",
+        layout=True,
     ),
-    Constraint(
-        reason="spread",
-        layout_only=True,
-        field="first_stage_layers",
-        violated=_uneven_split,
-        blame=lambda _, __, t: next(
-            (
-                name
-                for name in ("first_stage_layers", "last_stage_layers", "embedding_as_layer")
-                if getattr(t, name)[0]
-            ),
-            "loss_as_layer",
-        ),
-        problem=lambda m, _, t: (
+    rule(
+        "stage_list_only",
+        "stage_layers",
+        lambda t: (t.stage_layers >= 0) & _uneven_fields(t),
+        "places every layer; leave out first_stage_layers, last_stage_layers, "
+        "embedding_as_layer and loss_as_layer",
+        layout=True,
+    ),
+    rule(
+        "spread",
+        "first_stage_layers",
+        _uneven_split,
+        lambda m, t: (
             f"leaves no way to split the {m.depth} layers over "
             + ("one stage" if one(t.pp) == 1 else f"{one(t.pp)} stages")
             + (f" of {one(t.vpp)} chunks" if one(t.vpp) > 1 else "")
         ),
+        layout=True,
+        blame=lambda t: next((n for n in _UNEVEN if getattr(t, n)[0]), _UNEVEN[-1]),
     ),
-    Constraint(
-        reason="stages",
-        layout_only=True,
-        field="vpp",
-        violated=lambda _, __, t: (t.vpp > 1) & (t.pp == 1),
-        problem=lambda *_: "interleaving needs pp > 1; allowed: 1",
+    rule(
+        "stages",
+        "vpp",
+        lambda t: (t.vpp > 1) & (t.pp == 1),
+        "interleaving needs pp > 1; allowed: 1",
+        layout=True,
     ),
-    Constraint(
-        reason="schedule",
-        layout_only=True,
-        field="schedule",
-        violated=lambda _, __, t: (t.schedule == _INTERLEAVED) != (t.vpp > 1),
-        problem=lambda _, __, t: f"interleaved needs vpp > 1, 1f1b vpp = 1; vpp is {one(t.vpp)}",
+    rule(
+        "schedule",
+        "schedule",
+        lambda t: (t.schedule == _INTERLEAVED) != (t.vpp > 1),
+        "interleaved needs vpp > 1, 1f1b vpp = 1; vpp is {vpp}",
+        layout=True,
     ),
-    Constraint(
-        reason="zero_bubble",
-        field="schedule",
-        violated=_no_bubbles,
-        problem=lambda *_: "needs pp > 1 and training",
+    rule(
+        "zero_bubble",
+        "schedule",
+        lambda t: np.isin(t.schedule, _ZERO_BUBBLE) & ((t.pp == 1) | ~t.training),
+        "needs pp > 1 and training",
     ),
-    Constraint(
-        reason="dualpipe",
-        layout_only=True,
-        field="schedule",
-        violated=_both_ways,
-        problem=lambda _, __, t: (
-            f"needs an even pp and an even number of micro-batches, at least 2 x pp; pp is "
-            f"{one(t.pp)}, micro-batches are {one(t.micro_batches)}"
-        ),
+    rule(
+        "dualpipe",
+        "schedule",
+        _both_ways,
+        "needs an even pp and an even number of micro-batches, at least 2 x pp; pp is {pp}, "
+        "micro-batches are {micro_batches}",
+        layout=True,
     ),
 )

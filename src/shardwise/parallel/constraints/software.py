@@ -6,7 +6,6 @@ A field that has no effect on a strategy breaks nothing: with one tensor-paralle
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -37,8 +36,8 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.parallel.constraints.constraint import Constraint, Test, one
-from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES, Rule
+from shardwise.parallel.constraints.constraint import Check, Constraint, Test, one
+from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES
 from shardwise.parallel.constraints.network import wrong_degrees
 from shardwise.parallel.placement import fixed_tiers, place
 
@@ -48,39 +47,15 @@ LIFTS = "; --any-software lifts this"
 """End of a problem that `any_software` lifts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that a release requires of a strategy."""
-
-    field: str
-    """The field to blame."""
-    violated: Callable[[Model, System, Table], Bools]
-    problem: Callable[[Model, System, Table], str]
-    """What the release runs, after its name, for a table of one row."""
-    reads: tuple[str, ...]
-    """Fields that decide it."""
-
-
 def capabilities_of(stack: Stack) -> Capabilities | None:
-    """What the release of a stack can run; None: anything.
-
-    Parameters
-    ----------
-    stack
-        Software of a strategy.
-    """
+    """What the release of a stack can run; None: anything."""
     return stack.capabilities
 
 
 def can_run(stack: Stack, field: str, value: object) -> bool:
     """Whether the release of a stack lists a value of a field, or does not bind the field.
 
-    Parameters
-    ----------
-    stack
-        Software of a strategy.
-    field, value
-        Of a strategy; combinations with other fields do not count.
+    Combinations with other fields do not count.
     """
     bound = capabilities_of(stack)
     return bound is None or bound.allows(field, value)
@@ -336,15 +311,6 @@ def _combination_check(combination: Combination) -> Check:
     )
 
 
-def _rule_check(rule: Rule) -> Check:
-    return Check(
-        field=rule.field,
-        violated=lambda model, _, table: rule.violated(model, table),
-        problem=lambda model, _, table: rule.problem(model, table),
-        reads=rule.reads,
-    )
-
-
 def _checks(capabilities: Capabilities) -> Iterator[Check]:
     for name in COLUMNS:  # degrees before what follows from them
         if ANY not in (values := capabilities.fields.get(name, (ANY,))):
@@ -354,7 +320,7 @@ def _checks(capabilities: Capabilities) -> Iterator[Check]:
             yield _combination_check(combination)
     for word, applies in capabilities.rules.items():
         if applies:
-            yield _rule_check(LAUNCH_RULES[word])
+            yield LAUNCH_RULES[word]
 
 
 _MOST_KNOWN = 64
@@ -362,13 +328,7 @@ _known: dict[int, tuple[Capabilities, tuple[Check, ...]]] = {}
 
 
 def checks_of(capabilities: Capabilities) -> tuple[Check, ...]:
-    """What a release requires of strategies, one check for each field, combination and rule.
-
-    Parameters
-    ----------
-    capabilities
-        Those of the release.
-    """
+    """What a release requires of strategies, one check for each field, combination and rule."""
     found = _known.get(id(capabilities))
     if found is None or found[0] is not capabilities:
         if len(_known) >= _MOST_KNOWN:

@@ -59,8 +59,6 @@ def chunks_in_flight(
         Micro-batches m of a step.
     stages
         Ranks p of the pipeline.
-    chunks
-        Virtual stages of a rank.
     stage
         Rank i of the pipeline, from 0.
     """
@@ -101,8 +99,6 @@ def peak_of_uneven_ends(
         p, ranks of the pipeline; shape (n,).
     chunks
         v, chunks per rank; shape (n,).
-    stage
-        Rank in the pipeline; shape (n,).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
     warm_up = 2 * (p - 1 - i) + 1
@@ -142,8 +138,6 @@ def peak_of_uneven_chunks(
         p, ranks of the pipeline; shape (n,).
     chunks
         v, chunks per rank; shape (n,).
-    stage
-        Rank in the pipeline; shape (n,).
     """
     m, p, v, i = micro_batches, stages, chunks, stage
     warm_up = 2 * (p - 1 - i) + 1
@@ -186,8 +180,6 @@ def first_stage_in_flight(
         Micro-batches m of a step.
     stages
         Ranks p of the pipeline.
-    chunks
-        Virtual stages of a rank.
     """
     m, p = micro_batches, stages
     most = _chosen(

@@ -234,8 +234,6 @@ def after_stay(
     ----------
     times
         Starts of the stay on each rank [s], (ranks, rows).
-    passes
-        Passes by which a path moves on.
     stay
         Time of a stay on a rank [s], by the ranks that the path moves on to, itself among them.
     towards_last

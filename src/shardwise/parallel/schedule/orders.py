@@ -89,8 +89,6 @@ def rank_of(schedule: str, *, stage: int, ranks: int, direction: int = 0) -> tup
     ----------
     schedule
         Name of a `Schedule`.
-    stage
-        Virtual stage.
     ranks
         p, ranks of the pipeline.
     direction

@@ -83,10 +83,6 @@ def simulate(
         m, micro-batches per step.
     chunks
         v, chunks per rank.
-    forward_s, input_grad_s, weight_grad_s
-        Passes of one micro-batch by virtual stage [s].
-    hop_s
-        Time of a message from rank to rank [s].
     blocking
         Whether a message occupies the rank that receives it, just before the pass that needs it,
         instead of overlapping compute.

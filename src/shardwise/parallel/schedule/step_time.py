@@ -78,8 +78,6 @@ def step_time(
         Time of one micro-batch [s].
     micro_batches, chunks
         m, and v where interleaved, (rows,).
-    hop_s
-        Time of a message from rank to rank [s], (rows,).
     hop_hidden
         Share of the messages that overlap compute, (rows,). The others occupy the rank that
         receives them: between all and none of them, times are interpolated.

@@ -1,6 +1,6 @@
 """Types of the fields of a space as keywords.
 
-Written by `scripts/keywords.py` from `Space.model_fields`.
+Written by `scripts/generate.py` from `Space.model_fields`.
 """
 
 from collections.abc import Mapping, Sequence

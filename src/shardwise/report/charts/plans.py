@@ -8,12 +8,12 @@ from typing import Any
 from shardwise.analysis.results import Estimate
 from shardwise.config.plain import as_json, joined
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import Plan, SearchResult
 from shardwise.report.console import GIB, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
 
-_DEGREES = ("tp", "tp2", "cp", "pp", "dp", "ep", "etp", "vpp")
 _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
 _BATCH = ("gpus", "micro_batch_size", "global_batch_size", "seq_len")
 # Always shown; other fields only where they differ from the default.
@@ -137,7 +137,7 @@ def _properties() -> Any:
 
 def degrees(strategy: Mapping[str, Any]) -> str:
     """Degrees that split something."""
-    split = [f"{axis} {strategy[axis]}" for axis in _DEGREES if strategy[axis] > 1]
+    split = [f"{axis} {strategy[axis]}" for axis in DEGREES if strategy[axis] > 1]
     return " · ".join(split) or "unsplit"
 
 
@@ -147,7 +147,7 @@ def options_of(strategy: Mapping[str, object]) -> list[str]:
     return [
         _option(short_name(name), value)
         for name, value in strategy.items()
-        if name not in (*_DEGREES, *_BATCH, *_DERIVED)
+        if name not in (*DEGREES, *_BATCH, *_DERIVED)
         and (name != "schedule" or value not in FOLLOWS)
         and (name in _ALWAYS or value != usual[name])
     ]
@@ -202,22 +202,6 @@ def range_of(plan: Plan, value: float, *, is_rate: bool = False) -> tuple[float,
         return None
     low, high = (end / plan.step_time_s for end in plan.interval_s)
     return (value / high, value / low) if is_rate else (value * low, value * high)
-
-
-def plan_of(estimate: Estimate) -> Plan:
-    """Return an estimate in brief."""
-    known = estimate.interval
-    return Plan(
-        strategy=estimate.strategy,
-        step_time_s=estimate.step_time_s,
-        tokens_per_s=estimate.tokens_per_s,
-        tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
-        mfu=estimate.mfu,
-        memory_reserved_bytes=estimate.memory_bytes.reserved,
-        usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
-        interval_low_s=None if known is None else known.low_s,
-        interval_high_s=None if known is None else known.high_s,
-    )
 
 
 def search_words(result: SearchResult) -> str:

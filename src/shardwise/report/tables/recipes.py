@@ -6,25 +6,19 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
+from shardwise.config.strategy_fields import FIELDS
 from shardwise.planning.recipes import RecipeEstimate
 from shardwise.report.console import gib, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import word
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
-_HEADS = ("tp", "pp", "vpp", "cp", "ep", "mbs")
 
 
 def print_recipes(recipes: Sequence[RecipeEstimate]) -> None:
     """Print one line per recipe: layout, measured and estimated speed, error of the step time."""
     table = plain_table(
-        "recipe",
-        "stack",
-        *_HEADS,
-        "batch",
-        "measured\ntok/s/GPU",
-        "estimated\ntok/s/GPU",
-        "step error",
-        "memory GiB",
+        *("recipe", "stack", *(FIELDS[name].short for name in _DEGREES), "batch"),
+        *("measured\ntok/s/GPU", "estimated\ntok/s/GPU", "step error", "memory GiB"),
         left=2,
         optional=("stack", "batch", "memory GiB", "mbs", "cp", "vpp"),
     )

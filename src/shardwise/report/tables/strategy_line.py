@@ -6,11 +6,14 @@ from typing import Any
 from shardwise.analysis.results import Interval
 from shardwise.config.enums import Dispatcher
 from shardwise.config.plain import joined
+from shardwise.config.strategy_fields import DEGREES, FIELDS, HEADLINES, RANK_DEGREES
 from shardwise.report.console import gpu_count, seconds
 
-# Always shown, in this order, under these heads.
-DEGREE_HEADS = {"tp": "tp", "pp": "pp", "dp": "dp", "vpp": "vpp", "micro_batch_size": "mbs"}
-MORE_DEGREES = ("tp2", "cp", "ep", "etp")
+DEGREE_HEADS = {name: FIELDS[name].short for name in HEADLINES}
+"""Fields that a line always shows, under these heads."""
+ALWAYS_SHOWN = tuple(name for name in RANK_DEGREES if name in HEADLINES)
+"""Degrees that a table shows even where all strategies agree."""
+MORE_DEGREES = tuple(name for name in DEGREES if name not in HEADLINES)
 """Degrees that are shown where they split something."""
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""

@@ -1,44 +1,38 @@
 """What people see of results in Python: a few lines, text, charts, and tables in notebooks."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shardwise import registry
 from shardwise.report.charts.theme import Figure
 from shardwise.report.views.view import View
 
 if TYPE_CHECKING:
     from shardwise.analysis.comparison import Comparison
 
-MODULES = {
-    "Comparison": "comparison",
-    "ClusterChoice": "sweep",
-    "ComputeGraph": "detail",
-    "Diagnosis": "detail",
-    "Estimate": "estimate",
-    "EstimateTable": "table",
-    "Explanation": "search",
-    "Export": "launch",
-    "FsdpPlan": "fsdp",
-    "Launch": "launch",
-    "LaunchFile": "launch",
-    "LargestModel": "search",
-    "NearestPlan": "search",
-    "RecipeEstimate": "estimate",
-    "ReferenceEstimate": "reference",
-    "ReferenceSearch": "reference",
-    "SearchResult": "search",
-    "SweepPoint": "sweep",
-    "SweepResult": "sweep",
-    "Trace": "detail",
-    "TrainingTime": "estimate",
+_OWN = {
+    "Comparison": "report.views.comparison",
+    "ClusterChoice": "report.views.sweep",
+    "ComputeGraph": "report.views.detail",
+    "Estimate": "report.views.estimate",
+    "EstimateTable": "report.views.table",
+    "Explanation": "report.views.search",
+    "LargestModel": "report.views.search",
+    "NearestPlan": "report.views.search",
+    "RecipeEstimate": "report.views.estimate",
+    "SearchResult": "report.views.search",
+    "SweepPoint": "report.views.sweep",
+    "SweepResult": "report.views.sweep",
+    "Trace": "report.views.detail",
+    "TrainingTime": "report.views.estimate",
 }
-"""Module here that shows a kind of result: only what is shown is imported."""
+MODULES = {**_OWN, **dict(registry.added("views"))}
+"""Module that shows a kind of result: only what is shown is imported."""
 
 
 def _view_of(result: object) -> View[Any]:
     name = next(kind.__name__ for kind in type(result).__mro__ if kind.__name__ in MODULES)
-    view: View[Any] = import_module(f"{__name__}.{MODULES[name]}").VIEWS[name]
+    view: View[Any] = registry.load(MODULES[name]).VIEWS[name]
     return view
 
 
@@ -80,6 +74,6 @@ def charts(result: object) -> Mapping[str, Figure]:
 
 def compare(scenarios: Sequence[Any], names: Sequence[str] | None) -> "Comparison":
     """Return estimates side by side."""
-    from shardwise.planning.compare.run import compare as compared  # noqa: PLC0415 - likewise
+    from shardwise.planning.compare import compare as compared  # noqa: PLC0415 - likewise
 
     return compared(*scenarios, names=names)

@@ -1,40 +1,14 @@
-"""How diagnoses, timelines and graphs are shown in Python."""
+"""How timelines and graphs are shown in Python."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis.graph.records import ComputeGraph
-from shardwise.planning.diagnose.results import Diagnosis
-from shardwise.report.charts.theme import Figure
 from shardwise.report.charts.timeline import pipeline_timeline
-from shardwise.report.console import count, gpu_count, percent, seconds, written
-from shardwise.report.tables.diagnose import print_diagnosis
+from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.strategy_line import in_brief
 from shardwise.report.tables.timeline import print_trace
 from shardwise.report.trace import Trace
 from shardwise.report.views.view import Summary, View
-
-
-def _diagnosis(found: Diagnosis) -> Summary:
-    measured, predicted = found.measured, found.predicted
-    interval = f"{seconds(predicted.low_s)} to {seconds(predicted.high_s)}"
-    rows = [
-        ("measured", f"{seconds(measured.step_time_s)} a step"),
-        ("predicted", f"{seconds(predicted.step_time_s)} ({interval})"),
-    ]
-    first = next(iter(found.findings), None)
-    rows.append(("first finding", "nothing is too slow" if first is None else first.text))
-    if found.changes:
-        change = found.changes[0]
-        words = ", ".join(
-            f"{one.field} {written(one.current)} -> {written(one.value)}" for one in change.fields
-        )
-        rows.append(("first change", f"{words}: {percent(change.gain_share)} faster"))
-    return Summary(
-        title=f"Diagnosis: {found.model} on {found.system}, {found.launch}",
-        rows=rows,
-        hint=".explain() all findings and changes; .findings; .changes; .to_dict()",
-    )
 
 
 def _trace(one: Trace) -> Summary:
@@ -48,10 +22,6 @@ def _trace(one: Trace) -> Summary:
         ],
         hint=".explain() the ranks; .plot(); .to_file(path) for Perfetto; .to_dict()",
     )
-
-
-def _trace_charts(one: Trace) -> Mapping[str, Figure]:
-    return {"timeline": pipeline_timeline(one.timeline)}
 
 
 def _graph(one: ComputeGraph) -> Summary:
@@ -70,6 +40,9 @@ def _graph(one: ComputeGraph) -> Summary:
 
 VIEWS: dict[str, View[Any]] = {
     "ComputeGraph": View(summary=_graph),
-    "Diagnosis": View(summary=_diagnosis, tables=print_diagnosis),
-    "Trace": View(summary=_trace, tables=print_trace, charts=_trace_charts),
+    "Trace": View(
+        summary=_trace,
+        tables=print_trace,
+        charts=lambda one: {"timeline": pipeline_timeline(one.timeline)},
+    ),
 }

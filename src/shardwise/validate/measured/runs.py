@@ -47,6 +47,8 @@ ENDINGS = (".yaml", ".yml", ".toml", ".csv", ".json", ".jsonl")
 
 # Thousands of runs with all their fields are some MB.
 _MOST_BYTES = 2**28
+# Of packed files of published rows.
+_PACKED = "shardwise-measured-runs-1"
 _PRECISIONS: Mapping[str, PrecisionClass] = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -73,7 +75,7 @@ class Figures(ConfigBase):
     tflops_per_gpu: Amount | None = None
     """Gives the time of a step where neither the time nor tokens per second were printed."""
     mfu: Amount | None = None
-    """Where nothing else was printed; not scored."""
+    """Where no FLOP/s were printed; not scored."""
     memory_metric: Literal["allocated", "reserved", "device"] = "allocated"
     """By tensors, by the allocator, or on the device (nvidia-smi)."""
     memory_unit: Literal["GiB", "GB"] = "GiB"
@@ -321,7 +323,7 @@ def _read_json(path: str | Path) -> Mapping[str, Any]:
         return data
     first = data[0] if isinstance(data, list) and data else data
     if isinstance(first, Mapping) and (
-        "format" in first or isinstance(first.get("hardware"), Mapping)
+        first.get("format") == _PACKED or isinstance(first.get("hardware"), Mapping)
     ):
         problem = (
             "has rows of published runs; translate them first: "

@@ -1,0 +1,68 @@
+"""What a launch file of a trainer says, in the words of shardwise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise.config.model import Model
+from shardwise.config.plain import plain
+from shardwise.frozen import FrozenRecord
+from shardwise.shown import Brief
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotUnderstood(FrozenRecord):
+    """An option of a launch file that the prediction does not use.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text.replace("--bf16", "--bf16 --mine 3"))
+    >>> [one.option for one in read_launch(script).not_understood]
+    ['--mine']
+    """
+
+    option: str
+    """As the launcher writes it, with its section."""
+    value: object
+    because: str
+    """Why: shardwise does not know the option, or its value, or models nothing of the kind."""
+
+    def __str__(self) -> str:
+        return f"{self.option}: {plain(self.value)!r}: {self.because}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Launch(FrozenRecord, Brief):
+    """A launch file in the words of shardwise.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text)
+    >>> launch = read_launch(script)
+    >>> launch.launcher, launch.strategy["tp"], launch.not_understood
+    ('megatron', 8, ())
+    """
+
+    launcher: str
+    """Name of the launcher, as in `export`."""
+    release: str | None
+    """Release that the file names; None: it names none."""
+    source: str
+    """File that was read."""
+    model: Model | None
+    """Architecture; None: the file does not hold it (DeepSpeed, accelerate)."""
+    strategy: Mapping[str, object]
+    """Fields of `Strategy` that the file sets, with defaults of the launcher that differ from
+    ours; `stack` is the name of a stack, or a mapping with `base` and what the file overrides."""
+    not_understood: tuple[NotUnderstood, ...] = ()
+    """Options that the prediction does not use, but for those that do not change a step's time or
+    memory (learning rate, paths, seeds), which each launcher lists."""

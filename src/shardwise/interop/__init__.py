@@ -1,1 +1,0 @@
-"""Files and formulas of other tools: one folder for each."""

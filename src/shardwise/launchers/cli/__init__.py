@@ -1,0 +1,1 @@
+"""Verbs that write and read launch files, and diagnose measured runs."""

@@ -1,0 +1,93 @@
+"""`shardwise diagnose`."""
+
+from collections.abc import Mapping
+
+from shardwise.cli.flags import strategy_of, with_strategy_flags
+from shardwise.cli.help import INPUT, OUTPUT, with_help
+from shardwise.cli.options import (
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    SYSTEM_ARGUMENT,
+    VARIABLES_OPTION,
+    arg,
+    launch_variables,
+    missing_flag,
+    opt,
+)
+from shardwise.cli.output import show
+from shardwise.config import files
+from shardwise.config.arguments import whole_number
+from shardwise.launchers.diagnose.run import CHANGES, diagnose
+from shardwise.launchers.registry import read_launch
+
+
+@with_help(
+    *("log", "trace", "model", "set_", "top", "gpus", "json", "output"),
+    examples=[
+        "shardwise diagnose train.sh h100-sxm --log run.log",
+    ],
+)
+@with_strategy_flags
+def command(
+    *,
+    launch: str = arg(
+        "LAUNCH_FILE",
+        "Launch file of the run, recognized by its content: Megatron-LM command line, "
+        "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
+        "Python; DeepSpeed JSON; accelerate YAML.",
+    ),
+    system: str = SYSTEM_ARGUMENT,
+    log: str | None = opt(
+        "--log FILE",
+        "Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
+        "MaxText, NeMo or Hugging Face Trainer; also .gz. Required.",
+        INPUT,
+    ),
+    trace: str | None = opt(
+        "--trace FILE",
+        "Trace of PyTorch's profiler with steps (.json, .json.gz): separates "
+        "products, attention, communication and idle time.",
+        INPUT,
+    ),
+    model: str | None = opt(
+        "--model MODEL", "Model, for launch files without one (DeepSpeed, accelerate).", INPUT
+    ),
+    set_: list[str] | None = VARIABLES_OPTION,
+    top: str | None = opt(
+        "--top N", f"List the N best changes of the strategy. Default: {CHANGES}.", OUTPUT
+    ),
+    json: bool = JSON_FLAG,
+    output: str | None = OUTPUT_OPTION,
+    flags: Mapping[str, object],
+) -> int:
+    """Compare a measured run with its prediction: what is slow, why, and what to change.
+
+    Reads the step time from the log and, with --trace, its components from a profile. Lists the
+    components that are slower than their predicted interval, and the changes of one or two strategy
+    fields that would help on the machine as measured, as diffs of the launch file. Flags of
+    strategy fields set what the launch file does not contain.
+    """
+    if log is None:
+        raise missing_flag("log")
+    if output is not None:
+        files.check_writable_ending(output)
+    most = whole_number("top", top)
+    own = strategy_of(None, flags)
+    read = read_launch(launch, model=model, gpus=own.gpus, variables=launch_variables(set_ or ()))
+    found = diagnose(
+        read,
+        system,
+        log=log,
+        trace=trace,
+        model=model,
+        strategy=flags,
+        changes=CHANGES if most is None else most,
+    )
+
+    def tables() -> None:
+        from shardwise.launchers.tables.diagnose import print_diagnosis  # noqa: PLC0415 - slow
+
+        print_diagnosis(found)
+
+    show(found.to_dict, tables, json=json, output=output)
+    return 0

@@ -1,0 +1,106 @@
+"""What the launchers share: a text that may be a launch file, and a plan to write."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shardwise.config.enums import TIER_FIELDS
+from shardwise.config.launch import Launch
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.errors import Fault
+from shardwise.shown import Brief
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchText:
+    """A file that may be a launch file, and what is known besides it."""
+
+    source: str
+    text: str
+    model: Model | None = None
+    """Model that the user names, for launchers whose files do not hold it."""
+    gpus: int | None = None
+    """Number of accelerators that the user names, for files that do not hold it."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Values that the user sets, for variables that a script leaves open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What to write: a strategy that was checked, with all fields filled in."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+    comments: tuple[str, ...] = ()
+    """Lines for people: predicted step time, memory and interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LaunchFile(Brief):
+    """One file of an exported plan.
+
+    Examples
+    --------
+    >>> from shardwise import export
+    >>> file = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8).files[0]
+    >>> file.ending, "--tensor-model-parallel-size 8" in file.text
+    ('.sh', True)
+    """
+
+    ending: str
+    """Ending of its name; the first file of a plan has that of `-o`."""
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A trainer whose launch files shardwise reads and writes."""
+
+    name: str
+    """As in `shardwise export`."""
+    title: str
+    """As its makers write it."""
+    releases: tuple[str, ...]
+    """Releases whose options are written; the first by default."""
+    stack: str
+    """Catalog stack with the capabilities of that release."""
+    other_stacks: tuple[str, ...] = ()
+    """Stacks of the same trainer that run in another way, such as without compilation."""
+    endings: tuple[str, ...]
+    """Endings of file names that can be written; the first by default."""
+    recognise: Callable[[str, str], bool]
+    """Whether a text with a file name is this launcher's, be some of its options wrong."""
+    read: Callable[[LaunchText], Launch]
+    """Read a launch file; raises `InputError` where a value is wrong or a variable has none."""
+    faults: Callable[[Model, Strategy], Iterator[Fault]]
+    """What the launcher has no option for, in a strategy that its stack can run."""
+    write: Callable[[LaunchPlan, str, str], tuple[LaunchFile, ...]]
+    """Files of a plan, for a release and the ending of the first file."""
+    says: frozenset[str]
+    """Fields of a strategy that its files say: as options, or as remarks on what code decides."""
+    ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
+    """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+
+
+def fields_named(words: str) -> frozenset[str]:
+    """Return names of fields, written with blanks between them."""
+    return frozenset(words.split())
+
+
+NO_OPTIONS: Mapping[str, str] = {
+    "stack": "software that is not the launcher's own is refused by its rules",
+    "any_software": "an export refuses it",
+    "sequence_parallel": "tp_exchange says the same",
+    "expert_imbalance": "the router decides it during the run",
+}
+DOCUMENTS: Mapping[str, str] = {"document_len": "the data set decides it"}
+MODEL_CODE: Mapping[str, str] = {"attention": "the code of the model decides it"}
+PLACED: Mapping[str, str] = dict.fromkeys(
+    ("extents", *TIER_FIELDS), "the rules of the stack refuse all but what its order of ranks gives"
+)
+NOT_SELECTIVE: Mapping[str, str] = {
+    "recompute_parts": "the stack refuses recompute selective, which needs them"
+}

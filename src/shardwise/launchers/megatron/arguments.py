@@ -1,0 +1,288 @@
+"""Words of Megatron-LM's command line as fields of Megatron-Core's configuration."""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardwise.config.launch import NotUnderstood
+from shardwise.errors import Fault
+from shardwise.launchers.megatron.core_reading import Value
+from shardwise.launchers.megatron.legacy import (
+    ALIASES,
+    IMPLIED,
+    SHORT,
+    VALUED,
+    VOCABULARIES,
+    is_neutral,
+)
+from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
+from shardwise.launchers.python_text import parsed_expression
+from shardwise.launchers.shell import names_in, shown
+from shardwise.units import read_number, read_whole
+
+WrittenOption = tuple[str, tuple[str, ...]]
+"""An option and the words that follow it."""
+
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_MOST_LAYERS = 100_000
+_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
+_GROUPED = "--group-query-attention"
+_OVERLAP_CFG = "--tp-comm-overlap-cfg"
+_CONSTANTS: Mapping[str, Value] = {"True": True, "False": False, "None": None}
+
+
+@dataclass(slots=True, kw_only=True)
+class Arguments:
+    """What a command line sets."""
+
+    source: str
+    fields: dict[str, Value] = field(default_factory=dict)
+    not_understood: list[NotUnderstood] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    unset: set[str] = field(default_factory=set)
+    """Variables without a literal value that the user must set."""
+    tokenizer: str = ""
+    overlap_file: str = ""
+
+    def note(self, flag: str, values: Sequence[str], because: str) -> None:
+        """Note an option that the prediction does not use."""
+        value = " ".join(map(shown, values)) if values else True
+        self.not_understood.append(NotUnderstood(option=flag, value=value, because=because))
+
+    def require(self, flag: str, values: Iterable[str]) -> bool:
+        """Require variables without a literal value; returns whether there are any."""
+        names = [name for value in values for name in names_in(value)]
+        for name in names:
+            if name not in self.unset:
+                self.unset.add(name)
+                settable = name.isidentifier() or name.isdigit()
+                how = f"; set it: --set {name}=VALUE" if settable else ""
+                problem = f"variable {name} has no literal value{how}"
+                self.faults.append(Fault(source=self.source, field=flag, problem=problem))
+        return bool(names)
+
+
+def written_options(words: Sequence[str]) -> list[WrittenOption]:
+    """Cut words of a command line into options and what follows them."""
+    found: list[tuple[str, list[str]]] = [("", [])]
+    for word in words:
+        if re.match(r"--[A-Za-z]", word):
+            flag, equals, value = word.partition("=")
+            found.append((flag, [value] if equals else []))
+        else:
+            found[-1][1].append(word)
+    return [(flag, tuple(values)) for flag, values in found if flag or values]
+
+
+def read_arguments(written: Sequence[WrittenOption], source: str) -> Arguments:
+    """Read options as fields; of an option that is set twice the last counts.
+
+    Parameters
+    ----------
+    written
+        Options and their values.
+    source
+        File that they are from.
+    """
+    arguments = Arguments(source=source)
+    last = {flag: values for flag, values in written if flag}
+    for values in (values for flag, values in written if not flag):
+        _note_loose(arguments, values)
+    for flag, values in last.items():
+        _read_option(arguments, flag, values)
+    _complete(arguments, last)
+    return arguments
+
+
+def _note_loose(arguments: Arguments, values: Sequence[str]) -> None:
+    """Note words that stand after no option and may be options."""
+    for value in values:
+        if names_in(value):
+            arguments.note(shown(value), (), "has no literal value; set it if it has options")
+
+
+def _read_option(arguments: Arguments, flag: str, values: tuple[str, ...]) -> None:
+    name = ALIASES.get(flag, flag)
+    fields = arguments.fields
+    if name in FLAGS:
+        _read_known(arguments, FLAGS[name], flag, values)
+    elif name in ACTIVATIONS:
+        fields["gated_linear_unit"], fields["activation_func"] = ACTIVATIONS[name]
+        _note_loose(arguments, values)
+    elif name in SHORT:
+        for key, value in SHORT[name].items():
+            fields.setdefault(key, value)
+        _note_loose(arguments, values)
+    elif name in (_PER_CHUNK, _GROUPED, _OVERLAP_CFG):
+        pass
+    elif name in VALUED:
+        if not arguments.require(flag, values):
+            fields[VALUED[name]] = _value(" ".join(values))
+    elif name == "--tokenizer-type":
+        arguments.tokenizer = " ".join(values)
+    elif is_neutral(name) or (name in IMPLIED and values == IMPLIED[name]):
+        pass
+    else:
+        arguments.note(flag, values, "not modeled")
+
+
+def _read_known(arguments: Arguments, option: Option, flag: str, values: tuple[str, ...]) -> None:
+    if option.kind in (Kind.ON, Kind.OFF):
+        arguments.fields[option.field] = option.kind == Kind.ON
+        _note_loose(arguments, values)
+        return
+    if option.kind not in (Kind.LIST, Kind.PAIR) and len(values) > 1:
+        _note_loose(arguments, values[1:])
+        values = values[:1]
+    if not values:
+        fault = Fault(source=arguments.source, field=flag, problem="has no value")
+        arguments.faults.append(fault)
+    elif not arguments.require(flag, values):
+        _READERS[option.kind](arguments, option, flag, values)
+
+
+def _read_value(arguments: Arguments, option: Option, _: str, values: Sequence[str]) -> None:
+    arguments.fields[option.field] = _value(values[0])
+
+
+def _read_list(arguments: Arguments, option: Option, _: str, values: Sequence[str]) -> None:
+    listed = _literal(values[0]) if values[0][:1] in ("[", "(") else None
+    if listed is not None:
+        items = [getattr(one, "value", one) for one in listed]
+        arguments.fields[option.field] = tuple(str(one) for one in items)
+        return
+    words = [one for value in values for one in re.split(r"[,\s]+", value) if one]
+    arguments.fields[option.field] = tuple(word for word in words if word not in ("None", "[]"))
+
+
+def _read_pattern(arguments: Arguments, option: Option, flag: str, values: Sequence[str]) -> None:
+    text = values[0]
+    if _WHOLE.fullmatch(text):
+        arguments.fields[option.field] = _value(text)
+    elif text != "None":
+        listed = _literal(text)
+        if listed is None:
+            problem = "must be a number, or a Python list of 0 and 1 for every layer"
+            arguments.faults.append(Fault.of(flag, text, problem, arguments.source))
+        else:
+            arguments.fields[option.field] = listed
+
+
+def _read_pair(arguments: Arguments, option: Option, flag: str, values: Sequence[str]) -> None:
+    words = re.findall(r"-?\d+", " ".join(values))
+    if len(words) == 2:  # noqa: PLR2004 - a pair
+        arguments.fields[option.field] = tuple(map(_value, words))
+    elif values[0] != "None":
+        problem = "must be two numbers, such as 127,0"
+        arguments.faults.append(Fault.of(flag, " ".join(values), problem, arguments.source))
+
+
+_READERS: Mapping[Kind, Callable[[Arguments, Option, str, Sequence[str]], None]] = {
+    Kind.VALUE: _read_value,
+    Kind.LIST: _read_list,
+    Kind.PATTERN: _read_pattern,
+    Kind.PAIR: _read_pair,
+}
+
+
+def _value(text: str) -> Value:
+    """A number, true or false, nothing, or a word."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    number: float | None = read_whole(text) if _WHOLE.fullmatch(text) else None
+    if number is None and _NUMBER.fullmatch(text):
+        number = read_number(text)
+    if number is not None:
+        return number
+    return re.sub(r"^[A-Z]\w*\.", "", text)  # AttnBackend.flash, as a run prints it
+
+
+def _literal(text: str) -> tuple[int | str, ...] | None:
+    """A Python list of numbers or words, with sums and repeats of lists; None if it is none."""
+    try:
+        return _listed(parsed_expression(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _listed(node: ast.expr) -> tuple[int | str, ...]:
+    if isinstance(node, (ast.List, ast.Tuple)):
+        items = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+        if len(items) == len(node.elts) and all(isinstance(one, (int, str)) for one in items):
+            return tuple(one for one in items if isinstance(one, (int, str)))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _bounded(_listed(node.left), _listed(node.right))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = (node.left, node.right)
+        times = [one.value for one in sides if isinstance(one, ast.Constant)]
+        lists = [one for one in sides if not isinstance(one, ast.Constant)]
+        if len(lists) == 1 and isinstance(times[0], int):
+            part = _listed(lists[0])
+            if len(part) * times[0] <= _MOST_LAYERS:
+                return part * times[0]
+    raise ValueError("is no list")
+
+
+def _bounded(one: tuple[int | str, ...], other: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    if len(one) + len(other) > _MOST_LAYERS:
+        raise ValueError("is too long")
+    return one + other
+
+
+# --- What follows from several options ------------------------------------------------------------
+
+
+def _complete(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
+    """Fill in what Megatron-LM derives from several options."""
+    fields = arguments.fields
+    if not arguments.faults and fields.get("micro_batch_size") is None:
+        fault = Fault(source=arguments.source, field="--micro-batch-size", problem="is missing")
+        arguments.faults.append(fault)
+    if _GROUPED not in written:
+        fields.pop("num_query_groups", None)  # argument_utils.py:330
+    _complete_chunks(arguments, written.get(_PER_CHUNK))
+    if fields.get("recompute_method") and not fields.get("recompute_granularity"):
+        fields["recompute_granularity"] = "full"
+    if "grad_reduce_in_fp32" not in fields:  # arguments.py:1209-1217
+        fields["grad_reduce_in_fp32"] = bool(fields.get("bf16"))
+    _complete_vocabulary(arguments, written)
+    if _OVERLAP_CFG in written:
+        arguments.overlap_file = " ".join(written[_OVERLAP_CFG])
+
+
+def _complete_chunks(arguments: Arguments, values: tuple[str, ...] | None) -> None:
+    """Chunks of a stage from the layers of a chunk."""
+    if not values or values[0] == "None" or arguments.require(_PER_CHUNK, values):
+        return
+    fields = arguments.fields
+    depth, pp = fields.get("num_layers"), fields.get("pipeline_model_parallel_size", 1)
+    layers = _value(values[0])
+    sizes = [one for one in (depth, pp, layers) if isinstance(one, int) and one > 0]
+    if len(sizes) < len((depth, pp, layers)):
+        problem = "must be a number of layers"
+        arguments.faults.append(Fault.of(_PER_CHUNK, values[0], problem, arguments.source))
+    elif sizes[0] % (sizes[1] * sizes[2]):
+        problem = f"must divide the {sizes[0]} layers of {sizes[1]} stages"
+        arguments.faults.append(Fault.of(_PER_CHUNK, layers, problem, arguments.source))
+    else:
+        chunks = sizes[0] // sizes[1] // sizes[2]
+        fields.setdefault("virtual_pipeline_model_parallel_size", chunks)
+
+
+def _complete_vocabulary(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
+    """Rows of the vocabulary; NullTokenizer adds one for the end of a document."""
+    fields, vocab = arguments.fields, arguments.fields.get("vocab_size")
+    if not arguments.tokenizer and "--merge-file" in written:
+        arguments.tokenizer = "GPT2BPETokenizer"
+    if isinstance(vocab, int) and arguments.tokenizer == "NullTokenizer":
+        fields["vocab_size"] = vocab + 1
+    elif vocab is None and arguments.tokenizer in VOCABULARIES:
+        fields["vocab_size"] = VOCABULARIES[arguments.tokenizer]
+
+
+def option_of(name: str) -> str:
+    """Return the option that sets a field, for messages."""
+    other = next((flag for flag, own in VALUED.items() if own == name), None)
+    return other or flag_of(name)

@@ -1,0 +1,416 @@
+"""Architectures as fields of Megatron-Core's configuration, and the way back.
+
+Names are those of TransformerConfig and MLATransformerConfig (megatron/core/transformer,
+Megatron-LM d98e8a64 of 2026-08-22), and of the GPT model around them.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from shardwise.config.enums import (
+    Activation,
+    AttentionBias,
+    Norm,
+    Position,
+    QkNorm,
+)
+from shardwise.config.model import Attention, Layer, Mlp, Model, Moe
+from shardwise.launchers.megatron.core_reading import CoreReading, Value
+
+GATED_ACTIVATIONS = {
+    Activation.SWIGLU: "silu",
+    Activation.GEGLU: "gelu",
+    Activation.REGLU: "relu",
+}
+PLAIN_ACTIVATIONS = {
+    Activation.GELU: "gelu",
+    Activation.RELU: "relu",
+    Activation.SILU: "silu",
+    Activation.RELU2: "squared_relu",
+}
+# The sigmoid approximation of GELU, which gpt-oss has: x sigmoid(1.702 x), as silu by cost.
+_QUICK = {True: Activation.SWIGLU, False: Activation.GELU}
+BIASES = {
+    (AttentionBias.ALL, True): (True, False),
+    (AttentionBias.NONE, False): (False, False),
+    (AttentionBias.QKV, False): (False, True),
+}
+"""Biases of attention and of the MLP, as add_bias_linear and add_qkv_bias."""
+_NORMS = {Norm.RMSNORM: "RMSNorm", Norm.LAYERNORM: "LayerNorm"}
+_POSITIONS = {
+    "learned_absolute": Position.LEARNED,
+    "rope": Position.ROPE,
+    "yarn": Position.ROPE,
+    "mrope": Position.ROPE,
+    "none": Position.ROPE,
+    "alibi": Position.ALIBI,  # of forks: Megatron-DeepSpeed
+}
+_DROPOUT = 0.1
+"""Of Megatron-LM; a model says only whether there is dropout."""
+_MLA = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_MLA_DEFAULTS = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64}
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def model_fields(model: Model) -> dict[str, Value]:
+    """Fields of an architecture that has no `model_faults`.
+
+    Parameters
+    ----------
+    model
+        Architecture, with the key-value heads of the strategy.
+    """
+    layers = [model.layers[kind] for kind in model.order]
+    attention = layers[0].attention
+    dense = [layer.mlp for layer in layers if layer.mlp]
+    experts = [layer.moe for layer in layers if layer.moe]
+    block: Mlp | Moe = (dense or experts)[0]
+    gated = block.gated
+    names = GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS
+    add_bias, add_qkv_bias = BIASES[(attention.bias, block.bias)]
+    dropout = _DROPOUT if model.dropout else 0.0
+    fields: dict[str, Value] = {
+        "num_layers": len(layers),
+        "mtp_num_layers": model.mtp or None,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": block.ffn,
+        "num_attention_heads": attention.heads,
+        "gated_linear_unit": gated,
+        "activation_func": names[block.activation],
+        "add_bias_linear": add_bias,
+        "add_qkv_bias": add_qkv_bias,
+        "normalization": _NORMS[model.norm],
+        "softmax_type": "learnable" if attention.sinks else "vanilla",
+        "hidden_dropout": dropout,
+        "attention_dropout": dropout,
+        "vocab_size": model.vocab,
+        "share_embeddings_and_output_weights": model.tied_embeddings,
+    }
+    return (
+        fields
+        | _attention_fields(attention)
+        | _position_fields(model, layers)
+        | _window_fields(layers)
+        | (_expert_fields(experts[0], layers) if experts else {"num_moe_experts": None})
+    )
+
+
+def _attention_fields(attention: Attention) -> dict[str, Value]:
+    latent = attention.latent
+    norm = attention.qk_norm
+    if latent is None:
+        grouped = attention.kv_heads != attention.heads
+        return {
+            "multi_latent_attention": False,
+            "num_query_groups": attention.kv_heads if grouped else None,
+            "kv_channels": attention.head_dim,
+            "qk_layernorm": norm == QkNorm.HEAD,
+            "qk_l2_norm": norm == QkNorm.UNWEIGHTED,
+        }
+    # The norms of the compressed widths, which latent attention has, are its qk_layernorm.
+    return {
+        "multi_latent_attention": True,
+        "num_query_groups": None,
+        "qk_layernorm": True,
+        "qk_l2_norm": False,
+        "q_lora_rank": latent.q_rank,
+        "kv_lora_rank": latent.kv_rank,
+        "qk_head_dim": attention.head_dim - latent.rope_dim,
+        "qk_pos_emb_head_dim": latent.rope_dim,
+        "v_head_dim": attention.value_dim,
+        "rope_type": "rope",
+    }
+
+
+def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
+    if model.position == Position.LEARNED:
+        rows = model.max_positions or model.seq_len
+        return {"position_embedding_type": "learned_absolute", "max_position_embeddings": rows}
+    skipped = tuple(int(layer.attention.rotary_dim == 0) for layer in layers)
+    if all(skipped):
+        return {"position_embedding_type": "none"}
+    rotated = next(one.attention for one in layers if one.attention.rotary_dim != 0)
+    return {
+        "position_embedding_type": "rope",
+        "rotary_percent": rotated_width(rotated) / rotated.head_dim,
+        "no_rope_freq": skipped if any(skipped) else None,
+    }
+
+
+def _window_fields(layers: Sequence[Layer]) -> dict[str, Value]:
+    """Sliding windows; Megatron-Core counts the tokens before a position."""
+    windows = [layer.attention.window for layer in layers]
+    width = next((one for one in windows if one is not None), None)
+    if width is None:
+        return {"window_size": None, "window_attn_skip_freq": None}
+    pattern = tuple(int(one is not None) for one in windows)
+    return {
+        "window_size": (width - 1, 0),
+        "window_attn_skip_freq": None if all(pattern) else pattern,
+    }
+
+
+def _expert_fields(moe: Moe, layers: Sequence[Layer]) -> dict[str, Value]:
+    pattern = tuple(int(layer.moe is not None) for layer in layers)
+    return {
+        "num_moe_experts": moe.experts,
+        "moe_ffn_hidden_size": moe.ffn,
+        "moe_layer_freq": 1 if all(pattern) else pattern,
+        "moe_router_topk": moe.top_k,
+        "moe_router_pre_softmax": moe.top_k == 1 and not moe.selection_bias,
+        "moe_router_num_groups": moe.groups if moe.top_groups else None,
+        "moe_router_group_topk": moe.top_groups,
+        "moe_router_score_function": "sigmoid" if moe.selection_bias else "softmax",
+        "moe_router_enable_expert_bias": moe.selection_bias,
+        "moe_shared_expert_intermediate_size": moe.shared_ffn or None,
+        "moe_shared_expert_gate": moe.shared_gate,
+    }
+
+
+def rotated_width(attention: Attention) -> int:
+    """Rotated width of a head."""
+    return attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, object] | None:
+    """Read an architecture as fields of `Model`; None if something of it is wrong.
+
+    Parameters
+    ----------
+    reading
+        Configuration of Megatron-Core.
+    name
+        Name of the model.
+    padded_to
+        Vocabulary where the configuration names none, as its tokenizer would pad to.
+    """
+    before = len(reading.faults)
+    for needed in ("num_layers", "hidden_size", "num_attention_heads", "seq_length"):
+        if reading.whole(needed) is None:
+            reading.missing(needed)
+    vocab = reading.whole("vocab_size") or reading.whole("padded_vocab_size") or padded_to
+    if not vocab:
+        problem = "is missing: only the tokenizer has it; set it, or name a model that has it"
+        reading.missing("vocab_size", problem)
+    if len(reading.faults) > before:
+        return None
+    depth = reading.positive("num_layers")
+    attention = _read_attention(reading)
+    layers = _read_layers(reading, depth, attention)
+    fields: dict[str, object] = {
+        "name": name,
+        "description": "Imported from a launch file of Megatron-Core.",
+        "hidden": reading.positive("hidden_size"),
+        "vocab": vocab,
+        "seq_len": reading.positive("seq_length"),
+        "layers": [group for group, _ in layers],
+        "mtp": reading.whole("mtp_num_layers") or 0,
+        "norm": _read_norm(reading),
+        "embedding_norm": reading.flag("embed_layernorm"),
+        "tied_embeddings": reading.flag("share_embeddings_and_output_weights"),
+        "dropout": any(reading.number(f"{kind}_dropout") for kind in ("hidden", "attention")),
+    }
+    fields |= _read_position(reading) | _folded(layers)
+    fields["sources"] = {"": {"kind": "published", "text": f"options in {reading.source}"}}
+    return fields if len(reading.faults) == before else None
+
+
+def _folded(layers: Sequence[tuple[dict[str, object], tuple[int, int]]]) -> dict[str, object]:
+    """Groups of equal layers, as `layers` and `interleave` of a model."""
+    order: list[tuple[int, int]] = []
+    groups: dict[tuple[int, int], dict[str, object]] = {}
+    for one, kind in layers:
+        order.append(kind)
+        groups.setdefault(kind, one)
+    runs = [(kind, len(list(run))) for kind, run in groupby(order)]
+    counts = {kind: order.count(kind) for kind in groups}
+    folded = [{"count": counts[kind], **one} for kind, one in groups.items()]
+    if len(runs) == len(groups):
+        return {"layers": folded}
+    turns = [next(length for kind, length in runs if kind == one) for one in groups]
+    if _in_turns(list(groups), [counts[kind] for kind in groups], turns) == order:
+        return {"layers": folded, "interleave": turns}
+    return {"layers": [{"count": length, **groups[kind]} for kind, length in runs]}
+
+
+def _in_turns(
+    kinds: Sequence[tuple[int, int]], counts: Sequence[int], turns: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Kinds of layers that take turns, as `Model.order`."""
+    left, order = list(counts), []
+    while any(left):
+        for position, kind in enumerate(kinds):
+            count = min(turns[position], left[position])
+            order += [kind] * count
+            left[position] -= count
+    return order
+
+
+def _read_norm(reading: CoreReading) -> str:
+    words = {core.lower(): own for own, core in _NORMS.items()}
+    word = reading.word("normalization", tuple(words))
+    return words.get(word or "", Norm.LAYERNORM)
+
+
+def _read_attention(reading: CoreReading) -> dict[str, object]:
+    """Fields of attention that all layers share."""
+    heads = reading.positive("num_attention_heads")
+    hidden = reading.positive("hidden_size")
+    attention: dict[str, object] = {"heads": heads, "sinks": _has_sinks(reading)}
+    attention["bias"] = _read_bias(reading)
+    if reading.flag("multi_latent_attention"):
+        sizes = {name: reading.whole(name) or _MLA_DEFAULTS.get(name) for name in _MLA}
+        for unused in ("qk_layernorm", "kv_channels"):
+            reading.value(unused)
+        rope, plain = sizes["qk_pos_emb_head_dim"] or 0, sizes["qk_head_dim"] or 0
+        return attention | {
+            "kv_heads": heads,
+            "head_dim": rope + plain,
+            "v_head_dim": sizes["v_head_dim"] or _MLA_DEFAULTS["qk_head_dim"],
+            "latent": {
+                "q_rank": sizes["q_lora_rank"],
+                "kv_rank": sizes["kv_lora_rank"],
+                "rope_dim": rope,
+            },
+        }
+    if (width := reading.whole("kv_channels")) is None:
+        width = max(1, hidden // heads)
+    norm = QkNorm.HEAD if reading.flag("qk_layernorm") else QkNorm.NONE
+    if reading.flag("qk_l2_norm"):
+        norm = QkNorm.UNWEIGHTED
+    groups = reading.positive("num_query_groups", heads)
+    return attention | {"kv_heads": groups, "head_dim": width, "qk_norm": norm}
+
+
+def _has_sinks(reading: CoreReading) -> bool:
+    allowed = ("vanilla", "off-by-one", "learnable")
+    return reading.word("softmax_type", allowed) == "learnable"
+
+
+def _read_bias(reading: CoreReading) -> AttentionBias:
+    if reading.flag("add_bias_linear"):
+        return AttentionBias.ALL
+    return AttentionBias.QKV if reading.flag("add_qkv_bias") else AttentionBias.NONE
+
+
+def _read_activation(reading: CoreReading) -> Activation:
+    """The activation; approximations of GELU count as what they cost."""
+    gated = reading.flag("gated_linear_unit")
+    words = {core: own for own, core in (GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS).items()}
+    words["quick_gelu"] = _QUICK[gated]
+    words["openai_gelu"] = words["gelu"]
+    word = reading.word("activation_func", tuple(words))
+    return words.get(word or "gelu", Activation.GELU)
+
+
+def _read_position(reading: CoreReading) -> dict[str, object]:
+    word = reading.word("position_embedding_type", tuple(_POSITIONS)) or "learned_absolute"
+    rows = reading.whole("max_position_embeddings")
+    reading.value("rope_type")
+    if reading.flag("multi_latent_attention"):
+        return {"position": Position.ROPE}
+    position = _POSITIONS[word]
+    if position == Position.LEARNED:
+        return {"position": position, "max_positions": rows or reading.whole("seq_length")}
+    return {"position": position}
+
+
+def _rotary_dims(reading: CoreReading, depth: int, head_dim: int) -> list[int | None]:
+    """Rotated width of every layer; None: all of it."""
+    if reading.word("position_embedding_type") == "none":
+        return [0] * depth
+    share = reading.number("rotary_percent")
+    rotated = head_dim if share is None else round(head_dim * share)
+    width = None if rotated >= head_dim else rotated
+    skips = _pattern(reading, "no_rope_freq", depth, every=lambda at, n: at % n == 0)
+    return [0 if skip else width for skip in skips] if skips else [width] * depth
+
+
+def _pattern(
+    reading: CoreReading, name: str, depth: int, every: Callable[[int, int], bool]
+) -> list[int] | None:
+    """A field that says 0 or 1 for every layer, by a list or by a number."""
+    found = reading.value(name)
+    if found is None:
+        return None
+    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        return [int(every(layer + 1, found)) for layer in range(depth)]
+    listed = found if isinstance(found, tuple) else ()
+    if len(listed) != depth or any(one not in (0, 1) for one in listed):
+        reading.fault(name, found, f"must be a number, or 0 or 1 for each of {depth} layers")
+        return None
+    return [int(bool(one)) for one in listed]
+
+
+def _read_windows(reading: CoreReading, depth: int) -> list[int | None]:
+    """Sliding window of every layer; Megatron-Core counts the tokens before a position."""
+    found = reading.value("window_size")
+    if found is None:
+        return [None] * depth
+    left = found[0] if isinstance(found, tuple) and found else found
+    if not isinstance(left, int) or left < -1:
+        reading.fault("window_size", found, "must be two numbers of tokens")
+        return [None] * depth
+    name = "window_attn_skip_freq"
+    windowed = _pattern(reading, name, depth, every=lambda at, n: at % n != 0) or [1] * depth
+    width = None if left == -1 else left + 1
+    return [width if one else None for one in windowed]
+
+
+def _read_layers(
+    reading: CoreReading, depth: int, attention: dict[str, object]
+) -> list[tuple[dict[str, object], tuple[int, int]]]:
+    """Every layer, with the fields in which layers differ."""
+    activation, bias = _read_activation(reading), reading.flag("add_bias_linear")
+    hidden = reading.positive("hidden_size")
+    usual = 4 * hidden if activation not in GATED_ACTIVATIONS else 8 * hidden // 3 // 64 * 64
+    ffn = reading.positive("ffn_hidden_size", max(1, usual))
+    shared = {"activation": activation, "bias": bias}
+    blocks: list[dict[str, object]] = [{"mlp": {"ffn": ffn, **shared}}]
+    sparse = [0] * depth
+    if reading.whole("num_moe_experts"):
+        every = _pattern(reading, "moe_layer_freq", depth, every=lambda at, n: (at - 1) % n == 0)
+        sparse = every or [1] * depth
+        blocks.append({"moe": _read_experts(reading, ffn) | shared})
+    windows = _read_windows(reading, depth)
+    latent = attention.get("latent") is not None
+    width = attention["head_dim"]
+    head_dim = width if isinstance(width, int) else 1
+    rotary = [None] * depth if latent else _rotary_dims(reading, depth, head_dim)
+    of_learned = reading.word("position_embedding_type") == "learned_absolute" and not latent
+    layers = []
+    for layer in range(depth):
+        own = attention | {"window": windows[layer]}
+        if not of_learned:
+            own["rotary_dim"] = rotary[layer]
+        kind = sparse[layer], 2 * (windows[layer] is not None) + (rotary[layer] == 0)
+        layers.append(({"attention": own, **blocks[sparse[layer]]}, kind))
+    return layers
+
+
+def _read_experts(reading: CoreReading, ffn: int) -> dict[str, object]:
+    groups = reading.whole("moe_router_num_groups")
+    selection_bias = reading.flag("moe_router_enable_expert_bias")
+    for name in ("moe_router_pre_softmax", "moe_router_score_function"):
+        reading.value(name)
+    top_groups = reading.whole("moe_router_group_topk")
+    limited = reading.whole("moe_router_topk_limited_devices")
+    if limited is not None:
+        groups, top_groups = reading.positive("expert_model_parallel_size"), limited
+    shared = reading.whole("moe_shared_expert_intermediate_size") or 0
+    return {
+        "experts": reading.positive("num_moe_experts"),
+        "top_k": reading.positive("moe_router_topk"),
+        "groups": groups if top_groups else None,
+        "top_groups": top_groups,
+        "ffn": reading.positive("moe_ffn_hidden_size", ffn),
+        "shared_ffn": shared,
+        "shared_gate": bool(shared) and reading.flag("moe_shared_expert_gate"),
+        "router_bias": reading.flag("add_bias_linear"),
+        "selection_bias": selection_bias,
+    }

@@ -1,0 +1,212 @@
+"""A plan as fields of Megatron-Core's configuration, and a launch from such fields.
+
+Launchers on Megatron-Core (Megatron-LM, Megatron-Bridge) share this; each has its own way to write
+the fields down. Besides fields of TransformerConfig, ModelParallelConfig, OptimizerConfig and
+DistributedDataParallelConfig there are `micro_batch_size`, `global_batch_size`, `seq_length`,
+`vocab_size`, `make_vocab_size_divisible_by`, `max_position_embeddings`, `position_embedding_type`,
+`rotary_percent`, `share_embeddings_and_output_weights`, `use_torch_fsdp2`,
+`torch_fsdp2_reshard_after_forward` and `use_tp_pp_dp_mapping`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from shardwise.config.enums import ZERO_WEIGHTS
+from shardwise.config.launch import NotUnderstood
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.errors import Fault, refuse
+from shardwise.launchers.launch import LaunchPlan, NotUnderstood, fields_named
+from shardwise.launchers.megatron.core_faults import model_faults
+from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
+from shardwise.launchers.megatron.core_model import model_fields, read_model
+from shardwise.launchers.megatron.core_reading import CoreReading, Fields, Value
+from shardwise.launchers.megatron.core_stack import read_stack, stack_fields
+from shardwise.launchers.megatron.core_strategy import (
+    expert_fields,
+    memory_fields,
+    optimizer_fields,
+    order_of,
+    parallel_fields,
+    precision_fields,
+    read_experts,
+    read_memory,
+    read_optimizer,
+    read_parallel,
+    read_precision,
+    read_sharding,
+    sharding_fields,
+)
+
+CORE_SAYS = fields_named(
+    "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
+    " quantized_weights attention recompute recompute_parts recompute_layers zero dp_shard"
+    " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
+    " embedding_as_layer loss_as_layer tp_exchange tp_overlap cp_exchange expert_capacity"
+    " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
+    " placement"
+)
+"""Fields of a strategy that fields of Megatron-Core say."""
+CORE_DEFAULTS: Fields = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "sequence_parallel": False,
+    "tp_comm_overlap": False,
+    "num_distributed_optimizer_instances": 1,
+    "use_distributed_optimizer": False,
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": False,
+    "data_parallel_sharding_strategy": "no_shard",
+    "torch_fsdp2_reshard_after_forward": True,
+    "grad_reduce_in_fp32": False,
+    "gradient_accumulation_fusion": False,
+    "overlap_p2p_comm": False,
+    "optimizer": "adam",
+    "sgd_momentum": 0.9,
+    "normalization": "LayerNorm",
+    "add_bias_linear": True,
+    "gated_linear_unit": False,
+    "activation_func": "gelu",
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "position_embedding_type": "learned_absolute",
+    "rotary_percent": 1.0,
+    "share_embeddings_and_output_weights": True,
+    "make_vocab_size_divisible_by": 128,
+    "moe_router_topk": 2,
+    "moe_layer_freq": 1,
+    "moe_router_score_function": "softmax",
+    "moe_token_dispatcher_type": "allgather",
+    "moe_flex_dispatcher_backend": "deepep",
+    "cross_entropy_fusion_impl": "native",
+    "attention_backend": "auto",
+    "bias_activation_fusion": False,
+    "cuda_graph_impl": "none",
+    "softmax_type": "vanilla",
+    "fp8_recipe": "delayed",
+    "fp4_recipe": "nvfp4",
+    "exp_avg_dtype": "fp32",
+    "exp_avg_sq_dtype": "fp32",
+}
+"""Defaults of the classes themselves; launchers have some of their own. What is not listed is off
+or not set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreLaunch:
+    """What fields of Megatron-Core say, as the fields of `Launch`."""
+
+    model: Model
+    strategy: Mapping[str, object]
+    not_understood: tuple[NotUnderstood, ...]
+
+
+def core_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
+    """Yield what Megatron-Core has no field for, in a strategy that its stack can run."""
+    yield from model_faults(model)
+    if not strategy.training:
+        yield Fault.of("training", False, "Megatron-Core: a run trains; allowed: true")
+    for name in ("extents", "tp_tier", "cp_tier", "dp_tier", "pp_tier"):
+        if (value := getattr(strategy, name)) is not None:
+            problem = "Megatron-Core: ranks follow placement; leave it out"
+            yield Fault.of(name, value, problem)
+    if strategy.zero == ZERO_WEIGHTS and not (strategy.fsdp_reshard or strategy.dp_overlap):
+        problem = "Megatron-Core: torch FSDP2, which fsdp_reshard false needs, always overlaps"
+        yield Fault.of("dp_overlap", False, problem)
+    if order_of(strategy) is None:
+        problem = "Megatron-Core: allowed: tp-cp-dp-pp, tp-cp-pp-dp"
+        yield Fault.of("placement", strategy.placement, problem)
+
+
+def core_fields(plan: LaunchPlan) -> dict[str, Value]:
+    """Return a plan as fields of Megatron-Core's configuration, also those at their default.
+
+    A field that is None is not set. Types are words: bf16, fp16, fp32, fp8.
+    """
+    model = plan.model.with_attention(plan.strategy.attention)
+    strategy = plan.strategy
+    fields = model_fields(model)
+    fields.setdefault("max_position_embeddings", strategy.seq_len)
+    return (
+        fields
+        | parallel_fields(model, strategy)
+        | stage_fields(model, strategy)
+        | sharding_fields(strategy)
+        | optimizer_fields(strategy)
+        | precision_fields(strategy)
+        | memory_fields(strategy)
+        | (expert_fields(strategy) if model.has_experts else {})
+        | stack_fields(model, strategy)
+    )
+
+
+def read_core_fields(
+    fields: Fields,
+    *,
+    stack: str,
+    source: str,
+    name: str,
+    gpus: int | None,
+    defaults: Fields = CORE_DEFAULTS,
+    neutral: Callable[[str], bool] = lambda _: False,
+    option: Callable[[str], str] = str,
+    padded_to: int = 0,
+) -> CoreLaunch:
+    """Return the model and the strategy that fields of Megatron-Core describe.
+
+    Parameters
+    ----------
+    fields
+        What a file sets, by name of the field.
+    stack
+        Catalog stack whose figures apply where the fields say nothing else.
+    source
+        File that was read.
+    name
+        Name of the model.
+    gpus
+        Accelerators; None: not known.
+    defaults
+        What the launcher uses where a field is not set.
+    neutral
+        Whether a field changes neither the time nor the memory of a step.
+    option
+        How the launcher writes a field, for messages.
+    padded_to
+        Vocabulary where no field has it; 0: it is needed.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong or missing.
+    """
+    reading = CoreReading(
+        fields=fields,
+        defaults=defaults,
+        stack=Stack.load(stack),
+        source=source,
+        option=option,
+    )
+    read_stages(reading)
+    read_parallel(reading, gpus)
+    read_sharding(reading, gpus)
+    read_optimizer(reading)
+    read_precision(reading)
+    read_memory(reading)
+    read_experts(reading)
+    read_stack(reading)
+    model = read_model(reading, name, padded_to)
+    refuse(reading.faults)
+    assert model is not None  # noqa: S101 - without faults there is one
+    for unused in sorted(set(fields) - reading.used):
+        value = fields[unused]
+        if value not in (None, False, ()) and value != defaults.get(unused) and not neutral(unused):
+            reading.note(unused, "not modeled")
+    overrides = {"base": stack, **reading.overrides} if reading.overrides else stack
+    strategy = dict(reading.strategy) | {"stack": overrides}
+    loaded = Model.validated(model, source=source)
+    Strategy.validated(strategy, source=source)
+    return CoreLaunch(model=loaded, strategy=strategy, not_understood=tuple(reading.not_understood))

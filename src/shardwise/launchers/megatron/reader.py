@@ -1,0 +1,212 @@
+"""Launch files of Megatron-LM: command lines, shell scripts, argument files, lists of arguments."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from shardwise.config.enums import TpOverlap
+from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.errors import Fault, InputError, refuse
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.megatron.arguments import (
+    Arguments,
+    WrittenOption,
+    option_of,
+    read_arguments,
+    written_options,
+)
+from shardwise.launchers.megatron.core_options import read_core_fields
+from shardwise.launchers.megatron.legacy import ALIASES, SHORT, is_neutral
+from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
+from shardwise.launchers.megatron.printed import ON_BY_DEFAULT, USUAL
+from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
+from shardwise.launchers.shell import Script
+from shardwise.units import read_whole
+
+NAME, STACK = "megatron", "megatron-lm-2026"
+_BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
+_PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
+_RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
+_FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
+_OWN = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--num-experts")
+_OWN_LEGACY = ("--model-parallel-size", "--num-attention-heads", "--hidden-size")
+_LEAST_OWN = 2
+RING_PRODUCTS = (
+    "qkv_fprop",
+    "fc1_fprop",
+    "proj_fprop",
+    "fc2_fprop",
+    "proj_dgrad",
+    "fc2_dgrad",
+)
+"""Products of Transformer Engine whose communication can go around a ring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Options in a text, and what starts the ranks."""
+
+    written: Sequence[WrittenOption]
+    ranks: Ranks | None
+    documents: Mapping[str, str]
+
+
+def recognise(text: str, _: str) -> bool:
+    """Return whether a text has options of Megatron-LM, on a command line or as a run prints them.
+
+    Parameters
+    ----------
+    text
+        Text of a file.
+    """
+    if _BLOCK.search(text) is not None:
+        return True
+    found = sum(
+        re.search(rf"(?m)(?:^|[\s\"'=(]){one}[\s=\\]", text) is not None
+        for one in (*_OWN, *_OWN_LEGACY)
+    )
+    return found >= _LEAST_OWN
+
+
+def read(text: LaunchText) -> Launch:
+    """Read a launch file.
+
+    Parameters
+    ----------
+    text
+        The file; a model is used for its vocabulary, which Megatron-LM leaves to the tokenizer.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong or missing, or a variable has no literal value.
+    """
+    found = _found(text)
+    arguments = read_arguments(found.written, text.source)
+    gpus = _gpus(text, found.ranks, arguments)
+    refuse(arguments.faults)
+    core = read_core_fields(
+        arguments.fields,
+        stack=STACK,
+        source=text.source,
+        name=PurePath(text.source).name.partition(".")[0] or NAME,
+        gpus=gpus,
+        defaults=DEFAULTS,
+        option=option_of,
+        padded_to=0 if text.model is None else text.model.vocab,
+    )
+    strategy = dict(core.strategy)
+    notes = [*arguments.not_understood, *core.not_understood]
+    if arguments.overlap_file and strategy.get("tp_overlap") is None:
+        strategy |= _overlap(arguments, found.documents, notes)
+    release = _RELEASE.search(text.text)
+    return Launch(
+        launcher=NAME,
+        release=release[1] if release else None,
+        source=text.source,
+        model=core.model,
+        strategy=strategy,
+        not_understood=tuple(notes),
+    )
+
+
+def _found(text: LaunchText) -> _Found:
+    block = _BLOCK.search(text.text)
+    if block is not None:
+        return _printed(block[1])
+    if _FIRST_OPTION.match(text.text):
+        return _Found(written=written_options(_words(text.text)), ranks=None, documents={})
+    script = parse_job(text.text, text.variables)
+    program = _program(script)
+    if program is None:
+        problem = "has no command with options of Megatron-LM"
+        raise InputError(Fault(source=text.source, problem=problem))
+    last = max((at for at, word in enumerate(program) if word.endswith(".py")), default=-1)
+    start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
+    words = program[last + 1 if last >= 0 else start :]
+    return _Found(
+        written=written_options(words), ranks=ranks_of(script, program), documents=script.documents
+    )
+
+
+def _words(text: str) -> list[str]:
+    """Words of an argument file: blanks separate them, `#` begins a comment at a line's start."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    words = " ".join(line.rstrip("\\") for line in lines).split()
+    return [word.strip("\"'") for word in words]
+
+
+def _program(script: Script) -> tuple[str, ...] | None:
+    """The command with the most options of Megatron-LM; options on lines of their own are one."""
+    commands = [words for words in script.commands if words[0] not in ("echo", "printf")]
+    bare = [word for words in commands for word in words if words[0].startswith("--")]
+    known = {*FLAGS, *ALIASES, *SHORT, *ACTIVATIONS}
+
+    def count(words: Sequence[str]) -> int:
+        return sum(word.partition("=")[0] in known for word in words)
+
+    best = max([*commands, tuple(bare)], key=count, default=())
+    return best if count(best) else None
+
+
+def _printed(block: str) -> _Found:
+    """The list of arguments that a run prints (`_print_args` in arguments.py)."""
+    found = [line for line in map(_PRINTED.match, block.splitlines()) if line is not None]
+    values = {line[1]: line[2] for line in found}
+    world = values.pop("world_size", "")
+    number = read_whole(world)
+    ranks = None if number is None else Ranks(nodes=1, per_node=number)
+    written = [one for name, value in values.items() for one in _printed_option(name, value)]
+    return _Found(written=written, ranks=ranks, documents={})
+
+
+_ARGUMENTS = {one.argument: one for one in FLAGS.values()}
+
+
+def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
+    """Yield the option of a printed argument, unless it is at its default."""
+    option, flag = _ARGUMENTS.get(name), f"--{name.replace('_', '-')}"
+    if option is not None and option.kind in (Kind.ON, Kind.OFF):
+        named = option.flag == flag
+        if (value == "True") == (option.kind == Kind.ON or named):
+            yield option.flag, ()
+    elif value in ("None", "False", "[]", ""):
+        return
+    elif value == "True":
+        if flag not in ON_BY_DEFAULT:
+            yield flag, ()
+    elif option is not None:
+        yield option.flag, (value,)
+    elif not _is_usual(flag, value):
+        yield flag, (value,)
+
+
+def _is_usual(flag: str, value: str) -> bool:
+    """Whether a printed argument is at its default, or has no effect."""
+    return is_neutral(flag) or value in USUAL.get(flag, ("0", "0.0"))
+
+
+def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:
+    """Ranks of the run; variables that say how many the job requests."""
+    if text.gpus is not None:
+        return text.gpus
+    if ranks is None:
+        return None
+    for name in ranks.missing:
+        arguments.require("nodes and ranks of a node", [f"\0{name}\0"])
+    return ranks.gpus
+
+
+def _overlap(
+    arguments: Arguments, documents: Mapping[str, str], notes: list[NotUnderstood]
+) -> dict[str, object]:
+    """Overlap as the file of --tp-comm-overlap-cfg says, where the script itself writes it."""
+    document = documents.get(arguments.overlap_file, "")
+    methods = dict(re.findall(r"(?m)^\s*(\w+)\s*:\s*\{?\s*method\s*:\s*(\w+)", document))
+    if all(methods.get(name) == "ring_exchange" for name in RING_PRODUCTS):
+        return {"tp_overlap": TpOverlap.RING}
+    because = "its file is not read: predicted as the overlap of Transformer Engine"
+    flag = "--tp-comm-overlap-cfg"
+    notes.append(NotUnderstood(option=flag, value=arguments.overlap_file, because=because))
+    return {}

@@ -1,0 +1,46 @@
+"""Megatron-Bridge: its scripts with overrides and configuration files; and files of NeMo, read."""
+
+from shardwise.config.launch import Launch
+from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launch, Launcher, LaunchText
+from shardwise.launchers.megatron.core_options import CORE_SAYS
+from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
+from shardwise.launchers.megatron_bridge.reader import NAME, STACK, launch_of
+from shardwise.launchers.megatron_bridge.script import IS_SCRIPT, script_job
+from shardwise.launchers.megatron_bridge.writer import RELEASES, faults, write
+
+
+def recognise(text: str, source: str) -> bool:
+    """Whether a text is a script or a configuration of Megatron-Bridge or NeMo."""
+    if is_configuration(text, source):
+        return True
+    return not source.endswith(_DATA) and IS_SCRIPT.search(text) is not None
+
+
+_DATA = (".yaml", ".yml", ".json", ".toml", ".gz")
+
+
+def read(text: LaunchText) -> Launch:
+    """Read a script or a configuration.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong or a variable has none.
+    """
+    is_file = text.source.endswith(_DATA)
+    return launch_of(configuration_job(text) if is_file else script_job(text), text)
+
+
+LAUNCHER = Launcher(
+    name=NAME,
+    title="Megatron-Bridge",
+    releases=RELEASES,
+    stack=STACK,
+    endings=(".sh", ".yaml"),
+    recognise=recognise,
+    read=read,
+    faults=faults,
+    write=write,
+    says=CORE_SAYS | {"lora_rank", "lora_parts"},
+    ignores=NO_OPTIONS | DOCUMENTS,
+)

@@ -1,0 +1,113 @@
+"""Configuration files: of Megatron-Bridge, NeMo 2 (as NeMo-Run writes them) and NeMo 1."""
+
+from collections.abc import Mapping
+
+from shardwise.config.parse import parse
+from shardwise.errors import Fault, InputError, kind_of
+from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.megatron_bridge import nemo1, nemo2
+from shardwise.launchers.megatron_bridge.interpolation import resolved
+from shardwise.launchers.megatron_bridge.neutral import is_neutral
+from shardwise.launchers.megatron_bridge.reader import Job
+from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree
+
+_MOST_BYTES = 8 * 2**20
+_MARKS = (
+    "_parallel_size",
+    "global_batch_size",
+    "micro_batch_size",
+    "recompute_granularity",
+    "use_megatron_fsdp",
+    "overlap_grad_reduce",
+    "tp_comm_overlap",
+)
+"""Parts of names that a file has at least one of."""
+_SECTIONS = ("model", "train", "ddp", "mixed_precision", "comm_overlap", "trainer", "optimizer")
+_ENDINGS = (".yaml", ".yml", ".json")
+
+
+def is_configuration(text: str, source: str) -> bool:
+    """Whether a text is a configuration of Megatron-Bridge or NeMo, by its name and sections."""
+    if not source.removesuffix(".gz").endswith(_ENDINGS):
+        return False
+    lines = [line.split("#")[0].rstrip() for line in text.splitlines()]
+    top = {line.partition(":")[0].strip('"{, ') for line in lines if line[:1] not in (" ", "\t")}
+    targets = [line for line in lines if TARGET in line]
+    if any("megatron.bridge." in line or "nemo.collections.llm" in line for line in targets):
+        return True
+    own = [name for name in _SECTIONS if name in top]
+    if not own or not any(mark in text for mark in _MARKS):
+        return False
+    return any(_opens(line, name) for name in own for line in lines)
+
+
+def _opens(line: str, section: str) -> bool:
+    """Whether a line begins a section at the top of the file."""
+    name, colon, rest = line.partition(":")
+    return bool(colon) and name.rstrip().strip('"') == section and rest.strip()[:1] in ("", "{")
+
+
+def configuration_job(text: LaunchText) -> Job:
+    """Return what a configuration file sets.
+
+    Raises
+    ------
+    InputError
+        If it is not YAML, has no sections, or refers to what has no value.
+    """
+    kind = ".json" if text.source.endswith(".json") else ".yaml"
+    data = parse(text.text, kind, text.source, most_bytes=_MOST_BYTES, aliases=True)
+    tree = _tree(data, text.source)
+    if set(tree) <= {"training", "hydra", "defaults"} and isinstance(tree.get("training"), dict):
+        tree = _tree(tree["training"], text.source)
+    form = _form(tree)
+    found = resolved(
+        tree,
+        text.source,
+        needed=lambda path: not is_neutral(form.path(path)),
+        roots=("training", "cfg"),
+        variables=text.variables,
+    )
+    return form.job(found, text.source)
+
+
+class _Bridge:
+    """Form of Megatron-Bridge's own files."""
+
+    @staticmethod
+    def path(path: str) -> str:
+        return path
+
+    @staticmethod
+    def job(tree: Tree, source: str) -> Job:
+        del source
+        return Job(tree=tree)
+
+
+def _form(tree: Tree) -> type[_Bridge | nemo1.Form | nemo2.Form]:
+    """The form of a file, by its sections."""
+    target = str(tree.get(TARGET, ""))
+    if target.startswith("nemo."):
+        return nemo2.Form
+    trainer = tree.get("trainer")
+    if isinstance(trainer, dict):
+        return nemo2.Form if isinstance(trainer.get("strategy"), dict) else nemo1.Form
+    return _Bridge
+
+
+def _tree(data: object, source: str) -> Tree:
+    if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
+        problem = f"holds {kind_of(data)}, not sections of a configuration"
+        raise InputError(Fault(source=source, problem=problem))
+    return {str(key): _checked(value) for key, value in data.items()}
+
+
+def _checked(value: object) -> Leaf:
+    """A value of a file; keys are text."""
+    if isinstance(value, Mapping):
+        return {str(key): _checked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_checked(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)

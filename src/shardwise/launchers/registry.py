@@ -1,0 +1,304 @@
+"""Launchers: their files read into shardwise's words, and plans written as their files.
+
+A new launcher is one folder with a `LAUNCHER` in its `__init__`, and one line here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from shardwise import catalog
+from shardwise.config import files
+from shardwise.config.base import MOST
+from shardwise.config.capabilities import ANY
+from shardwise.config.enums import Recompute
+from shardwise.config.launch import Launch
+from shardwise.config.model import Model
+from shardwise.config.stack import Stack
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
+from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
+from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.constraints.software import LIFTS
+
+LAUNCHERS: tuple[Launcher, ...] = (
+    deepspeed.LAUNCHER,
+    accelerate.LAUNCHER,
+    torchtitan.LAUNCHER,
+    megatron_bridge.LAUNCHER,
+    megatron.LAUNCHER,
+)
+
+
+def launcher_names() -> tuple[str, ...]:
+    """Return the names of all launchers."""
+    return tuple(one.name for one in LAUNCHERS)
+
+
+def launcher_of(name: str, field: str = "launcher") -> Launcher:
+    """Return a launcher by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    names = [one.name for one in LAUNCHERS]
+    called = name.strip().lower() if isinstance(name, str) else None
+    for one in LAUNCHERS:
+        if one.name == called:
+            return one
+    problem = allowed_words(name, names)
+    raise InputError(Fault.of(field, name, problem))
+
+
+def recognised_launcher(text: str, source: str) -> Launcher | None:
+    """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
+    with _of_file(source):
+        return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+
+
+@contextmanager
+def _of_file(source: str) -> Iterator[None]:
+    """Name the file in faults that name none."""
+    try:
+        yield
+    except InputError as error:
+        named = [replace(fault, source=fault.source or source) for fault in error.faults]
+        raise InputError(named) from None
+
+
+def not_recognised(path: str | Path) -> Fault:
+    """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
+    titles = ", ".join(one.title for one in LAUNCHERS)
+    problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
+    endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
+    return Fault(source=str(path), problem=f"{problem}; {endings}")
+
+
+def read_launch(
+    path: str | Path,
+    *,
+    model: Model | str | None = None,
+    gpus: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Launch:
+    """Read a launch file of Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed or accelerate.
+
+    Parameters
+    ----------
+    model
+        Model of the run, for files that do not hold one.
+    gpus
+        Accelerators of the run, for files that do not hold their number.
+    variables
+        Values of variables that a script leaves open.
+
+    Returns
+    -------
+    Launch
+        Model, strategy and stack of the file, and what was not understood;
+        `help(shardwise.Launch)` lists its fields.
+
+    Raises
+    ------
+    InputError
+        If it is no launch file, a value is wrong, or a variable has no value.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from shardwise import export, read_launch
+    >>> script = Path(mkdtemp()) / "train.sh"
+    >>> made = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8)
+    >>> _ = script.write_text(made.files[0].text)
+    >>> read_launch(script).strategy["gpus"]
+    8
+    """
+    _check(path, gpus, variables)
+    source, text = str(path), files.read_text(path)
+    launcher = recognised_launcher(text, source)
+    if launcher is None:
+        titles = ", ".join(one.title for one in LAUNCHERS)
+        raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
+    known = None if model is None else Model.load(model)
+    known_text = LaunchText(
+        source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
+    )
+    return read_by(launcher, known_text)
+
+
+def _check(path: object, gpus: object, variables: object) -> None:
+    """Refuse arguments of wrong types."""
+    check_path("path", path)
+    whole = isinstance(gpus, int) and not isinstance(gpus, bool)
+    if gpus is not None and not (whole and 1 <= gpus <= MOST):  # type: ignore[operator]
+        raise InputError(Fault.of("gpus", gpus, "must be a whole number of at least 1"))
+    named = variables if isinstance(variables, Mapping) else {None: None}
+    texts = [text for pair in named.items() for text in pair]
+    if variables is not None and not all(isinstance(text, str) for text in texts):
+        raise InputError(Fault.of("variables", variables, "must be texts by name"))
+
+
+def read_by(launcher: Launcher, text: LaunchText) -> Launch:
+    """Read a text of a launcher; a model that the catalog has is that of the catalog.
+
+    Parameters
+    ----------
+    launcher
+        Whose text it is.
+    text
+        The text, and what is known of it.
+    """
+    with _of_file(text.source):
+        launch = launcher.read(text)
+    known = None if launch.model is None else catalog_model(launch.model)
+    return launch if known is None else replace(launch, model=known)
+
+
+def catalog_model(model: Model) -> Model | None:
+    """Return the model of the catalog with the same architecture; None if there is none."""
+    own = _architecture(model)
+    same = {one.name: one for one in _catalog_models() if _architecture(one) == own}
+    return same.get(model.name) or next(iter(same.values()), None)
+
+
+@cache
+def _catalog_models() -> tuple[Model, ...]:
+    return tuple(Model.load(name) for name in catalog.names("models"))
+
+
+# Fields of a model that say nothing of its architecture.
+_WORDS = ("name", "description", "sources", "seq_len", "max_positions", "left_out")
+
+
+def _architecture(model: Model) -> dict[str, Any]:
+    learned = model.max_positions or model.seq_len if model.position == "learned" else None
+    return {name: value for name, value in model if name not in _WORDS} | {"rows": learned}
+
+
+def known_release(launcher: Launcher, release: str | None) -> str:
+    """Return a release of a launcher; the first without a name.
+
+    Raises
+    ------
+    InputError
+        If its options are not known.
+    """
+    if release is None:
+        return launcher.releases[0]
+    check_word("release", release, launcher.releases)
+    return release
+
+
+def launch_files(
+    launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
+) -> tuple[LaunchFile, ...]:
+    """Return the files of a plan, by default for the first release and with the first ending.
+
+    Raises
+    ------
+    InputError
+        If the launcher cannot express the plan, or has no such release or file ending.
+    """
+    used = known_release(launcher, release)
+    form = launcher.endings[0] if ending is None else ending
+    return written_by_release(launcher, plan, release=used, ending=form)[1]
+
+
+def written_by_release(
+    launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
+) -> tuple[str, tuple[LaunchFile, ...]]:
+    """Return the release and the files of a plan.
+
+    Parameters
+    ----------
+    launcher
+        Whose files they are.
+    plan
+        A strategy that its stack can run.
+    release, ending
+        By default the first, in the order of the launcher, that can express the plan.
+
+    Raises
+    ------
+    InputError
+        If the launcher cannot express the plan, or has no such release or file ending.
+    """
+    known_release(launcher, release)
+    if ending is not None and not (isinstance(ending, str) and ending in launcher.endings):
+        problem = f"allowed endings: {', '.join(launcher.endings)}"
+        raise InputError(Fault.of("output", ending, problem))
+    refuse(_software_faults(launcher, plan))
+    refuse(launcher.faults(plan.model, plan.strategy))
+    refuse(refused(launcher, plan.strategy))
+    releases = launcher.releases if release is None else (release,)
+    endings = launcher.endings if ending is None else (ending,)
+    refusal: InputError | None = None
+    for used, form in product(releases, endings):
+        try:
+            return used, launcher.write(plan, used, form)
+        except InputError as error:
+            refusal = refusal or error
+    assert refusal is not None  # noqa: S101 - there is a release and an ending
+    raise refusal
+
+
+def bound_fields(launcher: Launcher) -> frozenset[str]:
+    """Return the fields that the rules of a launcher's stack bind, always or in combinations."""
+    capabilities = Stack.load(launcher.stack).capabilities
+    if capabilities is None:
+        return frozenset()
+    bound = {name for name, values in capabilities.fields.items() if ANY not in values}
+    combinations = [one for one in capabilities.combinations.values() if one is not None]
+    return frozenset(bound.union(*(one.then for one in combinations)))
+
+
+def refused(launcher: Launcher, strategy: Strategy) -> Iterator[Fault]:
+    """Yield fields that a launcher neither says nor ignores, with values that are not its default.
+
+    Fields that its stack binds are left to the rules of the stack, which know where they count.
+    """
+    known = {*launcher.says, *launcher.ignores, *bound_fields(launcher)}
+    for name, info in type(strategy).model_fields.items():
+        value = getattr(strategy, name)
+        if name not in known and value != info.default:
+            yield Fault.of(name, value, f"{launcher.title} has no option for it; leave it out")
+
+
+def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
+    """What the launcher's own stack cannot run, of a plan with another stack."""
+    own = Stack.load(launcher.stack)
+    if plan.strategy.loaded_stack().name in (own.name, *launcher.other_stacks):
+        return ()
+    # Defaults of the other stack count as set, too: they are written.
+    fields = {name: getattr(plan.strategy, name) for name in type(plan.strategy).model_fields}
+    if plan.strategy.recompute != Recompute.SELECTIVE:  # nobody set parts that have no effect
+        fields["recompute_parts"] = Strategy.model_fields["recompute_parts"].default
+    strategy = plan.strategy.model_copy(update=fields | {"stack": own})
+    found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
+    return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]
+
+
+def faults_of_plan(
+    launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
+) -> tuple[Fault, ...]:
+    """Return why a launcher cannot express a plan; nothing if it can.
+
+    Parameters
+    ----------
+    launcher, plan, release, ending
+        As for `written_by_release`.
+    """
+    try:
+        written_by_release(launcher, plan, release=release, ending=ending)
+    except InputError as error:
+        return error.faults
+    return ()

@@ -1,0 +1,460 @@
+"""Shell scripts as data: the words of their commands, with variables of literal value replaced.
+
+Nothing is run. What has no literal value (arguments of the script, output of commands, variables
+that are set elsewhere) stays in a word as a mark with its name; `names_in` finds them.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from shardwise.errors import Fault, InputError
+from shardwise.launchers.shell_values import COMPARISON, both, calculated, compared, either
+from shardwise.launchers.shell_words import MARK, Document, Lexer, Piece, Token, Word
+
+_MARKED = re.compile(f"{MARK}([^{MARK}]*){MARK}")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
+_PARAMETER = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(\[[@*]\])?(?:(:?[-=+?])(.*))?", re.DOTALL
+)
+_DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS|BSUB|FLUX:)[ \t]+(.*)$", re.MULTILINE)
+_ANYWHERE = re.compile(
+    r"(?:^|[;{]|\bthen|\belse|\bdo|\bexport)[ \t]*([A-Za-z_][A-Za-z0-9_]*)\+?=", re.MULTILINE
+)
+_PREFIXES = ("export", "local", "declare", "readonly", "typeset")
+_LOOPS = ("for", "while", "until", "select")
+_CLOSED_BY = {"if": "fi", "case": "esac", **dict.fromkeys(_LOOPS, "done")}
+_SKIPPED = ("then", "do", "{", "}", "!", "else", "fi", "done", "time", "function")
+_SHELLS = ("bash", "sh")
+_SHELL_OPTIONS = ("-c", "-lc", "-l", "-x", "-e")
+_BEFORE = ("exec", "nohup", "time")
+_MOST_STEPS = 20_000
+_MOST_DEPTH = 20
+"""Levels of compound commands and default values that a script may have; most have a few."""
+_MOST_LETTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a script says, as far as it is literal."""
+
+    commands: tuple[tuple[str, ...], ...]
+    """Words of every command, variables replaced; `eval` and `bash -c` are those of their text."""
+    variables: Mapping[str, tuple[str, ...]]
+    """Variables after the last command; arrays have several words."""
+    exported: Mapping[str, str]
+    """Variables of the environment: exported ones, and those before a command."""
+    documents: Mapping[str, str]
+    """Here-documents by the file that they are written to."""
+    directives: tuple[str, ...]
+    """Options of #SBATCH lines, and of others of that kind."""
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of what has no literal value in a word."""
+    return tuple(dict.fromkeys(_MARKED.findall(text)))
+
+
+def shown(text: str) -> str:
+    """Return a word as people read it: $NAME for what has no literal value."""
+    return _MARKED.sub(r"$\1", text)
+
+
+def parse_script(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Script:
+    """Read a shell script.
+
+    Parameters
+    ----------
+    text
+        The script.
+    variables
+        Values of variables, whatever the script sets them to.
+    environment
+        Values of variables that the script may change.
+    """
+    values: dict[str, tuple[str, ...]] = {
+        name: (value,) for name, value in (environment or {}).items()
+    }
+    return _Reader(fixed=dict(variables or {}), values=values).read(text)
+
+
+def directives_of(text: str) -> tuple[str, ...]:
+    """Return the options of #SBATCH lines, and of others of that kind."""
+    return tuple(found.rstrip(" \t") for found in _DIRECTIVE.findall(text))
+
+
+def _mark(name: str) -> str:
+    return f"{MARK}{name}{MARK}"
+
+
+class _Tokens:
+    """Tokens of a text, with the literal words among them and where compound commands close."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = Lexer(text).tokens()
+        self.words = [part.literal if isinstance(part, Word) else None for part in self.tokens]
+        self.closes: dict[int, int] = {}
+        """The end of a compound command by its position, if it has one."""
+        opened: dict[str, list[int]] = {closing: [] for closing in set(_CLOSED_BY.values())}
+        for place, word in enumerate(self.words):
+            if word in _CLOSED_BY:
+                opened[_CLOSED_BY[word]].append(place)
+            elif word is not None and opened.get(word):
+                self.closes[opened[word].pop()] = place
+
+    def close(self, at: int, stop: int) -> int:
+        """Where a compound command that opens at a place closes, at most `stop`."""
+        return min(self.closes.get(at, stop), stop)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Follows a script from command to command."""
+
+    fixed: dict[str, str]
+    values: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    commands: list[tuple[str, ...]] = field(default_factory=list)
+    exported: dict[str, str] = field(default_factory=dict)
+    documents: dict[str, str] = field(default_factory=dict)
+    assigned: set[str] = field(default_factory=set)
+    """Variables that some branch assigns to: they are empty where it does not run."""
+    steps: int = 0
+    depth: int = 0
+
+    def read(self, text: str) -> Script:
+        self.assigned = set(_ANYWHERE.findall(text))
+        self._run_text(text, None)
+        return Script(
+            commands=tuple(self.commands),
+            variables={**self.values, **{name: (one,) for name, one in self.fixed.items()}},
+            exported=self.exported,
+            documents=self.documents,
+            directives=directives_of(text),
+        )
+
+    def _run_text(self, text: str, unless: str | None) -> None:
+        """Read the commands of a text; for `unless` see `_run`."""
+        script = _Tokens(text)
+        self._run(script, 0, len(script.tokens), unless)
+
+    def _run(self, script: _Tokens, at: int, stop: int, unless: str | None) -> None:
+        """Read the commands from one token to another.
+
+        Parameters
+        ----------
+        unless
+            Name of what decides whether they are run, where it is not known; None: they are.
+        """
+        self._descend()
+        while at < stop and self.steps < _MOST_STEPS:
+            self.steps += 1
+            word = script.words[at]
+            if word == "if":
+                at = self._branches(script, at, stop, unless)
+            elif word == "case":
+                at = self._cases(script, at, stop, unless)
+            elif word in _LOOPS:
+                end = script.close(at, stop)
+                self._run(script, at + 1, end, unless or "")
+                at = end + 1
+            elif isinstance(script.tokens[at], (str, Document)) or word in _SKIPPED:
+                at += 1
+            else:
+                end = _end_of_command(script.tokens, at, stop)
+                self._command(script.tokens[at:end], unless)
+                at = end
+        if at < stop:
+            raise InputError(Fault(problem=f"has more than {_MOST_STEPS:,} commands"))
+        self.depth -= 1
+
+    def _branches(self, script: _Tokens, at: int, stop: int, unless: str | None) -> int:
+        """Read `if`: the branch whose condition is literal and true, or all of them."""
+        end = script.close(at, stop)
+        for condition, body in _arms(script, at, end):
+            verdict, name = (True, None) if condition is None else self._test(condition)
+            if verdict is not False:
+                self._run(script, *body, unless if verdict else unless or name)
+            if verdict:
+                break
+            if verdict is None:
+                unless = unless or name
+        return end + 1
+
+    def _test(self, tokens: Sequence[Token]) -> tuple[bool | None, str]:
+        """Return whether a condition is true, None where it is not known, and what decides it."""
+        verdict: bool | None = True
+        how, missing, start = "&&", "", 0
+        for place, part in enumerate([*tokens, "&&"]):
+            if part not in ("&&", "||", "|"):
+                continue
+            found, name = self._tested(tokens[start:place]) if how != "|" else (None, "")
+            missing = missing or name
+            verdict = either(verdict, found) if how == "||" else both(verdict, found)
+            how, start = str(part), place + 1
+        return verdict, missing if verdict is None else ""
+
+    def _tested(self, tokens: Sequence[Token]) -> tuple[bool | None, str]:
+        """Return whether one test is true, and the first name without a value in it."""
+        words: list[str] = []
+        for part in tokens:
+            if isinstance(part, Word):
+                words += self._expanded(part, split=False) or [""]
+        words = [word for word in words if word not in ("[", "[[", "test", "]", "]]")]
+        if any(part == ">" for part in tokens) or not words:
+            return None, ""
+        if words[-2:-1] in (["-z"], ["-n"]) and self._is_unset(words[-1]):
+            words[-1] = ""
+        missing = next((name for word in words for name in names_in(word)), "")
+        is_test = isinstance(tokens[0], Word) and tokens[0].literal in ("[", "[[", "test")
+        inside = is_test or words[0][:1] in "-!" or len(words) == COMPARISON
+        return (None, missing) if missing or not inside else (compared(words), "")
+
+    def _is_unset(self, word: str) -> bool:
+        """Whether a word is a variable that nothing sets; a test of its length finds none."""
+        names = names_in(word)
+        return len(names) == 1 and names[0].isidentifier() and names[0] not in self.values
+
+    def _cases(self, script: _Tokens, at: int, last: int, unless: str | None) -> int:
+        """Read `case`: the first pattern that matches a literal word, or all of them."""
+        tokens, end = script.tokens, script.close(at, last)
+        subject = tokens[at + 1] if at + 1 < end else None
+        word = self._text(subject) if isinstance(subject, Word) else ""
+        missing, matched, place = names_in(word), False, at + 3
+        while place < end:
+            close = next((i for i in range(place, end) if tokens[i] == ")"), end)
+            listed = tokens[place:close]
+            patterns = [self._text(one) for one in listed if isinstance(one, Word)]
+            stop = next((i for i in range(close, end) if tokens[i] == ";;"), end)
+            fits = any(fnmatchcase(word, pattern) for pattern in patterns)
+            if missing or (fits and not matched):
+                self._run(script, close + 1, stop, missing[0] if missing else unless)
+            matched = matched or fits
+            place = stop + 1
+        return end + 1
+
+    def _command(self, tokens: Sequence[Token], unless: str | None) -> None:
+        """Read one command: assignments, then its words."""
+        words: list[str] = []
+        before: dict[str, str] = {}
+        redirected: str | None = None
+        prefixed, at = False, 0
+        while at < len(tokens):
+            part = tokens[at]
+            at += 1
+            if isinstance(part, Document):
+                self._document(part, redirected)
+            elif part == ">":
+                target = tokens[at] if at < len(tokens) else None
+                if isinstance(target, Word):
+                    redirected = self._text(target)
+                    at += 1
+            elif isinstance(part, Word):
+                if not words and part.literal in _PREFIXES:
+                    prefixed = prefixed or part.literal == "export"
+                    words = []
+                    continue
+                name = _assigned(part) if not words else None
+                if name is not None:
+                    at = self._assign(name, part, tokens, at, unless)
+                    before[name] = " ".join(self.values.get(name, ()))
+                else:
+                    words += self._expanded(part, split=True)
+        if prefixed or words:
+            self.exported |= before
+        if words:
+            self._record(words, unless)
+
+    def _document(self, document: Document, target: str | None) -> None:
+        if target:
+            self.documents[target] = document.text
+
+    def _record(self, words: list[str], unless: str | None) -> None:
+        """Note a command; text that a shell would run is read as commands."""
+        if words[0] == "eval":
+            self._run_text(" ".join(words[1:]), unless)
+            return
+        for at, word in enumerate(words[:-1]):
+            if word.rpartition("/")[2] not in _SHELLS:
+                continue
+            later = (words[place] for place in range(at + 1, len(words)))
+            text = next((one for one in later if one not in _SHELL_OPTIONS), "")
+            if any(map(str.isspace, text)):
+                self._run_text(text, unless)
+                if at:
+                    self.commands.append(tuple(words[:at]))
+                return
+        self.commands.append(tuple(words[1:] if words[0] in _BEFORE else words))
+
+    def _assign(
+        self, name: str, part: Word, tokens: Sequence[Token], at: int, unless: str | None
+    ) -> int:
+        """Set a variable; returns where its command goes on."""
+        adds = str(part.pieces[0].text).startswith(f"{name}+=")
+        old = self.values.get(name, ())
+        if at < len(tokens) and tokens[at] == "=(":
+            end = next((i for i in range(at, len(tokens)) if tokens[i] == ")"), len(tokens))
+            items: list[str] = []
+            for one in tokens[at + 1 : end]:
+                if isinstance(one, Word):
+                    items += self._expanded(one, split=True)
+            value, at = (*(old if adds else ()), *items), end + 1
+        else:
+            first = part.pieces[0]
+            rest = first.text[len(name) + (2 if adds else 1) :]
+            word = Word((Piece("text", rest, first.quoted), *part.pieces[1:]))
+            value = ((" ".join(old) if adds else "") + self._text(word),)
+        if sum(map(len, value)) > _MOST_LETTERS:
+            value = (_mark(name),)
+        if unless is not None:
+            value = (*(old if adds else ()), _mark(unless or name))
+        if name not in self.fixed:
+            self.values[name] = value
+        return at
+
+    def _text(self, word: Word) -> str:
+        """A word as one text."""
+        return " ".join(self._expanded(word, split=False))
+
+    def _expanded(self, word: Word, *, split: bool) -> list[str]:
+        """A word with its variables replaced; unquoted ones are split at blanks."""
+        done: list[str] = []
+        current, started = "", False
+        for piece in word.pieces:
+            values = self._values_of(piece)
+            if piece.kind == "text" or (piece.quoted and len(values) == 1):
+                current += values[0]
+                started = started or piece.quoted or bool(values[0])
+                continue
+            pieces = list(values)
+            if not piece.quoted and split:
+                joined = " ".join(values)
+                if joined[:1].isspace() and started:
+                    done.append(current)
+                    current, started = "", False
+                pieces = joined.split()
+                if joined[-1:].isspace() and pieces:
+                    pieces.append("")
+            for number, text in enumerate(pieces):
+                if number:
+                    if started:
+                        done.append(current)
+                    current, started = "", False
+                current += text
+                started = started or bool(text) or piece.quoted
+        if started:
+            done.append(current)
+        return done
+
+    def _values_of(self, piece: Piece) -> tuple[str, ...]:
+        if piece.kind == "text":
+            return (piece.text,)
+        if piece.kind == "command":
+            return (_mark(f"({' '.join(piece.text.split())})"),)
+        if piece.kind == "number":
+            return (self._number(piece.text),)
+        return self._parameter(piece.text)
+
+    def _parameter(self, text: str) -> tuple[str, ...]:
+        """Words of ${...}; a form that is not known stays a mark."""
+        found = _PARAMETER.fullmatch(text)
+        if found is None:
+            known = re.match(r"[A-Za-z_0-9]*", text.lstrip("#!"))
+            return (_mark(known[0] if known and known[0] else text),)
+        name, listed, how, other = found[1], found[2], found[3], found[4]
+        value = self._variable(name)
+        is_set = value is not None and (not how or ":" not in how or "".join(value) != "")
+        if how and how[-1] == "+":
+            return (self._inner(other),) if is_set else ("",)
+        if value is not None and is_set:
+            return value if listed else (" ".join(value),)
+        if how and how[-1] in "-=":
+            default = self._inner(other)
+            if how[-1] == "=" and name not in self.fixed:
+                self.values[name] = (default,)
+            return (default,)
+        if value is None and name in self.assigned:
+            return ("",)
+        return ((_mark(name),) if value is None else value) or ("",)
+
+    def _descend(self) -> None:
+        if self.depth == _MOST_DEPTH:
+            problem = f"nests commands or default values more than {_MOST_DEPTH} levels deep"
+            raise InputError(Fault(problem=problem))
+        self.depth += 1
+
+    def _inner(self, text: str) -> str:
+        """The text of a default value."""
+        self._descend()
+        lexed = Lexer(f'"{text}"' if '"' not in text else text).tokens()
+        inner = " ".join(self._text(one) for one in lexed if isinstance(one, Word))
+        self.depth -= 1
+        return inner
+
+    def _variable(self, name: str) -> tuple[str, ...] | None:
+        if name in self.fixed:
+            return (self.fixed[name],)
+        value = self.values.get(name)
+        found = _MARKED.fullmatch(value[0]) if value is not None and len(value) == 1 else None
+        if found is not None and not found[1].isidentifier():
+            return (_mark(name),)  # not $1 or $(...): the name that a reader of the script sees
+        return value
+
+    def _number(self, text: str) -> str:
+        """The value of simple arithmetic, or a mark with the first name without a value."""
+        plain = re.sub(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])\}?", r"\1", text)
+        names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", plain)
+        values = {name: " ".join(self._variable(name) or (_mark(name),)) for name in names}
+        replaced = re.sub(r"[A-Za-z_][A-Za-z0-9_]*", lambda one: values[one[0]].strip(), plain)
+        if missing := names_in(replaced):
+            return _mark(missing[0])
+        result = calculated(replaced)
+        return _mark(" ".join(text.split())) if result is None else str(result)
+
+
+def _assigned(part: Word) -> str | None:
+    """The variable that a word assigns to, if it does."""
+    first = part.pieces[0]
+    found = None if first.quoted or first.kind != "text" else _ASSIGNMENT.match(first.text)
+    return found[1] if found else None
+
+
+def _arms(
+    script: _Tokens, at: int, end: int
+) -> list[tuple[Sequence[Token] | None, tuple[int, int]]]:
+    """Conditions of `if`, without its `fi`, and where bodies begin and end.
+
+    `else` has no condition.
+    """
+    arms: list[tuple[Sequence[Token] | None, tuple[int, int]]] = []
+    condition: Sequence[Token] | None = None
+    place = start = at + 1
+    while place < end:
+        word = script.words[place]
+        if word == "if":
+            place = script.close(place, end)
+        elif word == "then":
+            condition, start = script.tokens[start:place], place + 1
+        elif word in ("elif", "else"):
+            arms.append((condition, (start, place)))
+            condition, start = None, place + 1
+        place += 1
+    return [*arms, (condition, (start, end))]
+
+
+def _end_of_command(tokens: Sequence[Token], at: int, stop: int) -> int:
+    """Where a simple command ends, at most `stop`; lines inside an array go on."""
+    inside = False
+    for place in range(at, stop):
+        part = tokens[place]
+        if part == "=(":
+            inside = True
+        elif part == ")" and inside:
+            inside = False
+        elif isinstance(part, str) and part != ">" and not inside:
+            return place
+    return stop

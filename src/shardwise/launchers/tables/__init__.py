@@ -1,0 +1,1 @@
+"""Tables of launch files and diagnoses."""

@@ -1,1 +1,0 @@
-"""The search spaces of other models, Calculon, NERSC's model and AMPeD, by their own formulas."""

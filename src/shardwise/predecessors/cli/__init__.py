@@ -1,0 +1,1 @@
+"""Options and verbs that answer by the formulas of predecessors."""

@@ -1,0 +1,1 @@
+"""Published figures of predecessors, and their predictions of measured runs."""

@@ -1,0 +1,119 @@
+"""Files of DeepSpeed and accelerate for plans small enough to be written by hand."""
+
+import json
+from typing import Any
+
+import yaml
+
+from rows import each_row
+from shardwise import Model, Strategy, System
+from shardwise.launchers import accelerate, deepspeed
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.nodes import nodes_of
+from shardwise.launchers.registry import launch_files
+
+DENSE = Model.load("llama3-8b")
+# Without embedding and head of 128,256 x 4,096 each, and the last norm: 32 layers.
+WEIGHTS, LAYER = 8_030_261_248, 218_112_128
+
+
+def files(launcher: Launcher, gpus: int = 16, **fields: Any) -> tuple[LaunchFile, ...]:
+    row = {"stack": launcher.stack, "gpus": gpus, "gbs": 64, "mbs": 2, "zero": 3, **fields}
+    strategy = Strategy(**row).resolved(DENSE)
+    plan = LaunchPlan(model=DENSE, system=System.load("h100-sxm"), strategy=strategy)
+    return launch_files(launcher, plan)
+
+
+def test_deepspeeds_json() -> None:
+    """64 sequences in micro-batches of 2 on 16 replicas: 2 micro-batches each."""
+    stack = {"base": "deepspeed-2026", "gradient_dtype": "fp32"}
+    both = {"offload_weights": True, "offload_optimizer": True}
+    config, script = files(deepspeed.LAUNCHER, stack=stack, optimizer="muon", **both)
+    on_host = {"device": "cpu", "pin_memory": True}
+    assert json.loads(config.text) == {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {
+            "stage": 3,
+            "overlap_comm": True,
+            "contiguous_gradients": True,
+            "offload_param": on_host,
+            "offload_optimizer": on_host,
+            "stage3_prefetch_bucket_size": LAYER,
+            "stage3_max_live_parameters": 1_000_000_000,
+            "stage3_max_reuse_distance": 1_000_000_000,
+        },
+        "optimizer": {"type": "Muon", "params": {}},
+    }
+    assert "--num_nodes 2 --num_gpus 8" in script.text
+    assert "OMP_NUM_THREADS=8" in script.text
+    assert '--rdzv-endpoint "$MASTER_ADDR:29500"' in script.text
+    one = files(deepspeed.LAUNCHER, 8)[1].text
+    assert "--num_nodes 1 --num_gpus 8" in one
+    assert "rdzv" not in one
+
+
+def test_gradients_in_fp32_come_back() -> None:
+    stack = {"base": "deepspeed-2026", "gradient_dtype": "fp32"}
+    config, _ = files(deepspeed.LAUNCHER, stack=stack)
+    text = LaunchText(source="ds.json", text=config.text, model=DENSE, gpus=16)
+    assert deepspeed.LAUNCHER.read(text).strategy["stack"] == stack
+
+
+@each_row(
+    ("live", "reuse", "reshards"),
+    [
+        (2 * WEIGHTS, 2 * WEIGHTS, False),
+        (2 * WEIGHTS - 1, 2 * WEIGHTS, True),
+        (2 * WEIGHTS, 2 * WEIGHTS - 1, True),
+        (10**9, 10**9, True),
+    ],
+)
+def test_weights_stay_gathered_where_both_limits_allow(
+    live: int, reuse: int, reshards: bool
+) -> None:
+    """Between the uses of the first weight, forward and backward pass all weights."""
+    limits = {"stage3_max_live_parameters": live, "stage3_max_reuse_distance": reuse}
+    text = json.dumps({"zero_optimization": {"stage": 3, **limits}})
+    launch = deepspeed.LAUNCHER.read(LaunchText(source="ds.json", text=text, model=DENSE))
+    assert launch.strategy["fsdp_reshard"] is reshards
+
+
+def test_accelerates_yaml() -> None:
+    """16 GPUs: 2 replicas of 2 shards, each of 4 GPUs."""
+    config, plan, script = files(accelerate.LAUNCHER, tp=4, dp_shard=2, recompute="full")
+    data = yaml.safe_load(config.text)
+    assert data["fsdp_config"]["fsdp_activation_checkpointing"] is True
+    sizes = {"dp_replicate": 2, "dp_shard": 2, "tp": 4, "cp": 1}
+    named = {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
+    assert data["parallelism_config"] == named
+    assert (data["num_machines"], data["num_processes"]) == (2, 16)
+    assert plan.ending == ".py"
+    assert "lm_head.weight = " not in plan.text
+    assert '--machine_rank "${NODE_RANK:-' in script.text
+    assert "--gradient_accumulation_steps 8" in script.text
+    assert "--gradient_checkpointing" not in script.text  # FSDP's own is on
+    single = files(accelerate.LAUNCHER, 8, zero=0, recompute="full")
+    assert yaml.safe_load(single[0].text)["distributed_type"] == "MULTI_GPU"
+    assert "fsdp_config" not in single[0].text
+    assert "--gradient_checkpointing true" in single[1].text
+    assert "machine_rank" not in single[1].text
+    split = yaml.safe_load(files(accelerate.LAUNCHER, 4, tp=4)[0].text)
+    assert split["distributed_type"] == "MULTI_GPU"
+    assert split["parallelism_config"]["parallelism_config_tp_size"] == 4
+
+
+@each_row(
+    ("system", "gpus", "nodes"),
+    [
+        ("h100-sxm", 16, (2, 8)),
+        ("h100-sxm", 4, (1, 4)),
+        ("h100-sxm", 12, (2, 6)),
+        ("gb200-nvl72", 8, (2, 4)),
+    ],
+)
+def test_nodes_of_a_plan(system: str, gpus: int, nodes: tuple[int, int]) -> None:
+    assert nodes_of(System.load(system), gpus) == nodes
