@@ -18,8 +18,7 @@ from itertools import combinations
 import numpy as np
 
 from shardwise.analysis.features import MeasuredFeatures, features_of
-from shardwise.analysis.memory_interval import memory_error
-from shardwise.analysis.prediction_interval import comparable_runs
+from shardwise.analysis.prediction_interval import comparable_runs, memory_error
 from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
 from shardwise.analysis.variation import quantile
 from shardwise.config.strategy_table import Table
