@@ -8,6 +8,7 @@ from math import exp, log10
 import numpy as np
 
 import interval_tables
+from catalog_fit.fit import load_parameters
 from page_tables import share, signed, table
 from shardwise import catalog
 from shardwise.analysis.prediction_interval import (
@@ -21,8 +22,7 @@ from shardwise.config.system import System
 from shardwise.predecessors.validate.references import references
 from shardwise.validate import validate
 from shardwise.validate.calibrate.from_runs import level_of
-from shardwise.validate.measured.fit import load_parameters
-from shardwise.validate.measured.predict import Prediction, metric_of
+from shardwise.validate.measured.predict import Prediction
 from shardwise.validate.measured.scoreboard import RunScore, ScoredRun, scoreboard
 from shardwise.validate.measured.statistics import left_out_errors, summary
 
@@ -142,7 +142,7 @@ def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
         "memory_interval": interval_tables.memory_interval(),
         "intervals": interval_tables.intervals(board),
         "levels": interval_tables.levels(),
-        "coverage": interval_tables.coverage(predictions),
+        "coverage": interval_tables.coverage(),
         "calibration": _calibration(predictions, unseen),
         "parameters": _parameters(),
         "simumax": _simumax(),
@@ -299,9 +299,10 @@ def _memory(board, predictions: Sequence[Prediction]) -> str:
     metrics: dict[str, str] = {"all": ""}
     for one in predictions:
         if one.run.measured_memory_gib is not None:
-            found = metrics.setdefault(one.run.group, "")
-            if metric_of(one.run) not in found:
-                metrics[one.run.group] = f"{found}, {metric_of(one.run)}".removeprefix(", ")
+            found = metrics.setdefault(one.run.source, "")
+            metric = one.run.measured.memory_metric
+            if metric not in found:
+                metrics[one.run.source] = f"{found}, {metric}".removeprefix(", ")
     groups = {"all": board.overall, **board.groups["source"]}
     lines = [
         (name, metrics[name], str(m.n), share(m.mape), share(m.median_ape), share(m.p90),
@@ -323,10 +324,10 @@ def _memory_short(board) -> str:
 
 def _calibration(predictions: Sequence[Prediction], unseen: dict[str, float]) -> str:
     """Errors of the other runs of a study before and after some of it were taken for its level."""
-    studies: dict[tuple[str, str, bool], list[float]] = {}
+    studies: dict[tuple[str, str, str], list[float]] = {}
     for one in predictions:
         if one.run.id in unseen:
-            key = one.run.study, one.run.accelerator, one.run.is_moe
+            key = one.run.source, one.run.accelerator, one.run.kind
             studies.setdefault(key, []).append(np.log1p(unseen[one.run.id]))
     random, spread = np.random.default_rng(0), error_levels()
     lines = []

@@ -1,11 +1,12 @@
 """The tables of docs/accuracy that say how well intervals hold."""
 
-from collections.abc import Sequence
 from math import exp
 
 import numpy as np
 
 from page_tables import share, signed, table
+from published_rows.packed import load_rows
+from published_rows.translate import measured_run
 from shardwise.analysis.prediction_interval import (
     evidence_of_runs,
     left_out_sizes,
@@ -14,7 +15,7 @@ from shardwise.analysis.prediction_interval import (
 )
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.analysis.variation import LEVEL
-from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.predict import predict_runs
 
 
 def memory_interval() -> str:
@@ -63,7 +64,7 @@ def levels() -> str:
     return table(("level", "deviation", "more with experts", "more if assumed"), lines)
 
 
-def coverage(predictions: Sequence[Prediction]) -> str:
+def coverage() -> str:
     """By what other sources have measured; the last line as if software were unknown."""
     known = validated_runs()
     evidence, _ = evidence_of_runs(known)
@@ -84,11 +85,11 @@ def coverage(predictions: Sequence[Prediction]) -> str:
     some = {name: rows for name, rows in kinds.items() if rows.any()}
     lines = _coverage(some, known.errors, sizes, known.sources)
     alone = frozenset(np.array(known.ids)[stacks == 0].tolist())
-    runs = [one.run for one in predictions if one.run.id in alone]
-    found = [p for p in predict_runs(runs, unknown_software=True) if p.step_time_s is not None]
+    runs = [measured_run(row, unknown_software=True) for row in load_rows() if row.id in alone]
+    found = [p for p in predict_runs(runs) if p.step_time_s is not None]
     errors = np.log([p.step_time_s / p.run.measured_step_time_s for p in found])
     sizes = np.log([p.interval[1] / p.step_time_s for p in found])
-    sources = np.array([p.run.study for p in found])
+    sources = np.array([p.run.source for p in found])
     name = "stack measured by no other source, predicted with `unknown`"
     lines += _coverage({name: sources != ""}, errors, sizes, sources)
     heads = ("what is known", "n", "sources", "in interval", "half-width", "median error")

@@ -25,7 +25,7 @@ from shardwise.launchers.shell import parse_script
 from shardwise.ops import layer
 from shardwise.parallel.pipeline_layout import Contents
 from shardwise.parallel.placement import place
-from shardwise.validate.measured.own_runs import read_run_file
+from shardwise.validate.measured.runs import read_runs
 from written_logs import Run, megatron
 from written_traces import Step, write_trace
 
@@ -122,7 +122,7 @@ def measured_runs(number: int, folder: Path) -> Callable[[], object]:
     path = folder / "runs.json"
     run = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "tp": 8, "gbs": 8}
     path.write_text(json.dumps({"runs": [run | {"step_time_s": 4.0}] * number}))
-    return lambda: read_run_file(path)
+    return lambda: read_runs(path)
 
 
 @pytest.mark.parametrize(
