@@ -17,7 +17,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
-from shardwise.launchers.launch import LaunchPlan, NotUnderstood, fields_named
+from shardwise.launchers.launch import LaunchPlan, fields_named
 from shardwise.launchers.megatron.core_faults import model_faults
 from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
 from shardwise.launchers.megatron.core_model import model_fields, read_model

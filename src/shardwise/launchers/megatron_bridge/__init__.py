@@ -1,7 +1,7 @@
 """Megatron-Bridge: its scripts with overrides and configuration files; and files of NeMo, read."""
 
 from shardwise.config.launch import Launch
-from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launch, Launcher, LaunchText
+from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher, LaunchText
 from shardwise.launchers.megatron.core_options import CORE_SAYS
 from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
 from shardwise.launchers.megatron_bridge.reader import NAME, STACK, launch_of

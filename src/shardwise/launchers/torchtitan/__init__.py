@@ -5,7 +5,6 @@ from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import (
     NO_OPTIONS,
     PLACED,
-    Launch,
     Launcher,
     LaunchFile,
     LaunchPlan,

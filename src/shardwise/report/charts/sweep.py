@@ -138,7 +138,9 @@ def contour(
     ]
     figure.add_trace(
         dots(
-            *([one[side] for one in empty] for side in range(3)),
+            [x for x, _, _ in empty],
+            [y for _, y, _ in empty],
+            [text for _, _, text in empty],
             mode="markers",
             marker={"symbol": "x-thin", "size": 6, "line": {"color": "#8b949e", "width": 1.2}},
             showlegend=False,
