@@ -239,6 +239,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert list(drawn) == ["time", "operations", "memory", "memory-stages"]
 
 
+@pytest.mark.needs("predecessors")
 @each_row(
     ("more", "told"),
     [

@@ -15,7 +15,7 @@ from samples import column, run
 from shardwise import Estimate, InputError, System, largest_model, search
 from shardwise.catalog import names
 from shardwise.config.system_columns import SystemColumns, with_figures
-from shardwise.cost.offload import (
+from shardwise.cost.overlap import (
     LinkRates,
     both_ways_time,
     d2h_time,

@@ -90,17 +90,17 @@ def fields_named(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-NO_OPTIONS: Mapping[str, str] = {
+NO_OPTIONS: dict[str, str] = {
     "stack": "software that is not the launcher's own is refused by its rules",
     "any_software": "an export refuses it",
     "sequence_parallel": "tp_exchange says the same",
     "expert_imbalance": "the router decides it during the run",
 }
-DOCUMENTS: Mapping[str, str] = {"document_len": "the data set decides it"}
-MODEL_CODE: Mapping[str, str] = {"attention": "the code of the model decides it"}
-PLACED: Mapping[str, str] = dict.fromkeys(
+DOCUMENTS: dict[str, str] = {"document_len": "the data set decides it"}
+MODEL_CODE: dict[str, str] = {"attention": "the code of the model decides it"}
+PLACED: dict[str, str] = dict.fromkeys(
     ("extents", *TIER_FIELDS), "the rules of the stack refuse all but what its order of ranks gives"
 )
-NOT_SELECTIVE: Mapping[str, str] = {
+NOT_SELECTIVE: dict[str, str] = {
     "recompute_parts": "the stack refuses recompute selective, which needs them"
 }

@@ -10,8 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from shardwise.analysis.timeline.actions import KINDS
-from shardwise.analysis.timeline.passes import WAITS
+from shardwise.analysis.timeline.actions import KINDS, WAITS
 from shardwise.analysis.timeline.step import (
     StepTimeline,
     kernels_of_pass,

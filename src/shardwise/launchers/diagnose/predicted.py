@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.analysis.components import Component, rerun_share, stage_components
+from shardwise.analysis.operations import Component, rerun_share, stage_components
 from shardwise.arrays import Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy

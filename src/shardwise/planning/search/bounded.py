@@ -29,9 +29,8 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_operations import OperationInputs, totals_of
-from shardwise.cost.dispatch import dispatch_processor_share
-from shardwise.cost.links import Links
+from shardwise.cost.component_costs import OperationInputs, totals_of
+from shardwise.cost.links import Links, dispatch_processor_share
 from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups

@@ -23,8 +23,8 @@ from shardwise.config.base import ConfigBase
 from shardwise.config.capabilities import ANY, SET
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
-from shardwise.config.expressions.chain import Chain
 from shardwise.config.expressions.records import Resolved
+from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.recipe import Recipe
 from shardwise.config.roles import Tries

@@ -10,13 +10,13 @@ from rich.text import Text
 from shardwise.analysis.validated_runs import data_basis
 from shardwise.config.base import ConfigBase, Source, Sourced
 from shardwise.config.capabilities import Values, described
-from shardwise.config.expressions.dimensions import kind_at
+from shardwise.config.expressions.formula import kind_at
 from shardwise.config.expressions.quantity import Quantity
 from shardwise.config.expressions.records import PARAMETERS, Origin, Resolved
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.cost.offload import LinkRates
+from shardwise.cost.overlap import LinkRates
 from shardwise.ops.param_count import count_parameters
 from shardwise.report.console import GIB, count, percent, plain_table, show, written
 from shardwise.units import format_quantity, readable

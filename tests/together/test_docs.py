@@ -18,7 +18,7 @@ from generated import check
 from rows import each_row
 from shardwise.cli import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages and modules whose examples take seconds; .ci/run looks at them too.
 SLOW = [
