@@ -15,7 +15,7 @@ from typing import Any
 from shardwise import Model, Space, System, search
 from shardwise.planning.search.candidates import Candidates
 from shardwise.planning.search.pieces import PIECE_ROWS
-from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.query import Question
 from shardwise.planning.search.scan import Findings, merged, scan
 
 _SMALL: dict[str, Any] = {"gpus": 8, "gbs": 8, "tp": 1}
@@ -63,16 +63,7 @@ def sampled(model: Model, system: System, space: Space, *, share: float) -> dict
     """
     start = time.process_time()
     candidates = Candidates.of(model, system, space)
-    query = SearchQuery.of(
-        model,
-        system,
-        space,
-        objective=None,
-        max_memory=None,
-        reserve=0.0,
-        top=10,
-        lines=True,
-    )
+    query = Question(space=space, lines=True).on(model, system)
     pieces = [piece for box in candidates.legal for piece in box.cut(PIECE_ROWS)]
     step = min(round(1 / share), len(pieces))
     chosen = pieces[step // 2 :: step]

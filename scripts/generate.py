@@ -24,7 +24,7 @@ from shardwise.planning.search.space import Space
 _ROOT = Path(__file__).parent.parent
 _SOURCE = _ROOT / "src" / "shardwise"
 _QUICK = (
-    "tests/test_completion.py::test_the_table_is_that_of_the_verbs_and_fields",
+    "tests/together/test_completion.py::test_the_table_is_that_of_the_verbs_and_fields",
     "tests/launchers/test_launchers_page.py::test_the_table_of_the_page_is_that_of_the_capabilities",
 )
 _PLAIN = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "null": "None"}

@@ -8,7 +8,7 @@
 
 Questions are 400 drawn estimates, 24 searches, 6 sweeps, 120 exports, the other models' statistics
 of their own runs, and `--help-all` of every verb. The output of documented commands is stored in
-the documentation itself, where `tests/test_docs.py` compares it.
+the documentation itself, where `tests/together/test_docs.py` compares it.
 """
 
 import argparse

@@ -251,7 +251,7 @@ class House:
             for one in node.body
             if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
         }
-        paths = (self.root.parents[1] / "tests").glob("*.py")
+        paths = (self.root.parents[1] / "tests").rglob("*.py")
         tests = [Module.of(path, path.stem) for path in paths]
         kinds = (ast.Tuple, ast.List, ast.Set, ast.Dict)
         return sum(test.lists_of(fields, _MANY_FIELDS, *kinds) for test in tests)

@@ -23,8 +23,8 @@ from shardwise import InputError, Recipe, recipes, search
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.planning.recipes import estimate_recipe
+from shardwise.planning.search.explain import UserStrategy
 from shardwise.planning.search.query import load_space
-from shardwise.planning.search.user_strategy import UserStrategy
 from shardwise.report.tables.strategy_line import in_brief, word
 
 ROOT = Path(__file__).parent.parent

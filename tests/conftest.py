@@ -18,6 +18,7 @@ import profiles  # noqa: F401 - registers them
 from shardwise import estimate
 from shardwise.cli import run
 from shardwise.config import files
+from shardwise.registry import PACKAGES
 from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.store import load_runs
 
@@ -40,11 +41,10 @@ TESTS = Path(__file__).parent
 # What needs more than the extra `test`: PyTorch and launchers, the explorer and reports.
 OWN_JOBS = [TESTS / name for name in ("pytorch", "web")]
 # Tests of a package around the core have its name as their folder; `together` needs all of them.
-ROOMS = ("predecessors", "launchers", "huggingface", "fsdp", "web")
-MISSING = [name for name in ROOMS if find_spec(f"shardwise.{name}") is None]
+MISSING = [name for name in PACKAGES if find_spec(f"shardwise.{name}") is None]
 LEFT_OUT = [TESTS / name for name in (*MISSING, *(("together", "pytorch") if MISSING else ()))]
-# Tests of half a second and more of CPU, with or without their parameters. `pytest` alone leaves
-# them out; .ci/run runs them, as does anyone who names files.
+# Most tests of a third of a second of CPU or more, with or without parameters. `pytest` alone
+# leaves them out; .ci/run runs them, as does anyone who names files.
 SLOW = TESTS / "data" / "slow_tests.txt"
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(config, items):
     run, other = [], []
     for item in items:
         names = {item.nodeid, item.nodeid.split("[")[0]}
-        (other if names & left_out else run).append(item)
+        lacks = any(mark.args[0] in MISSING for mark in item.iter_markers("needs"))
+        (other if lacks or names & left_out else run).append(item)
     config.hook.pytest_deselected(items=other)
     items[:] = run
 

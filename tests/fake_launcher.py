@@ -88,4 +88,5 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=frozenset(Strategy.model_fields),
 )

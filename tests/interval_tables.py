@@ -6,8 +6,12 @@ from math import exp
 import numpy as np
 
 from page_tables import share, signed, table
-from shardwise.analysis.memory_interval import memory_errors
-from shardwise.analysis.prediction_interval import evidence_of_runs, left_out_sizes, variation
+from shardwise.analysis.prediction_interval import (
+    evidence_of_runs,
+    left_out_sizes,
+    memory_errors,
+    variation,
+)
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.analysis.variation import LEVEL
 from shardwise.validate.measured.predict import Prediction, predict_runs

@@ -141,12 +141,14 @@ def test_as_many_layers_as_may_be_are_read():
     assert len(Model.load(LLAMA | {"layers": layers, "mtp": 1}).order) == 9_999
 
 
+@pytest.mark.needs("predecessors")
 def test_a_simumax_model_has_no_more_layers():
     """Told under its own key."""
     data = json.loads(SIMUMAX.read_text()) | {"layer_num": 1_000_000_000}
     assert faults(Model, data) == ["model: layer_num: 1000000000: must be at most 10000"]
 
 
+@pytest.mark.needs("predecessors")
 def test_a_calculon_model_has_no_more_layers():
     """Told under its own key; Calculon's own formulas take any number."""
     (message,) = faults(Model, CALCULON)

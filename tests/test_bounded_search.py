@@ -15,8 +15,8 @@ from shardwise.engine import step_bound
 from shardwise.planning.search import pieces, run
 from shardwise.planning.search.bounded import LayoutBounds, option_bounds, placed_pairs
 from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import MemoryEvaluator, broken_options
 from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.scan import MemoryEvaluator, broken_options
 from shardwise.planning.search.space import Space
 from test_search_brute_force import MODELS, OPTIONS, RARELY, SYSTEMS, some_of
 

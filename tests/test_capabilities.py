@@ -281,6 +281,7 @@ def test_rows_of_several_stacks_each_follow_their_own() -> None:
     assert found.tolist() == [False, True, False, False, False]
 
 
+@pytest.mark.needs("launchers")
 def test_every_verb_refuses_what_a_stack_cannot_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,9 @@ def test_sources_are_public(system: System) -> None:
         assert ".md" not in source.text
 
 
-@pytest.mark.parametrize("ending", [".yaml", ".json", ".yaml.gz"])
-def test_a_written_system_reads_back_the_same(system: System, tmp_path: Path, ending: str) -> None:
-    """Writing to a file and loading it loses nothing."""
+def test_a_written_system_reads_back_the_same(system: System, tmp_path: Path) -> None:
+    """Writing to a file and loading it loses nothing, in a format drawn for each."""
+    ending = Random(system.name).choice([".yaml", ".json", ".yaml.gz"])  # noqa: S311 - no secret
     path = tmp_path / f"system{ending}"
     system.to_file(path)
 

@@ -9,7 +9,7 @@ from compared_samples import MODEL, SYSTEM, A, B, asked
 from shardwise import InputError, Strategy, compare, estimate
 from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.planning.compare.causes import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
+from shardwise.planning.compare import FOLLOWS, INPUTS, PER_TOKEN, bearing_on
 
 pytestmark = pytest.mark.any_software
 

@@ -11,6 +11,7 @@ from shardwise import Estimate, InputError, compare, search
 pytestmark = pytest.mark.any_software
 
 
+@pytest.mark.needs("predecessors")
 def test_saved_estimates_are_read_back(saved, pair, shardwise, tmp_path):
     """Also compressed, and as the command writes them, with what other models say beside."""
     found = compare(*saved)

@@ -17,7 +17,7 @@ from rows import each_row
 from samples import column, dropped, exchanges, flash, flops, held, moved, operations, saved
 from shardwise.config.enums import CpExchange
 from shardwise.config.model import Attention, Model
-from shardwise.ops.context import keys_met
+from shardwise.ops.attention import keys_met
 from shardwise.ops.operation import FlashAttention, Matmul, Operation, Phase
 from shardwise.ops.param_count import flops_per_token
 

@@ -16,7 +16,7 @@ from shardwise import System
 from shardwise.arrays import Floats
 from shardwise.config.strategy_table import Table
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_operations import operation_costs
+from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.kernels import KernelRates, memory_bound_times
 from shardwise.cost.operations import Machine

@@ -14,7 +14,7 @@ from samples import GB
 from shardwise import Model, System, estimate
 from shardwise.config.network import SendKernel
 from shardwise.config.strategy_table import Table
-from shardwise.cost.dispatch import dispatch_processor_share, reached_places, send_time
+from shardwise.cost.links import dispatch_processor_share, reached_places, send_time
 from shardwise.errors import InputError
 from shardwise.ops.operation import Routing
 

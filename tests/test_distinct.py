@@ -18,7 +18,7 @@ from shardwise import distinct
 from shardwise.arrays import Bools, Ints, gather
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.cost import component_costs, component_operations
+from shardwise.cost import component_costs
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.evaluate import evaluate
 from shardwise.parallel.constraints import first_violation
@@ -251,8 +251,7 @@ def test_rows_do_not_depend_on_the_block_they_are_in(
     Of as many blocks, whatever their size: of some rows only, if blocks are small.
     """
     usual, some = expected(kind), slice(0, None, 64 // block // 4 or 1)
-    for module in (component_operations, component_costs):
-        monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(component_costs, "BLOCK", block)
     for name, column in figures(kind, legal_rows(kind).take(some)).items():
         np.testing.assert_array_equal(column, usual[name][some])
 

@@ -14,9 +14,10 @@ from shardwise.report.charts.estimate import (
     memory_bars,
     memory_stages,
     operation_bars,
+    operation_parts,
     time_bars,
+    time_parts,
 )
-from shardwise.report.charts.estimate_parts import operation_parts, time_parts
 from shardwise.report.tables.estimate import PART_NAMES
 
 pytestmark = pytest.mark.any_software
@@ -238,6 +239,7 @@ def test_the_command_writes_a_page(shardwise, tmp_path):
     assert list(drawn) == ["time", "operations", "memory", "memory-stages"]
 
 
+@pytest.mark.needs("predecessors")
 @each_row(
     ("more", "told"),
     [

@@ -20,7 +20,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
-from shardwise.planning.search.placements import all_extents, divisors
+from shardwise.planning.search.layouts import all_extents, divisors
 
 pytestmark = pytest.mark.any_software
 

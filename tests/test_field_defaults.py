@@ -35,7 +35,7 @@ def blamed(model: Model, system: System, fields: dict[str, object]) -> set[str]:
     return {fault.field for fault in faults.values()}
 
 
-@pytest.mark.parametrize(("stack", "name"), sampled(PAIRS))
+@pytest.mark.parametrize(("stack", "name"), sampled(PAIRS, part=5))
 def test_no_refusal_names_a_field_that_was_not_set(stack: str, name: str) -> None:
     """Each degree alone, ZeRO stages and recompute, of a dense model and of one with experts."""
     system = System.load(name)

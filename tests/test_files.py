@@ -50,6 +50,7 @@ def _bad(path, content):
     return path
 
 
+@pytest.mark.needs("launchers")
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [

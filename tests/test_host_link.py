@@ -15,7 +15,7 @@ from samples import column, run
 from shardwise import Estimate, InputError, System, largest_model, search
 from shardwise.catalog import names
 from shardwise.config.system_columns import SystemColumns, with_figures
-from shardwise.cost.offload import (
+from shardwise.cost.overlap import (
     LinkRates,
     both_ways_time,
     d2h_time,
@@ -23,9 +23,8 @@ from shardwise.cost.offload import (
     link_rate,
     optimizer_transfer,
 )
-from shardwise.planning.sweep.axes import varied_axes
+from shardwise.planning.sweep.axes import figure_names, figures_named, varied_axes
 from shardwise.planning.sweep.changes import with_node
-from shardwise.planning.sweep.figures import figure_names, figures_named
 from shardwise.planning.sweep.sensitivity import harmful_factor, helpful_factor
 
 LAYER = 12 * 64**2 + 13 * 64

@@ -15,8 +15,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import AttentionKernel, System
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
-from shardwise.cost.component_costs import component_costs
-from shardwise.cost.component_operations import operation_costs
+from shardwise.cost.component_costs import component_costs, operation_costs
 from shardwise.cost.kernels import memory_bound_times
 from shardwise.cost.operations import OperationCost
 from shardwise.ops.operation import CollectiveKind, Phase

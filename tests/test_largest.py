@@ -11,11 +11,11 @@ from rows import each_row, first_of
 from shardwise import InputError, Model, System, search
 from shardwise.config.stack import Stack
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.largest_model import largest_model
-from shardwise.planning.search.model_shapes import (
+from shardwise.planning.search.largest_model import (
     calculon_shapes,
     depths,
     gpt_model,
+    largest_model,
     widths,
 )
 

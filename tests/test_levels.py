@@ -21,7 +21,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.parallel.placement import place
-from shardwise.report.tables.search_levels import levels_note, levels_table
+from shardwise.report.tables.search import levels_note, levels_table
 
 pytestmark = pytest.mark.any_software
 

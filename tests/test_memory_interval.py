@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise import estimate
-from shardwise.analysis.memory_interval import memory_error, memory_errors
+from shardwise.analysis.prediction_interval import memory_error, memory_errors
 from shardwise.report.tables.estimate import print_estimate
 from shardwise.validate.measured.statistics import memory_error_levels
 

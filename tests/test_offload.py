@@ -14,7 +14,7 @@ from rows import each_row
 from samples import column, run
 from shardwise import Estimate, System
 from shardwise.config.system import EfficiencyCurve
-from shardwise.cost.offload import d2h_time, h2d_time, optimizer_transfer
+from shardwise.cost.overlap import d2h_time, h2d_time, optimizer_transfer
 
 pytestmark = pytest.mark.any_software
 

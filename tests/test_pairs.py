@@ -267,7 +267,6 @@ def splits(draw: st.DrawFn) -> dict[str, Any]:
         "recompute": "full",
         "recompute_layers": draw(count),
         "zero": draw(st.sampled_from([1, 2, 3])),
-        "fsdp_reshard": True,
         "dtype": "fp32",
         "gbs": 96,
     }

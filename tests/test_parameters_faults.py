@@ -10,6 +10,7 @@ from shardwise import InputError, Model, Strategy, System
 from shardwise.cli import run
 
 
+@pytest.mark.needs("predecessors")
 def test_files_of_other_systems_know_no_formulas() -> None:
     """Their `base` or `parameters` are theirs; ours may be based on them."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "parameters": "= 3"}

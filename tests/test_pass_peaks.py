@@ -93,6 +93,7 @@ def theirs(name: str, strategy: dict[str, Any], **fields: Any) -> Estimate:
     return estimate(model, DATA / "a100_pcie.json", strategy)
 
 
+@pytest.mark.needs("predecessors")
 def test_simumax_has_the_same_peaks() -> None:
     """SimuMax 1.2 counts 54,436,429,824 bytes forward and 54,637,756,416 backward on stage 0.
 
@@ -112,6 +113,7 @@ def test_simumax_has_the_same_peaks() -> None:
     assert last.forward_peak.bytes == pytest.approx(48494186496, rel=1e-4)
 
 
+@pytest.mark.needs("predecessors")
 def test_simumax_has_the_same_dense_and_expert_bytes() -> None:
     """`model_mem_detail` of 4 layers of DeepSeek-V2 with ep 4, by stage: equal to the byte."""
     file = DATA / "ep4_pp2_dp4_mbs1_selective_recompute.json"

@@ -16,61 +16,42 @@ from profiles import examples
 from rows import each_row
 from shardwise import EstimateTable, InputError, Model, Stack, System, estimate, estimate_many
 from shardwise.config.enums import PLACEMENTS, Recompute
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from strategy_values import values_of_every
 
 pytestmark = pytest.mark.any_software
 
 fast = examples(25)
 small = st.sampled_from([1, 2, 4])
 STACKS = ("megatron-core-2025", "megatron-lm-2022")
-WILD: dict[str, list[Any]] = {
-    "tp": [3, 32],
-    "pp": [5, 8],
-    "vpp": [2, 5],
-    "dp": [7],
-    "gpus": [1, 64],
-    "gbs": [1, 1000],
-    "seq_len": [1000, 4096],
-    "dtype": ["bf16"],
-    "zero": [2, 3, 4],
-    "sequence_parallel": [True],
-    "schedule": ["1f1b", "interleaved"],
-    "recompute": ["selective"],
-    "recompute_parts": [["mlp"], ["activation", "attention"], ["moe"]],
-    "recompute_layers": [1, 3],
-    "offload_parts": [["qkv"]],
-    "first_stage_layers": [1, 3, 20],
-    "last_stage_layers": [2],
-    "stage_layers": [[12], [5, 7], [3, 3, 3, 3]],
-    "document_len": [100, 3000],
-    "dp_shard": [2],
-    "fsdp_reshard": [False],
-    "optimizer": ["adafactor"],
-    "cp_exchange": ["all_gather", "all_to_all"],
-    "cp": [2, 3],
-    "ep": [2],
-    "etp": [4],
-}
-OPEN: dict[str, Any] = {
-    "cp": 1,
-    "ep": 1,
-    "etp": 1,
-    "recompute_parts": ["core_attention"],
-    "recompute_layers": None,
-    "offload_parts": None,
-    "first_stage_layers": None,
-    "last_stage_layers": None,
-    "stage_layers": None,
-    "document_len": None,
-    "dp_shard": None,
-    "fsdp_reshard": True,
-    "optimizer": "adamw",
-    "cp_exchange": "ring",
-}
+IMPLIED = tuple(
+    name for name, field in COLUMNS.items() if field.default is None and not field.optional
+)
+"""Fields that follow from others."""
+# Values of every other field; of these fields values that rules may refuse.
+WILD = values_of_every(
+    {
+        "pp": [5, 8],
+        "tp": [3, 32],
+        "vpp": [2, 5],
+        "dp": [7],
+        "gpus": [1, 64],
+        "schedule": ["1f1b", "interleaved"],
+        "global_batch_size": [1, 1000],
+        "seq_len": [1000, 4096],
+        "first_stage_layers": [1, 3, 20],
+        "stage_layers": [[12], [5, 7], [3, 3, 3, 3]],
+        "document_len": [100, 3000],
+    },
+    without=IMPLIED,
+)
+OPEN = {name: field.default for name, field in COLUMNS.items() if name not in IMPLIED}
+"""Defaults of the fields that rows below leave out."""
 
 
 @st.composite
@@ -89,8 +70,8 @@ def legal_rows(draw: st.DrawFn) -> dict[str, Any]:
         "pp": pp,
         "vpp": vpp,
         "dp": dp,
-        "mbs": mbs,
-        "gbs": dp * mbs * group * draw(st.integers(1, 12)),
+        "micro_batch_size": mbs,
+        "global_batch_size": dp * mbs * group * draw(st.integers(1, 12)),
         "seq_len": draw(st.sampled_from([512, 1024, 2048])),
         "dtype": draw(st.sampled_from(["fp16", "fp32"])),
         "recompute": draw(st.sampled_from(Recompute)),
@@ -114,23 +95,21 @@ def any_rows(draw: st.DrawFn) -> dict[str, Any]:
 
 
 LEGAL = {
+    **OPEN,
     "gpus": 8,
     "tp": 2,
     "pp": 2,
-    "vpp": 1,
     "dp": 2,
-    "mbs": 1,
-    "gbs": 12,
+    "micro_batch_size": 1,
+    "global_batch_size": 12,
     "seq_len": 512,
     "dtype": "fp16",
-    "recompute": "none",
     "zero": 1,
     "schedule": "1f1b",
     "sequence_parallel": True,
     "dp_overlap": True,
     "placement": "tp-cp-dp-pp",
     "stack": STACKS[0],
-    **OPEN,
 }
 WIDE = samples.layer(
     count=12,
@@ -354,7 +333,7 @@ def test_more_micro_batches_take_longer_but_less_each(
     table: list[dict[str, Any]], factor: int
 ) -> None:
     """The bubble and the fixed parts are shared by more of them."""
-    longer = [row | {"gbs": row["gbs"] * factor} for row in table]
+    longer = [row | {"global_batch_size": row["global_batch_size"] * factor} for row in table]
     rows = Table.of(LLAMA, as_columns(table + longer))
     few, many = np.split(evaluate(LLAMA, H100, rows).step_time_s, 2)
     assert (few < many).all()

@@ -15,7 +15,7 @@ import pytest
 
 import samples
 from naive_search import FEW, FIELDS, OFFLOADS, ORDERS, TIERS, Naive, everything
-from profiles import drawn
+from profiles import drawn, sampled
 from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
@@ -28,7 +28,8 @@ from shardwise.planning.search.space import Space
 
 pytestmark = pytest.mark.any_software
 
-MOST = 1500
+MOST = 400
+"""Strategies of a space, all of which are tried."""
 
 
 def with_host(machine: System, capacity: float, bandwidth: float = 1e10) -> System:
@@ -176,9 +177,10 @@ def keys(scales: Sequence[tuple[int, int]], table: Table) -> list[tuple[Any, ...
 
 def cases(first: int, count: int, most: int = MOST, **words: Any) -> Iterator[Case]:
     """Some of the spaces that are small enough; about half of what obeys the rules fits."""
+    models = sampled(MODELS)  # two of them; all in .ci/nightly
     for seed in range(first, first + count):
         random = Random(seed)  # noqa: S311 - cases that can be made again
-        model, system = random.choice(MODELS), random.choice(SYSTEMS)
+        model, system = random.choice(models), random.choice(SYSTEMS)
         space = drawn_space(random, system)
         candidates = Candidates.of(model, system, Space.validated(space))
         if len(candidates) > most:
@@ -231,7 +233,7 @@ def test_every_strategy_is_a_candidate_once(first):
         assert len(set(found)) == len(found) == len(expected)
         assert set(found) == set(expected)
         seen += len(found)
-    assert seen > 500
+    assert seen > 100
 
 
 @each_row("first", SOME)
@@ -245,7 +247,7 @@ def test_candidates_are_counted_by_reason(first):
         assert found.feasible == len(case.naive.feasible)
         assert found.rejected + refusals(case.candidates.illegal) == case.naive.rejected
         feasible += found.feasible
-    assert feasible > 50
+    assert feasible > 20
 
 
 @each_row(
@@ -323,7 +325,7 @@ def test_the_nearest_miss_lacks_least():
         expected = min((held[row] - room, case.numbers[row]) for row in obeys)
         assert listed(merged(parts, question).nearest) == [expected]
         seen += 1
-    assert seen >= drawn(6)
+    assert seen >= drawn(6, part=6)
 
 
 def test_single_estimates_say_the_same():

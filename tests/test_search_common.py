@@ -1,5 +1,6 @@
 """The line below a table of plans says only what is the same in all rows."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,13 +9,24 @@ import samples
 from shardwise import search
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.planning.search.results import LevelsPlan, SearchResult
-from shardwise.report.tables.search_best import agreed
-from shardwise.report.tables.search_levels import levels_note, levels_table
+from shardwise.report.tables.search import agreed, levels_note, levels_table
 
 pytestmark = pytest.mark.any_software
 
-FOUND = search(samples.model(), samples.system(), gpus=4, gbs=8, tp=2, pp=1, top=1)
-LEVELS = search(samples.model(), samples.system(), gpus=4, gbs=8, levels=True, top=1).levels
+
+@cache
+def found() -> SearchResult:
+    """A search that finds one plan."""
+    return search(samples.model(), samples.system(), gpus=4, gbs=8, tp=2, pp=1, top=1)
+
+
+@cache
+def level() -> LevelsPlan:
+    """The best plan by levels."""
+    space = {"gpus": 4, "gbs": 8, "tp": 2, "pp": 1}
+    levels = search(samples.model(), samples.system(), space, levels=True, top=1).levels
+    assert levels
+    return levels[0]
 
 
 def changed(value: Any) -> Any:
@@ -28,13 +40,13 @@ def changed(value: Any) -> Any:
 
 def with_rows(*strategies: dict[str, Any]) -> SearchResult:
     """A search whose space sets every field, and that found these strategies."""
-    plans = [FOUND.best[0].model_copy(update={"strategy": one}) for one in strategies]
-    return FOUND.model_copy(update={"best": tuple(plans), "space": dict.fromkeys(FIELDS)})
+    plans = [found().best[0].model_copy(update={"strategy": one}) for one in strategies]
+    return found().model_copy(update={"best": tuple(plans), "space": dict.fromkeys(FIELDS)})
 
 
 def levels_of(*strategies: dict[str, Any]) -> list[LevelsPlan]:
     """Levels that have these strategies."""
-    first = LEVELS[0]  # type: ignore[index]
+    first = level()
     plans = [first.plan.model_copy(update={"strategy": one}) for one in strategies]
     return [first.model_copy(update={"plan": plan}) for plan in plans]
 
@@ -48,7 +60,7 @@ def facts(line: str) -> list[str]:
 @pytest.mark.parametrize("field", FIELDS)
 def test_what_varies_is_not_common(field: str) -> None:
     """Whatever is said of two plans that differ in a field is said of each of them alone."""
-    for plan, line in ((FOUND.best[0], agreed), (LEVELS[0].plan, levels_note)):  # type: ignore[index]
+    for plan, line in ((found().best[0], agreed), (level().plan, levels_note)):
         one = plan.strategy
         other = {**one, field: changed(one[field])}
         of_rows: Any = with_rows if line is agreed else levels_of
@@ -60,7 +72,7 @@ def test_what_varies_is_not_common(field: str) -> None:
 
 def test_lengths_and_batches_that_vary() -> None:
     """One of them may vary without the other; a table of levels then has a column."""
-    one = FOUND.best[0].strategy
+    one = found().best[0].strategy
     longer, more = {**one, "seq_len": 128}, {**one, "global_batch_size": 16}
     assert agreed(with_rows(one)).startswith("all of them: 4 GPUs, global batch 8 x 32 tokens, ")
     assert agreed(with_rows(one, longer)).startswith("all of them: 4 GPUs, global batch 8, dtype")

@@ -10,7 +10,8 @@ import pytest
 import samples
 from naive_search import OFFLOADS
 from shardwise import Model, System, estimate_many
-from shardwise.config.enums import Dispatcher, Recompute, TpExchange, TpOverlap
+from shardwise.config.enums import Recompute, TpExchange, TpOverlap
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -23,6 +24,7 @@ from shardwise.parallel.effects import (
     most_layers_on_a_rank,
 )
 from shardwise.planning.search.candidates import OPTION_FIELDS
+from strategy_values import values_of
 from tried_candidates import MODEL, SYSTEM, candidates, keys, table_of, with_host
 
 pytestmark = pytest.mark.any_software
@@ -48,25 +50,20 @@ SYSTEMS = {
     "rack": with_host(System.load("gb200-nvl72")),
 }
 STACKS = ("megatron-core-2025", "megatron-lm-2022", "calculon")
+WORDS = ("cp_exchange", "quantized_weights", "fsdp_reshard", "grad_sync", "dispatcher")
+WORDS += ("dispatch_dtype", "expert_overlap", "tp_exchange")
 VALUES: dict[str, list[Any]] = {
     **LEGAL,
+    **{name: values_of(COLUMNS[name]) for name in WORDS},
     "zero": [0, 1, 2, 3],
-    "cp_exchange": ["ring", "all_gather"],
-    "quantized_weights": [False, True],
     "recompute_layers": [None, 1, 2, 3, 4, 6],
     "recompute_parts": [("core_attention",), ("attention", "mlp_norm"), ("activation",)],
-    "fsdp_reshard": [True, False],
     "fsdp_prefetch": [0, 1, 3],
-    "grad_sync": ["stack", "step", "micro_batch"],
     "optimizer": ["adamw", "sgd", "adafactor"],
     "expert_capacity": [None, 1.5],
     "expert_imbalance": [1.0, 1.5],
-    "dispatcher": list(Dispatcher),
-    "dispatch_dtype": ["dtype", "fp8"],
-    "expert_overlap": [False, True],
     "lora_parts": [("attention",), ("attention", "mlp")],
     "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
-    "tp_exchange": list(TpExchange),
     "summa_panels": [None, 2, 4],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect

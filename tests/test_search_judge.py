@@ -16,7 +16,7 @@ from naive_search import FEW
 from profiles import examples
 from rows import each_row
 from shardwise import InputError, System
-from shardwise.planning.search import evaluate as judging
+from shardwise.planning.search import scan as judging
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (

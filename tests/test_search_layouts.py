@@ -11,13 +11,14 @@ from naive_search import OFFLOADS, ORDERS, USUAL
 from rows import each_row
 from shardwise import System
 from shardwise.config.enums import PLACED_AXES
-from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
+from shardwise.config.strategy_fields import CHOICE_FIELDS, COLUMNS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS
 from shardwise.planning.search.layouts import layouts_of
 from shardwise.planning.search.space import Space
+from strategy_values import values_of
 
 pytestmark = pytest.mark.any_software
 
@@ -51,44 +52,19 @@ def test_rules_of_layouts_read_nothing_else(rule):
     table = Table.of(MODEL, {**drawn, "seq_len": 32})
     machine = System.load("calculon-a100-80g")
     other = {**OTHER, **dict.fromkeys(OFFLOADS, True)}
-    assert set(other) == {*OPTION_FIELDS, *CHOICE_FIELDS}
     broken = rule.violated(MODEL, machine, table)
     for changed in (other, {**other, "zero": 2, "tp_exchange": "rs_ag", "recompute": "selective"}):
         perturbed = Table.of(MODEL, {**drawn, **changed})
         assert np.array_equal(rule.violated(MODEL, machine, perturbed), broken)
 
 
-# Of every option and choice a value that is not the usual one.
+# Of every option and choice a value that is not the default.
 OTHER: dict[str, Any] = {
-    "seq_len": 30,
-    "document_len": 16,
-    "dtype": "fp32",
-    "quantization": "fp8_block",
-    "quantized_weights": True,
-    "attention": "multiquery",
-    "frozen": ("embedding",),
-    "lora_rank": 8,
-    "lora_parts": ("attention",),
-    "offload_parts": ("qkv",),
-    "training": False,
-    "stack": "calculon",
-    "any_software": True,
-    "recompute_parts": ("activation",),
-    "recompute_layers": 1,
-    "summa_panels": 2,
-    "fsdp_reshard": False,
-    "fsdp_prefetch": 3,
-    "grad_sync": "step",
-    "optimizer": "sgd",
-    "cp_exchange": "all_to_all",
-    "expert_capacity": 1.5,
-    "expert_imbalance": 2.0,
-    "dispatcher": "deepep",
-    "dispatch_dtype": "fp8",
-    "expert_overlap": True,
-    **{name: USUAL[name][-1] for name in ("recompute", "zero", "tp_exchange", "tp_overlap")},
-    **{name: USUAL[name][-1] for name in ("tp_regather", "dp_overlap", "fused_activation")},
-}
+    name: next(
+        value for value in reversed(values_of(COLUMNS[name])) if value != COLUMNS[name].default
+    )
+    for name in (*OPTION_FIELDS, *CHOICE_FIELDS)
+} | {"seq_len": 30, "document_len": 16}
 
 
 NETWORKS = [

@@ -7,12 +7,12 @@ import pytest
 
 from rows import each_row
 from shardwise import search
-from shardwise.planning.search import bounded, evaluate, pieces, run
+from shardwise.planning.search import bounded, pieces, run, scan
 from shardwise.planning.search import smallest_gpus as smallest
 from shardwise.planning.search.candidates import Candidates
-from shardwise.planning.search.evaluate import MemoryEvaluator, broken_options, memory_of_each
 from shardwise.planning.search.pieces import Work
 from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.scan import MemoryEvaluator, broken_options, memory_of_each
 from shardwise.planning.search.space import Space
 from test_bounded_search import drawn_question
 from test_search_smallest import MODEL, machine, space
@@ -36,7 +36,7 @@ def found_on(capacity: float, second: float | None = None, **fields: Any) -> dic
 def costed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each table whose layers are timed, and -1 for each table of bounds."""
     rows: list[int] = []
-    costs, bounds = evaluate.costs_and_bytes, bounded.option_bounds
+    costs, bounds = scan.costs_and_bytes, bounded.option_bounds
 
     def counted(model: Any, system: Any, table: Any, *args: Any, **options: Any) -> Any:
         rows.append(len(table))
@@ -46,7 +46,7 @@ def costed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(-1)
         return bounds(*args, **options)
 
-    monkeypatch.setattr(evaluate, "costs_and_bytes", counted)
+    monkeypatch.setattr(scan, "costs_and_bytes", counted)
     monkeypatch.setattr(bounded, "option_bounds", marked)
     return rows
 

@@ -17,11 +17,10 @@ from shardwise import estimate
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.parallel.placement import place
-from shardwise.planning.search import evaluate as judging
 from shardwise.planning.search import explain as explaining
-from shardwise.planning.search.explain import explain
+from shardwise.planning.search import scan as judging
+from shardwise.planning.search.explain import UserStrategy, explain
 from shardwise.planning.search.space import Space
-from shardwise.planning.search.user_strategy import UserStrategy
 
 pytestmark = pytest.mark.any_software
 

@@ -14,9 +14,8 @@ from samples import column
 from shardwise import InputError, System
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import ShapeTable
-from shardwise.cost import shape_table
-from shardwise.cost.kernels import KernelRates
-from shardwise.cost.shape_table import MeasuredShapes, RowTables
+from shardwise.cost import kernels
+from shardwise.cost.kernels import KernelRates, MeasuredShapes, RowTables
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Phase
 
 fast = examples(60)
@@ -127,7 +126,7 @@ def test_many_shapes_are_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = random.integers(0, 200, (300, 4))[random.integers(0, 300, 500)].tolist()
     shares, missed = look_up(table, shapes)
     assert 50 < sum(missed) < 450
-    monkeypatch.setattr(shape_table, "_DISTANCES_AT_ONCE", 1000)
+    monkeypatch.setattr(kernels, "_DISTANCES_AT_ONCE", 1000)
     assert look_up(table, shapes) == (shares, missed)
     alone = [look_up(table, [shape]) for shape in shapes]
     assert [part[0][0] for part in alone] == pytest.approx(shares)

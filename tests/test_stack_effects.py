@@ -23,7 +23,7 @@ from shardwise.cost.layer_cost import Launched
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import Machine, OperationCost, operation_cost, with_host
 from shardwise.estimator import estimate_many
-from shardwise.ops.context import core_calls
+from shardwise.ops.attention import core_calls
 from shardwise.ops.layer import layer_operations, rank_work
 from shardwise.ops.operation import FlashAttention, Matmul, MemoryBound, Operation, Phase
 from shardwise.parallel.placement import place

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from shardwise import Estimate, Strategy, estimate, search
-from shardwise.analysis.deferred import Deferred
+from shardwise.analysis.results import Deferred
 
 QUESTION = "llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --mbs 1 --gbs 128"
 STRATEGY = {"gpus": 64, "tp": 8, "pp": 2, "gbs": 128}

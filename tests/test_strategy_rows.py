@@ -23,20 +23,17 @@ from drawn_strategies import (
 from rows import each_row
 from shardwise import Model, Strategy, System, estimate, estimate_many
 from shardwise.config.enums import (
-    AttentionKind,
     CpExchange,
-    Optimizer,
-    Recompute,
     Schedule,
-    TpExchange,
-    TpOverlap,
 )
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.placement import place
+from strategy_values import values_of
 
 pytestmark = pytest.mark.any_software
 
@@ -68,15 +65,10 @@ def test_a_row_is_the_estimate_of_its_strategy(
             assert 0 <= comm.exposed <= comm.total * SLACK
 
 
+WORDS = ("attention", "training", "tp_exchange", "tp_overlap", "tp_regather", "dp_overlap")
+WORDS += ("fused_activation", "optimizer", "recompute", *FLAGS)
 ONE_FIELD: dict[str, list[Any]] = {
-    "attention": list(AttentionKind),
-    "training": [True, False],
-    "tp_exchange": list(TpExchange),
-    "tp_overlap": list(TpOverlap),
-    "tp_regather": [True, False],
-    "dp_overlap": [True, False],
-    "fused_activation": [True, False],
-    **{flag: [False, True] for flag in FLAGS},
+    **{name: values_of(COLUMNS[name]) for name in WORDS},
     **{f"{axis}_tier": [None, 0, 1] for axis in AXES},
     "pp": [1, 2, 3, 4],
     "global_batch_size": [4, 8, 12],
@@ -84,8 +76,6 @@ ONE_FIELD: dict[str, list[Any]] = {
     "document_len": [None, 100, 256],
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, 1],
-    "optimizer": list(Optimizer),
-    "recompute": list(Recompute),
     "first_stage_layers": [None, 3, 8],
     "last_stage_layers": [None, 3, 8],
     "stage_layers": [None, (1, 10), (7, 4)],

@@ -15,8 +15,8 @@ from profiles import examples
 from rows import each_row
 from samples import GB, layer, run, stack, system, tier
 from shardwise import Model, Strategy, System, estimate, estimate_many, trace
+from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
-from shardwise.cost.layer_communication import COMM_AXES
 from shardwise.engine.data_parallel import windows
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import layer_operations, rank_work

@@ -15,8 +15,7 @@ from shardwise import InputError, SweepResult, System, estimate, search, sweep
 from shardwise.config.system_columns import figures_of, with_figures
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.search.candidates import Candidates
-from shardwise.planning.sweep.axes import varied_axes
-from shardwise.planning.sweep.figures import figure_names, influencing_figures
+from shardwise.planning.sweep.axes import figure_names, influencing_figures, varied_axes
 from shardwise.planning.sweep.points import Grid
 
 pytestmark = pytest.mark.any_software

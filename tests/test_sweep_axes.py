@@ -9,16 +9,22 @@ from rows import each_row
 from shardwise import InputError, Model, System
 from shardwise.catalog import names
 from shardwise.config.system_columns import figures_of
-from shardwise.planning.sweep.axes import check_values, figure_list, varied_axes
+from shardwise.planning.sweep.axes import (
+    check_values,
+    figure_list,
+    figure_names,
+    figures_named,
+    influencing_figures,
+    parse_values,
+    varied_axes,
+)
 from shardwise.planning.sweep.changes import (
     MODEL_FIGURES,
     with_domain,
     with_links_per_accelerator,
     with_node,
 )
-from shardwise.planning.sweep.figures import figure_names, figures_named, influencing_figures
 from shardwise.planning.sweep.points import Grid
-from shardwise.planning.sweep.values import parse_values
 
 pytestmark = pytest.mark.any_software
 

@@ -13,12 +13,12 @@ from shardwise.report.charts.sweep import (
     charts,
     design_space,
     front,
+    limit,
     only,
     runners_up,
     tornado,
     write_charts,
 )
-from shardwise.report.charts.sweep_plans import limit
 from swept_by_hand import GIB, axis, influence, plan, swept
 
 pytestmark = pytest.mark.any_software

@@ -3,9 +3,8 @@
 import pytest
 
 from shardwise import InputError
-from shardwise.report.charts.sweep_bars import optima
-from shardwise.report.charts.sweep_lines import ratio, scaling, trend
-from shardwise.report.charts.sweep_maps import heat_map
+from shardwise.report.charts.sweep import heat_map
+from shardwise.report.charts.sweep_lines import optima, ratio, scaling, trend
 from shardwise.report.charts.sweep_points import only
 from swept_by_hand import BATCH, GPUS, SEQ_LEN, axis, mapped_sweep, plan, scaled_sweep, swept, trace
 

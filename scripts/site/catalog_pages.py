@@ -16,11 +16,11 @@ from shardwise.report.tables.catalog import (
     STACK_NOTES,
     SYSTEM_HEADS,
     figures_of,
+    host_memory_lines,
     model_row,
     stack_row,
     system_row,
 )
-from shardwise.report.tables.figures import host_memory_lines
 from shardwise.report.tables.recipes import signed
 from tables import anchor, cell, page, table
 

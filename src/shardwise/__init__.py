@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     from shardwise.launchers.export import CannotExportError, Export, export
     from shardwise.launchers.launch import LaunchFile
     from shardwise.launchers.registry import read_launch
-    from shardwise.planning.cluster_choice import choose_cluster
-    from shardwise.planning.cluster_options import ClusterChoice
-    from shardwise.planning.compare.run import compare
+    from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+    from shardwise.planning.compare import compare
     from shardwise.planning.nearest import NearestPlan
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
@@ -125,7 +124,7 @@ __all__ = [
 
 _HOME = {
     "CannotExportError": "launchers.export",
-    "ClusterChoice": "planning.cluster_options",
+    "ClusterChoice": "planning.cluster_choice",
     "Comparison": "analysis.comparison",
     "ComputeGraph": "analysis.graph.records",
     "Diagnosis": "launchers.diagnose.results",
@@ -158,7 +157,7 @@ _HOME = {
     "TrainingTime": "analysis.training_run.results",
     "UnknownNameError": "errors",
     "choose_cluster": "planning.cluster_choice",
-    "compare": "planning.compare.run",
+    "compare": "planning.compare",
     "convert": "predecessors.conversion",
     "diagnose": "launchers.diagnose.run",
     "estimate": "estimator",

@@ -10,9 +10,8 @@ import numpy as np
 
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
-from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.operations import missed_operations, operation_estimates
-from shardwise.analysis.prediction_interval import interval_of, rests_on
+from shardwise.analysis.prediction_interval import interval_of, memory_interval_of, rests_on
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
@@ -241,7 +240,7 @@ def estimate(
         memory_bytes=memory,
         cost=cost_of(result),
         operations=operation_estimates(result) if operations else None,
-        gemms=_gemms().gemm_estimates(result) if gemms else None,
+        gemms=_layer_totals().gemm_estimates(result) if gemms else None,
     )
 
 
@@ -261,12 +260,6 @@ def _communication() -> ModuleType:
     from shardwise.analysis import communication  # noqa: PLC0415 - likewise
 
     return communication
-
-
-def _gemms() -> ModuleType:
-    from shardwise.analysis import gemms  # noqa: PLC0415 - likewise
-
-    return gemms
 
 
 def estimate_many(

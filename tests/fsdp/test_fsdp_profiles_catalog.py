@@ -2,12 +2,14 @@
 
 import time
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 
 import samples
 from profile_samples import catalog, named, sample, shapes
+from profiles import sampled
 from rows import each_row
 from shardwise import Model, estimate
 from shardwise.fsdp.from_catalog import STACK, profile_of
@@ -57,8 +59,10 @@ def begun_gradients(profile):
     return np.cumsum(made)
 
 
-@every_model
-@pytest.mark.parametrize("stack", [STACK, "megatron-core-2025", "torchtitan-eager"])
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    sampled(product(MODELS, [STACK, "megatron-core-2025", "torchtitan-eager"]), 4),
+)
 def test_times_are_those_of_an_estimate(name, stack):
     """Forward and backward of its one micro-batch, whatever the host adds to the kernels."""
     profile, known = catalog(name, stack), estimated(name, stack).time_s

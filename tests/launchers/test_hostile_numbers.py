@@ -19,7 +19,7 @@ from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.logs import read_log
 from shardwise.launchers.registry import LAUNCHERS, launch_files, read_launch
-from shardwise.planning.sweep.values import parse_values
+from shardwise.planning.sweep.axes import parse_values
 
 pytestmark = pytest.mark.any_software
 

@@ -12,7 +12,7 @@ from shardwise.config.enums import LaunchRule
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import illegal_faults
-from shardwise.parallel.constraints.launch_rules import LAUNCH_RULES
+from shardwise.parallel.constraints.software import LAUNCH_RULES
 
 MODEL = samples.model(position="rope", tied_embeddings=False)
 GROUPED = samples.llama()

@@ -16,7 +16,7 @@ import samples
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import ShapeTable
-from shardwise.cost import component_operations
+from shardwise.cost import component_costs
 from shardwise.errors import InputError
 from shardwise.launchers import shell_words
 from shardwise.launchers.kineto.steps import read_trace
@@ -64,8 +64,8 @@ def test_costs_of_operations_are_compared_with_likely_equals(monkeypatch):
         compared += 1
         return same(one, other)
 
-    same = component_operations.equal
-    monkeypatch.setattr(component_operations, "equal", equal)
+    same = component_costs.equal
+    monkeypatch.setattr(component_costs, "equal", equal)
     counts = []
     for number in (10, 10 * MORE):
         compared = 0
@@ -87,7 +87,7 @@ def test_equal_blocks_of_layers_are_built_and_timed_once(monkeypatch):
     monkeypatch.setattr(layer, "attention_operations", operations)
     model, system = samples.model(*layers(4)), samples.system()
     table = Table.of(model, [Strategy(gpus=1, gbs=1, stack=samples.stack()).resolved(model)])
-    found = component_operations.operation_costs(model, system, table, place(system, table))
+    found = component_costs.operation_costs(model, system, table, place(system, table))
     kinds = [costs for name, _, costs in found if name == "layer"]
     assert built == 1
     for several in zip(*kinds, strict=True):

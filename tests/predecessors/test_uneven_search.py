@@ -14,8 +14,8 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.constraints.software import can_run
+from shardwise.planning.search.explain import UserStrategy
 from shardwise.planning.search.space import Space
-from shardwise.planning.search.user_strategy import UserStrategy
 from shardwise.predecessors.calculon.files import CalculonExecution
 from shardwise.predecessors.calculon.reader import strategy_fields
 from shardwise.report.charts.plans import value_word

@@ -256,8 +256,7 @@ def test_a_full_disk_names_the_parts_that_resume_a_search(shardwise, inputs, mon
     def full_from(name):
         def write_bytes(path, content):
             if Path(path).name == name:
-                problem = "cannot be written: No space left on device"
-                raise InputError(store.Fault(source=str(path), problem=problem))
+                raise InputError.at(path, "cannot be written: No space left on device")
             write(path, content)
 
         monkeypatch.setattr(store.files, "write_bytes", write_bytes)

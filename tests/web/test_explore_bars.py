@@ -12,7 +12,7 @@ from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import CommTime
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.report.charts.common import TIME_COLORS
-from shardwise.report.charts.estimate_parts import comm_part
+from shardwise.report.charts.estimate import comm_part
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.web.bars import memory_html, time_html
 

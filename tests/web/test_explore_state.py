@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardwise import InputError, Model, System, estimate
 from shardwise.config import files
 from shardwise.config.strategy_fields import COLUMNS
-from shardwise.planning.sweep.edit import edited
+from shardwise.planning.sweep.axes import edited
 from shardwise.web.state import MOST_BYTES, Named, State
 
 TEXT = st.text(min_size=1, max_size=30)

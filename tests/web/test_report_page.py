@@ -16,8 +16,7 @@ from shardwise.report.page import compare as compare_page
 from shardwise.report.page import estimate as estimate_page
 from shardwise.report.page import search as search_page
 from shardwise.report.page import sweep as sweep_page
-from shardwise.report.page.html import Chart, DataTable, Facts, Page, Section, page_html
-from shardwise.report.page.library import packed
+from shardwise.report.page.html import Chart, DataTable, Facts, Page, Section, packed, page_html
 from shardwise.report.page.printed import joined, printed_blocks
 from shardwise.report.page.shared import write_report
 from shardwise.report.tables.estimate import print_estimate

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.analysis.components import (
+from shardwise.analysis.operations import (
     Component,
     critical_stage_components,
     repeats_collectives,
@@ -18,7 +18,7 @@ from shardwise.config.strategy_fields import COMM_AXES, COUNTED_WITH, EXPERT_DEG
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.cost.component_operations import operation_costs
+from shardwise.cost.component_costs import operation_costs
 from shardwise.cost.operations import CollectiveCost
 from shardwise.engine.data_parallel import replica_collectives, replica_communication
 from shardwise.engine.evaluate import Evaluation

@@ -1,27 +1,350 @@
-"""Every kernel and collective of one strategy: the rows of `--ops`."""
+"""Components of a step, and every kernel and collective of one strategy: the rows of `--ops`.
 
-from collections.abc import Iterator
-from dataclasses import replace
+A component is the embedding, a layer of one kind, a multi-token-prediction module or the head.
+`cost.layer_cost` applies the same recompute rules to full columns.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.analysis.components import (
-    FULL_LAYER,
-    recomputed_parts,
-    repeats_collectives,
-    rerun_share,
-    saved_activation_bytes,
-)
 from shardwise.analysis.results import OperationEstimate
-from shardwise.analysis.step_operations import members_of, step_operations
-from shardwise.arrays import Floats
+from shardwise.arrays import Floats, Ints
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Recompute, RecomputePart
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.collective import NO_DATA
-from shardwise.cost.component_costs import ComponentCosts
+from shardwise.cost.collective import NO_DATA, collective_time, transfer_time
+from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
+from shardwise.engine.data_parallel import (
+    Pieces,
+    replica_collectives,
+    replica_communication,
+    replica_groups,
+    shard_extents,
+    unhidden_collectives,
+)
 from shardwise.engine.evaluate import Evaluation
-from shardwise.ops.operation import FlashAttention, Matmul, Phase
+from shardwise.engine.step import Step
+from shardwise.engine.step_time import Update
+from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
+from shardwise.parallel.pipeline_layout import by_stage
+
+FULL_LAYER = frozenset({"full"})
+"""Value of `recomputed_parts` for full recompute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A component of the model and how often a rank of every stage runs it in a step."""
+
+    name: str
+    """`layer N` for a layer, with the number of its kind; otherwise the same as `part`."""
+    part: str
+    """embedding, layer, mtp or head."""
+    kind: int
+    """Number of the kind of layer; 0 for other components."""
+    count: int
+    """How often it occurs in the model."""
+    costs: Sequence[OperationCost]
+    recomputed: frozenset[str]
+    """What recompute repeats of it (`recomputed_parts`)."""
+    runs: float
+    """Times that a micro-batch passes it, in a step of one replica."""
+    reruns: float
+    """Those of `runs` that recompute repeats; 0 where it repeats nothing of this component."""
+    copies: float
+    """How many copies of its weights the stages hold."""
+
+
+def components_of(evaluation: Evaluation) -> list[Component]:
+    """Components of a table of one row, counted over all pipeline stages."""
+
+    def over_stages(name: str) -> list[float]:
+        counts = [
+            [float(run.length[0] * count[0]) for count in getattr(run, name)]
+            for run in evaluation.step.groups
+        ]
+        return [sum(column) for column in zip(*counts, strict=True)]
+
+    return list(_counted(evaluation, over_stages("work"), over_stages("resident")))
+
+
+def critical_stage_components(evaluation: Evaluation) -> list[Component]:
+    """Components of a table of one row, as often as the critical stage runs them."""
+    work = [float(np.broadcast_to(count, (1,))[0]) for count in evaluation.step.critical.work]
+    return list(_counted(evaluation, work, work))
+
+
+def stage_components(evaluation: Evaluation, stage: int | None) -> list[Component]:
+    """Components of a table of one row, as often as one stage runs them; None: the critical one."""
+    if stage is None:
+        return critical_stage_components(evaluation)
+    stages = by_stage(evaluation.step.groups)
+    work, resident = (
+        [float(count[stage]) for count in counts] for counts in (stages.work, stages.resident)
+    )
+    return list(_counted(evaluation, work, resident))
+
+
+def _counted(
+    evaluation: Evaluation, work: Sequence[float], resident: Sequence[float]
+) -> Iterator[Component]:
+    """Count components in the order of `ComponentCosts.parts`.
+
+    That order is: each kind of layer with recompute, each kind without it, mtp, embedding, head.
+    """
+    table, parts = evaluation.step.table, evaluation.parts
+    kinds = sum(part == "layer" for part, _, _ in parts)
+    positions = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
+    micro_batches = float(table.micro_batches[0])
+    kind = 0
+    for part, count, costs in parts:
+        is_layer = part == "layer"
+        places = [kind, kinds + kind] if is_layer else [positions[part]]
+        recomputed = recomputed_parts(table, part)
+        runs = [micro_batches * work[place] for place in places]
+        yield Component(
+            name=f"layer {kind}" if is_layer else part,
+            part=part,
+            kind=kind if is_layer else 0,
+            count=count,
+            costs=costs,
+            recomputed=recomputed,
+            runs=sum(runs),
+            reruns=runs[0] if recomputed else 0.0,
+            copies=sum(resident[place] for place in places),
+        )
+        kind += is_layer
+
+
+def recomputed_parts(table: Table, component: str) -> frozenset[str]:
+    """Names of what is recomputed of a component, in a table of one row.
+
+    Empty without recompute, for embedding and head, and forward only; `FULL_LAYER`, or some of
+    `enums.RecomputePart`.
+    """
+    if component not in ("layer", "mtp") or not table.training[0]:
+        return frozenset()
+    mode = Recompute.from_code(int(table.recompute[0]))
+    if mode == "selective":
+        return frozenset(RecomputePart.from_bits(int(table.recompute_parts[0])))
+    return FULL_LAYER if mode == "full" else frozenset()
+
+
+def rerun_share(cost: OperationCost, recomputed: frozenset[str]) -> float:
+    """Share of an operation's forward kernels that runs again before its backward."""
+    rerunning = recomputed & cost.operation.reruns_with
+    if rerunning == {"every_other"}:
+        return cost.operation.rerun_share
+    return float(recomputed == FULL_LAYER or bool(rerunning))
+
+
+def repeats_collectives(cost: OperationCost, recomputed: frozenset[str]) -> bool:
+    """Whether its forward collectives run again too: `every_other` saves their results."""
+    return recomputed == FULL_LAYER or bool(
+        recomputed & cost.operation.reruns_with - {"every_other"}
+    )
+
+
+def saved_activation_bytes(cost: OperationCost, recomputed: frozenset[str]) -> float:
+    """Activations of an operation saved for backward [byte].
+
+    0 with full recompute, which saves the input of the layer alone.
+    """
+    if recomputed == FULL_LAYER:
+        return 0.0
+    return float(cost.operation.saved_bytes[0] - cost.operation.rebuilt_by(recomputed)[0])
+
+
+_EXPERTS, _GROUPS = ".experts", ".groups"
+
+
+def step_operations(evaluation: Evaluation) -> Iterator[OperationEstimate]:
+    """Yield what a table of one row does once per step, or in all micro-batches of a step.
+
+    Data-parallel collectives add up to `comm_s.dp`, the parts of the optimizer to
+    `time_s.optimizer`.
+    """
+    step, table = evaluation.step, evaluation.step.table
+    directions = 2 if table.training[0] else 1
+    sent = directions * table.micro_batches * table.vpp * step.boundary.sent_bytes
+    empty_s = transfer_time(step.system, np.array([NO_DATA]), step.extents.pp)
+    figures = {"volume_bytes": float(sent[0]), "latency_s": float(empty_s[0])}
+    members = members_of(step.extents.pp)
+    yield from _total(evaluation, "stage_transfers", "p2p", "pp", **figures, **members)
+    yield from _replica_collectives(step)
+    yield from _total(evaluation, "offload", "link", "offload")  # the rows of layers have its bytes
+    yield from _optimizer(step)
+
+
+def members_of(extents: Ints) -> dict[str, object]:
+    """Members of a collective, and those within one domain of each tier.
+
+    Parameters
+    ----------
+    extents
+        Of its axis; shape (tiers, 1).
+    """
+    members = tuple(int(extent) for extent in extents[:, 0])
+    return {"group": members[-1], "extents": members}
+
+
+def _row(operation: str, kind: str, **figures: object) -> OperationEstimate:
+    """An operation of a step; it is bound by the network unless `figures` say otherwise."""
+    fields = {"bound": "network"} | figures
+    return OperationEstimate(
+        part="step", operation=operation, phase="step", count=1, kind=kind, **fields
+    )
+
+
+def _total(
+    evaluation: Evaluation, operation: str, kind: str, axis: str, **figures: object
+) -> Iterator[OperationEstimate]:
+    """All communication of an axis in a step, if there is any."""
+    alone, exposed = (float(time[0]) for time in evaluation.comm_s[axis])
+    if alone > 0:
+        yield _row(operation, kind, axis=axis, time_s=alone, exposed_s=exposed, **figures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Collective:
+    """One data-parallel collective, as often as it runs in a step."""
+
+    operation: str
+    kind: CollectiveKind
+    buffers: list[tuple[float, Floats]]
+    """How often in a step, and buffer [byte]."""
+    members: Ints
+
+    @property
+    def volume_bytes(self) -> float:
+        """All buffers of a step [byte]."""
+        return sum(count * float(buffer[0]) for count, buffer in self.buffers)
+
+    def time_s(self, system: System) -> float:
+        """Time in a step, alone [s]."""
+        return sum(count * self._once(system, buffer) for count, buffer in self.buffers)
+
+    def latency_s(self, system: System) -> float:
+        """Time of one without data [s]."""
+        return self._once(system, np.array([NO_DATA]))
+
+    def _once(self, system: System, buffer: Floats) -> float:
+        return float(collective_time(system, self.kind, buffer, self.members)[0])
+
+
+def _replica_collectives(step: Step) -> Iterator[OperationEstimate]:
+    """Each data-parallel collective; exposed time is divided in proportion to the total."""
+    named = _named_collectives(step)
+    for name, (alone, exposed) in replica_communication(step).items():
+        timed = [(one, one.time_s(step.system)) for one in named[name]]
+        whole = sum(time for _, time in timed)
+        for one, time in timed:
+            if time > 0 and alone[0] > 0:
+                yield _row(
+                    one.operation,
+                    one.kind.value,
+                    axis="dp",
+                    volume_bytes=one.volume_bytes,
+                    latency_s=one.latency_s(step.system),
+                    time_s=float(alone[0]) * time / whole,
+                    exposed_s=float(exposed[0]) * time / whole,
+                    **members_of(one.members),
+                )
+
+
+def _named_collectives(step: Step) -> dict[str, list[_Collective]]:
+    """Data-parallel collectives by name in `ReplicaCommunication`."""
+    table, once = step.table, replica_collectives(step)
+    found = {
+        name: _with_names(name, pieces, ("", _EXPERTS))
+        for name, pieces in unhidden_collectives(step).items()
+    }
+    suffixes = ("", _GROUPS, _EXPERTS, _EXPERTS + _GROUPS)
+    gradients = _with_names("gradients", once["gradients"], suffixes)
+    if table.zero[0] < ZERO_GRADIENTS:
+        weights = _with_names("weights", once["weights"], ("", _EXPERTS))
+        return found | {"gradients": gradients, "weights_forward": weights}
+    reductions = 1.0 if table.syncs_once[0] else float(table.micro_batches[0])
+    scattered = _by_layer(step, "gradients", CollectiveKind.REDUCE_SCATTER, reductions)
+    between = [one for one in gradients if one.operation.endswith(_GROUPS)]
+    split = table.zero[0] >= ZERO_WEIGHTS
+    gathers = float(table.micro_batches[0]) if split and not table.stays_gathered[0] else 1.0
+
+    def weights_of(name: str) -> list[_Collective]:
+        return _by_layer(step, name, CollectiveKind.ALL_GATHER, gathers)
+
+    names = ("weights_forward", "weights_backward") if split else ("weights", "weights_backward")
+    return found | {
+        "gradients": scattered + between,
+        "weights_forward": weights_of(names[0]),
+        "weights_backward": weights_of(names[1]),
+    }
+
+
+def _with_names(name: str, pieces: Pieces, suffixes: tuple[str, ...]) -> list[_Collective]:
+    return [
+        _Collective(operation=name + suffix, kind=kind, buffers=[(1.0, buffer)], members=members)
+        for suffix, (kind, buffer, members) in zip(suffixes, pieces, strict=False)
+    ]
+
+
+def _by_layer(step: Step, name: str, kind: CollectiveKind, times: float) -> list[_Collective]:
+    """Collectives of sharded gradients or weights, layer by layer."""
+    costs = step.costs
+    trained_only = name == "weights"  # ZeRO-2 gathers what the update changed
+
+    def size(part: LayerBytes, *, experts: bool) -> Floats:
+        moved, trained = costs.weight_sizes.moved, part.expert_trained if experts else part.trained
+        if kind is CollectiveKind.REDUCE_SCATTER:
+            return trained.weights * costs.gradient_bytes
+        if trained_only:
+            return moved(trained.weights, trained.quantized)
+        if experts:
+            return moved(part.expert_parameters, part.quantized_expert_parameters)
+        return moved(part.parameters, part.quantized_parameters)
+
+    parts = [
+        (times * float(np.broadcast_to(count, (1,))[0]), part.bytes)
+        for count, part in zip(step.largest.resident, costs.components, strict=True)
+        if part is not None
+    ]
+    return [
+        _Collective(
+            operation=name + suffix,
+            kind=kind,
+            buffers=[(count, size(part, experts=bool(suffix))) for count, part in parts],
+            members=shard_extents(step.table, replicas),
+        )
+        for suffix, (_, replicas) in zip(("", _EXPERTS), replica_groups(step), strict=True)
+    ]
+
+
+def _optimizer(step: Step) -> Iterator[OperationEstimate]:
+    """Each part of the optimizer step that takes time."""
+    if not step.table.training[0]:
+        return
+    costs, update = step.costs, Update.of(step)
+    memory_rate, products_s = float(costs.memory_rate[0]), float(update.products_s[0])
+    if products_s:
+        times = dict.fromkeys(("compute_s", "time_s", "exposed_s"), products_s)
+        flops = products_s * float(costs.matrix_rate[0])
+        yield _row("optimizer.newton_schulz", "matmul", bound="compute", flops=flops, **times)
+    moved = {
+        "gradients": update.moved.sweeps,
+        "update": update.moved.update - update.moved.copies,
+        "weights": update.moved.copies,
+        "quantize": update.quantizing_s * costs.memory_rate,
+    }
+    for name, size in moved.items():
+        number = float(size[0])
+        times = dict.fromkeys(("memory_s", "time_s", "exposed_s"), number / memory_rate)
+        if number > 0:
+            yield _row(f"optimizer.{name}", "memory", bound="memory", bytes=number, **times)
+
 
 _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
 _KINDS = {Matmul: "matmul", FlashAttention: "attention"}
@@ -51,7 +374,9 @@ def operation_estimates(evaluation: Evaluation) -> tuple[OperationEstimate, ...]
                 if training or row.phase == Phase.FORWARD
             ]
             if ran:
-                weights = float(_weight_bytes(cost, blocks)[0])
+                one = cost.operation
+                sizes = blocks.weight_sizes
+                weights = float(sizes.resident(one.parameters, one.read_quantized)[0])
                 update = {"weight_bytes": weights, "saved_bytes": saved}
                 ran[0] = ran[0].model_copy(update=update)
                 first = len(rows)
@@ -85,11 +410,6 @@ def missed_operations(evaluation: Evaluation) -> tuple[str, ...]:
         if training or timed.kernel.phase is Phase.FORWARD
     ]
     return tuple(dict.fromkeys(names))
-
-
-def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
-    """Bytes of an operation's weights with their quantized copies."""
-    return blocks.weight_sizes.resident(cost.operation.parameters, cost.operation.read_quantized)
 
 
 def _rows(

@@ -34,7 +34,7 @@ def _kind(command: str, keys: str, home: str) -> SavedKind:
 _KINDS = (
     _kind("estimate", "step_time_s time_s", "analysis.results:Estimate"),
     _kind("search --explain", "legal broken changes", "planning.search.results:Explanation"),
-    _kind("search --systems", "systems options front", "planning.cluster_options:ClusterChoice"),
+    _kind("search --systems", "systems options front", "planning.cluster_choice:ClusterChoice"),
     _kind("models --largest-for", "ladder practical", "planning.search.results:LargestModel"),
     _kind("search", "space best candidates", "planning.search.results:SearchResult"),
     _kind("sweep", "systems axes points", "planning.sweep.results:SweepResult"),

@@ -15,7 +15,7 @@ from shardwise.cli.options import (
 )
 from shardwise.cli.output import check_different_files, check_pages, log, printed, show, write_page
 from shardwise.config import files
-from shardwise.planning.compare.run import compare
+from shardwise.planning.compare import compare
 
 
 @with_help(examples=["shardwise compare before.json after.json"])

@@ -190,7 +190,7 @@ def table() -> dict[str, Any]:
 def _figures() -> list[str]:
     """Figures of systems that `sweep --vary` takes: those of the hardware."""
     from shardwise.config.system import System  # noqa: PLC0415 - slow to import
-    from shardwise.planning.sweep.figures import influencing_figures  # noqa: PLC0415 - slow
+    from shardwise.planning.sweep.axes import influencing_figures  # noqa: PLC0415 - slow
 
     systems = map(System.load, catalog.names("systems"))
     names = {f.name for one in systems for f in influencing_figures(one) if f.is_hardware}

@@ -121,7 +121,7 @@ def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
 
 def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:
     """Print the origin of each value of one entry, or write it to a file."""
-    from shardwise.report.tables.figures import explained_figures, print_explained  # noqa: PLC0415
+    from shardwise.report.tables.catalog import explained_figures, print_explained  # noqa: PLC0415
 
     if name is None:
         refuse_options("explains one entry: add its name or file", explain=True)

@@ -128,7 +128,7 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
 
 def _list_shapes(*, json: bool, output: str | None) -> int:
     """List the shapes of Calculon's study, without a system."""
-    from shardwise.planning.search.model_shapes import calculon_rows  # noqa: PLC0415 - slow to import
+    from shardwise.planning.search.largest_model import calculon_rows  # noqa: PLC0415 - slow to import
 
     rows = calculon_rows()
     if output is not None and is_table_file(output):

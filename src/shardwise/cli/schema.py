@@ -16,6 +16,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError, allowed_words
+from shardwise.planning.compare import Scenario
 from shardwise.planning.compare.scenario import Scenario
 from shardwise.planning.search.space import Space
 

@@ -25,9 +25,8 @@ from shardwise import catalog
 from shardwise.config import files, readers
 from shardwise.config.described import Described
 from shardwise.config.enums import Word
-from shardwise.config.expressions.chain import Chain, row_of
 from shardwise.config.expressions.records import Resolved, Row, has_figures
-from shardwise.config.expressions.resolve import resolve
+from shardwise.config.expressions.resolve import Chain, resolve, row_of
 from shardwise.config.problems import problem_of, refuse_foreign
 from shardwise.errors import (
     Fault,

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwise.config.enums import EXTENT_AXES, PLACEMENTS, TIER_FIELDS
 from shardwise.config.extents import EXTENT_NAMES, axis_order, canonical_placement, extents_text
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.units import read_whole
 
 LEVELLED_AXES = EXTENT_NAMES
@@ -109,7 +109,7 @@ def refuse_levels(columns: Mapping[str, object]) -> None:
             try:
                 plain_only(axis, value)
             except ValueError as error:
-                raise _fault(axis, value, str(error)) from None
+                raise InputError.of(axis, value, str(error)) from None
 
 
 def _read(axis: str, value: object) -> _Levels | None:
@@ -120,7 +120,7 @@ def _read(axis: str, value: object) -> _Levels | None:
     if _LEVELS.fullmatch(text):
         return tuple(map(int, text.split("x")))
     if _LIKE_LEVELS.fullmatch(text):
-        raise _fault(axis, value, f"{_WRITTEN}, each at least 1")
+        raise InputError.of(axis, value, f"{_WRITTEN}, each at least 1")
     return None
 
 
@@ -130,18 +130,20 @@ def _check(by_axis: Mapping[str, _Levels], fields: Mapping[str, object]) -> None
     for axis, levels in by_axis.items():
         text = levels_text(levels)
         if axis == _NO_LEVELS:
-            raise _fault(axis, text, f"has no levels; allowed for: {', '.join(LEVELLED_AXES)}")
+            raise InputError.of(
+                axis, text, f"has no levels; allowed for: {', '.join(LEVELLED_AXES)}"
+            )
         if len(levels) != len(known):
             other = f"{first} {levels_text(known)} has {len(known)}"
             problem = f"has {len(levels)} levels, {other}; give each axis as many"
-            raise _fault(axis, text, problem)
+            raise InputError.of(axis, text, problem)
         for name in ("extents", *TIER_FIELDS):
             if fields.get(name) is not None:
                 problem = f"contradicts {name}; give one, or {axis}={prod(levels)}"
-                raise _fault(axis, text, problem)
+                raise InputError.of(axis, text, problem)
     if set(by_axis) == {"ep"}:
         problem = "needs levels of tp, tp2, cp, dp or pp too, whose members form its groups"
-        raise _fault("ep", levels_text(known), problem)
+        raise InputError.of("ep", levels_text(known), problem)
 
 
 def _placement(value: object) -> str | None:
@@ -182,7 +184,3 @@ def _members_by_tier(
         members |= {axis: left.pop(axis) for axis in order[:end] if axis in left}
         tiers.append(members)
     return tiers
-
-
-def _fault(field: str, value: object, problem: str) -> InputError:
-    return InputError(Fault(field=field, value=value, has_value=True, problem=problem))

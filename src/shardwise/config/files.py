@@ -21,7 +21,7 @@ from typing import Any
 from shardwise import catalog
 from shardwise.config.parse import parse
 from shardwise.config.plain import as_json, as_yaml
-from shardwise.errors import Fault, InputError, kind_of, shorten
+from shardwise.errors import InputError, kind_of, shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _WRITTEN = (".json", ".yaml", ".yml")
@@ -116,14 +116,14 @@ def read_mapping(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> dict[str,
     check_input_path(path)
     if kind not in SUFFIXES:
         problem = f"cannot tell the format; allowed endings: {', '.join(SUFFIXES)}, each also .gz"
-        raise _fault(path, problem)
+        raise InputError.at(path, problem)
     text = read_text(path, most_bytes=most_bytes)
     data = parse(text, kind, path, most_bytes=most_bytes)
     if not isinstance(data, dict):
-        raise _fault(path, f"holds {kind_of(data)}, not a mapping of fields to values")
+        raise InputError.at(path, f"holds {kind_of(data)}, not a mapping of fields to values")
     for key in data:
         if not isinstance(key, str):
-            raise _fault(path, f"key {shorten(key)} is not text")
+            raise InputError.at(path, f"key {shorten(key)} is not text")
     return data
 
 
@@ -137,15 +137,15 @@ def read_text(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> str:
     """
     content = read_bytes(path, most_bytes=most_bytes)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _fault(path, "is UTF-16 text; save it as UTF-8")
+        raise InputError.at(path, "is UTF-16 text; save it as UTF-8")
     if b"\0" in content:
-        raise _fault(path, "is a binary file, not text")
+        raise InputError.at(path, "is a binary file, not text")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _fault(path, f"is not UTF-8 text (byte {error.start})") from None
+        raise InputError.at(path, f"is not UTF-8 text (byte {error.start})") from None
     if not text.strip():
-        raise _fault(path, "the file is empty")
+        raise InputError.at(path, "the file is empty")
     return text
 
 
@@ -166,9 +166,11 @@ def read_bytes(path: str | Path, *, most_bytes: int = _MAX_BYTES) -> bytes:
             content = raw.read(most_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _fault(path, f"cannot be read: {reason}") from None
+        raise InputError.at(path, f"cannot be read: {reason}") from None
     if len(content) > most_bytes:
-        raise _fault(path, f"is larger than {most_bytes // 2**20} MiB; not a file of shardwise")
+        raise InputError.at(
+            path, f"is larger than {most_bytes // 2**20} MiB; not a file of shardwise"
+        )
     return content
 
 
@@ -180,22 +182,22 @@ def parse_json(text: str, path: str | Path, *, first_line: int = 1) -> Any:
 def check_input_path(path: str | Path) -> None:
     """Refuse what cannot be read completely: directories, devices, pipes that may never end."""
     if is_catalog_only() and not catalog.holds(path):
-        raise _fault(path, "files cannot be named here; name an entry of the catalog, or send data")
+        raise InputError.at(
+            path, "files cannot be named here; name an entry of the catalog, or send data"
+        )
     try:
         mode = Path(path).stat().st_mode
     except FileNotFoundError:
-        raise _fault(path, "no such file") from None
+        raise InputError.at(path, "no such file") from None
     except (OSError, ValueError) as error:
-        raise _fault(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError.at(
+            path, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     if stat.S_ISDIR(mode):
-        raise _fault(path, "is a directory, not a file")
+        raise InputError.at(path, "is a directory, not a file")
     if not stat.S_ISREG(mode):
-        raise _fault(path, "is not a regular file")
+        raise InputError.at(path, "is not a regular file")
     note_input(path)
-
-
-def _fault(path: str | Path, problem: str) -> InputError:
-    return InputError(Fault(source=str(path), problem=problem))
 
 
 def write_mapping(path: str | Path, data: Mapping[str, Any]) -> None:
@@ -227,7 +229,7 @@ def check_writable_ending(path: str | Path) -> None:
     For a verb to call before it computes something that takes long.
     """
     if _kind(path) not in _WRITTEN:
-        raise _fault(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
+        raise InputError.at(path, "cannot be written; allowed endings: .json, .yaml, each also .gz")
     check_output_path(path)
 
 
@@ -243,10 +245,10 @@ def check_output_path(path: str | Path) -> None:
         _check_folder(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise _fault(path, f"cannot be written: {reason}") from None
+        raise InputError.at(path, f"cannot be written: {reason}") from None
     if command := _command.get():
         if role := command.inputs.get(_identity(path)):
-            raise _fault(path, f"is {role} of the same command; {_ANOTHER}")
+            raise InputError.at(path, f"is {role} of the same command; {_ANOTHER}")
         command.outputs.add(_identity(path))
 
 
@@ -255,12 +257,12 @@ def _check_target(path: str | Path) -> None:
     place = os.path.abspath(path)  # noqa: PTH100 - without following links
     mode = Path(path).stat().st_mode
     if stat.S_ISDIR(mode):
-        raise _fault(path, "is a directory, not a file")
+        raise InputError.at(path, "is a directory, not a file")
     if place.startswith(_STREAMS) or not stat.S_ISREG(mode):
         problem = "is not a regular file; to print, omit the option or use --json"
-        raise _fault(path, problem)
+        raise InputError.at(path, problem)
     if not os.access(path, os.W_OK) or not mode & _ANY_WRITE:
-        raise _fault(path, "cannot be written: it is read-only")
+        raise InputError.at(path, "cannot be written: it is read-only")
     _check_folder(path)
 
 
@@ -274,11 +276,11 @@ def _check_folder(path: str | Path) -> None:
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
-            raise _fault(path, f"cannot be written: no such folder: {folder.name}")
+            raise InputError.at(path, f"cannot be written: no such folder: {folder.name}")
         if not os.access(folder, os.W_OK):
-            raise _fault(path, "cannot be written: its folder is read-only")
+            raise InputError.at(path, "cannot be written: its folder is read-only")
     except OSError as error:
-        raise _fault(path, f"cannot be written: {error.strerror}") from None
+        raise InputError.at(path, f"cannot be written: {error.strerror}") from None
 
 
 _Identity = tuple[int, int] | str
@@ -325,7 +327,7 @@ def note_input(path: str | Path) -> None:
     """
     if command := _command.get():
         if _identity(path) in command.outputs:
-            raise _fault(path, f"is an input and an output of the same command; {_ANOTHER}")
+            raise InputError.at(path, f"is an input and an output of the same command; {_ANOTHER}")
         command.inputs[_identity(path)] = "an input"
         if not catalog.holds(path):
             command.names.append(str(path))
@@ -380,7 +382,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        raise _fault(path, f"cannot be written: {error.strerror}") from None
+        raise InputError.at(path, f"cannot be written: {error.strerror}") from None
 
 
 def target_of(path: str | Path) -> Path:

@@ -51,7 +51,7 @@ _LIKE: dict[str, CollectiveName] = {"broadcast": "all_gather", "reduce": "reduce
 
 
 class SendKernel(ConfigBase):
-    """Figures of a kernel that moves the tokens of experts (see `cost.dispatch`)."""
+    """Figures of a kernel that moves the tokens of experts (see `cost.links`)."""
 
     latency: Latency
     """Time without tokens, among ranks of one domain of the innermost tier."""

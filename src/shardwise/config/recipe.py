@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from shardwise.config.base import ConfigBase, printable
-from shardwise.config.expressions.chain import with_located_file
+from shardwise.config.expressions.resolve import with_located_file
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import work_fields
 

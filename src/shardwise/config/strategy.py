@@ -41,7 +41,7 @@ from shardwise.config.enums import (
     Word,
     any_case,
 )
-from shardwise.config.expressions.chain import with_located_file
+from shardwise.config.expressions.resolve import with_located_file
 from shardwise.config.extents import EXTENTS, canonical_placement
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model

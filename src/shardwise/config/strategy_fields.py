@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from shardwise.config.base import words_of
 from shardwise.config.enums import Word
-from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.expressions.formula import canonical_names
 from shardwise.config.roles import Divides, Group, Role
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.expressions.formula import canonical_names
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
 from shardwise.errors import Fault, InputError

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from shardwise.config.degrees import LEVELLED_AXES, LEVELS_PATTERN
 from shardwise.config.enums import DTYPE_ALIASES, TP_EXCHANGE_ALIASES, Dtype, TpExchange
-from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.expressions.formula import canonical_names
 
 
 def accept_aliases(schema: dict[str, Any], config: type[BaseModel]) -> None:

@@ -73,7 +73,7 @@ class EfficiencyCurve(ConfigBase):
 
 
 class ShapeTable(ConfigBase):
-    """Share of a peak that kernels of one class were measured at (see `cost.shape_table`)."""
+    """Share of a peak that kernels of one class were measured at (see `cost.kernels`)."""
 
     sizes: tuple[str, ...]
     """Sizes of a shape, in the order of the rows. Products: batch (or groups), m, n, k as
@@ -112,7 +112,7 @@ class HostMemory(ConfigBase):
     """What trainers get of a memory tier in the host: rates of pinned copies, and usable bytes.
 
     The defaults are those of an ideal link: its raw rate in both directions at once, all for one
-    accelerator, and every byte usable (see `cost.offload`).
+    accelerator, and every byte usable (see `cost.overlap`).
     """
 
     h2d_efficiency: Fraction = 1.0

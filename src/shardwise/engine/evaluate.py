@@ -18,13 +18,13 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns, SystemRows
 from shardwise.cost.component_costs import (
     ComponentCosts,
+    ComponentOperations,
     PlacedCosts,
     component_costs,
+    operation_costs,
     summed,
 )
-from shardwise.cost.component_operations import ComponentOperations, operation_costs
-from shardwise.cost.layer_cost import LayerBytes
-from shardwise.cost.weight_bytes import WeightBytes
+from shardwise.cost.layer_cost import LayerBytes, WeightBytes
 from shardwise.distinct import Distinct, evaluate_distinct
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step import Step

@@ -13,10 +13,8 @@ from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import ComponentCosts
-from shardwise.cost.component_operations import Totals
-from shardwise.cost.layer_communication import Communication, LayerCommunication
-from shardwise.cost.layer_cost import LayerWork
+from shardwise.cost.component_costs import ComponentCosts, Totals
+from shardwise.cost.layer_cost import Communication, LayerCommunication, LayerWork
 from shardwise.cost.operations import Launched
 from shardwise.engine.step_time import node_doublings
 from shardwise.parallel.pipeline_layout import StageGroup

@@ -11,7 +11,6 @@ from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import ComponentCosts, summed, trained_on
-from shardwise.cost.offload import optimizer_transfer
 from shardwise.cost.optimizer import (
     TrainedWeights,
     UpdateBytes,
@@ -20,6 +19,7 @@ from shardwise.cost.optimizer import (
     state_bytes,
     update_bytes,
 )
+from shardwise.cost.overlap import optimizer_transfer
 from shardwise.engine.data_parallel import replica_communication
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.step import Step

@@ -9,7 +9,7 @@ from shardwise.arrays import Bools, Floats, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, summed
-from shardwise.cost.weight_bytes import WeightBytes
+from shardwise.cost.layer_cost import WeightBytes
 from shardwise.parallel.pipeline_layout import StageGroup
 
 

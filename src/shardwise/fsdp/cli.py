@@ -215,7 +215,7 @@ def command(
     arguments = shared.arguments()
     forbidden = _names(theirs.forbid)
     if reference is not None:
-        from shardwise.predecessors.cli.fsdp import plan_reference  # noqa: PLC0415 - slow to import
+        from shardwise.fsdp.cli_reference import plan_reference  # noqa: PLC0415 - slow to import
 
         refuse_options(_NO_EFFECT, **asdict(options))
         solver = asdict(theirs) | {"forbid": forbidden}

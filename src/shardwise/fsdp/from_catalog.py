@@ -27,7 +27,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.cost.activation_walk import step_of
-from shardwise.cost.component_operations import ComponentOperations, operation_costs
+from shardwise.cost.component_costs import ComponentOperations, operation_costs
 from shardwise.cost.layer_cost import layer_work
 from shardwise.cost.operations import Machine, OperationCost
 from shardwise.errors import Fault, InputError

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -78,3 +79,28 @@ class Launcher:
     """What the launcher has no option for, in a strategy that its stack can run."""
     write: Callable[[LaunchPlan, str, str], tuple[LaunchFile, ...]]
     """Files of a plan, for a release and the ending of the first file."""
+    says: frozenset[str]
+    """Fields of a strategy that its files say: as options, or as remarks on what code decides."""
+    ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
+    """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+
+
+def fields_named(words: str) -> frozenset[str]:
+    """Return names of fields, written with blanks between them."""
+    return frozenset(words.split())
+
+
+NO_OPTIONS: dict[str, str] = {
+    "stack": "software that is not the launcher's own is refused by its rules",
+    "any_software": "an export refuses it",
+    "sequence_parallel": "tp_exchange says the same",
+    "expert_imbalance": "the router decides it during the run",
+}
+DOCUMENTS: dict[str, str] = {"document_len": "the data set decides it"}
+MODEL_CODE: dict[str, str] = {"attention": "the code of the model decides it"}
+PLACED: dict[str, str] = dict.fromkeys(
+    ("extents", *TIER_FIELDS), "the rules of the stack refuse all but what its order of ranks gives"
+)
+NOT_SELECTIVE: dict[str, str] = {
+    "recompute_parts": "the stack refuses recompute selective, which needs them"
+}

@@ -14,13 +14,14 @@ from typing import Any
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import MOST
+from shardwise.config.capabilities import ANY
 from shardwise.config.enums import Recompute
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word
+from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
 from shardwise.parallel.constraints import illegal_faults
@@ -147,15 +148,7 @@ def _check(path: object, gpus: object, variables: object) -> None:
 
 
 def read_by(launcher: Launcher, text: LaunchText) -> Launch:
-    """Read a text of a launcher; a model that the catalog has is that of the catalog.
-
-    Parameters
-    ----------
-    launcher
-        Whose text it is.
-    text
-        The text, and what is known of it.
-    """
+    """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = launcher.read(text)
     known = None if launch.model is None else catalog_model(launch.model)
@@ -217,15 +210,6 @@ def written_by_release(
 ) -> tuple[str, tuple[LaunchFile, ...]]:
     """Return the release and the files of a plan.
 
-    Parameters
-    ----------
-    launcher
-        Whose files they are.
-    plan
-        A strategy that its stack can run.
-    release, ending
-        By default the first, in the order of the launcher, that can express the plan.
-
     Raises
     ------
     InputError
@@ -235,10 +219,9 @@ def written_by_release(
     if ending is not None and not (isinstance(ending, str) and ending in launcher.endings):
         problem = f"allowed endings: {', '.join(launcher.endings)}"
         raise InputError(Fault.of("output", ending, problem))
-    if faults := [*_software_faults(launcher, plan)] or [
-        *launcher.faults(plan.model, plan.strategy)
-    ]:
-        raise InputError(faults)
+    refuse(_software_faults(launcher, plan))
+    refuse(launcher.faults(plan.model, plan.strategy))
+    refuse(refused(launcher, plan.strategy))
     releases = launcher.releases if release is None else (release,)
     endings = launcher.endings if ending is None else (ending,)
     refusal: InputError | None = None
@@ -249,6 +232,28 @@ def written_by_release(
             refusal = refusal or error
     assert refusal is not None  # noqa: S101 - there is a release and an ending
     raise refusal
+
+
+def bound_fields(launcher: Launcher) -> frozenset[str]:
+    """Return the fields that the rules of a launcher's stack bind, always or in combinations."""
+    capabilities = Stack.load(launcher.stack).capabilities
+    if capabilities is None:
+        return frozenset()
+    bound = {name for name, values in capabilities.fields.items() if ANY not in values}
+    combinations = [one for one in capabilities.combinations.values() if one is not None]
+    return frozenset(bound.union(*(one.then for one in combinations)))
+
+
+def refused(launcher: Launcher, strategy: Strategy) -> Iterator[Fault]:
+    """Yield fields that a launcher neither says nor ignores, with values that are not its default.
+
+    Fields that its stack binds are left to the rules of the stack, which know where they count.
+    """
+    known = {*launcher.says, *launcher.ignores, *bound_fields(launcher)}
+    for name, info in type(strategy).model_fields.items():
+        value = getattr(strategy, name)
+        if name not in known and value != info.default:
+            yield Fault.of(name, value, f"{launcher.title} has no option for it; leave it out")
 
 
 def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
@@ -268,13 +273,7 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
 def faults_of_plan(
     launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
 ) -> tuple[Fault, ...]:
-    """Return why a launcher cannot express a plan; nothing if it can.
-
-    Parameters
-    ----------
-    launcher, plan, release, ending
-        As for `written_by_release`.
-    """
+    """Return why a launcher cannot express a plan; nothing if it can."""
     try:
         written_by_release(launcher, plan, release=release, ending=ending)
     except InputError as error:

@@ -7,7 +7,7 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import Position
 from shardwise.config.model import Model
-from shardwise.ops.linear import linear
+from shardwise.ops.linear import before_column_parallel, linear
 from shardwise.ops.mlp import activation
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
@@ -21,7 +21,6 @@ from shardwise.ops.operation import (
     zeros,
 )
 from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
-from shardwise.ops.tp_comm import before_column_parallel
 
 # All-reduced per token, in fp32: largest logit, target's logit, sum of exponents.
 _LOSS_ALL_REDUCES = 3

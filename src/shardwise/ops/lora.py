@@ -25,8 +25,8 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import FrozenPart, LoraPart
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
-from shardwise.ops.context import swaps_heads
-from shardwise.ops.linear import linear
+from shardwise.ops.attention import swaps_heads
+from shardwise.ops.linear import after_row_parallel, before_column_parallel, linear
 from shardwise.ops.operation import (
     Collective,
     CollectiveKind,
@@ -38,7 +38,6 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
 )
-from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
 # Bytes that unpacking an int4 weight moves in PyTorch (AutoGPTQ, nn_modules/qlinear/

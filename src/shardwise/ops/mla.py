@@ -10,10 +10,9 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import AttentionBias
 from shardwise.config.model import Attention, Latent, Model
-from shardwise.ops.linear import linear
+from shardwise.ops.linear import before_column_parallel, linear, shared_by_heads
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
-from shardwise.ops.tp_comm import before_column_parallel, shared_by_heads
 
 ROPE_FLOPS = 3.0
 """Per rotated element: four multiplications and two additions for a pair."""

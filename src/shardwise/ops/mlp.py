@@ -7,10 +7,9 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import Activation
 from shardwise.config.model import Mlp, Model
-from shardwise.ops.linear import linear
+from shardwise.ops.linear import after_row_parallel, before_column_parallel, linear
 from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
 from shardwise.ops.summa import row_split
-from shardwise.ops.tp_comm import after_row_parallel, before_column_parallel
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
 _ACTIVATION_FLOPS = (8.0, 13.0)

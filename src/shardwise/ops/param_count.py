@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.model import Attention, Layer, Model
-from shardwise.ops.context import keys_met
+from shardwise.ops.attention import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset

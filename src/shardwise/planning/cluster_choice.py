@@ -7,36 +7,238 @@ runs on it; so each size of each system has one option.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
-from shardwise.analysis.results import Estimate
+from shardwise.analysis import Result, member_faults
+from shardwise.analysis.results import Software
+from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.analysis.training_run.time import DAY_S
 from shardwise.config.base import MISSING, Source
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
 from shardwise.config.system import Price, Site, System, SystemLike
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
-from shardwise.planning.cluster_options import (
-    ClusterChoice,
-    ClusterOption,
-    choice_within,
-    limits_of,
-    refuse_unpriced,
-)
-from shardwise.planning.search.evaluate import MEMORY, SECOND_MEMORY
 from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.progress import BestSoFar
 from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import load_space
-from shardwise.planning.search.results import Plan, SearchResult
+from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
 from shardwise.planning.search.run import search
+from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
+from shardwise.shown import Charted
+from shardwise.units import parse_money, parse_time_span
+
+
+class ClusterOption(Result):
+    """One number of accelerators of a system with one batch, and its best plan."""
+
+    system: str
+    gpus: int
+    global_batch_size: int
+    """As requested; with ``batch: largest`` the plan may have a smaller one."""
+    days: float | None
+    """Calendar days of the run, with failures and checkpoints where they are known."""
+    usd: float | None
+    """Price of these days; None without a price, or without a run."""
+    plan: Plan | None
+    """The fastest plan, which is also the cheapest; None where nothing is feasible."""
+    run: TrainingTime | None
+    """The run with that plan."""
+    software: Software | None
+    """What the plan is estimated with."""
+    meets_deadline: bool | None
+    """None without a deadline."""
+    within_budget: bool | None
+    """None without a budget."""
+    on_front: bool
+    """Whether no other option is as fast at as low a cost, and better in one of both."""
+    candidates: int
+    """Strategies of the space."""
+    feasible: int
+    rejected: Mapping[str, int]
+    """The others, by reason; most frequent first."""
+    problem: str | None
+    """Why there is no plan or no end of the run."""
+
+
+class ClusterChoice(Charted, Result):
+    """The cheapest system, size and plan in time, the fastest within a budget, and the front.
+
+    Examples
+    --------
+    >>> from shardwise import choose_cluster
+    >>> found = choose_cluster(
+    ...     "llama3-8b", ["h100-sxm"], tokens="100B", gpus=[64, 128], gbs=512, tp=1, pp=1, zero=1
+    ... )
+    >>> [(option.gpus, option.on_front) for option in found.options]
+    [(64, True), (128, True)]
+    >>> found.within(deadline="1d").options[0].meets_deadline
+    False
+    """
+
+    model: str
+    systems: tuple[str, ...]
+    tokens: float
+    deadline_s: float | None
+    budget_usd: float | None
+    space: Mapping[str, Any]
+    """The space as declared."""
+    options: tuple[ClusterOption, ...]
+    """By system, number of accelerators and batch, in the order of the request."""
+    cheapest: int | None
+    """Position of the cheapest option that meets the deadline, if there is one; among those with a
+    price."""
+    fastest: int | None
+    """Position of the fastest option within the budget, if there is one."""
+    front: tuple[int, ...]
+    """Positions of the options on the front between time and money, fastest first."""
+    feasible: bool
+    """Whether an option meets the deadline and the budget."""
+    nearest_in_time: int | None
+    """Where none meets the deadline: the fastest option."""
+    nearest_in_budget: int | None
+    """Where none is within the budget: the cheapest option."""
+    unpriced: tuple[str, ...]
+    """Systems without a price, which have days only."""
+    smallest: Mapping[str, int]
+    """By system on which no size is feasible: the smallest number of accelerators that is, if it
+    was found."""
+    notes: tuple[str, ...]
+    """What was assumed."""
+    elapsed_s: float
+    complete: bool
+    """Whether every system was searched."""
+
+    def contradictions(self) -> Iterator[Fault]:
+        """Yield a fault for each position of a saved choice that none of its options has."""
+        chosen = {
+            name: [getattr(self, name)]
+            for name in ("cheapest", "fastest", "nearest_in_time", "nearest_in_budget")
+        }
+        for name, places in {**chosen, "front": self.front}.items():
+            yield from member_faults(name, places, range(len(self.options)), "options")
+
+    def within(
+        self, *, deadline: float | str | None = None, budget: float | str | None = None
+    ) -> "ClusterChoice":
+        """Return the choice with other limits, without a new search.
+
+        Parameters
+        ----------
+        deadline, budget
+            As for `choose_cluster`; None: no limit.
+
+        Raises
+        ------
+        InputError
+            If one cannot be read, or a system has no price and there is a budget.
+        """
+        limits = limits_of(deadline, budget)
+        refuse_unpriced(self.unpriced, limits)
+        return self.model_copy(update=choice_within(self.options, limits))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a run may take; infinite where it is not limited."""
+
+    deadline_s: float
+    budget_usd: float
+
+    def in_time(self, days: float | None) -> bool:
+        """Whether a run ends by the deadline, exactly at it included."""
+        return days is not None and days * DAY_S <= self.deadline_s
+
+    def in_budget(self, usd: float | None) -> bool:
+        """Whether a run costs the budget or less; where there is none, also an unknown price."""
+        if self.budget_usd == math.inf:
+            return True
+        return usd is not None and usd <= self.budget_usd
+
+
+def limits_of(deadline: float | str | None, budget: float | str | None) -> Limits:
+    """Read deadline and budget."""
+    read: dict[str, float] = {}
+    faults = []
+    for name, value, parse in (
+        ("deadline", deadline, parse_time_span),
+        ("budget", budget, parse_money),
+    ):
+        try:
+            read[name] = math.inf if value is None else parse(value)
+        except ValueError as error:
+            faults.append(Fault.of(name, value, str(error)))
+    if faults:
+        raise InputError(faults)
+    return Limits(deadline_s=read["deadline"], budget_usd=read["budget"])
+
+
+def refuse_unpriced(names: Sequence[str], limits: Limits) -> None:
+    """Raise an `InputError` for each system without a price, if there is a budget."""
+    if limits.budget_usd < math.inf and names:
+        problem = "has no price, which a budget needs; set price.usd_per_accelerator_hour"
+        raise InputError([Fault(source="systems", field=name, problem=problem) for name in names])
+
+
+def choice_within(options: Sequence[ClusterOption], limits: Limits) -> dict[str, Any]:
+    """The answers and the front, by position of the options."""
+    ended = [(n, one.days, one.usd) for n, one in enumerate(options) if one.days is not None]
+    priced = [(n, days, usd) for n, days, usd in ended if usd is not None]
+    in_time = [(usd, days, n) for n, days, usd in priced if limits.in_time(days)]
+    in_budget = [
+        (days, math.inf if usd is None else usd, n)
+        for n, days, usd in ended
+        if limits.in_budget(usd)
+    ]
+    front = _front(priced)
+    any_in_time = any(limits.in_time(days) for _, days, _ in ended)
+    deadline_s, budget_usd = (
+        limit if limit < math.inf else None for limit in (limits.deadline_s, limits.budget_usd)
+    )
+
+    def marked(n: int, one: ClusterOption) -> ClusterOption:
+        update = {
+            "on_front": n in front,
+            "meets_deadline": None if deadline_s is None else limits.in_time(one.days),
+            "within_budget": None if budget_usd is None else limits.in_budget(one.usd),
+        }
+        return one.model_copy(update=update)
+
+    return {
+        "deadline_s": deadline_s,
+        "budget_usd": budget_usd,
+        "options": tuple(marked(n, one) for n, one in enumerate(options)),
+        "cheapest": min(in_time)[2] if in_time else None,
+        "fastest": min(in_budget)[2] if in_budget else None,
+        "front": front,
+        "feasible": any(limits.in_time(days) for days, _, _ in in_budget),
+        "nearest_in_time": (
+            min((days, n) for n, days, _ in ended)[1] if ended and not any_in_time else None
+        ),
+        "nearest_in_budget": (
+            min((usd, days, n) for n, days, usd in priced)[2] if priced and not in_budget else None
+        ),
+    }
+
+
+def _front(priced: Sequence[tuple[int, float, float]]) -> tuple[int, ...]:
+    """Positions of what no other option beats or equals in both days and price, fastest first."""
+    front: list[int] = []
+    least = math.inf
+    for _, usd, number in sorted((days, usd, n) for n, days, usd in priced):
+        if usd < least:
+            front.append(number)
+            least = usd
+    return tuple(front)
+
 
 Progress = Callable[[float, int, str], None]
 """Called with the systems searched, partial ones included, their number, and what is searched."""
@@ -125,7 +327,7 @@ def choose_cluster(
     refuse_unpriced(unpriced, limits)
     declared = load_space(space, fixed)
     if declared.gpus is None:
-        raise InputError(Fault(source="cluster", field="gpus", problem=MISSING["gpus"]))
+        raise InputError.at("cluster", MISSING["gpus"], "gpus")
     declared, notes = _with_batch(declared, the_model)
     options: list[ClusterOption] = []
     smallest: dict[str, int] = {}
@@ -182,18 +384,18 @@ def _systems(
     """Load the systems, each once, with the prices that replace theirs; one is a list of one."""
     systems = [systems] if isinstance(systems, (str, Path, System)) else systems
     if not isinstance(systems, (list, tuple)) or not systems:
-        raise InputError(Fault(source="systems", problem="is missing: name one or more"))
+        raise InputError.at("systems", "is missing: name one or more")
     found = [System.load(system) for system in systems]
     names = [system.name for system in found]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(Fault(source="systems", field=name, problem="is listed twice"))
+            raise InputError.at("systems", "is listed twice", name)
     if not isinstance(prices, Mapping):
-        raise InputError(Fault.of("prices", prices, "must be USD per accelerator-hour by system"))
+        raise InputError.of("prices", prices, "must be USD per accelerator-hour by system")
     for name in prices:
         if name not in names:
             problem = f"is none of the systems: {', '.join(names)}{nearest(str(name), names)}"
-            raise InputError(Fault(source="prices", field=str(name), problem=problem))
+            raise InputError.at("prices", problem, str(name))
     return tuple(
         _priced(system, prices[system.name]) if system.name in prices else system
         for system in found
@@ -230,38 +432,30 @@ def _progress(
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """What a search found with one number of accelerators and one batch."""
-
-    gpus: int
-    global_batch_size: int
-    candidates: int
-    """Strategies of the space."""
-    feasible: int
-    rejected: Mapping[str, int]
-    best: Mapping[str, Any] | None
-    """Fields of the best strategy."""
-
-
-def _sizes(space: Space, found: SearchResult) -> list[_Size]:
+def _sizes(space: Space, found: SearchResult) -> list[ScaleResult]:
     """What a search found at each number of accelerators and batch, in the order of the space."""
     gpus, batches = space.gpus, space.global_batch_size
     assert isinstance(gpus, tuple)  # noqa: S101 - neither has an `all`
     assert isinstance(batches, tuple)  # noqa: S101
-    if not found.scales:
-        best = found.best[0].strategy if found.best else None
-        return [_Size(gpus[0], batches[0], found.candidates, found.feasible, found.rejected, best)]
     known = {(scale.gpus, scale.global_batch_size): scale for scale in found.scales}
-    sizes = []
-    for number, batch in product(gpus, batches):
-        scale = known.get((number, batch))
-        if scale is None:
-            sizes.append(_Size(number, batch, 0, 0, {}, None))
-            continue
-        best = None if scale.best is None else scale.best.strategy
-        sizes.append(_Size(number, batch, scale.candidates, scale.feasible, scale.rejected, best))
-    return sizes
+    nothing = ScaleResult(
+        gpus=gpus[0],
+        global_batch_size=batches[0],
+        candidates=0,
+        feasible=0,
+        best=None,
+        speedup=None,
+        efficiency=None,
+    )
+    if not known:
+        counts = {name: getattr(found, name) for name in ("candidates", "feasible", "rejected")}
+        best = Plan.of(found.best[0], None) if found.best else None
+        return [nothing.model_copy(update=counts | {"best": best})]
+    return [
+        known.get((number, batch))
+        or nothing.model_copy(update={"gpus": number, "global_batch_size": batch})
+        for number, batch in product(gpus, batches)
+    ]
 
 
 def _options(
@@ -277,12 +471,12 @@ def _options(
         answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
         answer["problem"] = _why_none(size) if size.best is None else None
         if size.best is not None:
-            best = with_training(estimate(model, system, size.best), system, run)
+            best = with_training(estimate(model, system, size.best.strategy), system, run)
             assert best.whole_run is not None  # noqa: S101 - set by `with_training`
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
             answer["usd"] = best.whole_run.effective_usd if ends else None
-            answer["plan"], answer["run"] = _plan(best), best.whole_run
+            answer["plan"], answer["run"] = Plan.of(best, None), best.whole_run
             answer["software"] = best.software
             answer["problem"] = None if ends else _NEVER
         options.append(
@@ -302,20 +496,7 @@ def _options(
     return options
 
 
-def _plan(best: Estimate) -> Plan:
-    """An estimate in brief."""
-    return Plan(
-        strategy=best.strategy,
-        step_time_s=best.step_time_s,
-        tokens_per_s=best.tokens_per_s,
-        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
-        mfu=best.mfu,
-        memory_reserved_bytes=best.memory_bytes.reserved,
-        usd_per_billion_tokens=best.cost.usd_per_billion_tokens,
-    )
-
-
-def _why_none(size: _Size) -> str:
+def _why_none(size: ScaleResult) -> str:
     """Why nothing is feasible with a number of accelerators and a batch."""
     reasons = Counter(size.rejected)
     split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"

@@ -78,15 +78,7 @@ class NearestPlan(Brief, Result):
 
 
 def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
-    """Return the fields but the stack that a user must set for a resolved strategy.
-
-    Parameters
-    ----------
-    model
-        Model that is trained.
-    resolved
-        A strategy with all fields filled in.
-    """
+    """Return the fields but the stack that a user must set for a resolved strategy."""
     layout = {name: getattr(resolved, name) for name in _LAYOUT}
     implied = Strategy(**layout).resolved(model)
     defaults = {name: FIELDS[name].default for name in _LAYOUT} | {"seq_len": model.seq_len}
@@ -141,11 +133,6 @@ def with_possible_degrees(strategy: Strategy) -> Strategy:
 
     The fewest degrees change, and of the ways to change as many those by the least factors:
     sum of |log(new / old)|.
-
-    Parameters
-    ----------
-    strategy
-        Not resolved.
     """
     gpus, own = strategy.gpus, [getattr(strategy, name) for name in REPLICA_DEGREES]
     if gpus is None or (strategy.dp in (None, gpus / prod(own)) and gpus % prod(own) == 0):
@@ -278,15 +265,6 @@ def changed_values(name: str, model: Model, system: System, base: Strategy) -> t
 
     Degrees divide the accelerators; sets of words lose some words; layers of stages are as even
     as they can be.
-
-    Parameters
-    ----------
-    name
-        A field of `Strategy`.
-    model, system
-        What runs, and on what.
-    base
-        The strategy, all fields filled in.
     """
     stack = base.loaded_stack(system.stack)
     own = getattr(base, name)

@@ -141,13 +141,6 @@ def measured_step_time_s(recipe: Recipe, result: Estimate) -> float:
 
     t = tokens per step / (tokens/s per accelerator x accelerators)
       = tokens per step x FLOPs per token / (FLOP/s per accelerator x accelerators)
-
-    Parameters
-    ----------
-    recipe
-        The recipe.
-    result
-        Its estimate, which has the tokens of a step.
     """
     printed = recipe.measured
     if printed.step_time_s is not None:
@@ -162,19 +155,13 @@ def measured_step_time_s(recipe: Recipe, result: Estimate) -> float:
 
 
 def check_same(recipe: Recipe, **given: str | None) -> None:
-    """Refuse a model or a system that is another than that of the recipe.
-
-    Raises
-    ------
-    InputError
-        With one fault for each.
-    """
+    """Refuse a model or a system that is another than that of the recipe."""
     faults = []
     for kind, name in given.items():
         own = getattr(recipe, kind)
         if name is not None and _entry(kind, name) != _entry(kind, own):
             problem = f"recipe {recipe.name} is of {kind} {own}: leave out one of the two"
-            faults.append(Fault(field=kind, value=name, has_value=True, problem=problem))
+            faults.append(Fault.of(kind, name, problem))
     if faults:
         raise InputError(faults)
 

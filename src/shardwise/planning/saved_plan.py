@@ -7,7 +7,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.config import files
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.errors import InputError, UnknownNameError
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.results import RankedPlan
 from shardwise.units import read_whole
@@ -25,35 +25,23 @@ class SavedPlan:
     estimate: Estimate
 
     def model(self) -> Model:
-        """Return the model of the catalog that has its name.
-
-        Raises
-        ------
-        InputError
-            If there is none, or it has another number of parameters: the plan is of a file then.
-        """
+        """Return the model of the catalog that has its name."""
         name, problem = self.estimate.model, "is none of the catalog: name the model or its file"
         try:
             found = Model.load(name)
         except UnknownNameError:
-            raise InputError(Fault.of("model", name, problem, self.source)) from None
+            raise InputError.of("model", name, problem, self.source) from None
         attention = found.with_attention(self.estimate.strategy["attention"])
         if count_parameters(attention).total != self.estimate.parameters:
             problem = (
                 "has other parameters than the model of that name in the catalog: name its file"
             )
-            raise InputError(Fault.of("model", name, problem, self.source))
+            raise InputError.of("model", name, problem, self.source)
         return found
 
 
 def read_plan(text: str) -> SavedPlan:
-    """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search.
-
-    Raises
-    ------
-    InputError
-        If the file is none of these, or has no such plan.
-    """
+    """Read a plan of a saved result: FILE, or FILE#N for the Nth plan of a search."""
     path, number = split_plan(text)
     number = number or 1
     data = files.read_mapping(path, most_bytes=MOST_BYTES)
@@ -62,33 +50,27 @@ def read_plan(text: str) -> SavedPlan:
     command = None if kind is None else kind.command
     if command == "estimate":
         if number != 1:
-            raise InputError(Fault.of("plan", number, "the file holds one estimate: use #1", path))
+            raise InputError.of("plan", number, "the file holds one estimate: use #1", path)
         return SavedPlan(source=source, estimate=Estimate.read(data, source=path))
     if command != "search":
         other = "" if kind is None else f": it is that of {command}"
-        raise InputError(Fault(source=path, problem=f"is not {_EXPECTED}{other}"))
+        raise InputError.at(path, f"is not {_EXPECTED}{other}")
     plans = data["best"]
     if not isinstance(plans, list):
-        raise InputError(Fault(source=path, field="best", problem="must be a list of plans"))
+        raise InputError.at(path, "must be a list of plans", "best")
     if not plans:
-        raise InputError(Fault(source=path, field="best", problem="the search found no plan"))
+        raise InputError.at(path, "the search found no plan", "best")
     if number > len(plans):
         problem = f"must be a plan of the search, from 1 to {len(plans)}"
-        raise InputError(Fault.of("plan", number, problem, path))
+        raise InputError.of("plan", number, problem, path)
     place, plan = f"best[{number - 1}]", plans[number - 1]
     if not isinstance(plan, Mapping):
-        raise InputError(Fault(source=path, field=place, problem="must be an estimate"))
+        raise InputError.at(path, "must be an estimate", place)
     return SavedPlan(source=source, estimate=RankedPlan.read(plan, source=path, field=place))
 
 
 def split_plan(text: str) -> tuple[str, int | None]:
-    """Return the file and the number of FILE#N; a file may have the mark in its name.
-
-    Raises
-    ------
-    InputError
-        If what follows the mark is no number of a plan.
-    """
+    """Return the file and the number of FILE#N; a file may have the mark in its name."""
     text = text.strip()
     path, mark, number = text.rpartition(_MARK)
     if not mark or (not number.isdecimal() and files.exists(text)):
@@ -96,5 +78,5 @@ def split_plan(text: str) -> tuple[str, int | None]:
     place = read_whole(number) or 0
     if place < 1:
         problem = "must be FILE#N, with the number of a plan from 1"
-        raise InputError(Fault.of("plan", text, problem))
+        raise InputError.of("plan", text, problem)
     return path, place

@@ -22,7 +22,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.system import Price, Site, System, SystemLike
 from shardwise.cost.optimizer import least_state_bytes, master_bytes
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import estimate
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.units import Tokens
@@ -103,22 +103,15 @@ def estimate_training_time(
 
 
 def with_training(found: Estimate, system: System, run: TrainingRun) -> Estimate:
-    """Return the estimate of a step with its training run.
-
-    Raises
-    ------
-    InputError
-        If it does not train, its tokens are fewer than those of a step, or the interval of
-        checkpoints is shorter than writing one.
-    """
+    """Return the estimate of a step with its training run."""
     strategy = found.strategy
     if not strategy["training"]:
         problem = "has no meaning forward only: nothing is trained"
-        raise InputError(Fault(field="tokens", value=run.tokens, has_value=True, problem=problem))
+        raise InputError.of("tokens", run.tokens, problem)
     if run.tokens < found.tokens_per_step:
         hint = f"; did you mean {run.tokens:g}B?" if run.tokens < _FEW_TOKENS else ""
         problem = f"is less than one step ({found.tokens_per_step:,} tokens){hint}"
-        raise InputError(Fault.of("tokens", int(run.tokens), problem))
+        raise InputError.of("tokens", int(run.tokens), problem)
     step: tuple[float, float, float] | tuple[float] = (found.step_time_s,)
     if found.interval is not None:
         step = (found.step_time_s, found.interval.low_s, found.interval.high_s)
@@ -170,15 +163,7 @@ def _check_interval(reliability: Reliability, size_bytes: float) -> None:
         write_s = size_bytes / reliability.storage_bandwidth
     if write_s is not None and interval < write_s:
         problem = f"must be at least the {write_s:.4g} s that it takes to write a checkpoint"
-        raise InputError(
-            Fault(
-                source="reliability",
-                field="checkpoint_interval",
-                value=interval,
-                has_value=True,
-                problem=problem,
-            )
-        )
+        raise InputError.of("checkpoint_interval", interval, problem, "reliability")
 
 
 def _figures(system: System, site: Site | None) -> RunFigures:

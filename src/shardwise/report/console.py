@@ -3,18 +3,21 @@
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from shutil import get_terminal_size
+from typing import Any, TypeVar
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text, TextType
 
 from shardwise.units import readable
+
+T = TypeVar("T")
 
 GIB = 2.0**30
 # Files and pipes: two windows fit on a screen, and pages of a site show such lines.
@@ -208,6 +211,7 @@ def _width() -> int:
 def plain_table(
     *columns: str,
     left: int = 1,
+    texts: Collection[str] = (),
     title: str | None = None,
     optional: Sequence[str] = (),
     wraps: Sequence[str] = (),
@@ -218,6 +222,8 @@ def plain_table(
 
     Parameters
     ----------
+    texts
+        Other columns that are left-aligned.
     optional
         Columns that a table omits where it does not fit, the first one first.
     wraps
@@ -229,7 +235,22 @@ def plain_table(
     """
     table = _Fitting(title, optional=optional, wraps=wraps, notes=notes, otherwise=otherwise)
     for position, name in enumerate(columns):
-        table.add_column(name, justify="left" if position < left else "right", no_wrap=True)
+        side: JustifyMethod = "left" if position < left or name in texts else "right"
+        table.add_column(name, justify=side, no_wrap=True)
+    return table
+
+
+def table_of(
+    rows: Iterable[T],
+    columns: Mapping[str, Callable[[T], RenderableType]],
+    *,
+    style: Callable[[T], str | None] = lambda _: None,
+    **words: Any,
+) -> Table:
+    """Return a `plain_table` with a line for each row: columns by head, with the cell of a row."""
+    table = plain_table(*columns, **words)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()), style=style(row))
     return table
 
 
@@ -251,6 +272,18 @@ def gib(value: float) -> str:
 def percent(share: float) -> str:
     """A share in percent."""
     return f"{100 * share:.1f} %"
+
+
+def signed(share: float) -> str:
+    """A change or an error in percent, with its sign."""
+    return f"{100 * share:+.1f} %"
+
+
+def both_ends(items: Sequence[T], most: int) -> list[T | None]:
+    """All of a few items; of more, so many from both ends with None between them."""
+    if len(items) <= most:
+        return list(items)
+    return [*items[: most // 2], None, *items[-(most // 2) :]]
 
 
 def written(value: object) -> str:

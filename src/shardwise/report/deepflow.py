@@ -78,7 +78,7 @@ def _quotient(dividend: int, divisor: int, formula: str) -> int:
     rows, rest = divmod(dividend, divisor)
     if rest:
         problem = f"rows of a product must be an integer in {_SOURCE}'s format: {formula} is not"
-        raise InputError(Fault(source="strategy", field="global_batch_size", problem=problem))
+        raise InputError.at("strategy", problem, "global_batch_size")
     return rows
 
 
@@ -111,6 +111,4 @@ def _of_strategy(strategy: Strategy) -> Iterator[Fault]:
     for field, (found, value) in lacks.items():
         if found:
             problem = f"{_SOURCE}'s six products cannot express it; see `export gemms`"
-            yield Fault(
-                source="strategy", field=field, value=value, has_value=True, problem=problem
-            )
+            yield Fault.of(field, value, problem, "strategy")

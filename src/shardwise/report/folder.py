@@ -19,7 +19,7 @@ from shardwise.report.breakdown_text import breakdown_text
 from shardwise.report.console import written
 from shardwise.report.deepflow import deepflow_text
 from shardwise.report.graph import NO_GRAPHVIZ, has_graphviz, write_graph
-from shardwise.report.tables.figures import explained_figures
+from shardwise.report.tables.catalog import explained_figures
 from shardwise.report.tables.gemms import SHAPE_COLUMNS, gemms_csv
 
 _CHARTS = "charts.html"
@@ -35,13 +35,7 @@ class Written:
 
 
 def check_folder(path: str | Path) -> None:
-    """Check that files can be written to a folder, or that it can be made, before any work.
-
-    Raises
-    ------
-    InputError
-        If it is a file or read-only, or has no name: empty, as a variable that is not set, or `-`.
-    """
+    """Check that files can be written to a folder, or that it can be made, before any work."""
     if str(path) in ("", "-"):
         problem = "must be the name of a folder for the files"
         raise InputError(Fault(source="out", value=str(path), has_value=True, problem=problem))
@@ -53,12 +47,12 @@ def check_folder(path: str | Path) -> None:
         raise _cannot_be_made(path, error) from None
     if not existing.is_dir():
         parent = "" if existing == Path(path) else f"cannot be made: {existing} "
-        raise InputError(Fault(source=str(path), problem=f"{parent}is a file, not a folder"))
+        raise InputError.at(path, f"{parent}is a file, not a folder")
     files.check_output_path(existing / _CHARTS)
 
 
 def _cannot_be_made(path: str | Path, error: OSError) -> InputError:
-    return InputError(Fault(source=str(path), problem=f"cannot be made: {error.strerror}"))
+    return InputError.at(path, f"cannot be made: {error.strerror}")
 
 
 def write_folder(

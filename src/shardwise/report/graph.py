@@ -18,7 +18,7 @@ from shardwise.analysis.graph.records import (
 from shardwise.config import files
 from shardwise.config.plain import as_json
 from shardwise.config.strategy_fields import RANK_DEGREES
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.gemms import flop_count
 from shardwise.units import readable
@@ -114,31 +114,18 @@ def has_graphviz() -> bool:
 
 
 def check_graph_file(path: str | Path) -> None:
-    """Check that a graph can be written to a file, before the graph is made.
-
-    Raises
-    ------
-    InputError
-        If the suffix is unknown, the folder cannot be written to, or graphviz is needed and not
-        installed.
-    """
+    """Check that a graph can be written to a file, before the graph is made."""
     suffix = _suffix(path)
     if suffix not in _SUFFIXES:
         problem = f"cannot be written; allowed endings: {', '.join(_SUFFIXES)}, each also .gz"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
     files.check_output_path(path)
     if suffix in _PICTURES and not has_graphviz():
-        raise InputError(Fault(source=str(path), problem=NO_GRAPHVIZ))
+        raise InputError.at(path, NO_GRAPHVIZ)
 
 
 def write_graph(graph: ComputeGraph, path: str | Path) -> None:
-    """Write a graph in the format that the suffix names; graphviz draws pictures.
-
-    Raises
-    ------
-    InputError
-        As `check_graph_file`, or if graphviz fails.
-    """
+    """Write a graph in the format that the suffix names; graphviz draws pictures."""
     check_graph_file(path)
     suffix = _suffix(path)
     if suffix in _PICTURES:
@@ -159,7 +146,7 @@ def _drawn(dot: str, picture: str, path: str | Path) -> bytes:
     )
     if done.returncode or not done.stdout:
         reason = " ".join(done.stderr.decode(errors="replace").split()) or "no output"
-        raise InputError(Fault(source=str(path), problem=f"graphviz failed: {reason}"))
+        raise InputError.at(path, f"graphviz failed: {reason}")
     return done.stdout
 
 

@@ -66,31 +66,20 @@ def table(data: Mapping[str, object], *, source: str, part: str = "best") -> "pl
         File to name in a fault.
     part
         Part of a shardwise search, one of `PARTS`.
-
-    Raises
-    ------
-    InputError
-        If there is no such part, or nothing in it.
     """
     if part not in PARTS:
         problem = allowed_words(part, PARTS)
-        raise InputError(Fault(field="rows", value=part, has_value=True, problem=problem))
+        raise InputError.of("rows", part, problem)
     found = read_result(data, source)
     rows = list(rows_of(data if found is None else found.to_dict(), part))
     if not rows:
         problem = "is empty: it was not requested, or the search found nothing feasible"
-        raise InputError(Fault(source=source, field=part, problem=problem))
+        raise InputError.at(source, problem, part)
     return frame(rows, source=source)
 
 
 def read_result(data: Mapping[str, Any], source: str) -> Result | None:
-    """Return a saved estimate, search or sweep, or None for a search of another tool.
-
-    Raises
-    ------
-    InputError
-        If it is damaged, or of another version.
-    """
+    """Return a saved estimate, search or sweep, or None for a search of another tool."""
     if is_sweep(data):
         return SweepResult.read(data, source=source)
     if _is_search(data) and foreign_search(data) is None:
@@ -202,13 +191,7 @@ def _in_a_cell(value: object) -> Any:
 
 
 def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame":
-    """Return rows as a data frame; fields that a row lacks are null.
-
-    Raises
-    ------
-    InputError
-        If the values of a field have incompatible types.
-    """
+    """Return rows as a data frame; fields that a row lacks are null."""
     import polars as pl  # noqa: PLC0415 - heavy; only where a table is made
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -217,7 +200,7 @@ def frame(rows: Sequence[Mapping[str, object]], *, source: str) -> "pl.DataFrame
         return pl.DataFrame({name: _column(pl, values) for name, values in columns.items()})
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         problem = f"does not make a table: {error}"
-        raise InputError(Fault(source=source, problem=problem)) from None
+        raise InputError.at(source, problem) from None
 
 
 def _column(pl: Any, values: Sequence[Any]) -> "pl.Series":

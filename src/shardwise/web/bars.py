@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardwise.analysis.results import Estimate, StageEstimate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.report.charts.common import COMPONENT_NAMES, GREY, MEMORY_COLORS, TIME_COLORS
-from shardwise.report.charts.estimate_parts import MEMORY_NAMES, comm_part
+from shardwise.report.charts.estimate import MEMORY_NAMES, comm_part
 from shardwise.report.console import GIB, percent, seconds
 
 _NO_LIMIT = 2.0**50

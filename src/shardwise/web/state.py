@@ -139,7 +139,7 @@ class State:
         model, system = (repr(_file_or_name(one)) for one in (self.model, self.system))
         imported = "import shardwise\n"
         if self.figures:
-            imported += "from shardwise.planning.sweep.edit import edited\n"
+            imported += "from shardwise.planning.sweep.axes import edited\n"
             system = f"edited(shardwise.System.load({system}), {dict(self.figures)!r})"
         return (
             f"{imported}\n"

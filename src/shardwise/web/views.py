@@ -37,7 +37,7 @@ _MOST_PASSES = 100_000
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
     """Load model, system with its changed figures, and strategy of a question of the page."""
-    from shardwise.planning.sweep.edit import edited  # noqa: PLC0415 - slow to import
+    from shardwise.planning.sweep.axes import edited  # noqa: PLC0415 - slow to import
 
     system = edited(System.load(question["system"]), question.get("figures", {}))
     strategy = Strategy.validated(question["strategy"], source="strategy")
@@ -257,7 +257,7 @@ def figures_view(system: str | Mapping[str, Any]) -> View:
 def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
     """Pinned plans next to each other; one that cannot run says why."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
-    from shardwise.planning.compare.run import compare  # noqa: PLC0415
+    from shardwise.planning.compare import compare  # noqa: PLC0415
     from shardwise.report.charts import compare as own  # noqa: PLC0415
 
     faults: list[str] = []

@@ -6,15 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Unpack
 
-from shardwise.analysis.components import (
-    FULL_LAYER,
-    Component,
-    components_of,
-    repeats_collectives,
-    rerun_share,
-    saved_activation_bytes,
-)
-from shardwise.analysis.graph.edges import DrawnOperation, tensor_edges
+from shardwise.analysis.graph.edges import DrawnOperation, Tensors, base_name, tensor_edges
 from shardwise.analysis.graph.records import (
     INPUT,
     OUTPUT,
@@ -27,8 +19,15 @@ from shardwise.analysis.graph.records import (
     StageNode,
     StepTotals,
 )
-from shardwise.analysis.graph.tensors import Tensors, base_name
 from shardwise.analysis.layer_totals import update_flops
+from shardwise.analysis.operations import (
+    FULL_LAYER,
+    Component,
+    components_of,
+    repeats_collectives,
+    rerun_share,
+    saved_activation_bytes,
+)
 from shardwise.config.enums import Schedule
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Layer, Model, ModelLike
@@ -230,7 +229,11 @@ def component_graph(
     for operation in operations:
         nodes += _nodes(operation, part, extents, training=training)
     nodes.append(
-        GraphNode(id=OUTPUT, name="loss" if _is_head(operations) else "stream", kind=OUTPUT)
+        GraphNode(
+            id=OUTPUT,
+            name="loss" if operations and base_name(operations[-1].name) == "loss" else "stream",
+            kind=OUTPUT,
+        )
     )
     collectives = [one for node in nodes for one in node.exchanges]
     return ComponentGraph(
@@ -247,10 +250,6 @@ def component_graph(
         parameters=sum(node.parameters for node in nodes),
         saved_bytes=sum(node.saved_bytes for node in nodes),
     )
-
-
-def _is_head(operations: Sequence[DrawnOperation]) -> bool:
-    return bool(operations) and base_name(operations[-1].name) == "loss"
 
 
 def _added(every: Iterable[Mapping[str, PhaseWork]]) -> dict[str, PhaseWork]:

@@ -2,8 +2,28 @@
 
 from shardwise.launchers.accelerate.reader import NAME, STACK, read, recognise
 from shardwise.launchers.accelerate.writer import faults, write
-from shardwise.launchers.launch import Launcher
+from shardwise.launchers.launch import (
+    DOCUMENTS,
+    MODEL_CODE,
+    NO_OPTIONS,
+    NOT_SELECTIVE,
+    PLACED,
+    Launcher,
+    fields_named,
+)
 
+SAYS = fields_named(
+    "gpus tp cp dp micro_batch_size global_batch_size seq_len dtype quantization quantized_weights"
+    " recompute zero dp_shard fsdp_reshard optimizer frozen lora_rank lora_parts tp_exchange"
+    " cp_exchange offload_weights offload_optimizer"
+)
+_NO_STAGES = "the stack refuses pp, without which it has no effect"
+_MORE = {
+    "stage_layers": _NO_STAGES,
+    "embedding_as_layer": _NO_STAGES,
+    "loss_as_layer": _NO_STAGES,
+    "grad_sync": "sync_each_batch of the Trainer's accelerator_config decides it",
+}
 LAUNCHER = Launcher(
     name=NAME,
     title="accelerate",
@@ -14,4 +34,6 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=SAYS,
+    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _MORE,
 )

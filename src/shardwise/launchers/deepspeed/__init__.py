@@ -2,8 +2,21 @@
 
 from shardwise.launchers.deepspeed.reader import NAME, STACK, read, recognise
 from shardwise.launchers.deepspeed.writer import faults, write
-from shardwise.launchers.launch import Launcher
+from shardwise.launchers.launch import (
+    DOCUMENTS,
+    MODEL_CODE,
+    NO_OPTIONS,
+    NOT_SELECTIVE,
+    PLACED,
+    Launcher,
+    fields_named,
+)
 
+SAYS = fields_named(
+    "gpus tp pp cp ep dp micro_batch_size global_batch_size seq_len dtype recompute zero dp_shard"
+    " fsdp_reshard fsdp_prefetch optimizer frozen lora_rank lora_parts tp_overlap dp_overlap"
+    " offload_weights offload_activations offload_optimizer placement"
+)
 LAUNCHER = Launcher(
     name=NAME,
     title="DeepSpeed",
@@ -14,4 +27,6 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=SAYS,
+    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE,
 )

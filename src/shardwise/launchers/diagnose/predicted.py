@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwise.analysis.components import Component, rerun_share, stage_components
+from shardwise.analysis.operations import Component, rerun_share, stage_components
 from shardwise.arrays import Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -55,10 +55,6 @@ def predicted_step(
 
     Parameters
     ----------
-    model, system
-        What runs, and on what.
-    strategy
-        Legal, with defaults filled in.
     stage
         Pipeline stage whose kernels count; None: the critical stage. Communication is that of the
         critical stage.

@@ -3,7 +3,8 @@
 The configuration of Megatron-Core (`core_*.py`) is shared with launchers that wrap it.
 """
 
-from shardwise.launchers.launch import Launcher
+from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher
+from shardwise.launchers.megatron.core_options import CORE_SAYS
 from shardwise.launchers.megatron.reader import NAME, STACK, read, recognise
 from shardwise.launchers.megatron.writer import ARGUMENTS, SCRIPT, faults, write
 
@@ -17,4 +18,6 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=CORE_SAYS,
+    ignores=NO_OPTIONS | DOCUMENTS,
 )

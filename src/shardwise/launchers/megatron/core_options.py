@@ -17,7 +17,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
-from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.launch import LaunchPlan, fields_named
 from shardwise.launchers.megatron.core_faults import model_faults
 from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
 from shardwise.launchers.megatron.core_model import model_fields, read_model
@@ -39,6 +39,15 @@ from shardwise.launchers.megatron.core_strategy import (
     sharding_fields,
 )
 
+CORE_SAYS = fields_named(
+    "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
+    " quantized_weights attention recompute recompute_parts recompute_layers zero dp_shard"
+    " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
+    " embedding_as_layer loss_as_layer tp_exchange tp_overlap cp_exchange expert_capacity"
+    " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
+    " placement"
+)
+"""Fields of a strategy that fields of Megatron-Core say."""
 CORE_DEFAULTS: Fields = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
@@ -150,22 +159,8 @@ def read_core_fields(
 
     Parameters
     ----------
-    fields
-        What a file sets, by name of the field.
-    stack
-        Catalog stack whose figures apply where the fields say nothing else.
-    source
-        File that was read.
-    name
-        Name of the model.
     gpus
         Accelerators; None: not known.
-    defaults
-        What the launcher uses where a field is not set.
-    neutral
-        Whether a field changes neither the time nor the memory of a step.
-    option
-        How the launcher writes a field, for messages.
     padded_to
         Vocabulary where no field has it; 0: it is needed.
 

@@ -1,7 +1,8 @@
 """Megatron-Bridge: its scripts with overrides and configuration files; and files of NeMo, read."""
 
 from shardwise.config.launch import Launch
-from shardwise.launchers.launch import Launcher, LaunchText
+from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher, LaunchText
+from shardwise.launchers.megatron.core_options import CORE_SAYS
 from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
 from shardwise.launchers.megatron_bridge.reader import NAME, STACK, launch_of
 from shardwise.launchers.megatron_bridge.script import IS_SCRIPT, script_job
@@ -40,4 +41,6 @@ LAUNCHER = Launcher(
     read=read,
     faults=faults,
     write=write,
+    says=CORE_SAYS | {"lora_rank", "lora_parts"},
+    ignores=NO_OPTIONS | DOCUMENTS,
 )

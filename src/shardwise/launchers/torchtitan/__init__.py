@@ -2,7 +2,15 @@
 
 from shardwise.config.launch import Launch
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.launch import (
+    NO_OPTIONS,
+    PLACED,
+    Launcher,
+    LaunchFile,
+    LaunchPlan,
+    LaunchText,
+    fields_named,
+)
 from shardwise.launchers.torchtitan.flavors import PYTHON_RELEASE, TOML_RELEASE
 from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
 from shardwise.launchers.torchtitan.python_reader import is_configuration, read_python
@@ -38,6 +46,12 @@ def _write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...
     return (write_python(plan) if ending == ".py" else write_toml(plan),)
 
 
+SAYS = fields_named(
+    "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
+    " quantized_weights recompute zero dp_shard fsdp_reshard optimizer schedule first_stage_layers"
+    " last_stage_layers stage_layers embedding_as_layer loss_as_layer tp_overlap cp_exchange"
+    " dispatcher offload_weights offload_optimizer"
+)
 LAUNCHER = Launcher(
     name=NAME,
     title="torchtitan",
@@ -49,4 +63,6 @@ LAUNCHER = Launcher(
     read=_read,
     faults=plan_faults,
     write=_write,
+    says=SAYS,
+    ignores=NO_OPTIONS | PLACED,
 )

@@ -10,40 +10,184 @@ Four filters, each far faster for a candidate than the next one, leave out what 
 
 Every bound is at most the time (`engine.step_bound`), and equal times stay, so the results are
 those of a search that times every candidate that fits.
+
+`Limits` are the longest step times with which a candidate can still be among the results. They
+follow from the findings so far. As these only improve, limits of earlier findings are safe: they
+leave out less.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, gather
+from shardwise.arrays import Bools, Column, Floats, Ints, gather
 from shardwise.config.model import Model
+from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_operations import OperationInputs, totals_of
-from shardwise.cost.dispatch import dispatch_processor_share
-from shardwise.cost.links import Links
-from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.cost.component_costs import OperationInputs, totals_of
+from shardwise.cost.links import Links, dispatch_processor_share
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
 from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import Evaluated, MemoryEvaluator
-from shardwise.planning.search.layout_keys import layout_codes
-from shardwise.planning.search.limits import Limits
 from shardwise.planning.search.pairs import Legality, Pairs, PairValues
 from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import (
+    LAYOUT_PART,
+    OBJECTIVES,
+    Ranked,
+    as_integers,
+    dollars_per_token,
+    layout_codes,
+)
 from shardwise.planning.search.scan import (
+    Evaluated,
     Findings,
+    MemoryEvaluator,
     counted_in,
     findings_of,
     least_excess,
     merged,
 )
+
+# Conversion between step times and scores: far more than their last digits.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What findings so far leave open."""
+
+    query: SearchQuery
+    score: float
+    """The worst score of a candidate that may be among the best."""
+    front: Ranked
+    """The Pareto front so far."""
+    cells: Ranked
+    """The best candidate of each chart cell so far."""
+    cell_values: Ints
+    """Values of the axes of each cell; shape (cells, axes)."""
+    keys: Ints = field(default_factory=lambda: np.empty((0, len(LINE_FIELDS)), np.int64))
+    """Layouts that alone matter, as columns of `LINE_FIELDS`; without any, all do."""
+    key_scores: Floats = field(default_factory=lambda: np.empty(0))
+    """The worst score that matters of each of these."""
+
+    @classmethod
+    def of_layout_keys(cls, query: SearchQuery, keys: Ints, scores: Floats) -> "Limits":
+        """Limits of the candidates of some layouts alone.
+
+        Parameters
+        ----------
+        keys
+            Shape (layouts, `LINE_FIELDS`).
+        scores
+            The worst score that matters of each.
+        """
+        none = Ranked.empty()
+        return cls(
+            query=query,
+            score=-np.inf,
+            front=none,
+            cells=none,
+            cell_values=np.empty((0, 0), np.int64),
+            keys=keys,
+            key_scores=scores,
+        )
+
+    @property
+    def bounds_layouts(self) -> bool:
+        """Whether a layout can be left out before its memory is known."""
+        query = self.query
+        return query.front != "memory" and all(axis in LAYOUT_FIELDS for axis in query.axes)
+
+    def of_layouts(self, box: Box) -> Floats:
+        """Longest step time of each layout that matters, with any options [s]."""
+        layouts = box.layouts
+        if not self.bounds_layouts:
+            return np.full(len(layouts), np.inf)
+        longest = int(box.options.seq_len.max())  # the least score for a time
+        table = layouts.changed(seq_len=np.full(len(layouts), longest))
+        if not len(self.keys):
+            return self.of_rows(table)
+        columns = [LINE_FIELDS.index(name) for name in LAYOUT_PART]
+        firsts, group = distinct_rows(list(self.keys[:, columns].T))
+        scores = np.full(firsts.size, -np.inf)
+        np.maximum.at(scores, np.broadcast_to(group, len(self.keys)), self.key_scores)
+        where = matching(table, LAYOUT_PART, self.keys[firsts])
+        worst = np.where(where >= 0, scores[where], -np.inf)
+        per_second = OBJECTIVES[self.query.objective](np.ones(len(table)), table, self.query.system)
+        return worst / per_second * (1 + _ROUNDING)
+
+    def of_rows(self, table: Table, reserved_bytes: Floats | None = None) -> Floats:
+        """Longest step time of each row that matters [s]; -inf: no time does.
+
+        Parameters
+        ----------
+        table
+            Strategies of n rows.
+        reserved_bytes
+            Memory of each row; None: unknown [byte].
+        """
+        query = self.query
+        one = np.ones(len(table))
+        per_second = OBJECTIVES[query.objective](one, table, query.system)
+        if len(self.keys):
+            where = matching(table, LINE_FIELDS, self.keys)
+            worst = np.where(where >= 0, self.key_scores[where], -np.inf)
+            return worst / per_second * (1 + _ROUNDING)
+        limit = self.score / per_second
+        if query.front is not None:
+            tokens = 1.0 * table.global_batch_size * table.seq_len
+            limit = np.maximum(limit, self._of_front(table, reserved_bytes) * tokens)
+        if query.axes:
+            limit = np.maximum(limit, self._of_cells(table) / per_second)
+        return limit * (1 + _ROUNDING)
+
+    def _of_front(self, table: Table, reserved_bytes: Floats | None) -> Floats:
+        """Longest time per token with which a row is not behind a candidate of the front [s]."""
+        name, points = self.query.front, self.front
+        limit = np.full(len(table), np.inf)
+        if name == "memory" and reserved_bytes is None:
+            return limit
+        for score, second in zip(points.score.tolist(), points.second.tolist(), strict=True):
+            if name == "cost":  # rises with the time per token
+                rate = dollars_per_token(np.ones(len(table)), table, self.query.system)
+                tokens = 1.0 * table.global_batch_size * table.seq_len
+                limit = np.minimum(limit, np.maximum(score, second / (rate * tokens)))
+            else:
+                own = reserved_bytes if name == "memory" else 1.0 * table.gpus
+                limit = np.where(second <= own, np.minimum(limit, score), limit)
+        return limit
+
+    def _of_cells(self, table: Table) -> Floats:
+        """Worst score that matters of each row in its cell, or in that of one of its choices."""
+        columns = np.broadcast_arrays(*(as_integers(table, axis) for axis in self.query.axes))
+        where = position_in([column.ravel() for column in columns], self.cell_values)
+        found: Floats = np.append(self.cells.score, np.inf)[where]
+        return found.reshape(-1, len(table)).max(axis=0)
+
+
+def matching(table: Table, names: Sequence[str], keys: Ints) -> Ints:
+    """Return the position of a key that each row agrees with in some fields, or -1."""
+    some = keys[:, [LINE_FIELDS.index(name) for name in names]]
+    return position_in([as_integers(table, name) for name in names], some)
+
+
+def position_in(columns: Sequence[Column], keys: Ints) -> Ints:
+    """Position of the first key that each row of some columns equals, or -1."""
+    joined = [np.concatenate([keys[:, n], column]) for n, column in enumerate(columns)]
+    firsts, position = distinct_rows(joined)
+    least = np.full(firsts.size, len(joined[0]))
+    np.minimum.at(least, position, np.arange(len(joined[0])))
+    first: Ints = least[np.broadcast_to(position, len(joined[0]))[len(keys) :]]
+    return np.where(first < len(keys), first, -1)
+
 
 MOST_PAIRS = 1 << 22
 """Layouts x options x choices of a batch."""
@@ -113,17 +257,7 @@ class OptionBounds:
 def option_bounds(
     query: SearchQuery, pairs: Pairs, legality: Legality, *, communicates: bool = True
 ) -> OptionBounds:
-    """Bound the step of each layout with each group of options that costs the same.
-
-    Parameters
-    ----------
-    pairs
-        Layouts and options.
-    legality
-        Of these pairs.
-    communicates
-        Whether the bound has exposed communication.
-    """
+    """Bound the step of each layout with each group of options that costs the same."""
     model, system, layouts, options = query.model, query.system, pairs.layouts, pairs.options
     operations = pairs.evaluate(lambda table, _: OperationInputs.of(model, system, table), legality)
 
@@ -349,11 +483,6 @@ def _batches(
     """Rows of a piece of which some choice obeys the rules and can be within limits.
 
     The layouts with the least bounds come first, a few of them.
-
-    Parameters
-    ----------
-    limits
-        Returns the limits of the findings so far; None: there are none.
     """
     most = max(1, MOST_PAIRS // box.width)
     order, size, bounds = np.arange(len(box.layouts)), most, None

@@ -177,13 +177,7 @@ class Candidates:
 
     @classmethod
     def of(cls, model: Model, system: System, space: Space) -> "Candidates":
-        """Enumerate the layouts of a space with their options and choices.
-
-        Raises
-        ------
-        InputError
-            If a value is missing that nothing implies.
-        """
+        """Enumerate the layouts of a space with their options and choices."""
         space = space.settled(model, system)
         first = _first_values(model, system, space)
         _check_size(model, system, space)
@@ -287,7 +281,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
     scales = len(space.gpus or ()) * len(space.global_batch_size or ())
     if scales > _MOST_SCALES:
         problem = f"with global_batch_size makes {scales:,} scales; at most {_MOST_SCALES:,}"
-        raise InputError(Fault(source="space", field="gpus", problem=problem))
+        raise InputError.at("space", problem, "gpus")
     several = (*OPTION_FIELDS, *CHOICE_FIELDS)
     sizes = [len(_tried(model, system, space, name)) for name in several]
     combined = math.prod(sizes)
@@ -295,7 +289,7 @@ def _check_size(model: Model, system: System, space: Space) -> None:
         named = zip(several, sizes, strict=True)
         listed = ", ".join(f"{name} {size}" for name, size in named if size > 1)
         problem = f"makes {combined:,} combinations for each layout, at most {_MOST_OPTIONS:,}: "
-        raise InputError(Fault(source="space", problem=problem + listed))
+        raise InputError.at("space", problem + listed)
 
 
 def _tried(
@@ -432,13 +426,7 @@ class _OptionTables:
 
 
 def _with_dispatchers(options: Table, unnamed: Bools, *, sends: bool) -> Table:
-    """Options in which rows that name no dispatcher have that of their stack.
-
-    Parameters
-    ----------
-    sends
-        Whether the layouts send tokens to other ranks.
-    """
+    """Options in which rows that name no dispatcher have that of their stack."""
     usual = np.array([stack.dispatcher.code for stack in options.stacks])[options.stack]
     usual = usual if sends else np.full_like(usual, Dispatcher.ALL_TO_ALL.code)
     return replace(options, dispatcher=np.where(unnamed, usual, options.dispatcher))

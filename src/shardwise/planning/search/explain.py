@@ -1,32 +1,52 @@
-"""`explain`: why not this strategy, and which changes of a few fields improve it."""
+"""`explain`: why not this strategy, and which changes of a few fields improve it.
 
+The distance of a candidate is the number of fields that a user changes to get from the strategy to
+it. Fields that follow from others or have no effect do not count.
+"""
+
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwise.analysis.results import Estimate
-from shardwise.arrays import Ints
+from shardwise.arrays import Bools, Ints
+from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedule, TpExchange
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import OFFLOADS
+from shardwise.config.strategy_columns import default_dispatchers
+from shardwise.config.strategy_fields import (
+    CHOICE_FIELDS,
+    FOLLOWING_FIELDS,
+    LAYER_AXES,
+    LAYOUT_FIELDS,
+    OFFLOADS,
+)
 from shardwise.config.strategy_input import StrategyLike
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
+from shardwise.distinct import evaluate_distinct
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import check_function
+from shardwise.errors import Fault, InputError, check_function
 from shardwise.estimator import estimate
-from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import Evaluated
+from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.effects import EFFECTS, Kind, idle_rows, kinds_of, most_layers_on_a_rank
+from shardwise.parallel.placement import place
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates
 from shardwise.planning.search.keywords import SpaceKeywords
+from shardwise.planning.search.layouts import LayerSplits, expert_degrees
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.plans import plans_of
 from shardwise.planning.search.progress import Progress, Reporter
-from shardwise.planning.search.query import SearchQuery, load_space
+from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked, best_of_each
 from shardwise.planning.search.results import (
     BrokenRule,
@@ -37,9 +57,299 @@ from shardwise.planning.search.results import (
     OutsideSpace,
     Shortage,
 )
-from shardwise.planning.search.scan import Findings, merged, scan
-from shardwise.planning.search.space import SPACE_FIELDS, Space
-from shardwise.planning.search.user_strategy import UserStrategy
+from shardwise.planning.search.scan import Evaluated, Findings, merged, scan
+from shardwise.planning.search.space import SPACE_FIELDS, SPLIT_FIELDS, Space
+
+_NETWORK = ("placement", "extents", *TIER_FIELDS)
+_NO_TIER = ("none", "placement")
+_PLAIN = ("gpus", *LAYER_AXES, "pp", "vpp", "micro_batch_size", "global_batch_size")
+# These have no effect on one stage, and on one replica.
+_STAGE_FIELDS, _REPLICA_FIELDS = (*SPLIT_FIELDS, "stage_layers"), ("dp_shard",)
+_BY_CHUNKS = [Schedule.ONE_F_ONE_B.code, Schedule.INTERLEAVED.code]
+# These count as changed only where a user set an impossible value.
+_FOLLOWING = {*FOLLOWING_FIELDS} & {*LAYOUT_FIELDS}
+_SOURCE = "strategy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserStrategy:
+    """A strategy with the rules that it breaks, and which of its fields count as changes."""
+
+    model: Model
+    system: System
+    row: Table
+    """The strategy, defaults filled in; one row."""
+    broken: Mapping[str, Fault]
+    """One fault for each rule that it breaks, by the rule's reason."""
+    follows_tp: bool
+    """Whether `tp_exchange` is unset: it follows from whether there is a tensor-parallel group."""
+    follows_stack: bool
+    """Whether `dispatcher` is unset: it follows from the stack."""
+    counted: frozenset[str]
+    """Fields that count as changed although they follow from others or have no effect."""
+    follows_batch: bool
+    """Whether the global batch is the largest multiple of the replicas."""
+
+    @classmethod
+    def of(
+        cls, model: Model, system: System, space: Space, strategy: StrategyLike
+    ) -> "UserStrategy":
+        """Read a strategy; an unset field is the only value of the space, or the default.
+
+        Raises
+        ------
+        InputError
+            If a field cannot be read, or is missing and nothing implies it.
+        """
+        own = _set_fields(strategy)
+        fields = _single_values(system, space, own) | own
+        degrees = _fault_of_degrees(model, fields)
+        named = {name: value for name, value in fields.items() if value is not None}
+        row = Table.of(model, named, system.stack)
+        if space.batch == "largest" and "global_batch_size" not in own:
+            most, dp = int(row.global_batch_size[0]), int(row.dp[0])
+            row = replace(row, global_batch_size=np.array([most // dp * dp or most]))
+        broken = illegal_faults(model, system, row)
+        if degrees is not None:
+            broken["degrees"] = degrees
+            if fields.get("dp") is None:  # the default is no number of replicas
+                broken.pop("batch", None)
+        blamed = {fault.field for fault in broken.values()} - {"dp"}
+        if "degrees" in broken:
+            blamed.add("dp")
+        return cls(
+            model=model,
+            system=system,
+            row=row,
+            broken=broken,
+            follows_tp=fields.keys().isdisjoint(("tp_exchange", "sequence_parallel")),
+            follows_stack="dispatcher" not in fields,
+            counted=frozenset(blamed & own.keys()),
+            follows_batch=space.batch == "largest",
+        )
+
+    def without_effect(self) -> frozenset[str]:
+        """Fields, except those of the network, of which another value changes nothing."""
+        training = bool(self.row.training[0])
+        idle = {n for n in EFFECTS if idle_rows(self._kind(self.row, training), self.row, n)[0]}
+        idle |= {*_STAGE_FIELDS} if self.row.pp[0] == 1 else set()
+        return frozenset(idle | ({*_REPLICA_FIELDS} if self.row.dp[0] == 1 else set()))
+
+    def outside(self, space: Space) -> dict[str, tuple[object, ...]]:
+        """Fields whose value a space does not try, with the values that it tries."""
+        mine = self.row.strategy(0)
+        idle = self.without_effect()
+        space = space.settled(self.model, self.system)
+        found = {}
+        for name in SPACE_FIELDS:
+            values = None if name in (*_NETWORK, *idle) else self._tried(space, name)
+            if values is not None and getattr(mine, name) not in values:
+                found[name] = values
+            most = space.most(name, self.model, self.system)
+            if most < math.inf and getattr(mine, name) > most:
+                found[name] = (f"up to {most:g}",)
+        return found | self._network_outside(space)
+
+    def _tried(self, space: Space, name: str) -> tuple[Any, ...] | None:
+        """Values of a field in a space, in the form of `Strategy`; None for all that are legal."""
+        values = space.values(name, self.system)
+        if values is None:
+            return None
+        if name == "stack":
+            return tuple(Stack.load(value) for value in values)
+        if name == "etp":
+            return tuple(etp for _, etp in expert_degrees((1,), values, int(self.row.tp[0])))
+        if name == "global_batch_size" and self.follows_batch:
+            dp = int(self.row.dp[0])
+            return tuple(batch // dp * dp or batch for batch in values)
+        if name in _STAGE_FIELDS:
+            return self._splits_tried(space, name)
+        default: object = self.model.seq_len if name == "seq_len" else None
+        if name == "dispatcher":
+            default = self.row.stacks[int(self.row.stack[0])].dispatcher
+        return tuple(default if value is None else value for value in values)
+
+    def _splits_tried(self, space: Space, name: str) -> tuple[Any, ...]:
+        """Values of a field that splits the layers over as many stages and chunks."""
+        splits = LayerSplits(self.model, self.system, space)
+        own = (int(getattr(self.row, field)[0]) for field in ("pp", "vpp", "schedule"))
+        numbers = np.array(splits.of(*own), dtype=np.int64)
+        rows = self.row.take(np.zeros(numbers.size, dtype=np.int64))
+        table = replace(rows, **splits.take(numbers))
+        every = [getattr(table.strategy(row), name) for row in range(len(table))]
+        return tuple(dict.fromkeys(every))
+
+    def _network_outside(self, space: Space) -> dict[str, tuple[object, ...]]:
+        """Placement and tiers, if no values of a space place the members as the strategy does."""
+        tried = {name: space.values(name, self.system) or (None,) for name in _NETWORK}
+        combined = list(zip(*product(*tried.values()), strict=True))
+        columns: dict[str, object] = dict(zip(_NETWORK, map(list, combined), strict=True))
+        networks = Table.of(self.model, {"dp": 1, "gbs": 1, "seq_len": 1, **columns})
+        same = self.row.take(np.zeros(len(networks), dtype=np.int64))
+        if not np.all(_placed_differently(self.system, same, same.replaced(networks, _NETWORK))):
+            return {}
+        mine = self.row.strategy(0)
+        unused = {f"{axis}_tier" for axis in PLACED_AXES if getattr(mine, axis) == 1}
+        unused -= {"tp_tier"} if mine.tp2 > 1 else set()
+        return {n: v for n, v in tried.items() if n not in unused and getattr(mine, n) not in v}
+
+    def distances(self, box: Box) -> tuple[Ints, Ints]:
+        """Fields to change for each row of `Box.table`, and, in addition, for each choice."""
+        layouts = _counts(self._layout_changes(box.layouts), len(box.layouts))
+        training = bool(box.options.training[0])
+        options = self._option_changes(box.layouts, box.options, training, OPTION_FIELDS)
+        choices = self._option_changes(box.layouts, box.choices, training, CHOICE_FIELDS)
+        rows = layouts[:, np.newaxis] + _counts(options, len(box.options))
+        return rows.ravel(), _counts(choices, len(box.choices))
+
+    def changed(self, candidate: Table) -> tuple[str, ...]:
+        """Fields to change for a candidate of one row, in the order of `Strategy`."""
+        training = bool(candidate.training[0])
+        masks = self._layout_changes(candidate) | self._option_changes(
+            candidate, candidate, training, (*OPTION_FIELDS, *CHOICE_FIELDS)
+        )
+        return tuple(name for name in SPACE_FIELDS if name in masks and masks[name][0])
+
+    def _layout_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Fields of layouts that differ, row by row."""
+        names = [n for n in _PLAIN if n != "global_batch_size" or not self.follows_batch]
+        names += sorted(self.counted.intersection((*_FOLLOWING, *_PLAIN)) - set(names))
+        differ = {name: getattr(layouts, name) != getattr(self.row, name)[0] for name in names}
+        differ |= self._stage_changes(layouts)
+        network = evaluate_distinct(self._network_changes, layouts)
+        return differ | {name: column[network.position] for name, column in network.values.items()}
+
+    def _stage_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Layer splits and shards that differ, where there are several stages or replicas.
+
+        A schedule that follows from the chunks does not count.
+        """
+        own = self.row
+        several = layouts.pp > 1
+        differ = {n: (getattr(layouts, n) != getattr(own, n)[0]) & several for n in SPLIT_FIELDS}
+        mine = own.stage_lists[int(own.stage_layers[0])] if own.stage_layers[0] >= 0 else None
+        same = np.array([*(mine == theirs for theirs in layouts.stage_lists), mine is None])
+        differ["stage_layers"] = ~same[layouts.stage_layers] & several
+        shards = [np.where(n < layouts.dp, n, 0) for n in (own.dp_shard[0], layouts.dp_shard)]
+        differ["dp_shard"] = shards[0] != shards[1]
+        if "schedule" not in self.counted:
+            follows = np.isin(layouts.schedule, _BY_CHUNKS) & np.isin(own.schedule, _BY_CHUNKS)
+            differ["schedule"] = (layouts.schedule != own.schedule[0]) & ~follows
+        return differ
+
+    def _network_changes(self, layouts: Table) -> dict[str, Bools]:
+        """Placement and tiers, where the user's would place the members differently."""
+        mine = self.row.take(np.zeros(len(layouts), dtype=np.int64))
+
+        def moved(*fields: str) -> Bools:
+            return _placed_differently(self.system, layouts, layouts.replaced(mine, fields))
+
+        elsewhere = moved(*_NETWORK)
+        explicit = (layouts.extents >= 0) | (mine.extents >= 0)
+        extents, elsewhere = elsewhere & explicit, elsewhere & ~explicit
+        by_tiers = elsewhere & moved(*TIER_FIELDS)
+        differ = {"placement": elsewhere & (moved("placement") | ~by_tiers), "extents": extents}
+        for axis, name in zip(PLACED_AXES, TIER_FIELDS, strict=True):
+            other = getattr(layouts, name) != getattr(mine, name)
+            several = getattr(layouts, axis) > 1
+            several |= (layouts.tp2 > 1) & (axis == "tp")
+            differ[name] = by_tiers & other & several
+        for name in self.counted.intersection(_NETWORK):
+            one, other = (_words_or_codes(table, name) for table in (layouts, mine))
+            differ[name] = one != other
+        return differ
+
+    def _option_changes(
+        self, layouts: Table, options: Table, training: bool, names: tuple[str, ...]
+    ) -> dict[str, Bools]:
+        """Other fields that differ, row by row, on layouts of one kind."""
+        mine = {name: getattr(self.row, name)[0] for name in names if name != "stack"}
+        if "tp_exchange" in mine and self.follows_tp:
+            usual = self.row.stacks[0].field_defaults.get("tp_exchange", TpExchange.RS_AG)
+            mine["tp_exchange"] = (usual if layouts.tp[0] > 1 else TpExchange.ALL_REDUCE).code
+        if "dispatcher" in mine and self.follows_stack:
+            degrees = {"ep": layouts.ep[:1], "etp": layouts.etp[:1]}
+            stacks = {"stack": options.stack, "stacks": options.stacks}
+            mine["dispatcher"] = default_dispatchers(self.model, degrees | stacks)
+        differ: dict[str, Bools] = {n: getattr(options, n) != value for n, value in mine.items()}
+        if "stack" in names:
+            same = [stack == self.row.stacks[0] for stack in options.stacks]
+            differ["stack"] = ~np.array(same)[options.stack]
+        kind = self._kind(layouts, training)
+        for name in (set(names) & set(EFFECTS)) - self.counted:
+            own: dict[str, Any] = {name: np.full(len(options), mine[name])}
+            idle = idle_rows(kind, options, name) & idle_rows(kind, replace(options, **own), name)
+            differ[name] = differ[name] & ~idle
+        return differ
+
+    def _kind(self, layouts: Table, training: bool) -> Kind:
+        """The kind of layouts that are all of one kind."""
+        first = layouts.take(slice(0, 1))
+        layers = most_layers_on_a_rank(self.model, first)
+        ((kind, _),) = kinds_of(self.model, first, layers=layers, panels=True)
+        return replace(kind, training=training)
+
+
+def _set_fields(strategy: StrategyLike) -> dict[str, object]:
+    """Fields that a user set, in the form of `Strategy`."""
+    if isinstance(strategy, Mapping):
+        strategy = {
+            name: None if name in TIER_FIELDS and str(value).lower() in _NO_TIER else value
+            for name, value in strategy.items()
+        }
+    loaded = Strategy.load(strategy)
+    fields = {name: getattr(loaded, name) for name in loaded.set_fields()}
+    return {
+        name: value for name, value in fields.items() if value is not None or name in TIER_FIELDS
+    }
+
+
+def _single_values(system: System, space: Space, own: Mapping[str, object]) -> dict[str, object]:
+    """Fields that the user did not set and that have one value in the space."""
+    found = {}
+    for name in SPACE_FIELDS:
+        values = space.values(name, system)
+        follows = name == "schedule" or (name == "tp_exchange" and "sequence_parallel" in own)
+        if name not in own and values is not None and len(values) == 1 and not follows:
+            found[name] = values[0]
+    if isinstance(found.get("etp"), str):  # the word for "as tp"
+        found["etp"] = own.get("tp", found.get("tp", 1))
+    return found
+
+
+def _fault_of_degrees(model: Model, fields: Mapping[str, object]) -> Fault | None:
+    """The fault of degrees whose product is not the number of accelerators.
+
+    Raises
+    ------
+    InputError
+        If a field is missing.
+    """
+    try:
+        Strategy.validated(fields, source=_SOURCE).resolved(model)
+    except InputError as error:
+        missing = [fault for fault in error.faults if not fault.has_value]
+        if missing:
+            raise InputError(missing) from None
+        return error.faults[0]
+    return None
+
+
+def _placed_differently(system: System, one: Table, other: Table) -> Bools:
+    """Rows in which some axis has other extents."""
+    first, second = place(system, one), place(system, other)
+    moved = [getattr(first, axis) != getattr(second, axis) for axis in EXTENT_AXES]
+    return np.any(moved, axis=(0, 1))
+
+
+def _words_or_codes(table: Table, name: str) -> NDArray[Any]:
+    """A column that two tables can be compared by: extents as text, as their codes may differ."""
+    return table.to_columns()[name] if name == "extents" else getattr(table, name)
+
+
+def _counts(differ: Mapping[str, Bools], length: int) -> Ints:
+    return np.sum([*differ.values(), np.zeros(length, dtype=np.bool_)], axis=0, dtype=np.int64)
+
 
 # A smaller share of a step is no reason to change anything.
 _WORTH = 1e-6
@@ -95,15 +405,9 @@ def explain(
     check_function("progress", progress)
     the_model, the_system = Model.load(model), System.load(system).limited_on(limit_on)
     declared = load_space(space, fixed)
-    query = SearchQuery.of(
-        the_model,
-        the_system,
-        declared,
-        objective=objective,
-        max_memory=max_memory,
-        reserve=reserve,
-        top=1,
-    )
+    query = Question(
+        space=declared, objective=objective, max_memory=max_memory, reserve=reserve, top=1
+    ).on(the_model, the_system)
     user = UserStrategy.of(the_model, the_system, declared, strategy)
     searched = _with_scale_of(user, declared)
     candidates = Candidates.of(the_model, the_system, searched)
@@ -237,13 +541,7 @@ def _scan_all(
     score: float | None,
     report: Reporter,
 ) -> tuple[Findings, _Neighbors, bool]:
-    """Scan every candidate; return what was found, and whether it is complete.
-
-    Parameters
-    ----------
-    score
-        Of the user's strategy by the objective; None if it is not feasible.
-    """
+    """Scan every candidate; return what was found, and whether it is complete."""
     findings, neighbors = Findings.empty(), _Neighbors.empty()
     legal = sum(map(len, candidates.legal))
     try:

@@ -87,17 +87,7 @@ class Legality:
 
 
 class Pairs:
-    """The pairs of some layouts and options.
-
-    Parameters
-    ----------
-    layouts
-        Rows with the fields of layouts.
-    options
-        Rows with all other fields.
-    extents
-        Placement of the layouts.
-    """
+    """The pairs of some layouts and options."""
 
     def __init__(self, layouts: Table, options: Table, extents: Distinct[Extents]) -> None:
         self.layouts, self.options, self._extents = layouts, options, extents

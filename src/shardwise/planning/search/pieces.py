@@ -29,10 +29,17 @@ from shardwise.planning.search.candidates import (
     Scale,
     cut_together,
 )
-from shardwise.planning.search.evaluate import broken_reasons, memory_of_each
 from shardwise.planning.search.pairs import Legality
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.scan import Findings, counted_in, least_excess, merged, scan
+from shardwise.planning.search.scan import (
+    Findings,
+    broken_reasons,
+    counted_in,
+    least_excess,
+    memory_of_each,
+    merged,
+    scan,
+)
 from shardwise.planning.search.store import Rows, Store, no_rows
 from shardwise.planning.search.workers import Workers
 

@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
+from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.arrays import Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import EXPERT_DEGREES, REPLICA_DEGREES
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
+from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.placement import place
-from shardwise.planning.intervals import interval_factors, interval_fields
 from shardwise.planning.search.candidates import Candidates, Scale, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import dollars_per_token, top
@@ -45,6 +47,28 @@ LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "
 
 # Parts of a step that vary most among validated runs: overlap of communication, and waiting.
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
+
+
+def interval_factors(model: Model, system: System, table: Table) -> list[float | None]:
+    """Return the error range of each strategy: a measured time is within time / f and time x f.
+
+    None forward only. Where figures of a system vary, the range is that of the system as it is.
+    """
+    counted = count_parameters(model)
+    found: list[float | None] = []
+    for row in range(len(table)):
+        unmeasured = len(unmeasured_features(model, table.take(np.array([row]))))
+        strategy = table.strategy(row)
+        unit = interval_of(model, system, strategy, 1.0, counted, unmeasured=unmeasured)
+        found.append(None if unit is None else unit.high_s)
+    return found
+
+
+def interval_fields(time_s: float, factor: float | None) -> dict[str, float]:
+    """Return the fields of a plan that say its range: none without one."""
+    if factor is None:
+        return {}
+    return {"interval_low_s": time_s / factor, "interval_high_s": time_s * factor}
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
@@ -148,20 +172,13 @@ def levels_space(space: Space, axes: Sequence[str]) -> Space:
     """Return the space with every way to fill the domains.
 
     With it the best plan of each combination of degrees, extents, accelerators and batch is exact.
-
-    Raises
-    ------
-    InputError
-        If the arguments contradict that.
     """
     if axes:
         problem = "contradicts levels, which has its own axes; choose one"
-        raise InputError(Fault(field="axes", value=",".join(axes), has_value=True, problem=problem))
+        raise InputError.of("axes", ",".join(axes), problem)
     if space.extents not in (None, "all"):
         problem = "contradicts levels, which tries all extents; choose one"
-        raise InputError(
-            Fault(field="extents", value=space.extents[0], has_value=True, problem=problem)
-        )
+        raise InputError.of("extents", space.extents[0], problem)
     return space.fixed({"extents": "all"}, source="search")
 
 

@@ -1,13 +1,13 @@
-"""`SearchQuery`: the request of a search, read and checked."""
+"""`Question`: the request of a search, and `SearchQuery`: the same for a model and a system."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.config.model import Model
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
 from shardwise.planning.search.space import SPACE_FIELDS, Space
@@ -39,50 +39,6 @@ class SearchQuery:
     axes: tuple[str, ...] = ()
     """Fields; each combination of their values gets its best candidate."""
 
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        system: System,
-        space: Space,
-        *,
-        objective: str | None,
-        max_memory: float | str | None,
-        reserve: float | str,
-        top: int,
-        lines: bool = False,
-        front: str | None = None,
-        axes: Sequence[str] = (),
-    ) -> "SearchQuery":
-        """Read and check what a user requests.
-
-        Parameters
-        ----------
-        objective
-            By default the step time, or, where steps differ in tokens, the rate per GPU.
-
-        Raises
-        ------
-        InputError
-            If an argument is not allowed.
-        """
-        if objective is None:
-            sizes = (space.global_batch_size, space.seq_len)
-            differ = space.batch == "largest" or any(n is not None and len(n) > 1 for n in sizes)
-            objective = "tokens_per_s_per_gpu" if differ else "step_time"
-        query = cls(
-            model=model,
-            system=system,
-            capacity_bytes=usable_bytes(system, max_memory, reserve),
-            objective=objective,
-            top=top,
-            lines=lines,
-            front=front,
-            axes=_names(axes),
-        )
-        query._check()
-        return query
-
     def is_too_large(self, gpus: int) -> bool:
         """Whether the weights as usually trained are too large for all accelerators together.
 
@@ -90,28 +46,68 @@ class SearchQuery:
         """
         return _TRAINED_BYTES * count_parameters(self.model).total > gpus * self.capacity_bytes
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise an `InputError` if a value is not allowed."""
         check_objective(self.objective, "objective", tuple(OBJECTIVES), self.system)
         if self.front is not None:
             check_objective(self.front, "pareto", FRONTS, self.system)
         top, axes = self.top, self.axes
         if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= _MOST_TOP:
             problem = f"must be from 1 to {_MOST_TOP}; save writes all strategies to a file"
-            raise InputError(Fault(field="top", value=top, has_value=True, problem=problem))
+            raise InputError.of("top", top, problem)
         for axis in axes:
             if axis not in SPACE_FIELDS:
                 problem = f"no such field; {allowed_words(axis, SPACE_FIELDS, _LIST)}"
-                raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+                raise InputError.of("axes", axis, problem)
             if axes.count(axis) > 1:
                 problem = "is set twice"
-                raise InputError(Fault(field="axes", value=axis, has_value=True, problem=problem))
+                raise InputError.of("axes", axis, problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a user requests of a search, on any model and system; fields as those of `search`."""
+
+    space: Space
+    objective: str | None = None
+    """By default the step time, or, where steps differ in tokens, the rate per GPU."""
+    max_memory: float | str | None = None
+    reserve: float | str = 0.0
+    top: int = 10
+    lines: bool = False
+    front: str | None = None
+    axes: Sequence[str] = ()
+
+    def at(self, fields: Mapping[str, object]) -> "Question":
+        """Return the question with some fields of the space fixed."""
+        return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
+
+    def on(self, model: Model, system: System) -> SearchQuery:
+        """Read and check the question for a model and a system."""
+        objective = self.objective
+        if objective is None:
+            sizes = (self.space.global_batch_size, self.space.seq_len)
+            differ = self.space.batch == "largest" or any(n and len(n) > 1 for n in sizes)
+            objective = "tokens_per_s_per_gpu" if differ else "step_time"
+        query = SearchQuery(
+            model=model,
+            system=system,
+            capacity_bytes=usable_bytes(system, self.max_memory, self.reserve),
+            objective=objective,
+            top=self.top,
+            lines=self.lines,
+            front=self.front,
+            axes=_names(self.axes),
+        )
+        query.check()
+        return query
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
     """Fields as a list of names."""
     if isinstance(axes, (list, tuple)) and all(isinstance(axis, str) for axis in axes):
         return tuple(axes)
-    raise InputError(Fault.of("axes", axes, "must be a list of fields of the space"))
+    raise InputError.of("axes", axes, "must be a list of fields of the space")
 
 
 def load_space(
@@ -128,19 +124,13 @@ def load_space(
 
 
 def usable_bytes(system: System, max_memory: float | str | None, reserve: float | str) -> float:
-    """Usable part of the first memory tier [byte]: min(capacity, max_memory) - reserve.
-
-    Raises
-    ------
-    InputError
-        If a size cannot be read, or nothing is left.
-    """
+    """Usable part of the first memory tier [byte]: min(capacity, max_memory) - reserve."""
     most, free = _size("max_memory", max_memory), _size("reserve", reserve) or 0.0
     capacity = system.accelerator.memory[0].capacity
     usable = min(capacity, capacity if most is None else most) - free
     if usable <= 0:
         problem = f"leaves nothing of the {readable(usable + free, 'bytes')} of usable memory"
-        raise InputError(Fault(field="reserve", value=reserve, has_value=True, problem=problem))
+        raise InputError.of("reserve", reserve, problem)
     return usable
 
 
@@ -157,5 +147,5 @@ def _size(field: str, value: float | str | None) -> float | None:
     if not math.isfinite(size):
         problem = "must be a finite size"
     if not least <= size < math.inf:
-        raise InputError(Fault(field=field, value=value, has_value=True, problem=problem))
+        raise InputError.of(field, value, problem)
     return size

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from shardwise.analysis import Result
-from shardwise.analysis.results import Estimate
+from shardwise.analysis.results import Estimate, Interval
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
 from shardwise.shown import Charted, Framed, Shown, reports
@@ -33,6 +33,21 @@ class Plan(Result):
     only, and in files of earlier versions [s]."""
     interval_high_s: float | None = None
     """Its upper end [s]."""
+
+    @classmethod
+    def of(cls, estimate: Estimate, interval: Interval | None) -> "Plan":
+        """Return an estimate in brief."""
+        return cls(
+            strategy=estimate.strategy,
+            step_time_s=estimate.step_time_s,
+            tokens_per_s=estimate.tokens_per_s,
+            tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
+            mfu=estimate.mfu,
+            memory_reserved_bytes=estimate.memory_bytes.reserved,
+            usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
+            interval_low_s=None if interval is None else interval.low_s,
+            interval_high_s=None if interval is None else interval.high_s,
+        )
 
     @property
     def interval_s(self) -> tuple[float, float] | None:

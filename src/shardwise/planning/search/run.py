@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from shardwise import registry
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
@@ -14,7 +14,7 @@ from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
-from shardwise.errors import Fault, InputError, check_flags, check_function
+from shardwise.errors import InputError, check_flags, check_function
 from shardwise.planning.search.bounded import placed_pairs
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -32,7 +32,7 @@ from shardwise.planning.search.plans import (
     with_training_runs,
 )
 from shardwise.planning.search.progress import Progress, Reporter
-from shardwise.planning.search.query import SearchQuery, load_space
+from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.results import SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
@@ -252,10 +252,8 @@ def search(
     the_run = None if run is None else TrainingRun.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
-    query = SearchQuery.of(
-        the_model,
-        the_system,
-        the_space,
+    query = Question(
+        space=the_space,
         objective=objective,
         max_memory=max_memory,
         reserve=reserve,
@@ -263,26 +261,29 @@ def search(
         lines=not all_variants,
         front=pareto,
         axes=axes,
-    )
+    ).on(the_model, the_system)
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
     if save is not None:
         check_file(save)
     elif save_all:
         problem = "needs a file: set save"
-        raise InputError(Fault(field="save_all", value=True, has_value=True, problem=problem))
-    request = _Request(
-        query=query,
-        workers=workers,
-        file=None if save is None else Path(save),
-        save_rejected=save_all,
-        bounds=bounds,
-        counts=counts,
-        progress=progress,
-        levels=levels,
-        started=started,
-    )
-    result = request.search(the_space)
+        raise InputError.of("save_all", True, problem)
+
+    def scan(space: Space) -> _Scan:
+        work = Work(
+            query=query,
+            candidates=Candidates.of(the_model, the_system, space),
+            workers=workers,
+            file=None if save is None else Path(save),
+            save_rejected=save_all,
+            bounds=bounds,
+            counts=counts,
+        )
+        return _Scan.of(space, work, progress)
+
+    found, widened = _with_offload(query, the_space, scan, saves=save is not None)
+    result = _result(found, widened, levels=levels, started=started)
     if target is not None:
         result = registry.function("exportable_search")(result, target, the_model, the_system)
     if the_run is None:
@@ -314,6 +315,20 @@ class _Scan:
     scanned: Scanned
     complete: bool
 
+    @classmethod
+    def of(cls, space: Space, work: Work, progress: Progress | None) -> Self:
+        """Scan every candidate of a space."""
+        scanned = Scanned.nothing(work.query, work.candidates.scales)
+        report, total = Reporter(progress, work.candidates), sum(map(len, work.boxes))
+        complete = True
+        try:
+            with closing(work.scan(scanned)) as steps:
+                for _ in steps:
+                    report(scanned.total.candidates, total, scanned.total.best)
+        except KeyboardInterrupt:
+            complete = False
+        return cls(space=space, work=work, scanned=scanned, complete=complete)
+
     @property
     def misfits(self) -> bool:
         """Whether strategies obey the rules, and none of them fits."""
@@ -321,110 +336,65 @@ class _Scan:
         return bool(self.complete and total.evaluated and not total.feasible)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """A search of any space."""
-
-    query: SearchQuery
-    workers: Workers
-    file: Path | None
-    save_rejected: bool
-    bounds: bool
-    counts: bool
-    progress: Progress | None
-    levels: bool
-    started: float
-
-    def search(self, space: Space) -> SearchResult:
-        """Search a space; where nothing fits, with offload."""
-        query, with_it = self.query, None
-        wider = space.with_offload(query.system)
-        if (
-            wider is not None
-            and self.file is None
-            and query.is_too_large(max(map(int, space.gpus or (0,))))
-        ):
-            with_it = self._scan(wider)
-        if with_it is None or (with_it.complete and not with_it.misfits):
-            without = self._scan(space)
-            if wider is None or not without.misfits:
-                return self._result(without)
-            with_it = with_it or self._scan(wider)
-        more = {n: getattr(with_it.space, n) for n in OFFLOADS}
-        widened = tuple(name for name, tried in more.items() if tried != getattr(space, name))
-        return self._result(with_it, widened)
-
-    def _scan(self, space: Space) -> _Scan:
-        """Scan every candidate of a space."""
-        candidates = Candidates.of(self.query.model, self.query.system, space)
-        work = Work(
-            query=self.query,
-            candidates=candidates,
-            workers=self.workers,
-            file=self.file,
-            save_rejected=self.save_rejected,
-            bounds=self.bounds,
-            counts=self.counts,
-        )
-        scanned, complete = _scan_all(work, Reporter(self.progress, candidates))
-        return _Scan(space=space, work=work, scanned=scanned, complete=complete)
-
-    def _result(self, scan: _Scan, widened: tuple[str, ...] = ()) -> SearchResult:
-        """What was found, and the best of it in full."""
-        query, space, complete = self.query, scan.space, scan.complete
-        candidates, total = scan.work.candidates, scan.scanned.total
-        lines, counted = Lines.of_rows(total.best), complete
-        if query.lines and complete:
-            try:
-                lines = lines_of(scan.work, total)
-            except KeyboardInterrupt:
-                counted = False
-        best = ranked_plans(query, candidates, lines)
-        rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
-        smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
-        return SearchResult(
-            model=query.model.name,
-            system=query.system.name,
-            space=space.model_dump(mode="json", exclude_unset=True),
-            objective=query.objective,
-            capacity_bytes=query.capacity_bytes,
-            candidates=len(candidates),
-            evaluated=total.evaluated,
-            feasible=total.feasible,
-            timed=total.timed,
-            counts_exact=complete and total.checked == total.evaluated,
-            rejected=rejected,
-            looked_at=total.candidates + sum(map(len, candidates.illegal)),
-            elapsed_s=time.perf_counter() - self.started,
-            complete=complete and counted,
-            widened=widened,
-            best=best,
-            all_variants=not query.lines,
-            variants_counted=counted,
-            alike=ties_of(best, query.objective),
-            pareto=None if query.front is None else plans_of(query, candidates, total.front.number),
-            pareto_against=query.front,
-            scales=best_by_scale(query, candidates, scan.scanned.by_scale),
-            cells=() if self.levels else best_by_cell(query, candidates, total),
-            levels=best_by_level(query, candidates, total) if self.levels else None,
-            nearest=nearest_of(query, candidates, total),
-            not_tried=space.not_tried(query.model, query.system),
-            smallest=smallest,
-            nearest_batches=() if total.evaluated else candidates.nearest_batches,
-        )
+def _with_offload(
+    query: SearchQuery, space: Space, scan: Callable[[Space], _Scan], *, saves: bool
+) -> tuple[_Scan, tuple[str, ...]]:
+    """Scan a space; where nothing fits, with offload, and which fields are tried in full for it."""
+    with_it, wider = None, space.with_offload(query.system)
+    if wider is not None and not saves and query.is_too_large(max(map(int, space.gpus or (0,)))):
+        with_it = scan(wider)
+    if with_it is None or (with_it.complete and not with_it.misfits):
+        without = scan(space)
+        if wider is None or not without.misfits:
+            return without, ()
+        with_it = with_it or scan(wider)
+    more = {name: getattr(with_it.space, name) for name in OFFLOADS}
+    return with_it, tuple(name for name, tried in more.items() if tried != getattr(space, name))
 
 
-def _scan_all(work: Work, report: Reporter) -> tuple[Scanned, bool]:
-    """Scan every candidate; return what was found, and whether it is complete."""
-    scanned = Scanned.nothing(work.query, work.candidates.scales)
-    all_candidates = sum(map(len, work.boxes))
-    try:
-        with closing(work.scan(scanned)) as steps:
-            for _ in steps:
-                report(scanned.total.candidates, all_candidates, scanned.total.best)
-    except KeyboardInterrupt:
-        return scanned, False
-    return scanned, True
+def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: float) -> SearchResult:
+    """What was found, and the best of it in full."""
+    query, space, complete = scan.work.query, scan.space, scan.complete
+    candidates, total = scan.work.candidates, scan.scanned.total
+    lines, counted = Lines.of_rows(total.best), complete
+    if query.lines and complete:
+        try:
+            lines = lines_of(scan.work, total)
+        except KeyboardInterrupt:
+            counted = False
+    best = ranked_plans(query, candidates, lines)
+    rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
+    smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
+    return SearchResult(
+        model=query.model.name,
+        system=query.system.name,
+        space=space.model_dump(mode="json", exclude_unset=True),
+        objective=query.objective,
+        capacity_bytes=query.capacity_bytes,
+        candidates=len(candidates),
+        evaluated=total.evaluated,
+        feasible=total.feasible,
+        timed=total.timed,
+        counts_exact=complete and total.checked == total.evaluated,
+        rejected=rejected,
+        looked_at=total.candidates + sum(map(len, candidates.illegal)),
+        elapsed_s=time.perf_counter() - started,
+        complete=complete and counted,
+        widened=widened,
+        best=best,
+        all_variants=not query.lines,
+        variants_counted=counted,
+        alike=ties_of(best, query.objective),
+        pareto=None if query.front is None else plans_of(query, candidates, total.front.number),
+        pareto_against=query.front,
+        scales=best_by_scale(query, candidates, scan.scanned.by_scale),
+        cells=() if levels else best_by_cell(query, candidates, total),
+        levels=best_by_level(query, candidates, total) if levels else None,
+        nearest=nearest_of(query, candidates, total),
+        not_tried=space.not_tried(query.model, query.system),
+        smallest=smallest,
+        nearest_batches=() if total.evaluated else candidates.nearest_batches,
+    )
 
 
 def _smallest(query: SearchQuery, space: Space, rejected: Mapping[str, int]) -> SmallestGpus | None:

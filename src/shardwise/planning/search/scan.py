@@ -1,38 +1,441 @@
-"""Scan a box of candidates: count them by outcome, and find the best."""
+"""Scan a box of candidates: count them by outcome, and find the best.
+
+Rules come first, then memory, then the time of what fits. Where a space selects one value of a
+field (`Space.selected`), candidates that differ in that field alone compete: the fewest recomputed
+layers that fit, then the largest micro-batch that fits, then the layer split with the shortest
+step, each among what the one before leaves.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.strategy_fields import LINE_FIELDS
-from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import (
-    MEMORY,
-    NOT_SELECTED,
-    SECOND_MEMORY,
-    Evaluated,
-    MemoryEvaluator,
-    broken_options,
-    broken_reasons,
-    excess_bytes,
-    not_selected,
+from shardwise.arrays import Bools, Column, Floats, Ints, combined, gather
+from shardwise.config.model import Model
+from shardwise.config.strategy_fields import CHOICE_FIELDS, LINE_FIELDS
+from shardwise.config.strategy_table import Table
+from shardwise.config.system import System
+from shardwise.config.system_columns import SystemColumns
+from shardwise.cost.component_costs import (
+    ComponentCosts,
+    PlacedCosts,
+    costs_and_bytes,
+    stored_bytes,
 )
-from shardwise.planning.search.layout_keys import as_integers, layout_codes, table_keys
+from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
+from shardwise.engine.evaluate import OnSystems, PeakMemory, Timing, fits, peak_memory, timed
+from shardwise.engine.step_bound import bound_of_rows, pass_times
+from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
+from shardwise.parallel.placement import place
+from shardwise.planning.search.candidates import OPTION_FIELDS, Box
+from shardwise.planning.search.layouts import groups_without
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     OBJECTIVES,
     Ranked,
+    as_integers,
     best_of_each,
     front,
+    layout_codes,
     second_figure,
     seconds_per_token,
+    table_keys,
     top,
     top_with_keys,
 )
+
+MEMORY, SECOND_MEMORY = "memory", "second_memory"
+"""Reasons why a legal candidate is not feasible: the memory tier that is too small."""
+NOT_SELECTED = ("more_recompute", "smaller_micro_batch", "slower_stages")
+"""Reasons why a candidate that fits is not selected, by field of `_SELECTED_FIELDS`."""
+_SELECTED_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
+
+# Rows, each with all its choices, that are evaluated at a time: their columns stay in the cache.
+_CHUNK = 1 << 13
+# The same for memory alone, which many rows share.
+_MEMORY_CHUNK = 1 << 16
+# Rows that are timed first: the best of them leave few others to time.
+_FIRST_TIMED = 1 << 7
+_OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Rows of which some choice is feasible, with their times."""
+
+    table: Table
+    rows: Ints
+    """Positions among the rows of `Evaluated`."""
+    feasible: Bools
+    """Shape (choices, rows)."""
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """A chunk of the rows of a box of which some choice obeys the rules."""
+
+    rows: Ints
+    """Positions in `Box.table`."""
+    at: Ints
+    """Positions among the rows of the evaluator."""
+    legal: Bools
+    """Choices that obey the rules; shape (choices, rows)."""
+    feasible: Bools
+    """Legal choices that fit and are selected; shape (choices, rows)."""
+    rejected: Ints
+    """Position in `NOT_SELECTED` for choices that fit but are not selected, else -1."""
+    holding: PeakMemory
+    """Shape (holdings, rows): not every choice changes the memory."""
+    holding_of: Ints
+    """Position of each choice in `holding`."""
+    timed: Timed | None = None
+    """None before timing, and where nothing is feasible."""
+
+    def take(self, rows: Ints) -> "Evaluated":
+        """Some of the rows, without their times."""
+        return Evaluated(
+            rows=self.rows[rows],
+            at=self.at[rows],
+            legal=self.legal[:, rows],
+            feasible=self.feasible[:, rows],
+            rejected=self.rejected[:, rows],
+            holding=gather(self.holding, rows),
+            holding_of=self.holding_of,
+        )
+
+    def fitting(self) -> "Evaluated":
+        """The rows of which some choice is feasible."""
+        return self.take(np.flatnonzero(self.feasible.any(axis=0)))
+
+    @staticmethod
+    def joined(chunks: "Sequence[Evaluated]") -> "Evaluated":
+        """The rows of several chunks of one evaluator, without their times."""
+
+        def columns(name: str) -> Any:
+            return np.concatenate([getattr(chunk, name) for chunk in chunks], axis=-1)
+
+        def along_rows(*parts: Column) -> Any:
+            return np.concatenate(parts, axis=-1)
+
+        first, *others = (chunk.holding for chunk in chunks)
+        names = ("rows", "at", "legal", "feasible", "rejected")
+        return Evaluated(
+            **{name: columns(name) for name in names},
+            holding=combined(along_rows, first, *others),
+            holding_of=chunks[0].holding_of,
+        )
+
+    def over_capacity(self, system: System, capacity_bytes: float) -> Bools:
+        """Choices that need more of the first memory tier than is usable; (choices, rows)."""
+        return (self.holding.needed_bytes(system) > capacity_bytes)[self.holding_of]
+
+
+def memory_of_each(
+    model: Model, system: System, boxes: Sequence[Box], capacity_bytes: float
+) -> list[tuple[Ints, Evaluated | None]]:
+    """Evaluate the memory of small boxes together: few rows take as long as many.
+
+    Returns `broken_options` of each box, and its rows of which some choice obeys the rules; None
+    without any.
+    """
+    tables = [box.table() for box in boxes]
+    pairs = zip(boxes, tables, strict=True)
+    broken = [broken_options(model, system, box, table) for box, table in pairs]
+    found: dict[int, Evaluated | None] = {}
+    alike: dict[Hashable, list[int]] = {}
+    for at, box in enumerate(boxes):
+        key = tuple(getattr(box.choices, name).tobytes() for name in CHOICE_FIELDS)
+        alike.setdefault(key, []).append(at)
+    for some in alike.values():
+        choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
+        every = Table.joined([tables[at] for at in some]).with_choices(choices)
+        rules = np.concatenate([broken[at] for at in some], axis=1)
+        rows = MemoryEvaluator.of(model, system, every, rules, capacity_bytes)
+        chunks = [*rows.memory()]
+        whole = Evaluated.joined(chunks) if chunks else None
+        ends = np.cumsum([len(tables[at]) for at in some])
+        for at, end in zip(some, ends.tolist(), strict=True):
+            start = end - len(tables[at])
+            own = whole and whole.take(np.flatnonzero((whole.rows >= start) & (whole.rows < end)))
+            found[at] = own and replace(own, rows=own.rows - start)
+    return [(broken[at], found[at]) for at in range(len(boxes))]
+
+
+def broken_options(model: Model, system: System, box: Box, table: Table) -> Ints:
+    """Position in `CONSTRAINTS` of the first one that an option violates, or -1; (choices, rows).
+
+    The layouts of the box obey the rules.
+    """
+    broken = first_violation(model, system, table, _OPTION_RULES)
+    return np.broadcast_to(broken, (len(box.choices), len(table)))
+
+
+def broken_reasons(broken: Ints) -> Counter[str]:
+    """How often each rule is broken, by reason."""
+    counts = np.bincount(broken[broken >= 0], minlength=len(CONSTRAINTS)).tolist()
+    found: Counter[str] = Counter()
+    for rule, number in zip(CONSTRAINTS, counts, strict=True):
+        found[rule.reason] += number  # several rules have one reason
+    return +found
+
+
+def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> Floats:
+    """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
+    excess = [holding.needed_bytes(system) - capacity_bytes]
+    outer = system.accelerator.memory[1:]
+    excess += [holding.memory.offloaded - tier.usable_bytes for tier in outer]
+    return np.stack(np.broadcast_arrays(*excess))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEvaluator:
+    """The rows of a box of which some choice obeys the rules, with bytes, without times."""
+
+    _model: Model
+    _system: System
+    _capacity_bytes: float
+    _rows: Ints
+    """Positions in `Box.table`."""
+    _table: Table
+    _legal: Bools
+    """Choices that obey the rules; shape (choices, rows)."""
+    _bytes: Distinct[ComponentCosts]
+    _stages: Distinct[tuple[StageGroup, ...]]
+    _holdings: Table
+    """The rows with the choices that change the memory."""
+    _holding_of: Ints
+    """Position of each choice in `_holdings`."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        system: System,
+        table: Table,
+        broken: Ints,
+        capacity_bytes: float,
+        positions: Ints | None = None,
+    ) -> Self:
+        """Select the rows of which some choice obeys the rules, and cost them.
+
+        Parameters
+        ----------
+        table
+            `Box.table` of a box of legal layouts, or some of its rows.
+        broken
+            Result of `broken_options`; shape (choices, rows).
+        capacity_bytes
+            Usable part of the first memory tier.
+        positions
+            Positions of the rows in `Box.table`; None: all of its rows.
+        """
+        rows = np.flatnonzero((broken < 0).any(axis=0))
+        legal = table.take(rows)
+        columns = [getattr(table, name)[:, 0] for name in CHOICE_FIELDS if name != "dp_overlap"]
+        distinct, holding_of = distinct_rows(columns)
+        choices = {name: getattr(table, name)[distinct, 0] for name in CHOICE_FIELDS}
+        return cls(
+            _model=model,
+            _system=system,
+            _capacity_bytes=capacity_bytes,
+            _rows=rows if positions is None else positions[rows],
+            _table=legal,
+            _legal=broken[:, rows] < 0,
+            _bytes=stored_bytes(model, legal),
+            _stages=distinct_stage_groups(model, legal),
+            _holdings=legal.with_choices(choices),
+            _holding_of=holding_of,
+        )
+
+    @property
+    def positions(self) -> Ints:
+        """Positions of the rows in `Box.table`."""
+        return self._rows
+
+    def with_replicas(self, at: Ints, replicas: Ints) -> "MemoryEvaluator":
+        """Return some of the rows with other replicas: layers and stages have the same bytes."""
+        return MemoryEvaluator(
+            _model=self._model,
+            _system=self._system,
+            _capacity_bytes=self._capacity_bytes,
+            _rows=self._rows[at],
+            _table=self._table.take(at).changed(dp=replicas),
+            _legal=self._legal[:, at],
+            _bytes=self._bytes.of_rows(at),
+            _stages=self._stages.of_rows(at),
+            _holdings=self._holdings.take(at).changed(dp=replicas),
+            _holding_of=self._holding_of,
+        )
+
+    def memory(self) -> Iterator[Evaluated]:
+        """Yield the rows chunk by chunk with their memory, without times."""
+        for start in range(0, self._rows.size, _MEMORY_CHUNK):
+            chunk = slice(start, start + _MEMORY_CHUNK)
+            holding = peak_memory(
+                self._holdings.take(chunk), self._bytes.of_rows(chunk), self._stages.of_rows(chunk)
+            )
+            legal = self._legal[:, chunk]
+            fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]
+            yield Evaluated(
+                rows=self._rows[chunk],
+                at=np.arange(start, start + legal.shape[1]),
+                legal=legal,
+                feasible=legal & fit,
+                rejected=np.full(legal.shape, -1),
+                holding=holding,
+                holding_of=self._holding_of,
+            )
+
+    def placed(self, chunk: Evaluated) -> "Evaluator":
+        """Place rows of a chunk, and cost them."""
+        model, system = self._model, self._system
+        table, held = self._table.take(chunk.at), self._bytes.of_rows(chunk.at)
+        extents = evaluate_distinct(partial(place, system), table)
+        costs, _ = costs_and_bytes(model, system, table, extents, held=held)
+        return Evaluator(
+            rows=chunk,
+            table=table,
+            _model=model,
+            _system=system,
+            _placed=PlacedCosts(extents, costs, self._stages.of_rows(chunk.at), held),
+        )
+
+    def timed(self, chunk: Evaluated, rejected: Ints | None = None) -> Evaluated:
+        """Time the rows of a chunk of which some choice is feasible.
+
+        Parameters
+        ----------
+        rejected
+            Result of `not_selected`; shape (choices, rows of `Box.table`).
+        """
+        if rejected is not None:
+            here = rejected[:, chunk.rows]
+            chunk = replace(chunk, rejected=here, feasible=chunk.feasible & (here < 0))
+        within = np.flatnonzero(chunk.feasible.any(axis=0))
+        if not within.size:
+            return chunk
+        found = self.placed(chunk.take(within)).timed(np.arange(within.size))
+        return replace(chunk, timed=replace(found, rows=within))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Rows that are placed and costed: to be timed, or on several systems."""
+
+    rows: Evaluated
+    """With their memory."""
+    table: Table
+    _model: Model
+    _system: System
+    _placed: PlacedCosts
+
+    def bounds(self) -> Floats:
+        """Lower bound of the step time of each row [s]."""
+        passes = pass_times(self._placed.components.of_all())
+        return bound_of_rows(self._system, self.table, self._placed.stages.of_all(), passes)
+
+    def best_first(self, limit_s: Callable[[Table, Evaluated], Floats]) -> Iterator[Evaluated]:
+        """Time rows in the order of their bounds, as long as limits allow.
+
+        Parameters
+        ----------
+        limit_s
+            Returns the longest step time of each row that matters [s]; it may fall from call to
+            call.
+        """
+        bound_s = self.bounds()
+        order = np.argsort(bound_s, kind="stable")
+        start, size = 0, _FIRST_TIMED
+        while start < order.size:
+            some = order[start : start + size]
+            start, size = start + size, min(2 * size, _CHUNK)
+            limits = limit_s(self.table.take(some), self.rows.take(some))
+            some = some[bound_s[some] <= limits]
+            if some.size:
+                yield replace(self.rows.take(some), timed=self.timed(some))
+
+    def timed(self, rows: Ints) -> Timed:
+        """Time some rows."""
+        placed, table = self._placed, self.table.take(rows)
+        extents, costs = placed.extents.take(rows), placed.components.take(rows)
+        stages = placed.stages.take(rows)
+        return Timed(
+            table=table,
+            rows=np.arange(rows.size),
+            feasible=self.rows.feasible[:, rows],
+            timing=timed(self._model, self._system, table, extents, costs, stages),
+        )
+
+    def on_systems(self, systems: SystemColumns) -> OnSystems:
+        """Return the rows on other systems of the same structure."""
+        return OnSystems.of(self._model, self._system, self.table, self._placed, systems)
+
+    @property
+    def distinct_costs(self) -> int:
+        """Number of layer costs to evaluate on each system."""
+        return int(self._placed.components.position.max(initial=0)) + 1
+
+
+def not_selected(
+    model: Model, box: Box, table: Table, evaluator: MemoryEvaluator, chunks: Sequence[Evaluated]
+) -> Ints:
+    """Position in `NOT_SELECTED` of why each candidate is not selected, or -1; (choices, rows)."""
+    fitting = np.zeros((len(box.choices), len(table)), dtype=np.bool_)
+    for chunk in chunks:
+        fitting[:, chunk.rows] = chunk.feasible
+    rejected = np.full(fitting.shape, -1, dtype=np.int64)
+    penalty: Floats
+    for number, name in enumerate(_SELECTED_FIELDS):
+        if name in box.selected:
+            if name == "stage_layers":
+                penalty = _step_times(evaluator, chunks, rejected)
+            elif name == "recompute_layers":
+                layers = table.recompute_layers
+                penalty = np.where(layers > 0, layers, model.depth + 1).astype(np.float64)
+            else:
+                penalty = -table.micro_batch_size.astype(np.float64)
+            group = _rival_groups(box, _SELECTED_FIELDS[: number + 1])
+            rejected[_all_but_best(group, fitting & (rejected < 0), penalty)] = number
+    return rejected
+
+
+def _step_times(evaluator: MemoryEvaluator, chunks: Sequence[Evaluated], rejected: Ints) -> Floats:
+    """Step times of what fits and is not rejected yet, else infinite; (choices, rows) [s]."""
+    times = np.full(rejected.shape, np.inf)
+    for chunk in chunks:
+        fitting = evaluator.timed(chunk, rejected).timed
+        if fitting is not None:
+            rows = chunk.rows[fitting.rows]
+            times[:, rows] = np.where(fitting.feasible, fitting.timing.step_time_s, np.inf)
+    return times
+
+
+def _rival_groups(box: Box, fields: tuple[str, ...]) -> Ints:
+    """Group numbers of rows that differ in nothing but the selected ones of some fields."""
+    varied = tuple(name for name in fields if name in box.selected)
+    layout = groups_without(box.layouts, varied)
+    columns = [getattr(box.options, name) for name in OPTION_FIELDS if name not in varied]
+    option = distinct_rows(columns)[1]
+    return (layout[:, np.newaxis] * (option.max(initial=0) + 1) + option).ravel()
+
+
+def _all_but_best(group: Ints, among: Bools, penalty: Floats) -> Bools:
+    """Members of each group but its best, of equals the first; shape (choices, rows)."""
+    choice, row = np.nonzero(among)
+    score = np.broadcast_to(penalty, among.shape)[choice, row]
+    order = np.lexsort((row, score, group[row], choice))
+    key = choice[order] * (group.max(initial=0) + 1) + group[row[order]]
+    again = np.zeros(order.size, dtype=np.bool_)
+    again[1:] = key[1:] == key[:-1]
+    found = np.zeros(among.shape, dtype=np.bool_)
+    found[choice[order[again]], row[order[again]]] = True
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +558,7 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
 def findings_of(
     query: SearchQuery, box: Box, chunk: Evaluated, before: Findings, layout: Ints | None
 ) -> Findings:
-    """Findings of a timed chunk; `best` has only what may beat the findings before.
-
-    Parameters
-    ----------
-    layout
-        Code of the layout of each row of `Box.table`, if only the best of each counts.
-    """
+    """Findings of a timed chunk; `best` has only what may beat the findings before."""
     timed = chunk.timed
     assert timed is not None  # noqa: S101 - what the caller ensures
     here = replace(Findings.empty(len(query.axes)), timed=int(np.count_nonzero(timed.feasible)))

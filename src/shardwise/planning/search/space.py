@@ -1,9 +1,10 @@
-"""`Space`: which strategies a search tries."""
+"""`Space`: which strategies a search tries, and what `all` stands for in it."""
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
@@ -17,12 +18,15 @@ from pydantic import (
     model_validator,
 )
 
+from shardwise import catalog
 from shardwise.config.base import ConfigBase
+from shardwise.config.capabilities import ANY, SET
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
-from shardwise.config.expressions.chain import Chain
 from shardwise.config.expressions.records import Resolved
+from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
+from shardwise.config.recipe import Recipe
 from shardwise.config.roles import Tries
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -31,6 +35,7 @@ from shardwise.config.strategy_fields import (
     OFFLOADS,
     SHORT_NAMES,
     Kind,
+    StrategyField,
     names_of,
 )
 from shardwise.config.strategy_table import Table
@@ -38,8 +43,72 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, shorten
 from shardwise.parallel.constraints import illegal_faults, software
 from shardwise.parallel.constraints.options import is_recomputable
-from shardwise.planning.search.all_values import every_value, has_all, instead_of_all, presets
 from shardwise.planning.search.keywords import SpaceKeywords
+
+
+def every_value(field: StrategyField, system: System | None = None) -> tuple[Any, ...]:
+    """All values of a field with finitely many, independent of the layout."""
+    if field.kind is Kind.TIER:
+        return tuple(range(len(system.network))) if system is not None else ()
+    if field.kind is Kind.FLAG:
+        return (False, True)
+    if field.kind is Kind.SET and not field.role.work:
+        return ((None,) if field.optional else ()) + presets(field.name)
+    return field.role.every or (field.words if field.kind is Kind.WORD else ())
+
+
+def has_all(field: StrategyField) -> bool:
+    """Whether `all` has a meaning."""
+    by_layout = field.role.tries in (Tries.DIVISORS, Tries.DEFAULT_DIVISOR)
+    is_finite = field.kind is Kind.TIER or (field.kind is Kind.SET and not field.role.work)
+    return by_layout or is_finite or bool(every_value(field))
+
+
+def instead_of_all(field: StrategyField, word: str | None) -> str:
+    """What to write for a field whose values cannot all be tried."""
+    name = field.name
+    if field.kind is Kind.SET:
+        some = f"{field.words[0]},{'+'.join(field.words[:2])}"
+        return f"give sets to try, as in {name}={some}; allowed: {', '.join(field.words)}"
+    if word is not None:
+        return f"give values, or {name}={word}"
+    is_whole = field.kind is Kind.WHOLE
+    return f"give values, as in {name}=A,B{f', or a range {name}=A..B' if is_whole else ''}"
+
+
+@cache
+def presets(field: str) -> tuple[Any, ...]:
+    """Sets of a field that stacks or recipes of the catalog use.
+
+    Where none uses the field, these are the sets that the stacks list one by one as what their
+    releases can run.
+    """
+    used = {frozenset(words): words for words in _used(field)}
+    return tuple((used or {frozenset(words): words for words in _listed(field)}).values())
+
+
+def _stacks() -> Iterator[Stack]:
+    return map(Stack.load, catalog.names("stacks"))
+
+
+def _used(field: str) -> Iterator[Any]:
+    for stack in _stacks():
+        if field in stack.defaults:
+            yield stack.defaults[field]
+        if field == "recompute_parts":
+            yield from stack.recompute_sets
+    for recipe in map(Recipe.load, catalog.names("recipes")):
+        if field in recipe.strategy.model_fields_set:
+            yield getattr(recipe.strategy, field)
+
+
+def _listed(field: str) -> Iterator[Any]:
+    for stack in _stacks():
+        values = stack.capabilities.fields.get(field, ()) if stack.capabilities else ()
+        for value in values:
+            if isinstance(value, str) and value not in (ANY, SET):
+                yield getattr(Strategy.validated({field: value}), field)
+
 
 _RANGE = re.compile(r"(\d{1,18})\s*\.\.\s*(\d{1,18})(?:\s*:\s*(\d{1,18}))?")
 _MOST_VALUES = 10_000

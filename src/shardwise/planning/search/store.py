@@ -38,14 +38,20 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import rates
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
-from shardwise.planning.search.evaluate import MEMORY, NOT_SELECTED, SECOND_MEMORY, Evaluated, Timed
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
-from shardwise.planning.search.scan import Findings
+from shardwise.planning.search.scan import (
+    MEMORY,
+    NOT_SELECTED,
+    SECOND_MEMORY,
+    Evaluated,
+    Findings,
+    Timed,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -60,10 +66,10 @@ _MANIFEST, _LOCK, _HEAD, _WHOLE = "search.json", "lock", "head.parquet", "whole"
 def check_file(file: str | Path) -> None:
     """Raise an `InputError` if rows cannot be written to a file, before anything is computed."""
     if not isinstance(file, (str, PathLike)):
-        raise InputError(Fault.of("save", file, f"must be a file, ending in {', '.join(ENDINGS)}"))
+        raise InputError.of("save", file, f"must be a file, ending in {', '.join(ENDINGS)}")
     path = Path(file)
     if not path.name.lower().endswith(ENDINGS):
-        raise _fault(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
+        raise InputError.at(path, f"cannot be written; allowed endings: {', '.join(ENDINGS)}")
     files.check_output_path(path)
 
 
@@ -80,20 +86,14 @@ class Store:
     _lock: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Begin, or continue where the same search was interrupted.
-
-        Raises
-        ------
-        InputError
-            If the folder cannot be written, or holds parts of another search.
-        """
+        """Begin, or continue where the same search was interrupted."""
         try:
             self.folder.mkdir(exist_ok=True)
             self._lock = _locked(self.folder / _LOCK)
         except OSError as error:
-            raise _fault(self.folder, f"cannot be written: {error.strerror}") from None
+            raise InputError.at(self.folder, f"cannot be written: {error.strerror}") from None
         if self._lock is None:
-            raise _fault(self.folder, "is being written by another search; wait for its end")
+            raise InputError.at(self.folder, "is being written by another search; wait for its end")
         try:
             self._begin()
         except BaseException:
@@ -126,15 +126,15 @@ class Store:
         if not manifest.exists():
             strangers = [path for path in self.folder.iterdir() if path.name != _LOCK]
             if strangers:
-                raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
+                raise InputError.at(self.folder, f"holds no parts of a search; {_WAY_OUT}")
             files.write_text(manifest, as_json(record, indent=2))
         before = _read(manifest)
         if before is None:
-            raise _fault(self.folder, f"holds no parts of a search; {_WAY_OUT}")
+            raise InputError.at(self.folder, f"holds no parts of a search; {_WAY_OUT}")
         if before != record:
             names = _differences(before.get("search"), record["search"]) or ["pieces"]
             problem = f"holds parts of another search, which differs in {', '.join(names)}"
-            raise _fault(self.folder, f"{problem}; {_WAY_OUT}")
+            raise InputError.at(self.folder, f"{problem}; {_WAY_OUT}")
         done = (number for number in range(self.pieces) if self._is_finished(number))
         self.finished = frozenset(done)
 
@@ -160,13 +160,7 @@ class Store:
             files.write_bytes(self._rows_file(number), rows)
 
     def finish(self, head: bytes) -> None:
-        """Join all parts into the file and remove them.
-
-        Parameters
-        ----------
-        head
-            A Parquet file of the same columns without a row.
-        """
+        """Join all parts into the file and remove them."""
         with self._resumable():
             files.write_bytes(self.folder / _HEAD, head)
             parts = [self.folder / _HEAD, *map(self._rows_file, range(self.pieces))]
@@ -188,7 +182,7 @@ class Store:
             (self.folder / _WHOLE).unlink(missing_ok=True)
             problem = f"{reason.removeprefix(_CANNOT)}; finished parts stay in {self.folder.name}: "
             problem += "the same command resumes"
-            raise _fault(self.file, f"{_CANNOT}{problem}") from None
+            raise InputError.at(self.file, f"{_CANNOT}{problem}") from None
 
     def _remove(self) -> None:
         """Remove the folder, its manifest last: until then a search recognizes the folder."""
@@ -210,10 +204,6 @@ class Store:
 
 _CANNOT = "cannot be written: "
 _WAY_OUT = "delete it, or choose another file"
-
-
-def _fault(path: Path, problem: str) -> InputError:
-    return InputError(Fault(source=str(path), problem=problem))
 
 
 def _locked(path: Path) -> IO[bytes] | None:
@@ -298,7 +288,7 @@ def streamed(
             files.put_in_place(joined, place)
         except (OSError, pl.exceptions.PolarsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise _fault(place, f"cannot be written: {reason}") from None
+            raise InputError.at(place, f"cannot be written: {reason}") from None
 
 
 _RANKED = ("best", "front", "cells", "nearest")

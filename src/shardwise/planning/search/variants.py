@@ -16,16 +16,13 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, LINE_FIELDS, Kind
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
-from shardwise.planning.search.bounded import timed_within
+from shardwise.planning.search.bounded import Limits, matching, timed_within
 from shardwise.planning.search.candidates import Box
-from shardwise.planning.search.evaluate import Evaluated
-from shardwise.planning.search.layout_keys import LAYOUT_PART, OPTION_PART
 from shardwise.planning.search.layouts import groups_without
-from shardwise.planning.search.limits import Limits, matching
 from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.ranking import OBJECTIVES, Ranked
-from shardwise.planning.search.scan import Findings, scan
+from shardwise.planning.search.ranking import LAYOUT_PART, OBJECTIVES, OPTION_PART, Ranked
+from shardwise.planning.search.scan import Evaluated, Findings, scan
 from shardwise.planning.search.workers import Workers
 
 VARIANT_SHARE = 0.005
@@ -54,15 +51,7 @@ class Lines:
 
 
 def lines_of(work: Work, findings: Findings) -> Lines:
-    """Count the variants of the best layouts and find the simplest of each.
-
-    Parameters
-    ----------
-    work
-        The search, with `SearchQuery.lines`.
-    findings
-        Of all candidates.
-    """
+    """Count the variants of the best layouts and find the simplest of each."""
     best = findings.best
     if not len(best):
         return Lines.of_rows(best)
@@ -166,15 +155,7 @@ def settings_of(model: Model, table: Table) -> list[tuple[str, ...]]:
 
 
 def settings_off(table: Table, defaults: Table) -> dict[str, Bools]:
-    """Return whether each field but those of the key differs from its default, by field.
-
-    Parameters
-    ----------
-    table
-        Strategies.
-    defaults
-        As many rows, with defaults.
-    """
+    """Return whether each field but those of the key differs from its default, by field."""
     found = {}
     for name, column in COLUMNS.items():
         if name in LINE_FIELDS or name == "tp2":

@@ -55,11 +55,11 @@ class Workers:
         is_integer = isinstance(jobs, int) and not isinstance(jobs, bool)
         if jobs is not None and not (is_integer and 1 <= jobs <= _MOST_JOBS):
             problem = f"must be a whole number from 1 to {_MOST_JOBS}"
-            raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
+            raise InputError.of("jobs", jobs, problem)
         check_word("backend", backend, BACKENDS)
         if find_spec(_MODULES[backend]) is None:
             problem = f"needs {_MODULES[backend]}, which is not installed: {_EXTRA}"
-            raise InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))
+            raise InputError.of("backend", backend, problem)
 
     @property
     def _alone(self) -> bool:
@@ -178,7 +178,7 @@ def _fault_if_lost(jobs: int, *lost: type[Exception]) -> Iterator[None]:
         yield
     except lost as error:
         problem = f"a worker died, perhaps for lack of memory ({type(error).__name__})"
-        fault = Fault(field="jobs", value=jobs, has_value=True, problem=problem)
+        fault = Fault.of("jobs", jobs, problem)
         raise InputError(fault) from error
 
 
@@ -230,11 +230,6 @@ def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[type[Exception], 
     """Yield the number of workers, and the exceptions that mean one of them died.
 
     The cluster is the one that Ray is connected to, that RAY_ADDRESS names, or a new local one.
-
-    Raises
-    ------
-    InputError
-        If there is no such cluster, it is too small, or has no shardwise.
     """
     import ray  # noqa: PLC0415 - heavy; only where requested
     from ray.util.joblib import register_ray  # noqa: PLC0415
@@ -252,7 +247,9 @@ def ray_cluster(jobs: int | None) -> Iterator[tuple[int, tuple[type[Exception], 
         if not isinstance(error.cause, ray.exceptions.RaySystemError):
             raise error.cause from None  # raised by the task itself
         problem = f"its workers cannot run this; install shardwise {__version__} there"
-        raise _fault("ray", f"{problem}: {str(error.cause).splitlines()[0]}") from error
+        raise InputError.of(
+            "backend", "ray", f"{problem}: {str(error.cause).splitlines()[0]}"
+        ) from error
     finally:
         if started:
             ray.shutdown()
@@ -266,14 +263,16 @@ def _connect(ray: Any, jobs: int | None) -> None:
         _check_listening(address or "")
         ray.init(**quiet, **({"address": address} if address else here))
     except (OSError, RuntimeError, ValueError) as error:
-        raise _fault("ray", f"no Ray cluster at {address or 'this machine'}: {error}") from None
+        raise InputError.of(
+            "backend", "ray", f"no Ray cluster at {address or 'this machine'}: {error}"
+        ) from None
 
 
 def _enough(name: str, jobs: int | None, cpus: int) -> int:
     """Number of processes on a cluster, which must have as many CPUs."""
     if cpus < (jobs or 1):
         problem = f"the {name} cluster has {cpus} CPUs; request no more processes than that"
-        raise InputError(Fault(field="jobs", value=jobs, has_value=True, problem=problem))
+        raise InputError.of("jobs", jobs, problem)
     return jobs or cpus
 
 
@@ -290,11 +289,6 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int, int]]:
 
     The client is the default one, one of the scheduler that Dask's settings name, or one of a new
     local cluster.
-
-    Raises
-    ------
-    InputError
-        If there is no such scheduler, or it has too few workers, or one without shardwise.
     """
     import dask  # noqa: PLC0415 - heavy; only where requested
     import distributed  # noqa: PLC0415
@@ -304,7 +298,9 @@ def dask_cluster(jobs: int | None) -> Iterator[tuple[Any, int, int]]:
             client.wait_for_workers(1, timeout=_ANSWER_S)
         except TimeoutError:
             where = client.scheduler.address
-            raise _fault("dask", f"the Dask cluster at {where} has no workers") from None
+            raise InputError.of(
+                "backend", "dask", f"the Dask cluster at {where} has no workers"
+            ) from None
         _check_versions(client)
         cpus = sum(client.ncores().values())
         yield client, _enough("Dask", jobs, cpus), cpus
@@ -324,7 +320,9 @@ def _check_versions(client: Any) -> None:
     for address, there in client.run(version).items():
         if there != __version__:
             problem = f"the worker at {address} has {there or 'no'} shardwise"
-            raise _fault("dask", f"{problem}; install shardwise {__version__} there")
+            raise InputError.of(
+                "backend", "dask", f"{problem}; install shardwise {__version__} there"
+            )
 
 
 @contextmanager
@@ -340,7 +338,9 @@ def _client(dask: Any, distributed: Any, jobs: int | None) -> Iterator[Any]:
         try:
             client = distributed.Client(address, set_as_default=False)
         except OSError as error:
-            raise _fault("dask", f"no Dask scheduler at {address}: {error}") from None
+            raise InputError.of(
+                "backend", "dask", f"no Dask scheduler at {address}: {error}"
+            ) from None
         with client:
             yield client
     else:
@@ -373,7 +373,3 @@ def _children_without_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _fault(backend: str, problem: str) -> InputError:
-    return InputError(Fault(field="backend", value=backend, has_value=True, problem=problem))

@@ -18,11 +18,6 @@ def with_domain(system: System, tier: int, size: int) -> tuple[System, list[str]
     Outer tiers round their domains down to multiples of it; those that would end up inside it are
     removed. A node is unchanged if it divides the domain or the reverse, else it has the largest
     divisor of the domain that is not larger.
-
-    Raises
-    ------
-    ValueError
-        If tiers inside the domain do not divide it.
     """
     notes: list[str] = []
     inner = system.network[tier - 1].domain if tier else 1
@@ -53,13 +48,7 @@ def with_domain(system: System, tier: int, size: int) -> tuple[System, list[str]
 
 
 def with_node(system: System, size: int) -> tuple[System, list[str]]:
-    """Return the system with other nodes, and notes; shares of network cards and power stay.
-
-    Raises
-    ------
-    ValueError
-        If a node would have a fraction of a card.
-    """
+    """Return the system with other nodes, and notes; shares of network cards and power stay."""
     before = system.node.accelerators
     notes = [f"node {size} instead of {before}, with as many network cards per accelerator"]
     tiers = []
@@ -88,13 +77,7 @@ def with_node(system: System, size: int) -> tuple[System, list[str]]:
 
 
 def with_links_per_accelerator(system: System, tier: int, links: float) -> System:
-    """Return the system with a number of links (network cards) of a tier per accelerator.
-
-    Raises
-    ------
-    ValueError
-        If a node would have a fraction of a card.
-    """
+    """Return the system with a number of links (network cards) of a tier per accelerator."""
     size = system.node.accelerators
     count = links * size
     if count < 1 or abs(count - round(count)) > 1e-9:  # noqa: PLR2004 - the rounding of a product

@@ -17,14 +17,14 @@ from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
 from shardwise.engine.evaluate import OnSystems
 from shardwise.planning.search.candidates import Box, Candidates
-from shardwise.planning.search.evaluate import (
+from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
+from shardwise.planning.search.scan import (
     Evaluated,
     Evaluator,
     MemoryEvaluator,
     broken_options,
     broken_reasons,
 )
-from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
 
 # Layouts x options, rows x systems, and layer costs x systems to evaluate at a time: their columns
 # stay in the cache, and memory stays bounded.
@@ -71,15 +71,7 @@ def best_on_each(
     count: int,
     progress: Progress,
 ) -> tuple[list[BestOnSystem], Counter[str]]:
-    """Find the best `count` candidates for every capacity; and how many break a rule, by reason.
-
-    Parameters
-    ----------
-    system
-        A system with the structure of all.
-    systems
-        The systems whose rates differ.
-    """
+    """Find the best `count` candidates for every capacity; and how many break a rule, by reason."""
     best = _Rankings(system, capacities, systems=len(systems), count=count)
     rejected: Counter[str] = Counter()
     for box in candidates.legal:
@@ -269,15 +261,7 @@ class _Rankings:
         return any(np.isfinite(one.loosest[systems]).any() for one in self._ladders.values())
 
     def may_enter(self, fits: Sequence[Ints], system: Ints, scores: Floats) -> Bools:
-        """Candidates that may be among the best of some capacity; shape (choices, rows).
-
-        Parameters
-        ----------
-        fits
-            Result of `count_fitting` for these rows.
-        system
-            Position of the system of each row.
-        """
+        """Candidates that may be among the best of some capacity; shape (choices, rows)."""
         found = [
             scores <= ladder.loosest[system, smallest]
             for smallest, ladder in zip(fits, self._ladders.values(), strict=True)

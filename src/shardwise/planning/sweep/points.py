@@ -22,6 +22,7 @@ from shardwise.config.system_columns import (
     with_figures,
 )
 from shardwise.planning.sweep.axes import VariedAxis
+from shardwise.planning.sweep.results import SweepPoint
 
 # The order of changes: a domain depends on the node, network cards depend on both.
 _ORDER = ("node", "domain", "nics")
@@ -48,6 +49,10 @@ class Point:
         """Return the system of the point."""
         return with_figures(self.base, self.figures)
 
+    def found(self, **found: Any) -> SweepPoint:
+        """Return the point with what was found there."""
+        return SweepPoint(system=self.name, at=self.at, values=dict(self.values), **found)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -55,6 +60,7 @@ class Group:
 
     positions: Ints
     """Positions among all points."""
+    points: Sequence[Point]
     model: Model
     base: System
     fields: Mapping[str, Any]
@@ -125,13 +131,14 @@ class Grid:
             key = shape[id(point.base)], id(point.model), fields
             grouped.setdefault(key, []).append(position)
         for positions in grouped.values():
-            first = self.points[positions[0]]
+            first, points = self.points[positions[0]], [self.points[i] for i in positions]
             yield Group(
                 positions=np.array(positions, dtype=np.int64),
+                points=points,
                 model=first.model,
                 base=first.base,
                 fields=first.fields,
-                systems=_columns([self.points[i] for i in positions]),
+                systems=_columns(points),
             )
 
 

@@ -16,13 +16,13 @@ from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_flags, check_function
 from shardwise.planning.search.keywords import SpaceKeywords
-from shardwise.planning.search.query import load_space
+from shardwise.planning.search.query import Question, load_space
 from shardwise.planning.search.run import ReferenceOptions
 from shardwise.planning.search.space import Space
 from shardwise.planning.sweep.axes import VariedAxis, check_values, varied_axes
 from shardwise.planning.sweep.points import Grid
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
-from shardwise.planning.sweep.work import FixedWork, Outcome, SearchWork, SweepQuery, Work
+from shardwise.planning.sweep.work import FixedWork, SearchWork, Work
 
 Progress = Callable[[float, int], None]
 """Called with the finished points, partial ones included, and the number of points."""
@@ -148,7 +148,7 @@ def sweep(
     if reoptimize is not None:
         check_flags(reoptimize=reoptimize)
         if not sensitivity:
-            raise InputError(Fault(source="sweep", field="reoptimize", problem="needs sensitivity"))
+            raise InputError.at("sweep", "needs sensitivity", "reoptimize")
     again = bool(sensitivity and strategy is None and (reoptimize is None or reoptimize))
     check_function("progress", progress)
     if reference is not None:
@@ -172,7 +172,7 @@ def sweep(
     several: Any = named if isinstance(named, (list, tuple)) else [named]
     systems = [System.load(one) for one in several]
     if not systems:
-        raise InputError(Fault(source="system", problem="is missing: name one or more"))
+        raise InputError.at("system", "is missing: name one or more")
     axes = varied_axes({} if vary is None else vary, systems)
     _check(axes, systems, {SHORT_NAMES.get(name, name) for name in fixed}, together=together)
     check_values(axes, the_model, systems)
@@ -182,17 +182,13 @@ def sweep(
     target = None if launcher is None else registry.function("launcher_of")(launcher)
     if strategy is None:
         varied = {axis.name for axis in axes}
-        question = {n: v for n, v in inputs.question().items() if n not in varied}
-        declared = load_space(space, fixed, question)
+        own = {n: v for n, v in inputs.question().items() if n not in varied}
+        declared = load_space(space, fixed, own)
         declared = declared if target is None else registry.function("space_for")(target, declared)
-        query = SweepQuery(
-            space=declared,
-            objective=objective,
-            top=top,
-            max_memory=max_memory,
-            reserve=reserve,
+        question = Question(
+            space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
         )
-        work = SearchWork(query, sensitivity=sensitivity, reoptimize=again)
+        work = SearchWork(question, sensitivity=sensitivity, reoptimize=again)
     else:
         options = {"space": space, "objective": objective, "launcher": launcher}
         _refuse_search_options(**options, reoptimize=reoptimize or None)
@@ -202,7 +198,7 @@ def sweep(
         }
         work = FixedWork(fields, [axis.name for axis in axes], sensitivity=sensitivity)
     grid = Grid.of(the_model, systems, axes, together=together)
-    outcomes, complete = _outcomes(grid, work, progress)
+    points, complete = _found(grid, work, progress)
     result = SweepResult(
         model=the_model.name,
         systems=tuple(one.name for one in systems),
@@ -212,19 +208,7 @@ def sweep(
         space=None if declared is None else declared.model_dump(mode="json", exclude_unset=True),
         objective=work.objective,
         reoptimised=again,
-        points=tuple(
-            SweepPoint(
-                system=point.name,
-                at=point.at,
-                values=dict(point.values),
-                best=outcome.best,
-                rejected=dict(outcome.rejected),
-                problem=outcome.problem,
-                sensitivity=outcome.sensitivity,
-            )
-            for point, outcome in zip(grid.points, outcomes, strict=True)
-            if outcome is not None
-        ),
+        points=points,
         assumed=grid.assumed,
         candidates=work.candidates,
         elapsed_s=time.perf_counter() - started,
@@ -239,33 +223,30 @@ def _canonical(reoptimize: bool | None, fields: dict[str, Any]) -> bool | None:
     """The value of `reoptimize`, also under its old name, which is removed from the fields."""
     old: bool | None = fields.pop("reoptimise", None)
     if old is not None and reoptimize is not None:
-        raise InputError(Fault(source="sweep", field="reoptimise", problem="is set twice"))
+        raise InputError.at("sweep", "is set twice", "reoptimise")
     return reoptimize if old is None else old
 
 
-def _outcomes(
+def _found(
     grid: Grid, work: Work, progress: Progress | None
-) -> tuple[list[Outcome | None], bool]:
-    """What is found at every point, None where interrupted; and whether it is complete."""
-    found: list[Outcome | None] = [None] * len(grid.points)
-    groups = list(grid.groups())
-    done = 0
+) -> tuple[tuple[SweepPoint, ...], bool]:
+    """What is found at the points, in their order, and whether it is complete."""
+    found: dict[int, SweepPoint] = {}
+    done, complete = 0, True
 
     def report(evaluated: int, total: int) -> None:
         if progress is not None:
-            progress(done + evaluated / max(total, 1) * len(group.positions), len(found))
+            share = evaluated / max(total, 1)
+            progress(done + share * len(group.positions), len(grid.points))
 
     try:
-        for group in groups:
-            for position, outcome in zip(
-                group.positions.tolist(), work.on(group, report), strict=True
-            ):
-                found[position] = outcome
+        for group in list(grid.groups()):
+            found |= zip(group.positions.tolist(), work.on(group, report), strict=True)
             done += len(group.positions)
             report(0, 1)
     except KeyboardInterrupt:
-        return found, False
-    return found, True
+        complete = False
+    return tuple(found[position] for position in sorted(found)), complete
 
 
 def _check(
@@ -275,19 +256,19 @@ def _check(
     names = [axis.name for axis in axes]
     for name in names:
         if names.count(name) > 1 or name in fixed:
-            raise InputError(Fault(source="vary", field=name, problem="is set twice"))
+            raise InputError.at("vary", "is set twice", name)
     sizes = [len(axis.values) for axis in axes]
     if together and len(set(sizes)) > 1:
         counts = ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True))
         problem = f"axes that advance together need equally many values, not {counts}"
-        raise InputError(Fault(source="vary", problem=problem))
+        raise InputError.at("vary", problem)
     points = len(systems) * (max(sizes, default=1) if together else math.prod(sizes))
     most = _MOST_TOGETHER if together else _MOST_POINTS
     if points > most:
         problem = f"makes {points:,} points; at most {most:,}"
-        raise InputError(Fault(source="vary", problem=problem))
+        raise InputError.at("vary", problem)
     if len({system.name for system in systems}) < len(systems):
-        raise InputError(Fault(source="system", problem="one is listed twice"))
+        raise InputError.at("system", "one is listed twice")
 
 
 def _refuse_search_options(**options: object) -> None:

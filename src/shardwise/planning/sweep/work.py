@@ -18,18 +18,15 @@ from shardwise.config.system_columns import FigurePath, SystemColumns, with_figu
 from shardwise.errors import InputError
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.planning.search.candidates import Candidates, refusals
-from shardwise.planning.search.evaluate import MEMORY
 from shardwise.planning.search.pieces import PIECE_ROWS
-from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.query import Question, SearchQuery
 from shardwise.planning.search.ranking import Ranked
-from shardwise.planning.search.scan import Findings, merged, scan
-from shardwise.planning.search.space import Space
-from shardwise.planning.sweep.figures import Figure, influencing_figures
+from shardwise.planning.search.scan import MEMORY, Findings, merged, scan
+from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
-from shardwise.planning.sweep.plans import plans_on
 from shardwise.planning.sweep.points import Group
-from shardwise.planning.sweep.results import Influence, PointPlan
-from shardwise.planning.sweep.sensitivity import changed_systems, influences
+from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint
+from shardwise.planning.sweep.sensitivity import changed_systems, influences, plans_on
 
 Progress = Callable[[int, int], None]
 """Called with the candidates evaluated, and all candidates of the group."""
@@ -39,61 +36,24 @@ _TIMELESS = ("capacity", "reserved", "usd_per_accelerator_hour", "board_power", 
 """Figures that no time depends on, by the last word of their path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepQuery:
-    """The search at every point of a sweep."""
-
-    space: Space
-    objective: str | None
-    top: int
-    max_memory: float | str | None
-    reserve: float | str
-
-    def at(self, fields: Mapping[str, object]) -> "SweepQuery":
-        """Return the query with some fields of the space fixed."""
-        return replace(self, space=self.space.fixed(fields, source="vary")) if fields else self
-
-    def on(self, model: Model, system: System) -> SearchQuery:
-        """Return the query of a search on one system."""
-        return SearchQuery.of(
-            model,
-            system,
-            self.space,
-            objective=self.objective,
-            max_memory=self.max_memory,
-            reserve=self.reserve,
-            top=self.top,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What was found at one point."""
-
-    best: tuple[PointPlan, ...]
-    rejected: Mapping[str, int]
-    problem: str | None
-    sensitivity: tuple[Influence, ...] = ()
-
-
 class Work(Protocol):
     """Finds the strategies of groups of points."""
 
     candidates: int
     objective: str
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
 
 
 class SearchWork:
     """Searches the space at every point, for all points of a group together."""
 
-    def __init__(self, query: SweepQuery, *, sensitivity: bool, reoptimize: bool) -> None:
+    def __init__(self, query: Question, *, sensitivity: bool, reoptimize: bool) -> None:
         self._query, self._sensitivity, self._reoptimize = query, sensitivity, reoptimize
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
         query = self._query.at(group.fields)
         found = _search_on_each(group.model, group.base, group.systems, query, progress)
@@ -118,13 +78,15 @@ class SearchWork:
                     answers = _reoptimized(group, query, on, answers, now, progress)
                 sensitivity = dict(zip(on.tolist(), answers, strict=True))
         return [
-            Outcome(
+            point.found(
                 best=tuple(plans[ends[position] : ends[position + 1]]),
                 rejected=dict(reasons.most_common()),
                 problem=None if counts[position] else _why_none(reasons),
                 sensitivity=sensitivity.get(position, ()),
             )
-            for position, reasons in enumerate(found.rejected)
+            for position, (point, reasons) in enumerate(
+                zip(group.points, found.rejected, strict=True)
+            )
         ]
 
 
@@ -138,7 +100,7 @@ def _why_none(reasons: Counter[str]) -> str:
 
 def _within_limits(
     group: Group,
-    query: SweepQuery,
+    query: Question,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
     needed_bytes: Sequence[float],
@@ -173,7 +135,7 @@ class _Changed:
 
 def _reoptimized(
     group: Group,
-    query: SweepQuery,
+    query: Question,
     on: Ints,
     answers: Sequence[tuple[Influence, ...]],
     now: Floats,
@@ -252,14 +214,14 @@ def _changes(
                 yield _Changed(row=row, figure=one.figure, better=False, factor=one.worse_factor)
 
 
-def _has_several_types(query: SweepQuery, system: System) -> bool:
+def _has_several_types(query: Question, system: System) -> bool:
     """Whether the space has several types of numbers."""
     return any(
         len(query.space.values(field, system) or ()) > 1 for field in ("dtype", "quantization")
     )
 
 
-def _usable_bytes(model: Model, query: SweepQuery, systems: SystemColumns, position: int) -> float:
+def _usable_bytes(model: Model, query: Question, systems: SystemColumns, position: int) -> float:
     """Usable memory of a system [byte]; 0 where it has less than is to stay free."""
     try:
         return query.on(model, _system_at(systems, position)).capacity_bytes
@@ -285,7 +247,7 @@ class FixedWork:
             self._fields.pop("dp", None)
         self.candidates, self.objective = 0, "step_time"
 
-    def on(self, group: Group, progress: Progress) -> list[Outcome]:
+    def on(self, group: Group, progress: Progress) -> list[SweepPoint]:
         """Return what is found at every point of a group, in order."""
         count = len(group.systems)
         progress(0, count)
@@ -298,7 +260,7 @@ class FixedWork:
             faults = list(error.faults)
         if faults:
             problem = "; ".join(str(fault).removeprefix("strategy: ") for fault in faults)
-            return [Outcome(best=(), rejected={}, problem=problem)] * count
+            return [point.found(best=(), rejected={}, problem=problem) for point in group.points]
         each = np.arange(count)
         table = table.take(np.zeros(count, dtype=np.int64))
         plans = plans_on(group.model, group.base, group.systems, table, each)
@@ -306,8 +268,8 @@ class FixedWork:
         if self._sensitivity:
             answers = influences(group.model, group.base, group.systems, table, each)
         return [
-            Outcome(best=(plan,), rejected={}, problem=None, sensitivity=answer)
-            for plan, answer in zip(plans, answers, strict=True)
+            point.found(best=(plan,), rejected={}, problem=None, sensitivity=answer)
+            for point, plan, answer in zip(group.points, plans, answers, strict=True)
         ]
 
 
@@ -326,7 +288,7 @@ class _SearchedSystems:
 
 
 def _search_on_each(
-    model: Model, base: System, systems: SystemColumns, query: SweepQuery, progress: Progress
+    model: Model, base: System, systems: SystemColumns, query: Question, progress: Progress
 ) -> _SearchedSystems:
     """Find the best strategies of a space on each of several systems of the structure of `base`."""
     queries = [query.on(model, _system_at(systems, n)) for n in range(len(systems))]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.config import files
-from shardwise.config.expressions.dimensions import canonical_names
+from shardwise.config.expressions.formula import canonical_names
 from shardwise.config.inputs import Inputs, is_file
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy

@@ -12,7 +12,7 @@ from shardwise.config.arguments import count_of, one_of, whole_numbers
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words
-from shardwise.planning.sweep.values import AxisValue, parse_values
+from shardwise.planning.sweep.axes import AxisValue, parse_values
 from shardwise.predecessors.nersc import reference as nersc
 from shardwise.predecessors.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
 from shardwise.predecessors.nersc.results import is_results_file, write_results

@@ -5,7 +5,7 @@ from math import log10
 from pathlib import Path
 
 from shardwise.analysis.training_run.time import DAY_S
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.report.charts.common import (
     ACCENT,
     GREY,
@@ -14,8 +14,10 @@ from shardwise.report.charts.common import (
     MUTED,
     Figure,
     chart_error,
+    dots,
     log_axis_if_wide,
     plotly,
+    steps,
     styled,
     write,
 )
@@ -37,11 +39,6 @@ def cluster_front(found: ClusterChoice) -> Figure:
 
     Colors are systems, labels numbers of accelerators; larger rings are the two answers. Options
     without a price are named below the title.
-
-    Raises
-    ------
-    InputError
-        If no option has a price.
     """
     plotly()
     priced = [n for n, one in enumerate(found.options) if _is_priced(one)]
@@ -49,7 +46,8 @@ def cluster_front(found: ClusterChoice) -> Figure:
         remedy = "set prices, as in --price NAME=USD"
         raise chart_error("an option with days and a price", remedy, whose="choice of a cluster")
     figure = plotly().Figure()
-    _add_front(figure, found)
+    front = [(one.days, _millions(one)) for one in (found.options[n] for n in found.front)]
+    figure.add_trace(steps(front, "front", color=INK, dash="dot"))
     for number, system in enumerate(found.systems):
         own = [n for n in priced if found.options[n].system == system]
         if own:
@@ -83,16 +81,15 @@ def _add_system(figure: Figure, found: ClusterChoice, positions: Sequence[int], 
     batches = len({one.global_batch_size for one in found.options}) > 1
     labels = [f"{one.gpus:,}" + (f" / {one.global_batch_size:,}" if batches else "") for one in own]
     figure.add_trace(
-        plotly().Scatter(
-            x=[one.days for one in own],
-            y=[_millions(one) for one in own],
+        dots(
+            [one.days for one in own],
+            [_millions(one) for one in own],
+            [_hover(one) for one in own],
             mode="markers+text",
             text=labels,
             textposition="top right",
             textfont={"size": 11, "color": color},
             marker={"size": 10, "color": color},
-            customdata=[_hover(one) for one in own],
-            hovertemplate="%{customdata}<extra></extra>",
             name=own[0].system,
             cliponaxis=False,
         )
@@ -108,21 +105,6 @@ def _hover(one: ClusterOption) -> str:
     if one.plan is not None:
         lines.append(in_brief(one.plan.strategy))
     return "<br>".join(lines)
-
-
-def _add_front(figure: Figure, found: ClusterChoice) -> None:
-    """Draw the front as steps: more money buys nothing until the next option."""
-    own = [found.options[n] for n in found.front]
-    figure.add_trace(
-        plotly().Scatter(
-            x=[one.days for one in own],
-            y=[_millions(one) for one in own],
-            mode="lines",
-            line={"color": INK, "width": 1.5, "dash": "dot", "shape": "hv"},
-            hoverinfo="skip",
-            name="front",
-        )
-    )
 
 
 def _add_answers(figure: Figure, found: ClusterChoice) -> None:

@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from math import floor, log10
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.config import files
+from shardwise.engine.memory import MEMORY_PARTS
+from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
 from shardwise.report.charts.theme import (
     ACCENT,
@@ -28,6 +30,7 @@ from shardwise.report.charts.theme import (
     Figure,
     Trace,
 )
+from shardwise.report.console import GIB
 from shardwise.report.page.html import Chart, Page, page_html
 
 __all__ = [
@@ -49,13 +52,18 @@ __all__ = [
     "chart_error",
     "check_chart_file",
     "component_bar",
+    "dots",
     "expected_mark",
+    "limit_line",
     "log_axis",
     "log_axis_if_wide",
+    "memory_components",
     "plotly",
     "spans_much",
+    "steps",
     "styled",
     "subplots",
+    "time_components",
     "whiskers",
     "write",
     "write_page",
@@ -164,7 +172,7 @@ def log_axis_if_wide(values: Sequence[float]) -> dict[str, Any]:
 
 def chart_error(what: str, remedy: str, *, whose: str = "search") -> InputError:
     """Return the error that a search or sweep does not have what a chart shows."""
-    return InputError(Fault(source="charts", problem=f"the {whose} has not {what}; {remedy}"))
+    return InputError.at("charts", f"the {whose} has not {what}; {remedy}")
 
 
 def component_bar(
@@ -182,6 +190,51 @@ def component_bar(
         sides = {"x": list(values), "y": places, "orientation": "h"}
     marker = {"color": color, "line": {"color": PAPER, "width": 0.5}}
     return plotly().Bar(**sides, name=name, marker=marker, **words)
+
+
+def time_components(
+    times: Sequence[Mapping[str, float]], names: Mapping[str, str] = COMPONENT_NAMES
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield name, color and times of each component that takes any, in the order of a step."""
+    for part in TIME_PARTS:
+        if any(spent := [time[part] for time in times]):
+            yield names.get(part, part), TIME_COLORS[part], spent
+
+
+def memory_components(
+    memories: Sequence[Any], names: Mapping[str, str] = COMPONENT_NAMES
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield name, color and sizes [GiB] of each component of memories, the runtime last."""
+    every = [one if isinstance(one, Mapping) else vars(one) for one in memories]
+    for part in MEMORY_PARTS:
+        yield names.get(part, part), MEMORY_COLORS[part], [one[part] / GIB for one in every]
+    runtime = [(one["reserved"] - one["total"]) / GIB for one in every]
+    yield names.get("runtime", "runtime"), MEMORY_COLORS["runtime"], runtime
+
+
+def limit_line(figure: Figure, text: str, side: str, **at: float) -> None:
+    """Draw a line at a limit, at x or y, with a text at a side of it."""
+    line = {"color": ACCENT, "dash": "dash"}
+    draw = figure.add_vline if "x" in at else figure.add_hline
+    draw(**at, line=line, annotation_text=text, annotation_position=side)
+
+
+def dots(x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], **look: Any) -> Trace:
+    """Points, each with the text that is shown when the mouse rests on it."""
+    template = "%{customdata}<extra></extra>"
+    return plotly().Scatter(x=x, y=y, customdata=hover, hovertemplate=template, **look)
+
+
+def steps(points: Sequence[tuple[Any, Any]], name: str, **line: Any) -> Trace:
+    """A Pareto front: more of one figure buys nothing of the other until the next point."""
+    return plotly().Scatter(
+        x=[x for x, _ in points],
+        y=[y for _, y in points],
+        mode="lines",
+        line={**line, "shape": "hv", "width": 1.5},
+        hoverinfo="skip",
+        name=name,
+    )
 
 
 def whiskers(
@@ -213,13 +266,7 @@ def expected_mark(
     *,
     vertical: bool = False,
 ) -> Trace:
-    """A mark at each predicted time, with its prediction interval as a whisker.
-
-    Parameters
-    ----------
-    ranges
-        As of `whiskers`.
-    """
+    """A mark at each predicted time, with its prediction interval as a whisker."""
     whisker = whiskers(values, ranges)
     sides = {"x": list(places), "y": list(values), "error_y": whisker}
     if not vertical:
@@ -241,22 +288,16 @@ def check_chart_file(path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         problem = f"charts are written as {', '.join(_SUFFIXES)}"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
     files.check_output_path(path)
     plotly()
     if suffix in _IMAGES and find_spec("kaleido") is None:
         problem = f"{suffix} needs kaleido, which is not installed: pip install 'shardwise[images]'"
-        raise InputError(Fault(source=str(path), problem=problem))
+        raise InputError.at(path, problem)
 
 
 def write(figure: Figure, path: str | Path) -> None:
-    """Write one figure: .html with all that it needs, .json as plotly reads it back, or an image.
-
-    Raises
-    ------
-    InputError
-        If charts cannot be written to the file: see `check_chart_file`.
-    """
+    """Write one figure: .html with all that it needs, .json for plotly, or an image."""
     check_chart_file(path)
     suffix = Path(path).suffix.lower()
     if suffix == ".json":
@@ -276,7 +317,7 @@ def _image(figure: Figure, path: str | Path, suffix: str) -> bytes:
         image: bytes = figure.to_image(format=suffix.removeprefix("."), **size)
     except RuntimeError as error:  # it found no browser
         first = next(iter(str(error).strip().splitlines()), "kaleido failed")
-        raise InputError(Fault(source=str(path), problem=f"no image was drawn: {first}")) from None
+        raise InputError.at(path, f"no image was drawn: {first}") from None
     return image
 
 
@@ -291,11 +332,6 @@ def write_page(
     """Write named figures on one page: .html with all that it needs, or .json by name.
 
     Of images there is one for each figure, with its name before the suffix: ``a-front.png``.
-
-    Parameters
-    ----------
-    abreast
-        Figures that share a row, two each, where the window is wide enough.
     """
     check_chart_file(path)
     place = Path(path)

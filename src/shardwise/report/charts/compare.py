@@ -7,23 +7,21 @@ from pathlib import Path
 from textwrap import wrap
 
 from shardwise.analysis.comparison import Change, Comparison
-from shardwise.engine.memory import MEMORY_PARTS
-from shardwise.engine.step_time import TIME_PARTS
 from shardwise.report.charts.common import (
     ACCENT,
     BUTTONS,
     INK,
     LINES,
-    MEMORY_COLORS,
-    TIME_COLORS,
     Figure,
     component_bar,
     expected_mark,
+    memory_components,
     plotly,
     styled,
+    time_components,
     write_page,
 )
-from shardwise.report.charts.estimate_parts import MEMORY_NAMES, NO_LIMIT
+from shardwise.report.charts.estimate import MEMORY_NAMES, NO_LIMIT
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.report.tables.compare import best_words, change_words, in_words, who_runs
 from shardwise.report.tables.estimate import PART_NAMES
@@ -41,11 +39,8 @@ _LABEL = 14
 def times(found: Comparison) -> Figure:
     """Draw the components of each scenario's time as one bar, the first on top."""
     figure = plotly().Figure()
-    for component in TIME_PARTS:
-        spent = [outcome.time_s[component] for outcome in found.scenarios]
-        if any(spent):
-            name = PART_NAMES[component]
-            _add_component(figure, found, name, TIME_COLORS[component], spent, seconds)
+    for component in time_components([one.time_s for one in found.scenarios], PART_NAMES):
+        _add_component(figure, found, *component, seconds)
     totals = [sum(outcome.time_s.values()) for outcome in found.scenarios]
     ranges = [
         None if known is None else (total * known.low_s / step, total * known.high_s / step)
@@ -63,13 +58,9 @@ def memory(found: Comparison) -> Figure:
     """Draw the memory of the peak-memory stage of each scenario, with the capacity."""
     figure = plotly().Figure()
     memories = [outcome.memory_bytes for outcome in found.scenarios]
-    sizes = {name: [getattr(one, name) / GIB for one in memories] for name in MEMORY_PARTS}
-    sizes["runtime"] = [(one.reserved - one.total) / GIB for one in memories]
-    for component, values in sizes.items():
-        if any(values):
-            name = MEMORY_NAMES.get(component, component)
-            color = MEMORY_COLORS[component]
-            _add_component(figure, found, name, color, values, lambda v: f"{v:.2f} GiB")
+    for name, color, sizes in memory_components(memories, MEMORY_NAMES):
+        if any(sizes):
+            _add_component(figure, found, name, color, sizes, lambda v: f"{v:.2f} GiB")
     limits = [one.capacity for one in memories]
     figure.add_trace(
         plotly().Scatter(
@@ -174,13 +165,7 @@ def waterfall(change: Change, per: str = "step") -> Figure:
 
 
 def _range(steps: Sequence[float]) -> list[float]:
-    """Where the axis of a waterfall begins and ends: not at 0 if the changes were too small then.
-
-    Parameters
-    ----------
-    steps
-        The first level, and what is added to it one after the other.
-    """
+    """Where the axis of a waterfall of levels begins and ends: not at 0 where changes are small."""
     levels = list(accumulate(steps))
     least, most = min(levels), max(levels)
     before, behind = (spare * ((most - least) or most) for spare in _SPARE)

@@ -1,35 +1,191 @@
 """An estimate as charts: components of the step and of the memory, operations, and all stages."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.analysis.results import Estimate, StageEstimate
+from shardwise.analysis.results import Estimate, OperationEstimate, StageEstimate
+from shardwise.config.strategy_fields import COUNTED_WITH
 from shardwise.report.charts.common import (
-    ACCENT,
     BUTTONS,
     COMPONENT_NAMES,
     MEMORY_COLORS,
     TIME_COLORS,
     Figure,
-    Trace,
     component_bar,
     expected_mark,
+    limit_line,
+    memory_components,
     plotly,
     styled,
     write_page,
 )
-from shardwise.report.charts.estimate_parts import (
-    MEMORY_NAMES,
-    NO_LIMIT,
-    Part,
-    comm_part,
-    memory_parts,
-    operation_parts,
-    time_parts,
-)
 from shardwise.report.charts.plans import degrees, options_of
 from shardwise.report.console import GIB, gpu_count, percent, seconds
 from shardwise.report.tables.estimate import PART_NAMES, verdict
+
+TIME_GROUPS = {
+    "compute": ("forward", "backward", "recompute", "optimizer"),
+    "exchange": ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload"),
+    "waiting": ("bubble",),
+    "other": ("other",),
+}
+"""What a rank does in a step, and the parts of its time that this is."""
+MEMORY_GROUPS = {
+    "weights and their state": ("weights", "gradients", "optimizer"),
+    "activations and buffers": ("activations", "buffers"),
+    "allocator and runtime": ("runtime",),
+    "free": ("free",),
+}
+MEMORY_NAMES = {
+    "optimizer": "optimizer state",
+    "runtime": "allocator and runtime",
+}
+NO_LIMIT = 2.0**50
+"""Bytes of a tier that stand for one without limit; of that no share can be free."""
+# Schedules in which the first rank has both ends of the model.
+_BOTH_ENDS = ("zb-v", "dualpipe")
+# Axes whose communication counts as another's.
+_PASSES = {
+    "forward": "forward",
+    "input_grad": "backward",
+    "weight_grad": "backward",
+    "recompute": "recompute",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One component of a total."""
+
+    key: str
+    """Unique: its own name, after that of the component it belongs to."""
+    name: str
+    group: str
+    value: float
+    """In seconds or bytes."""
+    hover: str
+    """Text on hovering over it, as lines of HTML."""
+
+
+def time_parts(result: Estimate) -> list[Part]:
+    """Return the parts of the step, which add up to it; parts that take no time are left out."""
+    return [
+        Part(
+            key=part,
+            name=PART_NAMES[part],
+            group=group,
+            value=result.time_s[part],
+            hover=_time_hover(result, part),
+        )
+        for group, parts in TIME_GROUPS.items()
+        for part in parts
+        if result.time_s[part] > 0
+    ]
+
+
+def _time_hover(result: Estimate, part: str) -> str:
+    time_s = result.time_s[part]
+    lines = [
+        f"<b>{PART_NAMES[part]}</b>",
+        f"{seconds(time_s)}, {percent(time_s / result.step_time_s)} of the step",
+    ]
+    moved = result.comm_s.get(part.removesuffix("_comm"))
+    if moved is not None and moved.total > 0:
+        hidden = moved.total - moved.exposed
+        lines.append(f"alone it would take {seconds(moved.total)}")
+        lines.append(f"{seconds(hidden)} of that is hidden" if hidden > 0 else "none is hidden")
+    return "<br>".join(lines)
+
+
+def comm_part(axis: str) -> str:
+    """The part of the step that is the exposed communication of an axis, or offload."""
+    return axis if axis in PART_NAMES else f"{axis}_comm"
+
+
+def memory_parts(result: Estimate) -> list[Part]:
+    """Return the memory of the peak-memory stage by component, free memory included.
+
+    If it does not fit, nothing is free, and the parts add up to what is needed.
+    """
+    memory = result.memory_bytes
+    sizes = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer")}
+    sizes |= {name: getattr(memory, name) for name in ("activations", "buffers")}
+    sizes["runtime"] = memory.reserved - memory.total
+    unlimited = memory.capacity >= NO_LIMIT
+    sizes["free"] = 0.0 if unlimited else max(0.0, memory.capacity - memory.reserved)
+    total = sum(sizes.values())
+    return [
+        Part(
+            key=name,
+            name=MEMORY_NAMES.get(name, name),
+            group=group,
+            value=sizes[name],
+            hover=f"<b>{MEMORY_NAMES.get(name, name)}</b><br>{sizes[name] / GIB:.2f} GiB, "
+            f"{percent(sizes[name] / total)} of {total / GIB:.2f} GiB",
+        )
+        for group, names in MEMORY_GROUPS.items()
+        for name in names
+        if sizes[name] > 0
+    ]
+
+
+def operation_parts(result: Estimate) -> list[Part]:
+    """Return what every operation has of each part of the step; the group is that part.
+
+    Operations are listed for one layer of each kind. How many of it the critical stage runs
+    follows from its number of layers; where several kinds share the stages, each stage is assumed
+    to have them in the shares of the model. What the operations of a part take is then scaled to
+    that part, so that parts add up: where the stage is known, by what the host adds to kernels.
+    """
+    exposed: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in result.operations or ():
+        part = _part_of(row)
+        if part in result.time_s:
+            name = (
+                row.operation if row.part in ("step", "layer") else f"{row.part}: {row.operation}"
+            )
+            exposed[part][name.replace("_", " ")] += _copies(result, row) * row.exposed_s
+    return [
+        piece
+        for part, times in exposed.items()
+        if result.time_s[part] > 0
+        for piece in _scaled(result, part, times)
+    ]
+
+
+def _part_of(row: OperationEstimate) -> str:
+    """The part of the step that an operation's row is of."""
+    if row.part == "step" and row.operation in ("optimizer", "offload"):
+        return row.operation
+    axis = COUNTED_WITH.get(row.axis, row.axis)
+    return f"{axis}_comm" if axis else _PASSES.get(row.phase, row.phase)
+
+
+def _scaled(result: Estimate, part: str, times: Mapping[str, float]) -> Iterator[Part]:
+    """What operations have of a part, the longest first."""
+    total = sum(times.values())
+    for name, time_s in sorted(times.items(), key=lambda item: -item[1]):
+        value = result.time_s[part] * time_s / total if total > 0 else 0.0
+        if value > 0:
+            share = percent(value / result.step_time_s)
+            hover = f"<b>{name}</b>, {PART_NAMES[part]}<br>{seconds(value)}, {share} of the step"
+            yield Part(key=f"{part}/{name}", name=name, group=part, value=value, hover=hover)
+
+
+def _copies(result: Estimate, row: OperationEstimate) -> float:
+    """How many of a row's part of the model the critical stage runs for a micro-batch."""
+    if row.part == "step":
+        return 1.0
+    critical = max(result.stages, key=lambda stage: stage.micro_batch_s)
+    if row.part == "layer":
+        return critical.layers * row.count / sum(layer.count for layer in result.layers)
+    last = len(result.stages) - 1
+    both = last == 0 or (result.strategy["schedule"] in _BOTH_ENDS and critical.stage == 0)
+    place = 0 if row.part == "embedding" else last
+    return float(row.count * (both or critical.stage == place))
+
 
 _STEP = "step"
 _STAGE = "all"
@@ -55,7 +211,18 @@ def time_bars(result: Estimate) -> Figure:
     hidden = {PART_NAMES[key]: value for key, value in moved.items() if value > 0}
     if hidden:
         colors = [TIME_COLORS[key] for key, value in moved.items() if value > 0]
-        figure.add_trace(_hidden_bars(hidden, colors))
+        figure.add_trace(
+            plotly().Bar(
+                x=list(hidden.values()),
+                y=list(hidden),
+                orientation="h",
+                marker={"color": colors, "opacity": 0.45, "pattern": {"shape": "/"}},
+                customdata=[seconds(value) for value in hidden.values()],
+                hovertemplate="%{y}: %{customdata} hidden behind compute<extra></extra>",
+                name=_HIDDEN,
+                showlegend=True,
+            )
+        )
     texts = {part.name: (part.value, seconds(part.value)) for part in parts}
     for name, value in hidden.items():
         exposed, text = texts.get(name, (0.0, "none exposed"))
@@ -72,20 +239,6 @@ def time_bars(result: Estimate) -> Figure:
     return _ranked(figure, "Where the step goes", subtitle, len(texts) + 1, axis)
 
 
-def _hidden_bars(hidden: Mapping[str, float], colors: Sequence[str]) -> Trace:
-    """Communication that does not lengthen the step, by row."""
-    return plotly().Bar(
-        x=list(hidden.values()),
-        y=list(hidden),
-        orientation="h",
-        marker={"color": colors, "opacity": 0.45, "pattern": {"shape": "/"}},
-        customdata=[seconds(value) for value in hidden.values()],
-        hovertemplate="%{y}: %{customdata} hidden behind compute<extra></extra>",
-        name=_HIDDEN,
-        showlegend=True,
-    )
-
-
 def memory_bars(result: Estimate) -> Figure:
     """Draw the memory of the peak-memory stage as a stack, with its interval and the capacity."""
     parts = [part for part in memory_parts(result) if part.key != "free"]
@@ -100,12 +253,7 @@ def memory_bars(result: Estimate) -> Figure:
         figure.add_trace(expected_mark([most], [ends], [_STAGE]))
         most = max(most, ends[1])
     if memory.capacity < NO_LIMIT:
-        figure.add_vline(
-            x=memory.capacity / GIB,
-            line={"color": ACCENT, "dash": "dash"},
-            annotation_text="capacity",
-            annotation_position="top",
-        )
+        limit_line(figure, "capacity", "top", x=memory.capacity / GIB)
         most = max(most, memory.capacity / GIB)
     title = "Memory of the peak-memory stage"
     axis = "memory of a GPU [GiB]"
@@ -197,15 +345,7 @@ def memory_stages(result: Estimate) -> Figure:
     """Draw the memory of every stage as columns, with a line at the capacity."""
     figure = plotly().Figure()
     stages = [str(stage.stage) for stage in result.stages]
-    for component, color in MEMORY_COLORS.items():
-        if component == "free":
-            continue
-        sizes = [
-            (stage.reserved - stage.total if component == "runtime" else getattr(stage, component))
-            / GIB
-            for stage in result.stages
-        ]
-        name = MEMORY_NAMES.get(component, component)
+    for name, color, sizes in memory_components(result.stages, MEMORY_NAMES):
         figure.add_trace(
             component_bar(
                 name,
@@ -218,12 +358,7 @@ def memory_stages(result: Estimate) -> Figure:
             )
         )
     if result.memory_bytes.capacity < NO_LIMIT:
-        figure.add_hline(
-            y=result.memory_bytes.capacity / GIB,
-            line={"color": ACCENT, "dash": "dash"},
-            annotation_text="capacity",
-            annotation_position="top left",
-        )
+        limit_line(figure, "capacity", "top left", y=result.memory_bytes.capacity / GIB)
     title = "Memory by stage" if len(stages) > 1 else "Memory"
     styled(figure, title, _fit_words(result), height=470)
     figure.update_layout(

@@ -12,6 +12,7 @@ from shardwise.report.charts.common import (
     PAPER,
     Figure,
     chart_error,
+    dots,
     log_axis,
     plotly,
     styled,
@@ -47,9 +48,10 @@ def against_measured(board: Scoreboard, by: By = "accelerator") -> Figure:
     for number, name in enumerate(names):
         some = [row for row in rows if getattr(row, by) == name]
         figure.add_trace(
-            go.Scatter(
-                x=[row.measured_step_time_s for row in some],
-                y=[row.predicted_step_time_s for row in some],
+            dots(
+                [row.measured_step_time_s for row in some],
+                [row.predicted_step_time_s for row in some],
+                [_hover(row) for row in some],
                 mode="markers",
                 marker={
                     "color": LINES[number % len(LINES)],
@@ -57,8 +59,6 @@ def against_measured(board: Scoreboard, by: By = "accelerator") -> Figure:
                     "size": 7,
                     "opacity": 0.75,
                 },
-                customdata=[_hover(row) for row in some],
-                hovertemplate="%{customdata}<extra></extra>",
                 name=name,
             )
         )

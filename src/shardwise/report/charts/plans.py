@@ -204,22 +204,6 @@ def range_of(plan: Plan, value: float, *, is_rate: bool = False) -> tuple[float,
     return (value / high, value / low) if is_rate else (value * low, value * high)
 
 
-def plan_of(estimate: Estimate) -> Plan:
-    """Return an estimate in brief."""
-    known = estimate.interval
-    return Plan(
-        strategy=estimate.strategy,
-        step_time_s=estimate.step_time_s,
-        tokens_per_s=estimate.tokens_per_s,
-        tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
-        mfu=estimate.mfu,
-        memory_reserved_bytes=estimate.memory_bytes.reserved,
-        usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
-        interval_low_s=None if known is None else known.low_s,
-        interval_high_s=None if known is None else known.high_s,
-    )
-
-
 def search_words(result: SearchResult) -> str:
     """Model, system, accelerators and batch of a search, in a line."""
     parts = [f"{result.model} on {result.system}"]

@@ -24,13 +24,6 @@ def roofline(result: Estimate, system: System) -> Figure:
 
     The roof is the lower of the memory bandwidth times FLOP/byte and the peak of the matrix units
     for the dtype. Arithmetic intensity is in FLOP per byte of accelerator memory.
-
-    Parameters
-    ----------
-    result
-        An estimate with its operations.
-    system
-        Where the peak and the bandwidth come from.
     """
     figure = plotly().Figure()
     kernels = [one for one in result.operations or () if _is_drawn(one)]

@@ -6,29 +6,28 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from shardwise.engine.memory import MEMORY_PARTS
-from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
 from shardwise.report.charts.common import (
     ACCENT,
-    COMPONENT_NAMES,
     GREY,
     INK,
     LINES,
-    MEMORY_COLORS,
     MUTED,
     PAPER,
-    TIME_COLORS,
     Figure,
     Trace,
     chart_error,
     component_bar,
+    dots,
     expected_mark,
+    limit_line,
     log_axis,
     log_axis_if_wide,
+    memory_components,
     plotly,
     styled,
     subplots,
+    time_components,
     whiskers,
     write_page,
 )
@@ -39,7 +38,6 @@ from shardwise.report.charts.plans import (
     degrees,
     hover_text,
     ordered_values,
-    plan_of,
     range_of,
     rounded,
     search_words,
@@ -70,17 +68,16 @@ def front(result: SearchResult) -> Figure:
     times = [plan.step_time_s if same else 1e6 / plan.tokens_per_s for plan in plans]
     labelled = range(len(plans)) if len(plans) <= _MOST_LABELS else (0, len(plans) - 1)
     figure = go.Figure(
-        go.Scatter(
-            x=[axis.value(plan) for plan in plans],
-            y=times,
+        dots(
+            [axis.value(plan) for plan in plans],
+            times,
+            [hover_text(plan, result.capacity_bytes) for plan in plans],
             mode="lines+markers+text",
             line={"shape": "hv", "color": LINES[0], "width": 2},
             marker={"size": 9, "color": LINES[0], "line": {"color": PAPER, "width": 1}},
             text=[degrees(p.strategy) if i in labelled else "" for i, p in enumerate(plans)],
             textposition=["top right"] * (len(plans) - 1) + ["bottom left"],
             textfont={"size": 11, "color": MUTED},
-            customdata=[hover_text(plan, result.capacity_bytes) for plan in plans],
-            hovertemplate="%{customdata}<extra></extra>",
             cliponaxis=False,
             showlegend=False,
             name="front",
@@ -92,12 +89,7 @@ def front(result: SearchResult) -> Figure:
     figure.update_xaxes(title=axis.axis_title)
     if result.pareto_against == "memory":
         figure.update_xaxes(range=[0, 1.05 * result.capacity_bytes / GIB])
-        figure.add_vline(
-            x=result.capacity_bytes / GIB,
-            line={"color": ACCENT, "dash": "dash"},
-            annotation_text="usable memory",
-            annotation_position="top left",
-        )
+        limit_line(figure, "usable memory", "top left", x=result.capacity_bytes / GIB)
     if result.pareto_against == "gpus":
         counts = sorted({int(axis.value(plan)) for plan in plans})
         figure.update_xaxes(type="log", tickvals=counts, ticktext=[f"{n:,}" for n in counts])
@@ -196,12 +188,9 @@ def _add_nothing(figure: Figure, number: int) -> None:
 def best_time(result: SearchResult) -> Figure:
     """Draw where the step time of the best strategies goes, one bar each, the best on top."""
     figure = plotly().Figure()
-    for component in TIME_PARTS:
-        times = [estimate.time_s[component] for estimate in result.best]
-        if any(times):
-            name = COMPONENT_NAMES.get(component, component)
-            figure.add_trace(_best_bars(result, name, TIME_COLORS[component], times, "s"))
-    plans = [plan_of(estimate) for estimate in result.best]
+    for component in time_components([estimate.time_s for estimate in result.best]):
+        figure.add_trace(_best_bars(result, *component, "s"))
+    plans = [Plan.of(e, e.interval) for e in result.best]
     totals = [plan.step_time_s for plan in plans]
     figure.add_trace(expected_mark(totals, [plan.interval_s for plan in plans], _ranks(result)))
     return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
@@ -210,19 +199,9 @@ def best_time(result: SearchResult) -> Figure:
 def best_memory(result: SearchResult) -> Figure:
     """Draw the memory of the peak-memory stage of the best strategies, one bar each."""
     figure = plotly().Figure()
-    memories = [estimate.memory_bytes for estimate in result.best]
-    for component in MEMORY_PARTS:
-        sizes = [getattr(memory, component) / GIB for memory in memories]
-        color = MEMORY_COLORS[component]
-        figure.add_trace(_best_bars(result, component, color, sizes, "GiB"))
-    runtime = [(memory.reserved - memory.total) / GIB for memory in memories]
-    figure.add_trace(_best_bars(result, COMPONENT_NAMES["runtime"], GREY, runtime, "GiB"))
-    figure.add_vline(
-        x=result.capacity_bytes / GIB,
-        line={"color": ACCENT, "dash": "dash"},
-        annotation_text="usable memory",
-        annotation_position="top",
-    )
+    for component in memory_components([estimate.memory_bytes for estimate in result.best]):
+        figure.add_trace(_best_bars(result, *component, "GiB"))
+    limit_line(figure, "usable memory", "top", x=result.capacity_bytes / GIB)
     axis = "memory of a GPU on the peak-memory stage [GiB]"
     return _stacked(figure, result, "Memory of the best strategies", axis)
 
@@ -242,7 +221,7 @@ def _best_bars(
         _ranks(result),
         text=[f"{name} {rounded(value)} {unit}" for value in values],
         textposition="none",
-        customdata=[hover_text(plan_of(e), result.capacity_bytes) for e in result.best],
+        customdata=[hover_text(Plan.of(e, e.interval), result.capacity_bytes) for e in result.best],
         hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
     )
 
@@ -287,14 +266,7 @@ def rejections(result: SearchResult) -> Figure:
 
 
 def heat_map(result: SearchResult, axes: Sequence[str] = ()) -> Figure:
-    """Draw the best plan for every combination of two fields' values, colored by the objective.
-
-    Parameters
-    ----------
-    axes
-        Two of the axes of the search, down and across, where it had more; the best over the
-        other axes is shown.
-    """
+    """Draw the best plan for every combination of two fields' values, colored by the objective."""
     drawn = _map_of(result, axes)
     subtitle = f"{search_words(result)}; {drawn.best_words}"
     if any(not drawn.ends[0] <= value <= drawn.ends[1] for _, _, value in drawn.found):

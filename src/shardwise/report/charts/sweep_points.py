@@ -74,13 +74,7 @@ def _together(result: SweepResult, one: Axis, other: Axis) -> bool:
 
 
 def axis_named(result: SweepResult, name: str = "") -> Axis:
-    """Return an axis by its name, or the only one that is varied.
-
-    Raises
-    ------
-    InputError
-        If there is none of that name, or no or several axes to choose from.
-    """
+    """Return an axis by its name, or the only one that is varied."""
     names = [axis.name for axis in result.axes]
     if name in names:
         return result.axes[names.index(name)]

@@ -11,15 +11,7 @@ from shardwise.report.charts.common import ACCENT, GREY, LINES, Figure, plotly, 
 def memory_and_speed(
     memory_gib: Floats, tokens_per_s: Floats, fits: Bools, words: Sequence[str]
 ) -> Figure:
-    """Draw each strategy by the memory it needs and its tokens per second and GPU.
-
-    Parameters
-    ----------
-    memory_gib, tokens_per_s, fits
-        Of each strategy that breaks no rule.
-    words
-        The strategies in brief.
-    """
+    """Draw each strategy by the memory it needs and its tokens per second and GPU."""
     go = plotly()
     figure = go.Figure()
     for name, chosen, color in (("fits", fits, LINES[0]), ("does not fit", ~fits, GREY)):

@@ -16,13 +16,7 @@ from shardwise.report.tables.compare import (
 
 
 def report_of(found: Comparison, command: str) -> Report:
-    """Return the report of a comparison.
-
-    Parameters
-    ----------
-    command
-        What prints the same figures.
-    """
+    """Return the report of a comparison."""
     names = [one.name for one in found.scenarios]
     question = [("scenarios", ", ".join(names)), ("runs", who_runs(found))]
     question += [

@@ -10,13 +10,7 @@ from shardwise.report.tables.estimate import print_estimate, verdict
 
 
 def report_of(result: Estimate, command: str) -> Report:
-    """Return the report of an estimate.
-
-    Parameters
-    ----------
-    command
-        What prints the same figures.
-    """
+    """Return the report of an estimate."""
     *results, closing = printed_blocks(lambda: print_estimate(result))
     own = {name: value for name, value in result.strategy.items() if name not in result.assumed}
     question = [("model", result.model), ("system", result.system), *requested(own)]

@@ -13,13 +13,7 @@ from shardwise.report.tables.strategy_line import in_brief
 
 
 def report_of(result: SearchResult, command: str) -> Report:
-    """Return the report of a search.
-
-    Parameters
-    ----------
-    command
-        What prints the same figures.
-    """
+    """Return the report of a search."""
     best = next(iter(result.best), None)
     question = [("model", result.model), ("system", result.system), ("best by", result.objective)]
     question += requested(result.space)

@@ -8,7 +8,7 @@ from shardwise._version import __version__
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.config.base import Source
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.charts.common import check_chart_file
 from shardwise.report.charts.plans import short_name, value_word
 from shardwise.report.charts.theme import Figure
@@ -60,7 +60,7 @@ def check_report_file(path: str) -> None:
     """
     if Path(path).suffix.lower() != SUFFIX:
         problem = f"a report is written as {SUFFIX}"
-        raise InputError(Fault(source=path, field="report", problem=problem))
+        raise InputError.at(path, problem, "report")
     check_chart_file(path)
 
 

@@ -6,8 +6,7 @@ from shardwise.config.base import Source
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.planning.sweep.results import PointPlan, SweepPoint, SweepResult
-from shardwise.report.charts.sweep import charts
-from shardwise.report.charts.sweep_maps import Marks
+from shardwise.report.charts.sweep import Marks, charts
 from shardwise.report.charts.sweep_points import best_of, point_name, sweep_words
 from shardwise.report.page.html import Lines
 from shardwise.report.page.printed import printed_blocks
@@ -24,17 +23,7 @@ def report_of(
     tokens: float | None = None,
     marks: Marks | None = None,
 ) -> Report:
-    """Return the report of a sweep.
-
-    Parameters
-    ----------
-    command
-        What prints the same figures.
-    systems
-        As they are, without what was varied.
-    tokens, marks
-        As of `charts`.
-    """
+    """Return the report of a sweep."""
     question = [("model", result.model), ("systems", ", ".join(result.systems))]
     question += [(axis.name, ", ".join(axis.labels)) for axis in result.axes]
     question += requested(result.space or result.strategy or {})

@@ -2,11 +2,10 @@
 
 from rich.text import Text
 
-from shardwise.report.console import plain_table, seconds, show
+from shardwise.report.console import percent, plain_table, seconds, show, signed
 from shardwise.validate.calibrate.fit import Calibration, Errors
 from shardwise.validate.calibrate.from_runs import Calibrated
 from shardwise.validate.kernels import KernelScores
-from shardwise.validate.measured.statistics import Summary
 from shardwise.validate.scores import Score
 
 _REGIONS = {
@@ -75,21 +74,24 @@ def print_calibrated(found: Calibrated) -> None:
     show(Text(head, style="bold"))
     show(
         Text(
-            f"robust mean error of {len(found.runs)} runs: {_signed(level.mean)}; attributed to "
-            f"this system: {_signed(level.expected)}, standard deviation "
-            f"{_percent(level.deviation)}; the rest may be scatter of the runs\n"
-            f"standard deviations: of the mean errors of systems {_percent(level.prior)} "
-            f"(validated runs), of single runs {_percent(level.scatter)} ({level.scatter_of})",
+            f"robust mean error of {len(found.runs)} runs: {signed(level.mean)}; attributed to "
+            f"this system: {signed(level.expected)}, standard deviation "
+            f"{percent(level.deviation)}; the rest may be scatter of the runs\n"
+            f"standard deviations: of the mean errors of systems {percent(level.prior)} "
+            f"(validated runs), of single runs {percent(level.scatter)} ({level.scatter_of})",
             style="dim",
         )
     )
     table = plain_table("run", "measured", "before", "error", "after", "error", wraps=("run",))
     for run in found.runs:
-        before = (seconds(run.before_s), _signed(run.error_before))
-        after = (seconds(run.after_s), _signed(run.error_after))
+        before = (seconds(run.before_s), signed(run.error_before))
+        after = (seconds(run.after_s), signed(run.error_after))
         table.add_row(run.name, seconds(run.measured_s), *before, *after)
     table.add_section()
-    for name, values in _summaries(found.before, found.after).items():
+    for name, values in {
+        "mean size": (f"{100 * found.before.mape:.1f} %", f"{100 * found.after.mape:.1f} %"),
+        "bias": (signed(found.before.bias), signed(found.after.bias)),
+    }.items():
         table.add_row(name, "", "", values[0], "", values[1])
     show(table)
     if found.unusable:
@@ -97,18 +99,3 @@ def print_calibrated(found: Calibrated) -> None:
         for one in found.unusable:
             others.add_row(one.name, one.reason)
         show(others)
-
-
-def _summaries(before: Summary, after: Summary) -> dict[str, tuple[str, str]]:
-    return {
-        "mean size": (f"{100 * before.mape:.1f} %", f"{100 * after.mape:.1f} %"),
-        "bias": (_signed(before.bias), _signed(after.bias)),
-    }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.report.console import count, gpu_count, percent, plain_table, show
 from shardwise.report.tables.strategy_line import briefly
 
@@ -105,10 +105,11 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
     table = plain_table(
-        *heads, "MFU", _CHOICE, "plan", optional=("MFU", "goodput", "interval"), wraps=("plan",)
+        *(*heads, "MFU", _CHOICE, "plan"),
+        texts=(_CHOICE, "plan"),
+        optional=("MFU", "goodput", "interval"),
+        wraps=("plan",),
     )
-    for column in table.columns[-2:]:
-        column.justify = "left"
     planned = [n for n, one in enumerate(found.options) if one.plan is not None]
     lines, common = briefly([one.plan.strategy for one in found.options if one.plan is not None])
     plans = dict(zip(planned, lines, strict=True))

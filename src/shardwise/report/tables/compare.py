@@ -16,7 +16,7 @@ from shardwise.analysis.comparison import (
 )
 from shardwise.analysis.features import feature_words
 from shardwise.config.plain import joined
-from shardwise.report.console import GIB, percent, plain_table, seconds, show
+from shardwise.report.console import GIB, percent, plain_table, seconds, show, signed
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words
 
@@ -57,7 +57,7 @@ def print_comparison(found: Comparison) -> None:
             show(_change(change, found.per))
         else:
             show(f"{change_words(change, found.per)}, in every part\n")
-    show(_closing(found), style="dim")
+    show("\n".join([*best_words(found), *_alike_words(found), *found.notes]), style="dim")
 
 
 def _letters(found: Comparison) -> list[str]:
@@ -98,14 +98,11 @@ def who_runs(found: Comparison) -> str:
 def _asked(found: Comparison) -> Table:
     names = [one.name for one in found.scenarios]
     table = plain_table(
-        "inputs that differ",
-        *names,
-        _WHAT,
-        left=1,
+        *("inputs that differ", *names, _WHAT),
+        texts=(_WHAT,),
         optional=(_WHAT, *reversed(names[2:])),
         wraps=(_WHAT, *names),
     )
-    table.columns[-1].justify = "left"
     for one in found.asked:
         table.add_row(one.field.replace("_", " "), *_values(one), one.words)
     return table
@@ -169,11 +166,6 @@ def _cells(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def signed(share: float) -> str:
-    """A change in percent, with its sign."""
-    return f"{100 * share:+.1f} %"
-
-
 def change_words(change: Change, per: str) -> str:
     """How much longer one takes than the other, in a line."""
     unit = "a step" if per == "step" else f"per {per}"
@@ -186,18 +178,12 @@ def change_words(change: Change, per: str) -> str:
 
 def _change(change: Change, per: str) -> Table:
     table = plain_table(
-        "part",
-        change.against,
-        change.name,
-        "change",
-        "of the term",
-        "of the total",
-        _BEARS,
+        *("part", change.against, change.name, "change", "of the term", "of the total", _BEARS),
+        texts=(_BEARS,),
         title=f"\n{change_words(change, per)}",
         optional=("of the term", "of the total", change.against),
         wraps=(_BEARS,),
     )
-    table.columns[-1].justify = "left"
     for part in change.parts:
         table.add_row(
             PART_NAMES[part.part],
@@ -207,17 +193,12 @@ def _change(change: Change, per: str) -> Table:
             "-" if part.share is None else signed(part.share),
             signed(part.delta_s / change.before_s),
             _bears(part),
-            style=_style(part.delta_s),
+            style=(None if not part.delta_s else "red" if part.delta_s > 0 else "green"),
         )
     table.add_section()
     table.add_row(
-        "total",
-        seconds(change.before_s),
-        seconds(change.after_s),
-        _delta(change.delta_s),
-        signed(change.share),
-        signed(change.share),
-        "",
+        *("total", seconds(change.before_s), seconds(change.after_s), _delta(change.delta_s)),
+        *(signed(change.share), signed(change.share), ""),
         style="bold",
     )
     return table
@@ -225,10 +206,6 @@ def _change(change: Change, per: str) -> Table:
 
 def _delta(delta_s: float) -> str:
     return "-" if not delta_s else ("+" if delta_s > 0 else "") + seconds(delta_s)
-
-
-def _style(delta_s: float) -> str | None:
-    return None if not delta_s else "red" if delta_s > 0 else "green"
 
 
 def _bears(part: PartChange) -> str:
@@ -251,10 +228,6 @@ def best_words(found: Comparison) -> list[str]:
             by.setdefault(name, []).append(BEST_BY[measure])
     lines = [f"best by {', '.join(measures)}: {name}" for name, measures in by.items()]
     return lines or ["none fits"]
-
-
-def _closing(found: Comparison) -> str:
-    return "\n".join([*best_words(found), *_alike_words(found), *found.notes])
 
 
 def _alike_words(found: Comparison) -> list[str]:

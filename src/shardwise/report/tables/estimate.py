@@ -21,7 +21,16 @@ from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.config.enums import PLACED_AXES
 from shardwise.config.roles import Group
 from shardwise.config.strategy_fields import COLUMNS, RANK_DEGREES
-from shardwise.report.console import count, gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.console import (
+    both_ends,
+    count,
+    gib,
+    gpu_count,
+    percent,
+    plain_table,
+    seconds,
+    show,
+)
 from shardwise.report.tables.gemms import gemm_table
 from shardwise.report.tables.strategy_line import dispatcher_in_brief
 from shardwise.units import readable
@@ -183,8 +192,7 @@ def _summary(result: Estimate) -> Table:
 
 
 def _times(result: Estimate) -> Table:
-    table = plain_table("where the step goes", "time", "share", "", "hidden", left=1)
-    table.columns[3].justify = "left"
+    table = plain_table("where the step goes", "time", "share", "", "hidden", texts=("",))
     longest = max(result.time_s.values())
     for part, label in PART_NAMES.items():
         time = result.time_s[part]
@@ -208,16 +216,12 @@ def _memory(result: Estimate) -> Table:
     names = ("weights", "gradients", "optimizer", "activations", "buffers", "total", "reserved")
     capacity = gib(result.memory_bytes.capacity)
     table = plain_table(
-        "stage",
-        "layers",
-        "parameters",
-        *names,
-        "peak in",
+        *("stage", "layers", "parameters", *names, "peak in"),
+        texts=("peak in",),
         title=f"Memory by stage [GiB]; capacity {capacity}",
         optional=("parameters", "layers", "peak in", "buffers"),
     )
-    table.columns[-1].justify = "left"
-    for stage in _shown(result.stages):
+    for stage in both_ends(result.stages, _MOST_STAGES):
         if stage is None:
             table.add_row("...")
             continue
@@ -239,24 +243,13 @@ def _of_experts(part: WeightMemory) -> tuple[str, ...]:
 
 def _peaks(stages: tuple[StageEstimate, ...]) -> Table:
     """Peak of the forward and of the backward pass of each stage."""
-    table = plain_table(
-        *("stage", "forward", "peak in", "backward", "peak in "), title="Peak by pass [GiB]"
-    )
-    for column in (2, 4):
-        table.columns[column].justify = "left"
-    for stage in _shown(stages):
+    heads = ("stage", "forward", "peak in", "backward", "peak in ")
+    table = plain_table(*heads, texts=("peak in", "peak in "), title="Peak by pass [GiB]")
+    for stage in both_ends(stages, _MOST_STAGES):
         cells = [] if stage is None else [stage.forward_peak, stage.backward_peak]
         places = [text for one in cells if one for text in (gib(one.bytes), one.operation)]
         table.add_row("..." if stage is None else str(stage.stage), *places)
     return table
-
-
-def _shown(stages: tuple[StageEstimate, ...]) -> list[StageEstimate | None]:
-    """All stages of a short pipeline; both ends of a long one."""
-    if len(stages) <= _MOST_STAGES:
-        return list(stages)
-    half = _MOST_STAGES // 2
-    return [*stages[:half], None, *stages[-half:]]
 
 
 def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
@@ -272,9 +265,11 @@ def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
             "latency": "latency: of one collective without data",
         },
     )
-    rows = [row for row in operations if row.network]
-    for row in dict.fromkeys((r.kind, r.axis, r.extents, r.volume_bytes) for r in rows):
-        one = next(r for r in rows if (r.kind, r.axis, r.extents, r.volume_bytes) == row)
+    distinct: dict[tuple[object, ...], OperationEstimate] = {}
+    for row in operations:
+        if row.network:
+            distinct.setdefault((row.kind, row.axis, row.extents, row.volume_bytes), row)
+    for one in distinct.values():
         table.add_row(
             one.kind.replace("_", "-"),
             one.axis,
@@ -291,20 +286,8 @@ def _collectives(operations: tuple[OperationEstimate, ...]) -> Table:
 
 def _operations(operations: tuple[OperationEstimate, ...]) -> Table:
     table = plain_table(
-        "operation",
-        "pass",
-        "kernel or\ncollective",
-        "FLOPs",
-        "bytes",
-        "volume",
-        "group",
-        "compute",
-        "memory",
-        "time",
-        "exposed",
-        "bound by",
-        "weights",
-        "saved",
+        *("operation", "pass", "kernel or\ncollective", "FLOPs", "bytes", "volume", "group"),
+        *("compute", "memory", "time", "exposed", "bound by", "weights", "saved"),
         title="One micro-batch on one rank",
         left=3,
         optional=(
@@ -429,14 +412,7 @@ def verdict(memory: Memory, *, fits: bool) -> str:
 def _layer_table(layer: LayerTotals) -> Table:
     """One layer, one micro-batch, one rank."""
     table = plain_table(
-        "pass",
-        "FLOPs",
-        "bytes",
-        "volume",
-        "compute",
-        "memory",
-        "time",
-        "exposed",
+        *("pass", "FLOPs", "bytes", "volume", "compute", "memory", "time", "exposed"),
         title=f"One layer of {layer.count}, added up",
         optional=("compute", "memory", "bytes"),
     )
@@ -468,8 +444,7 @@ def _bandwidths(result: Estimate) -> Table:
 def _training_run(run: TrainingTime) -> Table:
     """Time to train, price, energy and emissions, and what failures leave of it."""
     title = f"time to train on {count(run.tokens_asked)} tokens"
-    table = plain_table(title, "expected", _REMARK, wraps=(_REMARK,))
-    table.columns[-1].justify = "left"
+    table = plain_table(title, "expected", _REMARK, texts=(_REMARK,), wraps=(_REMARK,))
     for name, figure, remark in run.rows():
         known = "dim" if figure == "unknown" else "bold"
         table.add_row(name, Text(figure, style=known), remark)

@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.results import Change, Explanation, Loss
-from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
+from shardwise.planning.search.results import Explanation, Loss
+from shardwise.report.console import gpu_count, percent, plain_table, seconds, show, table_of
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import in_brief, word
 from shardwise.units import readable
@@ -88,34 +88,30 @@ def _parts(loss: Loss) -> Table:
 
 
 def _differs(found: Explanation) -> Table:
-    table = plain_table(
-        "field",
-        "here",
-        "the best",
+    return table_of(
+        found.differs,
+        {
+            "field": lambda one: one.field,
+            "here": lambda one: word(one.given),
+            "the best": lambda one: word(one.value),
+        },
         title="Differences",
         wraps=("here", "the best"),
     )
-    for change in found.differs:
-        table.add_row(change.field, word(change.given), word(change.value))
-    return table
 
 
 def _changes(found: Explanation) -> Table:
     title = "Smallest changes"
     title += " that make it feasible" if found.better is None else " that make it better"
-    table = plain_table("fields", "change", "step time", "memory", title=title, wraps=("change",))
-    table.columns[1].justify = "left"
-    for change in found.changes:
-        if not change.improves:
-            continue
-        table.add_row(
-            str(change.changes),
-            _effect(change),
-            seconds(change.plan.step_time_s),
-            readable(change.plan.memory_reserved_bytes, "bytes"),
-        )
-    return table
-
-
-def _effect(change: Change) -> str:
-    return ", ".join(f"{field.field} {word(field.value)}" for field in change.fields)
+    return table_of(
+        (change for change in found.changes if change.improves),
+        {
+            "fields": lambda one: str(one.changes),
+            "change": lambda one: ", ".join(f"{f.field} {word(f.value)}" for f in one.fields),
+            "step time": lambda one: seconds(one.plan.step_time_s),
+            "memory": lambda one: readable(one.plan.memory_reserved_bytes, "bytes"),
+        },
+        left=2,
+        title=title,
+        wraps=("change",),
+    )

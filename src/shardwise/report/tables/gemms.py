@@ -26,20 +26,8 @@ def flop_count(flops: float) -> str:
 def gemm_table(result: Estimate) -> Table:
     """Every product of a step on one rank of every stage, part by part, and their sum."""
     table = plain_table(
-        "operation",
-        "product",
-        "pass",
-        "batch",
-        "M",
-        "K",
-        "N",
-        "type",
-        "calls",
-        "FLOPs",
-        "time per call",
-        "total time",
-        "of peak",
-        "bound by",
+        *("operation", "product", "pass", "batch", "M", "K", "N", "type", "calls", "FLOPs"),
+        *("time per call", "total time", "of peak", "bound by"),
         title=f"{_TITLE}: batch x (M, K) x (K, N)",
         left=3,
         # Without the product neither the pass nor the part of it that is computed is known.
@@ -108,15 +96,7 @@ def _size(size: float) -> str:
 
 
 def gemms_csv(result: Estimate, columns: Sequence[str] = ()) -> str:
-    """Return the products of an estimate as CSV, a row for each.
-
-    Parameters
-    ----------
-    result
-        Of `estimate(..., gemms=True)`.
-    columns
-        Fields of `Gemm` to write, such as `SHAPE_COLUMNS`; none: all.
-    """
+    """Return the products of an estimate as CSV, a row for each."""
     text = io.StringIO()
     writer = csv.DictWriter(
         text, columns or list(Gemm.model_fields), extrasaction="ignore", lineterminator="\n"

@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.planning.search.results import LargestFit, LargestModel, Shape
+from shardwise.planning.search.results import LargestFit, LargestModel
 from shardwise.report.charts.plans import degrees, options_of
-from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show
+from shardwise.report.console import GIB, count, gib, percent, plain_table, seconds, show, table_of
 
 _OFFLOADED = ("weights", "activations", "optimizer")
 
@@ -74,42 +74,30 @@ def _answer(name: str, allowed: str) -> Text:
 
 
 def _ladder(found: LargestFit) -> Table:
-    heads = (
-        "hidden",
-        "layers",
-        "heads",
-        "ffn",
-        "fits",
-        "free GiB",
-        "of",
-        "most free memory",
+    largest = None if found.largest is None else found.largest.name
+    return table_of(
+        found.ladder,
+        {
+            "model": lambda one: one.name,
+            "parameters": lambda one: count(one.parameters),
+            "hidden": lambda one: str(one.hidden),
+            "layers": lambda one: str(one.layers),
+            "heads": lambda one: str(one.heads),
+            "ffn": lambda one: str(one.ffn),
+            "fits": lambda one: "yes" if one.fits else "no",
+            "free GiB": lambda one: (
+                "-" if one.spare_bytes is None else f"{one.spare_bytes / GIB:+.2f}"
+            ),
+            "of": lambda one: one.tightest_tier or "-",
+            "most free memory": lambda one: (
+                "no legal strategy" if one.roomiest is None else _brief(one.roomiest)
+            ),
+        },
+        style=lambda one: "bold" if one.name == largest else "",
+        texts=("of", "most free memory"),
+        optional=("heads", "ffn", "of", "free GiB"),
+        wraps=("most free memory",),
     )
-    optional = ("heads", "ffn", "of", "free GiB")
-    table = plain_table("model", "parameters", *heads, optional=optional, wraps=heads[-1:])
-    for column in table.columns[-2:]:
-        column.justify = "left"
-    for shape in found.ladder:
-        is_largest = found.largest is not None and shape.name == found.largest.name
-        table.add_row(*_row(shape), style="bold" if is_largest else "")
-    return table
-
-
-def _row(shape: Shape) -> list[str]:
-    spare, roomiest = shape.spare_bytes, "no legal strategy"
-    if shape.roomiest is not None:
-        roomiest = _brief(shape.roomiest)
-    return [
-        shape.name,
-        count(shape.parameters),
-        str(shape.hidden),
-        str(shape.layers),
-        str(shape.heads),
-        str(shape.ffn),
-        "yes" if shape.fits else "no",
-        "-" if spare is None else f"{spare / GIB:+.2f}",
-        shape.tightest_tier or "-",
-        roomiest,
-    ]
 
 
 def _brief(strategy: Mapping[str, object]) -> str:

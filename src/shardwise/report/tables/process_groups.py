@@ -32,8 +32,8 @@ def print_peers(peers: Peers) -> None:
         show(Text("\none rank, no groups"))
         return
     tiers = [f"in {escape(tier)}" for tier in peers.tiers]
-    table = plain_table("groups", "count", "members", *tiers, "first ranks", wraps=("first ranks",))
-    table.columns[-1].justify = "left"
+    heads = ("groups", "count", "members", *tiers, "first ranks")
+    table = plain_table(*heads, texts=heads[-1:], wraps=heads[-1:])
     for axis in split:
         described = peers.axes[axis]
         extents = (str(extent) for extent in described.extents)
@@ -54,8 +54,8 @@ def print_rank(peers: Peers, one: RankPeers) -> None:
     show(_headline(peers))
     place = one.rank % peers.accelerators_per_node
     show(Text(f"\nrank {one.rank}: accelerator {place} of node {one.node}", style="bold"))
-    table = plain_table("group", "coordinate", "ranks of the group", wraps=("ranks of the group",))
-    table.columns[-1].justify = "left"
+    heads = ("group", "coordinate", "ranks of the group")
+    table = plain_table(*heads, texts=heads[-1:], wraps=heads[-1:])
     for axis, described in peers.axes.items():
         if described.degree > 1:
             at = f"{getattr(one, axis)} of 0-{described.degree - 1}"

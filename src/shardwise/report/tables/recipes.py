@@ -17,14 +17,8 @@ _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
 def print_recipes(recipes: Sequence[RecipeEstimate]) -> None:
     """Print one line per recipe: layout, measured and estimated speed, error of the step time."""
     table = plain_table(
-        "recipe",
-        "stack",
-        *(FIELDS[name].short for name in _DEGREES),
-        "batch",
-        "measured\ntok/s/GPU",
-        "estimated\ntok/s/GPU",
-        "step error",
-        "memory GiB",
+        *("recipe", "stack", *(FIELDS[name].short for name in _DEGREES), "batch"),
+        *("measured\ntok/s/GPU", "estimated\ntok/s/GPU", "step error", "memory GiB"),
         left=2,
         optional=("stack", "batch", "memory GiB", "mbs", "cp", "vpp"),
     )

@@ -2,33 +2,324 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.analysis.features import feature_words
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
+from shardwise.frozen import FrozenDict
 from shardwise.parallel.constraints import CONSTRAINTS
 from shardwise.planning.search.results import (
     Cell,
+    LevelsPlan,
     Plan,
+    RankedPlan,
     ScaleResult,
     SearchResult,
     SmallestGpus,
+    Ties,
     TrainingRuns,
 )
-from shardwise.report.console import count, gib, percent, plain_table, seconds, show
-from shardwise.report.tables.search_best import agreed, best_table, columns_of, short
-from shardwise.report.tables.search_levels import levels_note, levels_table
+from shardwise.report.console import count, gib, percent, plain_table, seconds, show, table_of
+from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
+    ALWAYS_SHOWN,
     DEGREE_HEADS,
+    FOLLOWS,
     MORE_DEGREES,
     SWITCHES,
     briefly,
     in_brief,
+    in_common,
+    interval_words,
+    options_in_brief,
     word,
+    work_in_common,
 )
 from shardwise.units import readable
+
+_LEVEL_AXES = (*RANK_DEGREES, "ep")
+
+
+# Fields that columns or `options_in_brief` show, or that others follow from.
+_SHOWN_OF_LEVELS = frozenset(
+    {
+        *(*_LEVEL_AXES, "etp", "vpp", "micro_batch_size", "gpus", "global_batch_size", "seq_len"),
+        *("extents", "placement", "dtype", "recompute", "recompute_layers", "zero"),
+        "dispatcher",
+        *("tp_exchange", "tp_overlap", "summa_panels", "sequence_parallel", "schedule", *SWITCHES),
+    }
+)
+
+
+def levels_table(found: Sequence[LevelsPlan]) -> Table:
+    """One combination a line, best first, with the options that are best for it."""
+    axes = [
+        axis
+        for axis in _LEVEL_AXES
+        if axis in ALWAYS_SHOWN
+        or any(any(part != "1" for part in one.levels[axis].split("x")) for one in found)
+    ]
+    common = _common_options(found)
+    same = in_common([one.plan.strategy for one in found])
+    several = "gpus" not in same
+    plain = ["etp"] if any(one.plan.strategy["etp"] > 1 for one in found) else []
+    plain += ["vpp", "micro_batch_size", *(f for f in ("seq_len", "dtype") if f not in same)]
+    heads = (
+        *(("GPUs",) if several else ()),
+        "batch",
+        *axes,
+        *("tokens" if n == "seq_len" else FIELDS[n].short for n in plain),
+    )
+    figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
+    optional = ("vpp", "memory GiB", "MFU")
+    table = plain_table(
+        *("", *heads, *figures), left=0, texts=("with",), optional=optional, wraps=("with",)
+    )
+    for rank, one in enumerate(found, start=1):
+        plan, strategy = one.plan, one.plan.strategy
+        table.add_row(
+            str(rank),
+            *([f"{strategy['gpus']:,}"] if several else []),
+            f"{strategy['global_batch_size']:,}",
+            *(one.levels[axis] for axis in axes),
+            *(str(strategy[name]) for name in plain),
+            seconds(plan.step_time_s),
+            f"{plan.tokens_per_s:,.0f}",
+            percent(plan.mfu),
+            gib(plan.memory_reserved_bytes),
+            ", ".join(option for option in _level_options(strategy) if option not in common),
+        )
+    return table
+
+
+def levels_note(found: Sequence[LevelsPlan]) -> str:
+    """What the columns mean, and what all lines have in common."""
+    same = in_common([one.plan.strategy for one in found])
+    words = work_in_common({f: v for f, v in same.items() if f != "global_batch_size"})
+    words += [f"dtype {same['dtype']}"] if "dtype" in same else []
+    return (
+        "levels: members in a domain of the innermost tier x across; each line is the best of its "
+        f"levels and batch\nall of them: {', '.join([*words, *_common_options(found)])}"
+    )
+
+
+def _common_options(found: Sequence[LevelsPlan]) -> list[str]:
+    """Options of the first that all have."""
+    every = [_level_options(one.plan.strategy) for one in found]
+    return [option for option in every[0] if all(option in options for options in every)]
+
+
+def _level_options(strategy: Mapping[str, object]) -> list[str]:
+    """Options of a strategy that neither levels nor columns show."""
+    more = [
+        f"{name.removeprefix('tp_').replace('_', ' ')} {word(strategy[name])}"
+        for name, usual in _defaults().items()
+        if name not in _SHOWN_OF_LEVELS and strategy[name] != usual
+    ]
+    return [*options_in_brief(strategy), *more]
+
+
+@cache
+def _defaults() -> Mapping[str, object]:
+    """Defaults of all fields."""
+    return FrozenDict(Strategy().to_dict())
+
+
+_SHORT = {
+    "global_batch_size": "gbs",
+    "fused_activation": "fused act.",
+    "tp_exchange": "tp exchange",
+    "tp_overlap": "tp overlap",
+    "tp_regather": "regather",
+    "dp_overlap": "dp overlap",
+    "offload_weights": "offl. weights",
+    "offload_activations": "offl. act.",
+    "offload_parts": "offl. parts",
+    "offload_optimizer": "offl. optimizer",
+    "placement": "placement",
+    "extents": "extents",
+}
+# They follow from another one, or stand with it.
+_DERIVED = ("sequence_parallel", "recompute_parts")
+# Listed below the table where all strategies agree.
+_COMMON = (
+    *("dtype", "vpp", "micro_batch_size"),
+    *("recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement"),
+)
+# What a narrow table omits before anything that distinguishes plans.
+_OPTIONAL = ("tokens/s/GPU", "variants", "MFU", "8 of 10 runs")
+_OBJECTIVES = {
+    "step_time": "step time",
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "tokens_per_dollar": "tokens per dollar",
+}
+_VARIANTS = (
+    "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the best "
+    "of them; the line is the simplest (--all-variants lists all)"
+)
+
+
+def best_table(result: SearchResult) -> Table:
+    """Return the best plans, one a line; where columns do not fit, what differs as one text."""
+    strategies = [plan.strategy for plan in result.best]
+    fields = columns_of(strategies)
+    heads = [short(field).replace("_", " ") for field in fields]
+    cells = [[_cell(strategy, field) for field in fields] for strategy in strategies]
+    texts = [_strategy_words(fields, heads, row) for row in cells]
+    figures = [_figures(plan) for plan in result.best]
+    needed = [
+        {head: text for head, text in row.items() if head not in _OPTIONAL} for row in figures
+    ]
+    narrow = _table(result, ["strategy"], [[text] for text in texts], needed)
+    return _table(result, heads, cells, figures, otherwise=narrow)
+
+
+def _table(
+    result: SearchResult,
+    heads: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    figures: Sequence[Mapping[str, str]],
+    otherwise: Table | None = None,
+) -> Table:
+    """Plans in their order, with columns of the strategy and then of figures."""
+    alike = result.alike
+    shown = [head for head in figures[0] if any(row[head] for row in figures)]
+    table = plain_table(
+        *("", *heads, *shown),
+        left=0,
+        optional=[head for head in _OPTIONAL if head in shown],
+        texts=("recompute", "strategy"),
+        wraps=("recompute", "strategy"),
+        notes={
+            **({} if alike is None else {"": _ties_note(result, alike)}),
+            **({} if result.all_variants else {"variants": _VARIANTS}),
+        },
+        otherwise=otherwise,
+    )
+    for place in _listed(alike, len(result.best)):
+        tied = alike is not None and place < alike.plans
+        rank = f"~{place + 1}" if tied else str(place + 1)
+        table.add_row(rank, *cells[place], *(figures[place][head] for head in shown))
+    return table
+
+
+def _listed(alike: Ties | None, plans: int) -> list[int]:
+    """Positions of plans in the order of the table."""
+    first = [] if alike is None else [place for place in alike.order if place < plans]
+    return [*first, *(place for place in range(plans) if place not in first)]
+
+
+def _figures(plan: RankedPlan) -> dict[str, str]:
+    """Cells of the figures by head; empty where there is nothing to say."""
+    return {
+        "step time": seconds(plan.step_time_s),
+        "8 of 10 runs": interval_words(plan.interval) if plan.interval else "",
+        "tokens/s/GPU": f"{plan.tokens_per_s_per_gpu:,.0f}",
+        "MFU": percent(plan.mfu),
+        "memory GiB": gib(plan.memory_bytes.reserved),
+        "variants": f"+ {plan.variants:,}" if plan.variants else "",
+    }
+
+
+def _cell(strategy: Mapping[str, object], field: str) -> str:
+    return _recompute(strategy) if field == "recompute" else word(strategy[field])
+
+
+def _recompute(strategy: Mapping[str, object]) -> str:
+    """The kind of recompute, and its parts where it is selective and they are not the default."""
+    parts = strategy["recompute_parts"]
+    if strategy["recompute"] != "selective" or not isinstance(parts, (list, tuple)):
+        return word(strategy["recompute"])
+    return "selective" if list(parts) == ["core_attention"] else f"selective ({' + '.join(parts)})"
+
+
+def _strategy_words(fields: Sequence[str], heads: Sequence[str], cells: Sequence[str]) -> str:
+    """Fields of a strategy as text: degrees first."""
+    words = [f"{head} {cell}" for head, cell in zip(heads, cells, strict=True)]
+    degrees = [field in DEGREE_HEADS or field in MORE_DEGREES for field in fields]
+    first = " ".join(text for text, is_one in zip(words, degrees, strict=True) if is_one)
+    return ", ".join([first, *(t for t, is_one in zip(words, degrees, strict=True) if not is_one)])
+
+
+def _ties_note(result: SearchResult, found: Ties) -> str:
+    """What the mark of plans means, their order, and which is safer or simpler than the first."""
+    text = f"~ within {percent(found.within)} of the best: the prediction cannot separate these"
+    text += f" {found.plans} plans"
+    if found.order:
+        ranks = _OBJECTIVES.get(result.objective, result.objective)
+        text += "; listed by how well measured runs cover them, then by simplicity; numbers are "
+        text += f"ranks by {ranks}"
+    return f"{text}. {_safer(result, found)}"
+
+
+def _safer(result: SearchResult, found: Ties) -> str:
+    number = found.safer + 1
+    if number == 1:
+        return "Plan 1 is also the safest."
+    if found.untried:
+        reason = f"relies on {feature_words(found.untried)}, which no measured run has used"
+        return f"Plan {number} is safer: plan 1 {reason}."
+    if found.order and found.safer < len(result.best):
+        first, own = (len(result.best[place].settings) for place in (0, found.safer))
+        words = f"{own} non-default setting{'' if own == 1 else 's'}"
+        return f"Plan {number} is simpler: {words}, plan 1 has {first}."
+    share = percent(found.uncertain)
+    return f"Plan {number} is safer: communication and waiting take {share} of its step."
+
+
+def columns_of(strategies: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return tp, pp, dp and whatever differs; recompute stands with its parts."""
+    first = strategies[0]
+    differing = [
+        field
+        for field in first
+        if field not in _DERIVED
+        and any(_differs(strategy, first, field) for strategy in strategies)
+        and (field != "schedule" or any(one["schedule"] not in FOLLOWS for one in strategies))
+    ]
+    sizes = [field for field in ("gpus", "global_batch_size") if field in differing]
+    degrees = [f for f in DEGREE_HEADS if f in ALWAYS_SHOWN or f in differing]
+    rest = [field for field in differing if field not in (*sizes, *degrees)]
+    more = [field for field in rest if field in MORE_DEGREES]
+    return [*sizes, *degrees, *more, *(field for field in rest if field not in more)]
+
+
+def _differs(one: Mapping[str, object], other: Mapping[str, object], field: str) -> bool:
+    if field == "recompute":
+        return _recompute(one) != _recompute(other)
+    return one[field] != other[field]
+
+
+def agreed(result: SearchResult) -> str:
+    """Return what all plans have in common and no column shows, if the space has it vary."""
+    strategies = [plan.strategy for plan in result.best]
+    shown, same = columns_of(strategies), in_common(strategies)
+    placed = any(one["extents"] is not None for one in strategies)  # and so not by placement
+    common = [f for f in _COMMON if f not in shown and not (f == "placement" and placed)]
+    shared = [_named(strategies[0], field) for field in common if field in same]
+    shared += [label for f, label in SWITCHES.items() if same.get(f)]
+    shared += [f"{f} {same[f]}" for f in MORE_DEGREES if same.get(f, 1) > 1]
+    listed = (*shown, *_COMMON, *SWITCHES, *MORE_DEGREES, *_DERIVED)
+    listed = (*listed, "gpus", "global_batch_size", "seq_len")
+    named = [f for f in result.space if f not in listed and same.get(f) is not None]
+    words = [*work_in_common(same), *shared, *(_named(strategies[0], field) for field in named)]
+    return "all of them: " + ", ".join(words)
+
+
+def _named(strategy: Mapping[str, object], field: str) -> str:
+    return f"{DEGREE_HEADS.get(field, field).replace('_', ' ')} {_cell(strategy, field)}"
+
+
+def short(field: str) -> str:
+    """Return the head of a column of a field."""
+    return DEGREE_HEADS.get(field) or _SHORT.get(field, field)
+
 
 _REASONS = {
     "memory": "more than the accelerator's memory",
@@ -157,9 +448,14 @@ def _plain_value(value: object) -> str:
 def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
     """The best of each number of GPUs, and what all of them have in common."""
     heads = ("step time", "tokens/s", "per GPU", "speed-up", "efficiency", "MFU", "best")
-    more: dict[str, Any] = {"optional": ("per GPU", "efficiency", "tokens/s"), "wraps": ("best",)}
-    table = plain_table("GPUs", "batch", *heads, left=0, title="By scale", **more)
-    table.columns[-1].justify = "left"
+    table = plain_table(
+        *("GPUs", "batch", *heads),
+        left=0,
+        texts=("best",),
+        title="By scale",
+        optional=("per GPU", "efficiency", "tokens/s"),
+        wraps=("best",),
+    )
     lines, common = briefly([one.best.strategy for one in scales if one.best is not None])
     words = iter(lines)
     for scale in scales:
@@ -184,22 +480,29 @@ def _scales(scales: Sequence[ScaleResult]) -> tuple[Table, str]:
 
 def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
     title = f"Pareto front: time and {against}, {len(plans)} strategies"
-    heads = ("memory GiB", "GPUs", "step time", "$/B tokens", "strategy")
-    table = plain_table(*heads, left=0, title=title, wraps=("strategy",))
-    table.columns[-1].justify = "left"
     step = -(-len(plans) // _MOST_PARETO)
     unnamed = _unnamed([plan.strategy for plan in plans])
     plans = [plan for i, plan in enumerate(plans) if i % step == 0 or i == len(plans) - 1]
     lines, common = briefly([plan.strategy for plan in plans])
-    for line, plan in zip(lines, plans, strict=True):
-        usd = plan.usd_per_billion_tokens
-        table.add_row(
-            gib(plan.memory_reserved_bytes),
-            f"{plan.strategy['gpus']:,}",
-            seconds(plan.step_time_s),
-            "-" if usd is None else f"{usd:,.0f}",
-            ", ".join([line, *_more(plan.strategy, unnamed)]),
-        )
+    words = iter(lines)
+    table = table_of(
+        plans,
+        {
+            "memory GiB": lambda plan: gib(plan.memory_reserved_bytes),
+            "GPUs": lambda plan: f"{plan.strategy['gpus']:,}",
+            "step time": lambda plan: seconds(plan.step_time_s),
+            "$/B tokens": lambda plan: (
+                "-"
+                if plan.usd_per_billion_tokens is None
+                else f"{plan.usd_per_billion_tokens:,.0f}"
+            ),
+            "strategy": lambda plan: ", ".join([next(words), *_more(plan.strategy, unnamed)]),
+        },
+        left=0,
+        texts=("strategy",),
+        title=title,
+        wraps=("strategy",),
+    )
     return table, common
 
 
@@ -220,8 +523,8 @@ def _cells(cells: Sequence[Cell]) -> Table:
     """Step time of the best of every cell, the first axis down, the second across."""
     down, *across = cells[0].values
     if len(across) != 1:
-        table = plain_table(*cells[0].values, "step time", "best", left=0, wraps=("best",))
-        table.columns[-1].justify = "left"
+        heads = (*cells[0].values, "step time", "best")
+        table = plain_table(*heads, left=0, texts=("best",), wraps=("best",))
         for cell in cells:
             words = [word(value) for value in cell.values.values()]
             table.add_row(*words, seconds(cell.plan.step_time_s), in_brief(cell.plan.strategy))
@@ -229,8 +532,8 @@ def _cells(cells: Sequence[Cell]) -> Table:
     rows = list(dict.fromkeys(cell.values[down] for cell in cells))
     columns = sorted({cell.values[across[0]] for cell in cells}, key=_order)
     times = {tuple(c.values.values()): seconds(c.plan.step_time_s) for c in cells}
-    heads = [f"{short(across[0])} {word(value)}" for value in columns]
-    table = plain_table("", *heads, title="Step time of the best of each")
+    named = [f"{short(across[0])} {word(value)}" for value in columns]
+    table = plain_table("", *named, title="Step time of the best of each")
     for row in rows:
         found = [times.get((row, column), "") for column in columns]
         table.add_row(f"{short(down)} {word(row)}", *found)
@@ -242,8 +545,8 @@ def _order(value: object) -> tuple[bool, object]:
 
 
 def _reasons(rejected: Mapping[str, int]) -> Table:
-    table = plain_table("rejected", "strategies", "because", wraps=("because",))
-    table.columns[-1].justify = "left"
+    heads = ("rejected", "strategies", "because")
+    table = plain_table(*heads, texts=("because",), wraps=("because",))
     for reason, number in rejected.items():
         table.add_row(reason, f"{number:,}", _REASONS.get(reason, ""))
     return table
@@ -302,14 +605,12 @@ def _runs_table(found: TrainingRuns) -> Table:
     if failing:
         heads += ["failures", "goodput", "effective days", "effective price"]
     table = plain_table(
-        "",
-        *heads,
-        "degrees",
+        *("", *heads, "degrees"),
         left=0,
+        texts=("degrees",),
         title=f"Time to train on {tokens} tokens, shortest first",
         optional=("GPU-hours", "failures", "batch", "price"),
     )
-    table.columns[-1].justify = "left"
     for rank, one in enumerate(found.runs, start=1):
         run = one.run
         row = [
@@ -318,14 +619,14 @@ def _runs_table(found: TrainingRuns) -> Table:
             seconds(run.step_time_s),
             _number(run.days.expected),
             _number(run.gpu_hours.expected),
-            _dollars(None if run.usd is None else run.usd.expected),
+            dollars(None if run.usd is None else run.usd.expected),
         ]
         if run.goodput is not None:
             row += [
                 _number(run.goodput.failures),
                 percent(run.goodput.goodput),
                 _number(run.effective_days),
-                _dollars(run.effective_usd),
+                dollars(run.effective_usd),
             ]
         cheapest = " $" if found.cheapest == rank - 1 else ""
         table.add_row(f"{rank}{cheapest}", *row, in_brief(one.strategy).split(",")[0])
@@ -355,9 +656,3 @@ def _number(value: float | None) -> str:
     if not np.isfinite(value):
         return "never"
     return f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"  # noqa: PLR2004
-
-
-def _dollars(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"${value / 1e6:,.3g} M" if value >= 1e6 else f"${value:,.0f}"  # noqa: PLR2004

@@ -88,11 +88,11 @@ def _points(result: SweepResult) -> tuple[Table, str]:
     table = plain_table(
         *(*heads, *figures, "strategy"),
         left=len(heads),
+        texts=("strategy",),
         optional=("MFU", "memory GiB"),
         wraps=("strategy",),
         notes={"tokens/s": "speed-up: by tokens/s, as the tokens of a step differ"},
     )
-    table.columns[-1].justify = "left"
     shown = _shown_points(result)
     lines, common = briefly([plan.strategy for point in shown for plan in point.best])
     words = iter(lines)
@@ -140,13 +140,9 @@ def _breakdown(result: SweepResult) -> Table:
             seconds(plan.step_time_s),
             *(seconds(plan.time_s[part]) for part in parts),
             percent(plan.mfu),
-            _held(plan),
+            (gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")),
         )
     return table
-
-
-def _held(plan: PointPlan) -> str:
-    return gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")
 
 
 def _below(result: SweepResult) -> list[str]:
@@ -188,13 +184,8 @@ def _fitted(point: SweepPoint) -> Table:
     heads = ("parameter", "now", "elasticity", "better", "saves", "worse", "costs")
     table = plain_table(*heads, title=title, optional=("now",))
     for one in _ranked(point, "constant"):
-        table.add_row(
-            *_figure(one),
-            f"{one.factor:.3g}x",
-            percent(one.saved),
-            f"{one.worse_factor:.3g}x",
-            percent(one.lost),
-        )
+        better = (f"{one.factor:.3g}x", percent(one.saved))
+        table.add_row(*_figure(one), *better, f"{one.worse_factor:.3g}x", percent(one.lost))
     return table
 
 

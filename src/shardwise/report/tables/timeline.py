@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.config.strategy_fields import RANK_DEGREES
-from shardwise.report.console import gib, gpu_count, percent, plain_table, seconds, show
+from shardwise.report.console import both_ends, gib, gpu_count, percent, plain_table, seconds, show
 from shardwise.report.trace import Trace
 
 _MOST_RANKS = 16
@@ -42,21 +42,13 @@ def _headline(record: dict[str, Any]) -> Text:
 
 def _ranks(record: dict[str, Any]) -> Table:
     table = plain_table(
-        "rank",
-        "holds",
-        "compute",
-        "communication",
-        "transfers",
-        "idle",
-        "idle share",
-        "peak [GiB]",
-        "at",
-        "in",
+        *("rank", "holds", "compute", "communication", "transfers", "idle", "idle share"),
+        *("peak [GiB]", "at", "in"),
         left=2,
+        texts=("in",),
         optional=("in", "at", "idle", "transfers", "communication"),
     )
-    table.columns[-1].justify = "left"
-    for one in _shown(record["ranks"]):
+    for one in both_ends(record["ranks"], _MOST_RANKS):
         if one is None:
             table.add_row("...")
             continue
@@ -73,14 +65,6 @@ def _ranks(record: dict[str, Any]) -> Table:
             one["peak_in"],
         )
     return table
-
-
-def _shown(ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """All ranks of a short pipeline; both ends of a long one."""
-    if len(ranks) <= _MOST_RANKS:
-        return list(ranks)
-    half = _MOST_RANKS // 2
-    return [*ranks[:half], None, *ranks[-half:]]
 
 
 def _closing(record: dict[str, Any]) -> Text:

@@ -74,6 +74,6 @@ def charts(result: object) -> Mapping[str, Figure]:
 
 def compare(scenarios: Sequence[Any], names: Sequence[str] | None) -> "Comparison":
     """Return estimates side by side."""
-    from shardwise.planning.compare.run import compare as compared  # noqa: PLC0415 - likewise
+    from shardwise.planning.compare import compare as compared  # noqa: PLC0415 - likewise
 
     return compared(*scenarios, names=names)

@@ -1,10 +1,8 @@
 """How timelines and graphs are shown in Python."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from shardwise.analysis.graph.records import ComputeGraph
-from shardwise.report.charts.theme import Figure
 from shardwise.report.charts.timeline import pipeline_timeline
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.strategy_line import in_brief
@@ -26,10 +24,6 @@ def _trace(one: Trace) -> Summary:
     )
 
 
-def _trace_charts(one: Trace) -> Mapping[str, Figure]:
-    return {"timeline": pipeline_timeline(one.timeline)}
-
-
 def _graph(one: ComputeGraph) -> Summary:
     parts = ", ".join(f"{part.name} x {part.count}" for part in one.parts)
     totals = one.totals
@@ -46,5 +40,9 @@ def _graph(one: ComputeGraph) -> Summary:
 
 VIEWS: dict[str, View[Any]] = {
     "ComputeGraph": View(summary=_graph),
-    "Trace": View(summary=_trace, tables=print_trace, charts=_trace_charts),
+    "Trace": View(
+        summary=_trace,
+        tables=print_trace,
+        charts=lambda one: {"timeline": pipeline_timeline(one.timeline)},
+    ),
 }

@@ -70,10 +70,6 @@ def _training_time(run: TrainingTime) -> Summary:
     )
 
 
-def _print_training_time(run: TrainingTime) -> None:
-    show(str(run))
-
-
 def _recipe(one: RecipeEstimate) -> Summary:
     measured = seconds(one.measured_step_time_s)
     return Summary(
@@ -89,5 +85,5 @@ def _recipe(one: RecipeEstimate) -> Summary:
 VIEWS: dict[str, View[Any]] = {
     "Estimate": View(summary=_estimate, tables=print_estimate, charts=charts, folded=1),
     "RecipeEstimate": View(summary=_recipe, tables=print_recipe),
-    "TrainingTime": View(summary=_training_time, tables=_print_training_time),
+    "TrainingTime": View(summary=_training_time, tables=lambda run: show(str(run))),
 }

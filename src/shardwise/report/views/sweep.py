@@ -1,14 +1,12 @@
 """How sweeps and choices of a cluster are shown in Python."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from shardwise.planning.cluster_options import ClusterChoice, ClusterOption
+from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
 from shardwise.planning.sweep.results import SweepPoint, SweepResult
 from shardwise.report.charts.cluster import cluster_front
 from shardwise.report.charts.sweep import charts
 from shardwise.report.charts.sweep_points import best_of, point_name, sweep_words
-from shardwise.report.charts.theme import Figure
 from shardwise.report.console import count, gpu_count, seconds
 from shardwise.report.tables.cluster import closing, days, dollars, print_cluster
 from shardwise.report.tables.strategy_line import in_brief
@@ -62,12 +60,13 @@ def _option(one: ClusterOption) -> str:
     return f"{where}{time}, {dollars(one.usd)}"
 
 
-def _cluster_charts(found: ClusterChoice) -> Mapping[str, Figure]:
-    return {"front": cluster_front(found)}
-
-
 VIEWS: dict[str, View[Any]] = {
-    "ClusterChoice": View(summary=_cluster, tables=print_cluster, charts=_cluster_charts, folded=1),
+    "ClusterChoice": View(
+        summary=_cluster,
+        tables=print_cluster,
+        charts=lambda found: {"front": cluster_front(found)},
+        folded=1,
+    ),
     "SweepPoint": View(summary=_point),
     "SweepResult": View(summary=_sweep, tables=print_sweep, charts=charts),
 }

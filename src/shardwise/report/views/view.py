@@ -25,22 +25,14 @@ class Summary:
         return "\n  ".join([self.title, *rows, *([self.hint] if self.hint else [])])
 
 
-def _no_charts(_: object) -> Mapping[str, Figure]:
-    return {}
-
-
-def _no_tables(_: object) -> None:
-    """Print nothing: the summary says it all."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Generic[R]):
     """How a kind of result is shown."""
 
     summary: Callable[[R], Summary]
-    tables: Callable[[R], None] = _no_tables
+    tables: Callable[[R], None] = lambda _: None
     """Prints what the command prints."""
-    charts: Callable[[R], Mapping[str, Figure]] = _no_charts
+    charts: Callable[[R], Mapping[str, Figure]] = lambda _: {}
     """By name, the most important one first."""
     folded: int = 0
     """Blocks at the end of what is printed that a notebook folds."""

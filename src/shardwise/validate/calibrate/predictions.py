@@ -21,8 +21,8 @@ from shardwise.cost.benchmark import (
     training_matmul,
 )
 from shardwise.cost.collective import collective_time
-from shardwise.cost.dispatch import send_time
 from shardwise.cost.kernels import memory_bound_times
+from shardwise.cost.links import send_time
 from shardwise.distinct import distinct_rows
 from shardwise.errors import shorten
 from shardwise.ops.operation import CollectiveKind, Routing

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.config import files
-from shardwise.errors import Fault, InputError, shorten
+from shardwise.errors import InputError, shorten
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MIB = 2**20
@@ -152,17 +152,17 @@ def read_folder(folder: str | Path) -> list[KernelTable]:
     """
     place = Path(folder)
     if not files.is_folder(place):
-        raise _fault(place, "no such folder")
+        raise InputError.at(place, "no such folder")
     names = [(kind, place / f"{kind}{ending}") for kind in KINDS for ending in ENDINGS]
     found = [(kind, path) for kind, path in names if files.exists(path)]
     twice = [
         path for (kind, path), (before, _) in zip(found[1:], found, strict=False) if kind == before
     ]
     if twice:
-        raise _fault(twice[0], "its table is there in another format too")
+        raise InputError.at(twice[0], "its table is there in another format too")
     if not found:
         endings = ", ".join(ENDINGS)
-        raise _fault(place, f"holds no table; allowed: {', '.join(KINDS)}, each {endings}")
+        raise InputError.at(place, f"holds no table; allowed: {', '.join(KINDS)}, each {endings}")
     return [read_table(path, kind) for kind, path in found]
 
 
@@ -185,10 +185,12 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
 
     place = Path(path)
     if not place.name.endswith(ENDINGS):
-        raise _fault(place, f"cannot tell the format; allowed endings: {', '.join(ENDINGS)}")
+        raise InputError.at(place, f"cannot tell the format; allowed endings: {', '.join(ENDINGS)}")
     kind = place.name.split(".")[0] if kind is None else kind
     if kind not in KINDS:
-        raise _fault(place, f"no table is called {shorten(kind)}; allowed: {', '.join(KINDS)}")
+        raise InputError.at(
+            place, f"no table is called {shorten(kind)}; allowed: {', '.join(KINDS)}"
+        )
     try:
         if place.name.endswith(".parquet"):
             content = files.read_bytes(place, most_bytes=_MOST_BYTES)
@@ -199,11 +201,11 @@ def read_table(path: str | Path, kind: str | None = None) -> KernelTable:
                 io.BytesIO(text.encode()), infer_schema_length=None, n_rows=_MOST_ROWS + 1
             )
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise _fault(place, f"cannot be read: {str(error).splitlines()[0]}") from None
+        raise InputError.at(place, f"cannot be read: {str(error).splitlines()[0]}") from None
     if frame.height > _MOST_ROWS:  # a small Parquet file can hold any number of equal rows
-        raise _fault(place, f"has more than {_MOST_ROWS:,} rows")
+        raise InputError.at(place, f"has more than {_MOST_ROWS:,} rows")
     if frame.height == 0:
-        raise _fault(place, "has no rows")
+        raise InputError.at(place, "has no rows")
     return KernelTable(kind=kind, source=str(place), columns=_checked(place, frame, KINDS[kind]))
 
 
@@ -213,7 +215,7 @@ def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
     needed = (*kind.words, *numbers)
     if lacking := [name for name in needed if name not in frame.columns]:
         problem = f"is missing; allowed: {', '.join(needed)}"
-        raise _fault(place, problem, f"column {lacking[0]}")
+        raise InputError.at(place, problem, f"column {lacking[0]}")
     columns: dict[str, Any] = {}
     for name in numbers:
         least = "from 0" if name in kind.counts else "above 0"
@@ -233,7 +235,7 @@ def _checked(place: Path, frame: Any, kind: _Kind) -> dict[str, Any]:
         if allowed is not None and (wrong := np.flatnonzero(~np.isin(words, allowed))).size:
             word = shorten(str(words[wrong[0]]))
             problem = f"row {wrong[0] + 1} has {word}; allowed: {', '.join(allowed)}"
-            raise _fault(place, problem, f"column {name}")
+            raise InputError.at(place, problem, f"column {name}")
         columns[name] = words
     return columns
 
@@ -247,9 +249,5 @@ def _numbers(place: Path, name: str, column: Any, least: str) -> Floats:
     if wrong.size:
         found = column[int(wrong[0])]
         problem = f"row {wrong[0] + 1} has {shorten(found)}; allowed: numbers {least}"
-        raise _fault(place, problem, f"column {name}")
+        raise InputError.at(place, problem, f"column {name}")
     return values
-
-
-def _fault(place: Path, problem: str, field: str = "") -> InputError:
-    return InputError(Fault(source=str(place), field=field, problem=problem))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.analysis.memory_interval import memory_error
+from shardwise.analysis.prediction_interval import memory_error
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.config.plain import plain
 from shardwise.validate.measured.predict import Prediction, metric_of

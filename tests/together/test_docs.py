@@ -18,7 +18,7 @@ from generated import check
 from rows import each_row
 from shardwise.cli import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages and modules whose examples take seconds; .ci/run looks at them too.
 SLOW = [
@@ -41,7 +41,7 @@ SLOW_MODULES = (
     "shardwise.fsdp.api",
     "shardwise.fsdp.result",
     "shardwise.planning.cluster_choice",
-    "shardwise.planning.cluster_options",
+    "shardwise.planning.cluster_choice",
     "shardwise.launchers.diagnose.results",
     "shardwise.launchers.diagnose.run",
     "shardwise.planning.search.explain",

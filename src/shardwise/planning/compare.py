@@ -1,27 +1,277 @@
 """`compare`: what differs between scenarios, and how that changes the time."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal
 
-from shardwise.analysis.comparison import (
-    Change,
-    Comparison,
-    InputDifference,
-    Outcome,
-    PartChange,
-)
+from shardwise import registry
+from shardwise.analysis.comparison import Change, Comparison, InputDifference, Outcome, PartChange
 from shardwise.analysis.prediction_interval import distinguishable_ratio, separable
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.saved import MOST_BYTES, kind_of_saved
 from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.config import files
+from shardwise.config.base import ConfigBase
+from shardwise.config.launch import Launch
+from shardwise.config.model import Model
 from shardwise.config.plain import plain
-from shardwise.config.system import SystemLike
+from shardwise.config.roles import (
+    ALL_TIME,
+    COMMUNICATION,
+    COMPUTE,
+    INSIDE_LAYERS,
+    ONCE_PER_STEP,
+    STAGES,
+)
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import FIELDS
+from shardwise.config.system import System, SystemLike
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError
-from shardwise.planning.compare.causes import FOLDED, INPUTS, bearing_on, followed_by
-from shardwise.planning.compare.scenario import NamedEstimate, ScenarioLike, load_scenario
+from shardwise.estimator import estimate
+from shardwise.foreign import find_launch
+from shardwise.planning.search.results import RankedPlan
+from shardwise.planning.training_time import TrainingRun, with_training
+
+FOLDED = ("zb-v", "dualpipe")
+"""Schedules that lay the stages out there and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What an input is in plain words, and the parts of the step it acts on."""
+
+    words: str
+    parts: tuple[str, ...]
+
+
+INPUTS = {
+    "model": Input("the architecture", ALL_TIME),
+    "parameters": Input("the architecture, though it has the same name", ALL_TIME),
+    "system": Input("rates, networks and memory of the machine", ALL_TIME),
+    "flops_convention": Input("what MFU counts; no time", ()),
+    "micro_batches": Input(
+        "micro-batches of a replica, one after the other",
+        (*COMPUTE, *COMMUNICATION, "offload", "bubble"),
+    ),
+    "tokens_per_step": Input(
+        "tokens of all sequences, which share what is done once per step",
+        (*ONCE_PER_STEP, "bubble", "other"),
+    ),
+    "stage_layout": Input("which layers of the model are on which rank", STAGES),
+} | {name: Input(field.about, field.role.acts_on) for name, field in FIELDS.items()}
+"""Every field of `Strategy` and what else changes the step: what an input is, what it acts on."""
+
+PER_TOKEN = {"dp": STAGES, "micro_batches": ("dp_comm", "offload", "bubble")}
+"""What some inputs act on where times are those of tokens: twice the replicas take twice as many
+in the same time; twice the passes make a step longer but not a token."""
+
+FOLLOWS = {
+    "bubble": (*COMPUTE, *INSIDE_LAYERS, "pp_comm", "offload"),
+    "pp_comm": COMPUTE,
+    "dp_comm": (*COMPUTE, *INSIDE_LAYERS, "pp_comm"),
+    "offload": (*COMPUTE, *INSIDE_LAYERS, "pp_comm", "dp_comm", "optimizer"),
+    "other": tuple(part for part in TIME_PARTS if part != "other"),
+}
+"""Parts that change where others do: stages wait for each other's passes, collectives and transfers
+hide behind work, overheads are a share of all."""
+
+
+def bearing_on(part: str, changed: Collection[str], *, per_token: bool = False) -> tuple[str, ...]:
+    """Return the changed inputs that act on a part, in the order of the inputs."""
+    instead = PER_TOKEN if per_token else {}
+    acts = {name: instead.get(name, INPUTS[name].parts) for name in changed if name in INPUTS}
+    return tuple(name for name, parts in acts.items() if part in parts)
+
+
+def followed_by(part: str, changed: Collection[str]) -> tuple[str, ...]:
+    """Return the changed parts that a part changes with."""
+    return tuple(other for other in FOLLOWS.get(part, ()) if other in changed)
+
+
+_EXPECTED = "an estimate, the result of a search, or a scenario of model, system and strategy"
+
+
+class Scenario(ConfigBase):
+    """The inputs of an estimate: a model, a system and a strategy."""
+
+    name: str | None = None
+    """Its name in the comparison; None: that of its file."""
+    model: str | Mapping[str, Any]
+    """Catalog name, file, or its fields. Files are relative to the scenario's file, or to the
+    working directory."""
+    system: str | Mapping[str, Any]
+    """Likewise."""
+    strategy: str | Mapping[str, Any] | None = None
+    """File, or its fields; None: that of the launch file that sets the model."""
+    tokens: float | str | None = None
+    """Tokens of the training run, as in 1.4 trillion; None: only a step is estimated."""
+    reliability: str | Mapping[str, Any] | None = None
+    """Failure rates, with tokens: a file, or the fields of a `Reliability`."""
+    site: Mapping[str, Any] | None = None
+    """Carbon intensity and PUE, with tokens; overrides those of the system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedEstimate:
+    """A scenario as its estimate."""
+
+    name: str
+    source: str
+    """Its file, or empty."""
+    estimate: Estimate
+
+
+ScenarioLike = str | Path | Estimate | Scenario | Mapping[str, Any]
+
+
+def load_scenario(
+    scenario: object, position: int, system: SystemLike | None = None
+) -> NamedEstimate:
+    """Return a scenario as its estimate, read from a file or computed."""
+    letter = chr(ord("A") + position % 26)
+    if isinstance(scenario, Estimate):
+        return NamedEstimate(name=letter, source="", estimate=scenario)
+    if isinstance(scenario, Scenario):
+        return _estimated(scenario, letter, "", Path())
+    if isinstance(scenario, Mapping):
+        return _of_mapping(scenario, letter, f"scenario {letter}", Path())
+    if not isinstance(scenario, (str, Path)):
+        problem = f"is not {_EXPECTED}, nor a file of one"
+        place = f"scenario {letter}"
+        raise InputError(Fault(source=place, value=scenario, has_value=True, problem=problem))
+    path = str(scenario)
+    launch = find_launch(path)
+    if launch is not None:
+        return NamedEstimate(name=_stem(path), source=path, estimate=_of_launch(launch, system))
+    data = files.read_mapping(path, most_bytes=MOST_BYTES)
+    return replace(_of_mapping(data, _stem(path), path, Path(path).parent), source=path)
+
+
+def _of_launch(launch: Launch, system: SystemLike | None) -> Estimate:
+    """Estimate a launch file, which has no system."""
+    if launch.model is None or system is None:
+        missing = "model: write a scenario of model, system, strategy"
+        missing = missing if system else "system: add one, such as system=h100-sxm"
+        raise InputError.at(launch.source, f"is a launch file without a {missing}")
+    strategy = Strategy.validated(launch.strategy, source=launch.source)
+    the_system = System.load(system)
+    try:
+        return estimate(launch.model, the_system, strategy)
+    except InputError as error:
+        named = [replace(f, source=_placed(launch.source, f.source)) for f in error.faults]
+        raise InputError(named) from None
+
+
+def _stem(path: str) -> str:
+    """Name of a file without its suffixes."""
+    name = Path(path).name.removesuffix(".gz")
+    for ending in files.SUFFIXES:
+        name = name.removesuffix(ending)
+    return name or path
+
+
+def _of_mapping(data: Mapping[str, object], name: str, source: str, folder: Path) -> NamedEstimate:
+    """Recognize a mapping by its keys."""
+    amped = registry.find("amped_inputs")
+    found = None if amped is None else amped.scenario_fields(data, source)
+    if found is not None:
+        fields, tokens = found
+        return NamedEstimate(name=name, source="", estimate=_of_fields(fields, tokens, source))
+    kind = kind_of_saved(data)
+    command = None if kind is None else kind.command
+    if command == "estimate":
+        return NamedEstimate(name=name, source="", estimate=Estimate.read(data, source=source))
+    if command == "search":
+        return NamedEstimate(name=name, source="", estimate=_best_plan(data, source))
+    if kind is None and {"model", "system"} <= set(data):
+        return _estimated(Scenario.validated(data, source=source), name, source, folder)
+    other = "" if kind is None else f": it is that of {command}"
+    raise InputError.at(source, f"is not {_EXPECTED}{other}")
+
+
+def _of_fields(
+    fields: Mapping[str, Mapping[str, Any]], tokens: float | None, source: str
+) -> Estimate:
+    """Estimate a file of another tool, which has all inputs."""
+    strategy = Strategy.validated(fields["strategy"], source=source)
+    the_system = System.validated(fields["system"], source=source)
+    found = estimate(Model.validated(fields["model"], source=source), the_system, strategy)
+    if tokens is None:
+        return found
+    return with_training(found, the_system, TrainingRun.validated({"tokens": tokens}))
+
+
+def _best_plan(data: Mapping[str, object], source: str) -> Estimate:
+    best = data["best"]
+    if not isinstance(best, Sequence) or not best:
+        problem = "the search found no plan that is feasible, so there is none to compare"
+        raise InputError.at(source, problem, "best")
+    if not isinstance(best[0], Mapping):
+        raise InputError.at(source, "must be an estimate", "best[0]")
+    return RankedPlan.read(best[0], source=source, field="best[0]")
+
+
+def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> NamedEstimate:
+    """Estimate a scenario; faults name its file."""
+    try:
+        run = _run(scenario, folder)
+        system = System.load(_relative(scenario.system, folder))
+        model = _relative(scenario.model, folder)
+        strategy = _strategy(scenario, model, folder)
+        result = estimate(Model.load(model), system, Strategy.load(strategy))
+        if run is not None:
+            result = with_training(result, system, run)
+    except InputError as error:
+        named = [replace(f, source=_placed(source, f.source)) for f in error.faults]
+        raise InputError(named) from None
+    return NamedEstimate(name=scenario.name or name, source=source, estimate=result)
+
+
+def _strategy(
+    scenario: Scenario, model: str | Mapping[str, Any], folder: Path
+) -> str | Mapping[str, Any]:
+    """The strategy of a scenario; by default that of the launch file that sets the model."""
+    if scenario.strategy is not None:
+        return _relative(scenario.strategy, folder)
+    is_file = isinstance(model, str) and files.is_file_name(model)
+    if is_file and find_launch(str(model)) is not None:
+        return model
+    raise InputError(Fault(field="strategy", problem="is missing and has no default"))
+
+
+def _run(scenario: Scenario, folder: Path) -> TrainingRun | None:
+    """The training run of a scenario, if it has one."""
+    options = {"reliability": scenario.reliability, "site": scenario.site}
+    if scenario.tokens is None:
+        problem = "needs tokens, as it describes a training run"
+        faults = [
+            Fault.of(field, value, problem) for field, value in options.items() if value is not None
+        ]
+        if faults:
+            raise InputError(faults)
+        return None
+    reliable = scenario.reliability
+    reliability = None if reliable is None else _relative(reliable, folder)
+    return TrainingRun.validated(
+        {"tokens": scenario.tokens, "site": scenario.site, "reliability": reliability}
+    )
+
+
+def _placed(source: str, inside: str) -> str:
+    """Source of a fault: the scenario's file, and the source inside it."""
+    return ": ".join(dict.fromkeys(part for part in (source, inside) if part))
+
+
+def _relative(value: str | Mapping[str, object], folder: Path) -> str | Mapping[str, object]:
+    """A file name relative to the scenario's folder, if that file exists; else unchanged."""
+    if isinstance(value, str) and files.is_file_name(value) and files.is_file(folder / value):
+        return str(folder / value)
+    return value
+
 
 _FEWEST = 2
 _MILLION = 1e6
@@ -72,7 +322,7 @@ def compare(
     """
     if len(scenarios) < _FEWEST:
         problem = f"needs two or more scenarios, not {len(scenarios)}"
-        raise InputError(Fault(source="compare", problem=problem))
+        raise InputError.at("compare", problem)
     named = _named(_all(scenarios, system), names)
     per: Literal["step", "million tokens"] = "step"
     if len({one.estimate.tokens_per_step for one in named}) > 1:
@@ -129,7 +379,7 @@ def _named(loaded: Sequence[NamedEstimate], names: Sequence[str] | None) -> list
         are_texts = isinstance(names, (list, tuple)) and all(isinstance(n, str) for n in names)
         if not are_texts or len(names) != len(loaded) or len(set(names)) != len(names):
             problem = f"must be {len(loaded)} different names, one for each scenario"
-            raise InputError(Fault.of("names", names, problem, source="compare"))
+            raise InputError.of("names", names, problem, source="compare")
         return [_renamed(one, name) for one, name in zip(loaded, names, strict=True)]
     for better in (lambda one: one.source or one.name, None):
         counts = Counter(one.name for one in loaded)

@@ -11,7 +11,7 @@ import pytest
 from rows import each_row
 from shardwise.cli import run
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"^# (.+\?)\nshardwise (.+)\n((?:#> .+\n)+)", TEXT, re.MULTILINE)
 

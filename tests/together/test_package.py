@@ -12,7 +12,7 @@ import yaml
 
 import shardwise
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_public_surface_is_what_all_names():
@@ -95,7 +95,7 @@ def test_type_checkers_see_the_names_that_are_imported_when_used():
 
 
 def test_every_public_name_has_an_example():
-    """Functions, classes and what results can do; tests/test_docs.py runs them."""
+    """Functions, classes and what results can do; tests/together/test_docs.py runs them."""
     missing = {
         name
         for name in shardwise.__all__

@@ -14,7 +14,7 @@ from rows import each_row
 from shardwise import catalog
 from shardwise.config.strategy_fields import COLUMNS
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import golden
 
 PARTS = prediction_gate.stored()

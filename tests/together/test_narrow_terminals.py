@@ -21,12 +21,12 @@ from shardwise import System, catalog, search
 from shardwise.report import console
 from shardwise.report.console import plain_table, show
 from shardwise.report.page.printed import printed_blocks
-from shardwise.report.tables.search_best import best_table
+from shardwise.report.tables.search import best_table
 
 pytestmark = pytest.mark.any_software
 
 WIDTH = 80
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUN = "docs/examples"
 LARGE = ("llama3-70b", "h100-sxm", "--gpus", 64, "--tp", 8, "--pp", 4, "--gbs", 64)
 SMALL = ("search", "llama2-7b", "h100-sxm", "--gpus", 8, "--gbs", 16, "--fix", "tp=2,pp=2")

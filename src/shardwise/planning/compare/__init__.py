@@ -1,1 +1,0 @@
-"""Scenarios side by side: inputs that differ, results that differ, and their causes."""
