@@ -1,6 +1,6 @@
-"""What the launchers share: a text that may be a launch file, and a plan to write."""
+"""What the launchers share: a text that may be a launch file, a plan to write, and its nodes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.config.enums import TIER_FIELDS
@@ -104,3 +104,31 @@ PLACED: Mapping[str, str] = dict.fromkeys(
 NOT_SELECTIVE: Mapping[str, str] = {
     "recompute_parts": "the stack refuses recompute selective, which needs them"
 }
+
+
+def nodes_of(system: System, gpus: int) -> tuple[int, int]:
+    """Return the nodes of a plan and the accelerators that it uses of each.
+
+    Parameters
+    ----------
+    system
+        Nodes are its own; a plan that fills them unevenly uses fewer accelerators of each.
+    """
+    per_node = min(system.node.accelerators, gpus)
+    while gpus % per_node:
+        per_node -= 1
+    return gpus // per_node, per_node
+
+
+def as_comments(lines: Iterable[str]) -> str:
+    """Return lines as comments of a shell script, Python or YAML."""
+    return "".join(f"# {part}".rstrip() + "\n" for line in lines for part in line.splitlines())
+
+
+def trained_in_code(strategy: Strategy) -> Iterator[str]:
+    """Yield what the code of the model decides about trained weights, not its launch file."""
+    if strategy.lora_rank is not None:
+        parts = ", ".join(strategy.lora_parts)
+        yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
+    if strategy.frozen:
+        yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"

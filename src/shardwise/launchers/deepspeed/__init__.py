@@ -1,7 +1,6 @@
 """DeepSpeed: plans as its JSON with a launch script, and its JSON as strategies."""
 
-from shardwise.launchers.deepspeed.reader import NAME, STACK, read, recognise
-from shardwise.launchers.deepspeed.writer import faults, write
+from shardwise.launchers.deepspeed.files import NAME, STACK, faults, read, recognise, write
 from shardwise.launchers.launch import (
     DOCUMENTS,
     MODEL_CODE,

@@ -11,14 +11,17 @@ from shardwise.launchers.launch import (
     LaunchText,
     fields_named,
 )
-from shardwise.launchers.torchtitan.flavors import PYTHON_RELEASE, TOML_RELEASE
-from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
+from shardwise.launchers.torchtitan.fields import (
+    COMPILED_STACK,
+    EAGER_STACK,
+    plan_faults,
+    release_faults,
+)
+from shardwise.launchers.torchtitan.models import PYTHON_RELEASE, TOML_RELEASE
 from shardwise.launchers.torchtitan.python_reader import is_configuration, read_python
 from shardwise.launchers.torchtitan.python_writer import write_python
 from shardwise.launchers.torchtitan.script_reader import is_script, read_script
-from shardwise.launchers.torchtitan.to_fields import COMPILED_STACK, EAGER_STACK
-from shardwise.launchers.torchtitan.toml_reader import NAME, is_toml, read_toml
-from shardwise.launchers.torchtitan.toml_writer import write_toml
+from shardwise.launchers.torchtitan.toml_files import NAME, is_toml, read_toml, write_toml
 
 __all__ = ["LAUNCHER"]
 
