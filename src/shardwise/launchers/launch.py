@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.launch import Launch
@@ -88,6 +89,21 @@ class Launcher:
 def fields_named(words: str) -> frozenset[str]:
     """Return names of fields, written with blanks between them."""
     return frozenset(words.split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """An option of a launch file that stands for one field of a strategy, both ways."""
+
+    path: str
+    """Sections that lead to it and its name, with dots between them."""
+    field: str
+    absent: Any
+    """What it means to leave the option out: as the launcher has it, or for numbers the same."""
+    words: Mapping[Any, Any] | None = None
+    """Values of the option by those of the field; None: the same numbers."""
+    idle: tuple[object, ...] = ()
+    """Other values of the option that mean `absent`."""
 
 
 NO_OPTIONS: Mapping[str, str] = {

@@ -21,6 +21,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.deepspeed import options
 from shardwise.launchers.launch import (
+    Item,
     LaunchFile,
     LaunchPlan,
     LaunchText,
@@ -165,23 +166,23 @@ def _optimizer(top: Section, fields: Fields) -> Fields:
 # --- Degrees, sharding, checkpoints ---------------------------------------------------------------
 
 
-def _number(top: Section, option: options.Option) -> object:
+def _number(top: Section, option: Item) -> object:
     """The field of an option that stands for one."""
-    section, key = top, option.path[-1]
-    for name in option.path[:-1]:
+    section, (*names, key) = top, option.path.split(".")
+    for name in names:
         section = section.section(name)
-    if section.data.get(key) in (None, *option.meaning_idle):
-        return option.idle
-    return section.count(key) or option.idle
+    if section.data.get(key) in (None, *option.idle):
+        return option.absent
+    return section.count(key) or option.absent
 
 
 def _degrees(top: Section, zero: Section, model: Model | None) -> Fields:
     fields: Fields = {}
     for option in options.DEGREES:
         value = _number(top, option)
-        if value != option.idle:
+        if value != option.absent:
             fields[option.field] = value
-    zero.ignore(options.SHARD.path[-1])
+    zero.ignore("mics_shard_size")
     if "tp" in fields:
         fields["tp_exchange"] = "all_reduce"
         if top.section("tensor_parallel").flag("tp_overlap_comm"):
@@ -434,12 +435,12 @@ def _add_degrees(config: dict[str, Any], model: Model, strategy: Strategy) -> No
     """Set the options that stand for one degree each, and what goes with them."""
     for option in options.DEGREES:
         value = getattr(strategy, option.field)
-        if value == option.idle or (option is options.EP and not model.has_experts):
+        if value == option.absent or (option is options.EP and not model.has_experts):
             continue
-        section = config
-        for name in option.path[:-1]:
+        section, (*names, key) = config, option.path.split(".")
+        for name in names:
             section = section.setdefault(name, {})
-        section[option.path[-1]] = value
+        section[key] = value
     if strategy.tp > 1:
         config["tensor_parallel"]["tp_overlap_comm"] = strategy.tp_overlap == TpOverlap.PIPE
     if strategy.cp > 1:

@@ -12,7 +12,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, nearest
-from shardwise.launchers.launch import LaunchPlan
+from shardwise.launchers.launch import Item, LaunchPlan
 from shardwise.launchers.torchtitan.models import (
     LONGEST_SEQUENCES,
     PYTHON_RELEASE,
@@ -30,7 +30,6 @@ from shardwise.launchers.torchtitan.options import (
     RENAMED_CONVERTERS,
     RENAMED_SCHEDULES,
     USUAL,
-    Option,
     Options,
     OptionValue,
     has_no_effect,
@@ -318,24 +317,24 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     return _without_effect_removed(fields, model) | {"stack": _stack(reading, fields)}
 
 
-def _value(reading: Reading, option: Option) -> object:
+def _value(reading: Reading, option: Item) -> object:
     """Value of a field for an option that stands for it."""
-    value = reading.options[option.name]
+    value = reading.options[option.path]
     if option.words is None:
-        return reading.count(option.name)
+        return reading.count(option.path)
     ours = {_key(theirs): our for our, theirs in option.words.items()}
     if _key(value) in ours:
         return ours[_key(value)]
     if option.field in _NEAREST and value in _NEAREST[option.field]:
         ours_instead = _NEAREST[option.field][str(value)]
-        reading.leave(option.name, f"shardwise has no word for it; predicted as {ours_instead}")
+        reading.leave(option.path, f"shardwise has no word for it; predicted as {ours_instead}")
         return ours_instead
     theirs = [str(one).lower() if isinstance(one, bool) else str(one) for one in ours_words(option)]
-    reading.wrong(option.name, allowed_words(str(value), theirs))
+    reading.wrong(option.path, allowed_words(str(value), theirs))
     return next(iter(ours.values()))
 
 
-def ours_words(option: Option) -> list[object]:
+def ours_words(option: Item) -> list[object]:
     """Values that an option may have."""
     return list((option.words or {}).values())
 
@@ -585,7 +584,7 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
             value = "all_to_all"
         if option.field == "schedule" and strategy.pp == 1:
             value = "1f1b"
-        options[option.name] = value if option.words is None else option.words[value]
+        options[option.path] = value if option.words is None else option.words[value]
     flavor = flavor_of(model, release) if release == TOML_RELEASE else python_flavor(model)
     if flavor is not None:
         options |= {"model.name": flavor.family, "model.flavor": flavor.flavor}
