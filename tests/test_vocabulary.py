@@ -23,6 +23,7 @@ CODE = [
     *sorted(PACKAGE.rglob("*.py")),
     *sorted((ROOT / "scripts").rglob("*.py")),
     *sorted((ROOT / "benchmarks").rglob("*.py")),
+    *sorted((ROOT / "tools").rglob("*.py")),
 ]
 
 # What is not written, and the word that is meant.

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from published_rows.packed import kept, load_rows, read_rows
+from published_rows.packed import load_rows, read_rows, row_files
 from published_rows.row import Run
 from published_rows.translate import Translation, facts_of, figures_of, translate
 from shardwise import catalog
@@ -71,7 +71,7 @@ def _write_catalog(*, check: bool) -> int:
         groups[row.group].append(row)
     differ = []
     counts = Counter[str]()
-    for name, rows in zip(kept(), groups.values(), strict=True):
+    for name, rows in zip(row_files(), groups.values(), strict=True):
         text, refused = run_file(rows)
         counts += Counter(read=len(rows), refused=len(refused))
         path = CATALOG / name

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from profiles import examples
-from published_rows.packed import kept, load_rows, pack, read_rows, unpack
+from published_rows.packed import load_rows, pack, read_rows, row_files, unpack
 from published_rows.row import Run, RunFault
 from rows import each_row
 from shardwise import InputError
@@ -46,14 +46,14 @@ def _run(**fields):
 
 def test_a_file_is_what_its_rows_are_packed_to():
     """Nothing is lost or changed on the way from file to rows and back."""
-    files = kept()
+    files = row_files()
     assert pack(unpack(files)) == files
     assert sum(len(text.encode()) for text in files.values()) < 1.4e6
 
 
 def test_rows_are_as_their_sources_print_them():
     """Four rows copied from tables and logs, each key and null of them, are in our files."""
-    found = {row["id"]: row for row in unpack(kept())}
+    found = {row["id"]: row for row in unpack(row_files())}
     for row in ROWS:
         assert json.dumps(found[row["id"]], sort_keys=True) == json.dumps(row, sort_keys=True)
 

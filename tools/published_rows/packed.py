@@ -67,10 +67,10 @@ def unpack(texts: Mapping[str, str]) -> list[dict[str, object]]:
 @cache
 def load_rows() -> tuple[Run, ...]:
     """Return the rows that the runs of the catalog are translated from, file by file."""
-    return tuple(run for name, text in kept().items() for run in _runs(json.loads(text), name))
+    return tuple(run for name, text in row_files().items() for run in _runs(json.loads(text), name))
 
 
-def kept() -> dict[str, str]:
+def row_files() -> dict[str, str]:
     """Return the files of these rows: text by name, in order."""
     folder = Path(__file__).parent.parent / "rows"
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))}
