@@ -1,6 +1,5 @@
 """What people see of a result in Python: a few lines, text, charts, tables in a notebook."""
 
-import importlib
 import re
 import sys
 import types
@@ -10,7 +9,7 @@ import pytest
 
 import shardwise
 from rows import each_row
-from shardwise import InputError, estimate, estimate_many, search
+from shardwise import InputError, estimate, estimate_many, registry, search
 from shardwise.report import views
 from shardwise.shown import Brief, Framed
 
@@ -84,7 +83,7 @@ def test_every_kind_that_is_shown_has_a_view():
     shown = {kind for kind in public if isinstance(kind, type) and issubclass(kind, Brief)}
     assert {kind.__name__ for kind in shown} == set(views.MODULES)
     for name, module in views.MODULES.items():
-        assert name in importlib.import_module(f"shardwise.report.views.{module}").VIEWS
+        assert name in registry.load(module).VIEWS
 
 
 def test_configs_show_what_was_set():
