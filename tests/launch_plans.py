@@ -9,6 +9,7 @@ from launcher_rules.plan import plan_of
 from shardwise import InputError, Model, Strategy, System
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import Launcher, LaunchPlan
+from shardwise.launchers.registry import refused
 from shardwise.parallel.constraints import CONSTRAINTS
 
 
@@ -41,7 +42,7 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
             continue
         if not is_legal(model, system, strategy):
             continue
-        if any(launcher.faults(model, strategy)):
+        if any(launcher.faults(model, strategy)) or any(refused(launcher, strategy)):
             continue
         found += 1
         yield LaunchPlan(model=model, system=system, strategy=strategy, comments=("a comment",))

@@ -11,6 +11,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.launchers.launch import LaunchPlan
 from shardwise.launchers.megatron.core_strategy import order_of, overlaps_tp
+from shardwise.launchers.registry import LAUNCHERS, refused
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 
 ASSUMED = ("document_len", "expert_imbalance")
@@ -22,13 +23,15 @@ def legal_plans(
 ) -> Iterator[LaunchPlan]:
     """So many plans that the stack can run and the launcher expresses."""
     drawn, found = random.Random(seed), 0  # noqa: S311
+    launcher = next(one for one in LAUNCHERS if one.stack == stack)
     while found < number:
         model, system = Model.load(drawn.choice(MODELS)), System.load(drawn.choice(NVIDIA))
         try:
             strategy = Strategy(**draw(drawn, stack)).resolved(model)
         except InputError:
             continue
-        if is_legal(model, system, strategy) and not list(faults(model, strategy)):
+        problems = (*faults(model, strategy), *refused(launcher, strategy))
+        if is_legal(model, system, strategy) and not problems:
             found += 1
             yield LaunchPlan(model=model, system=system, strategy=strategy)
 

@@ -71,17 +71,6 @@ class Tries(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Degree:
-    """What makes a field a degree."""
-
-    divides: Divides
-    parallelism: str = ""
-    """Parallelism that it is the degree of: "tensor"."""
-    counted_with: str = ""
-    """Degree whose communication includes that of this one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Role:
     """What shardwise derives from a field, in addition to its type and documentation."""
 
@@ -104,8 +93,12 @@ class Role:
     fields of `work`. Those that differ in other fields alone are variants of one layout."""
     practical: Tries | tuple[Any, ...] | None = None
     """Values that a search of the practical space tries; None: `tries`."""
-    degree: Degree | None = None
-    """Set for a degree."""
+    divides: Divides | None = None
+    """What it divides, if it is a degree."""
+    parallelism: str = ""
+    """Parallelism that it is the degree of: "tensor"."""
+    counted_with: str = ""
+    """Degree whose communication includes that of this one."""
     headline: bool = False
     """Whether a strategy in a line always shows it."""
     listed: bool = False
@@ -133,7 +126,9 @@ def degree(
         tries,
         Group.LAYOUT,
         own_line=not counted_with,
-        degree=Degree(divides, parallelism, counted_with),
+        divides=divides,
+        parallelism=parallelism,
+        counted_with=counted_with,
         listed=True,
         **more,
     )

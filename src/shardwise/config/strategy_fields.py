@@ -156,7 +156,7 @@ def degrees_of(*what: Divides) -> tuple[str, ...]:
         for divided in Divides
         if divided in what
         for name, field in COLUMNS.items()
-        if field.role.degree and field.role.degree.divides is divided
+        if field.role.divides is divided
     )
 
 
@@ -168,10 +168,9 @@ RANK_DEGREES = (*REPLICA_DEGREES, *degrees_of(Divides.BATCH))
 EXPERT_DEGREES = degrees_of(Divides.EXPERTS)
 LAYER_AXES = (*degrees_of(Divides.TENSORS), *EXPERT_DEGREES)
 """Axes that communicate inside layers."""
-_DEGREE = {name: degree for name in DEGREES if (degree := FIELDS[name].role.degree)}
-PARALLELISM = {name: degree.parallelism for name, degree in _DEGREE.items()}
+PARALLELISM = {name: FIELDS[name].role.parallelism for name in DEGREES}
 """What the parallelism of a degree is called: "tensor"."""
-COUNTED_WITH = {name: degree.counted_with or name for name, degree in _DEGREE.items()}
+COUNTED_WITH = {name: FIELDS[name].role.counted_with or name for name in DEGREES}
 """Of each degree, the one whose communication includes that of it: itself, tp of tp2, ep of etp."""
 COMM_AXES = tuple(name for name in LAYER_AXES if COUNTED_WITH[name] == name)
 """Axes of `LAYER_AXES` whose communication is counted."""
