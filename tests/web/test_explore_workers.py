@@ -144,7 +144,8 @@ PAGE = ASKED | {"strategy": {"gpus": "8", "global_batch_size": "8"}}
 )
 def test_expensive_questions_are_refused_before_any_work(answer, monkeypatch):
     """One line names what makes the question expensive, and the limit."""
-    for module in ("estimator.estimate", "planning.nearest.nearest_plan", "planning.export.export"):
+    expensive = ("estimator.estimate", "planning.nearest.nearest_plan", "launchers.export.export")
+    for module in expensive:
         monkeypatch.setattr(f"shardwise.{module}", None)
     try:
         faults = answer()["faults"]
