@@ -11,9 +11,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from shardwise.errors import Fault, refuse
-from shardwise.predecessors.amped.formulas import Derived
-from shardwise.predecessors.amped.machine_formulas import MACHINE
-from shardwise.predecessors.amped.network_formulas import NETWORK
+from shardwise.predecessors.amped.formulas import MACHINE, NETWORK, Derived
 
 DERIVED: Mapping[str, Derived] = NETWORK | MACHINE
 """Every quantity that AMPeD can calculate, by its name there."""

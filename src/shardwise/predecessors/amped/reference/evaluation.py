@@ -8,11 +8,15 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.errors import Fault, InputError, nearest
-from shardwise.predecessors.amped.formulas import Derived, resolve
-from shardwise.predecessors.amped.machine_formulas import MACHINE
+from shardwise.predecessors.amped.formulas import (
+    COMMUNICATION,
+    COMPUTE,
+    MACHINE,
+    TOTALS,
+    Derived,
+    resolve,
+)
 from shardwise.predecessors.amped.parameters import DERIVED
-from shardwise.predecessors.amped.reference.layer_times import COMMUNICATION, COMPUTE
-from shardwise.predecessors.amped.reference.totals import TOTALS
 
 EFFICIENCY = 0.51
 """Share of the peak in the version that was described."""
