@@ -12,8 +12,7 @@ from math import isclose
 from shardwise.analysis.results import Estimate, LayerTotals
 from shardwise.errors import InputError
 from shardwise.predecessors.counterpart import Counterpart
-from shardwise.predecessors.nersc.translation import NerscCase
-from shardwise.predecessors.nersc.writer import nersc_system
+from shardwise.predecessors.nersc.translation import NerscCase, nersc_system
 from shardwise.units import readable
 
 _GB, _TERA = 1e9, 1e12
@@ -100,7 +99,7 @@ class ComparedRun:
         """Whether the system has the kernels and latencies of NERSC's own."""
         machine = self.case.machine
         try:
-            nersc_system(machine.to_dict(), machine.name)
+            nersc_system(machine)
         except InputError:
             return False
         return True
