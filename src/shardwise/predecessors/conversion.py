@@ -105,13 +105,7 @@ def convert(
 
 
 def kind_of(file: str | Path) -> str:
-    """Return the type of a file or catalog name, a key of `CONFIGS`.
-
-    Raises
-    ------
-    InputError
-        If it is none of them.
-    """
+    """Return the type of a file or catalog name, a key of `CONFIGS`."""
     for name, config in CONFIGS.items():
         if is_in_catalog(file, config):
             return name

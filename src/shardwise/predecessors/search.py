@@ -55,13 +55,7 @@ def refuse_others(reference: str, options: Mapping[str, object]) -> None:
 
 
 def reference_record(reference: object, query: ReferenceQuery) -> dict[str, Any]:
-    """Search or count the space of another model; return all that it says.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, it has no word for something, or something is wrong.
-    """
+    """Search or count the space of another model; return all that it says."""
     name = known_reference(reference, "reference")
     started = time.perf_counter()
     record = _SEARCHES[name](replace(query, system=system_of(query.model, query.system)))
@@ -71,18 +65,7 @@ def reference_record(reference: object, query: ReferenceQuery) -> dict[str, Any]
 def reference_search(
     reference: object, model: Any, system: Any, options: Mapping[str, Any]
 ) -> ReferenceSearch:
-    """Search the space of another model.
-
-    Parameters
-    ----------
-    options
-        Arguments of `search`; those that are None are left out.
-
-    Raises
-    ------
-    InputError
-        As for `reference_record`, or if an option is unknown or of another model.
-    """
+    """Search the space of another model."""
     name = known_reference(reference, "reference")
     query = query_of(model, system, options)
     refuse_others(name, {option: options.get(option) for option in OWNERS})
@@ -98,20 +81,7 @@ def reference_sweep(
     vary: Mapping[str, Any] | None,
     together: bool,
 ) -> ReferenceSearch:
-    """Search the space of NERSC's model at every value of figures of its systems.
-
-    Parameters
-    ----------
-    options
-        As for `reference_search`.
-    vary, together
-        Values by figure, or by several joined by "+"; whether all figures advance together.
-
-    Raises
-    ------
-    InputError
-        As for `reference_search`, or if the model has no sweeps.
-    """
+    """Search the space of NERSC's model at every value of figures of its systems."""
     name = known_reference(reference, "reference", ("nersc",))
     query = query_of(model, system, options)
     refuse_others(name, {option: options.get(option) for option in OWNERS})

@@ -75,13 +75,7 @@ _OTHERS = ("top", "save", "progress", "jobs", "fused_activation", "tokens")
 
 
 def query_of(model: Any, system: Any, options: Mapping[str, Any]) -> ReferenceQuery:
-    """Read the arguments of a search of another model; those that are None are left out.
-
-    Raises
-    ------
-    InputError
-        If one is unknown or wrong.
-    """
+    """Read the arguments of a search of another model; those that are None are left out."""
     used = {
         "gbs" if name == "global_batch_size" else name: value
         for name, value in options.items()

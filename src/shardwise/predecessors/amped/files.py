@@ -174,18 +174,7 @@ def tables_next_to(source: str) -> tuple[Tables, str] | None:
 def read_config(
     data: Mapping[str, object], source: str, tables: tuple[Tables, str] | None = None
 ) -> AmpedConfig:
-    """Decide every parameter of a configuration.
-
-    Parameters
-    ----------
-    tables
-        Tables and the file they were read from; by default those in the configuration's folder.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong, naming file, category and parameter.
-    """
+    """Decide every parameter of a configuration."""
     raw = _Config.validated(data, source=source)
     categories = {name: found for name in CATEGORIES if (found := getattr(raw, name)) is not None}
     looked_up = any(p.from_lookup_table for c in categories.values() for p in c.parameters.values())

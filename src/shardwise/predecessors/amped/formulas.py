@@ -490,11 +490,6 @@ def layer_shapes(values: Mapping[str, float]) -> tuple[tuple[int, int, int], ...
     With B sequences of s tokens, H heads of width a, widths d, f1 and f2: (3 B s, d, a H),
     (B s, a, s H), (B s, s, a H), (B s, d, d), (B s, d, f1), (B s, f1, f2). Nothing is divided by
     degrees.
-
-    Parameters
-    ----------
-    values
-        By AMPeD's names, written and calculated ones.
     """
     rows, sequence = values["batch_size"] * values["context"], values["context"]
     width, heads = (
@@ -538,12 +533,6 @@ def resolve(
     -------
     Given and computed values as arrays, 0-dimensional where all that a quantity depends on are
     numbers.
-
-    Raises
-    ------
-    InputError
-        For each name without a formula, each that is set too, each input that is neither set
-        nor calculated; or for a cycle.
     """
     wanted = dict.fromkeys(calculated)
     refuse([*_unknown(given, wanted, table, source), *_missing(given, wanted, table, source)])

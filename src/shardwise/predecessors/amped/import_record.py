@@ -26,13 +26,7 @@ def fields_of(purpose: Purpose, config: AmpedConfig, name: str) -> dict[str, obj
 def fields_of_several(
     purposes: Collection[Purpose], config: AmpedConfig, name: str
 ) -> dict[Purpose, dict[str, Any]]:
-    """Fields of models, systems and strategies; `run` has none.
-
-    Raises
-    ------
-    InputError
-        With all that is wrong or missing for any of them.
-    """
+    """Fields of models, systems and strategies; `run` has none."""
     found: dict[Purpose, dict[str, object]] = {}
     faults: list[Fault] = []
     for purpose in purposes:
@@ -47,15 +41,7 @@ def fields_of_several(
 def import_record(
     config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Report the parameters that were used for some purposes; and why the others were not.
-
-    Parameters
-    ----------
-    purposes
-        Those that were made of it; others came from elsewhere.
-    strategy
-        Fields that the strategy uses, if not all.
-    """
+    """Report the parameters that were used for some purposes; and why the others were not."""
     if strategy is None and "strategy" in purposes:
         strategy = strategy_fields(config)
     used, not_used = [], []

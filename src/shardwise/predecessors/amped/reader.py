@@ -97,13 +97,7 @@ _STACK = "megatron-core-2025"
 
 
 def model_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
-    """A decoder like GPT-2 of AMPeD's widths, with experts in every second layer where it has any.
-
-    Raises
-    ------
-    InputError
-        With one fault for each parameter that is missing or has no model.
-    """
+    """A decoder like GPT-2 of AMPeD's widths, with experts in every second layer if any."""
     read = Reader(config)
     hidden = read.count("dimensionality")
     heads = read.count("attention_heads")
@@ -191,13 +185,7 @@ def _assumed_of_model(experts: int) -> dict[str, Any]:
 
 
 def strategy_fields(config: AmpedConfig) -> dict[str, object]:
-    """Degrees, batch, types and what AMPeD's time model assumes.
-
-    Raises
-    ------
-    InputError
-        With one fault for each parameter that is missing, contradicts others or has no counterpart.
-    """
+    """Degrees, batch, types and what AMPeD's time model assumes."""
     read = Reader(config)
     inside, degrees = _degrees(read)
     batch = read.count("batch_size")

@@ -49,13 +49,7 @@ _BANDWIDTH = (1e9, 1e15)
 
 
 def system_fields(config: AmpedConfig, name: str) -> dict[str, Any]:
-    """A cluster of AMPeD's rates: the larger of compute and memory time, latencies that add up.
-
-    Raises
-    ------
-    InputError
-        With one fault for each parameter that is missing or cannot be.
-    """
+    """A cluster of AMPeD's rates: the larger of compute and memory time, latencies that add up."""
     read = Reader(config)
     row = config.rows.get(CATEGORIES[-1])
     called = catalog.canonical(row) if row else name

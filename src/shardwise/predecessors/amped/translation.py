@@ -88,11 +88,6 @@ def amped_case_of_parameters(
         one member of an axis, one batch to train on.
     source
         What faults call them.
-
-    Raises
-    ------
-    InputError
-        For each parameter that is missing or has a value without sense.
     """
     assumed = _assumed(parameters) if fill else {}
     case = AmpedCase(
@@ -154,22 +149,6 @@ def amped_case_with(
 
     Degrees, batch and length are the strategy's; its type of weights and activations counts where
     it was changed. All else, such as efficiency and tokens to train, stays as it is set.
-
-    Parameters
-    ----------
-    parameters
-        By AMPeD's names.
-    model, system
-        The shardwise model and system of the parameters.
-    strategy
-        The strategy of the parameters, with some fields changed.
-    changed
-        Names of these fields.
-
-    Raises
-    ------
-    InputError
-        If AMPeD has no word for something.
     """
     resolved = strategy.resolved(model)
     # Types of the parameters are among them: only changed ones must be expressed.
@@ -194,20 +173,7 @@ def amped_case(
     efficiency: float | MicrobatchEfficiency = EFFICIENCY,
     source: str = "strategy",
 ) -> AmpedCase:
-    """Describe a run in AMPeD's words.
-
-    Parameters
-    ----------
-    efficiency
-        Share of the peak that its products reach.
-    source
-        What faults call the strategy.
-
-    Raises
-    ------
-    InputError
-        If it has no word for something, or something is wrong.
-    """
+    """Describe a run in AMPeD's words."""
     loaded, machine = Model.load(model), System.load(system)
     complete = with_dtype_of(machine, Strategy.load(strategy))
     resolved = complete.resolved(loaded, machine.stack)

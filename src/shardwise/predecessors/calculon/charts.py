@@ -20,13 +20,7 @@ _Cell = Mapping[str, Mapping[str, Any]]
 
 
 def check(record: Mapping[str, object], source: str) -> None:
-    """Raise unless a saved search has what a heat map is drawn from.
-
-    Raises
-    ------
-    InputError
-        With a fault for each cell that lacks an axis or a figure.
-    """
+    """Raise unless a saved search has what a heat map is drawn from."""
     axes, cells = record["axes"], record["cells"]
     faults = []
     if not (isinstance(axes, list) and all(isinstance(axis, str) for axis in axes)):
@@ -59,20 +53,7 @@ def _kind(cell: object, part: str, name: str) -> str:
 
 
 def heat_map(record: Mapping[str, object], axes: Sequence[str] = ()) -> Figure:
-    """Draw the best sample rate of every combination of two fields' values.
-
-    Parameters
-    ----------
-    record
-        What `search --reference calculon --axes ... --json` prints.
-    axes
-        Two of its axes, down and across; the best over all others is shown.
-
-    Raises
-    ------
-    InputError
-        If the search lists no combinations of two fields.
-    """
+    """Draw the best sample rate of every combination of two fields' values."""
     drawn = _map_of(record, axes)
     counts = f"{record['good']:,} of {record['candidates']:,} candidates are feasible"
     return drawn.heat_map(f"{counts}; {drawn.best_words}", upwards=True)

@@ -152,15 +152,7 @@ def print_pairs(
     statistics: Mapping[str, float | None],
     amount: Callable[[str, float | None], str],
 ) -> None:
-    """Print a predecessor's figures next to the estimate, with differences and their reasons.
-
-    Parameters
-    ----------
-    statistics
-        Its figures, in the units of the estimate.
-    amount
-        Formats a figure, by its name and value.
-    """
+    """Print a predecessor's figures next to the estimate, with differences and their reasons."""
     table = plain_table(
         *(f"{predecessor}'s name", "shardwise", predecessor, "difference", "may come from"),
         wraps=("may come from",),

@@ -76,16 +76,6 @@ def calculon_case(
 
     Sequences are as long as the strategy says; one of Calculon's execution files leaves the length
     to the model.
-
-    Parameters
-    ----------
-    source
-        What faults call the strategy; by default its file.
-
-    Raises
-    ------
-    InputError
-        If Calculon has no word for something, or something is wrong.
     """
     named = source or _file_name(strategy, Strategy) or "strategy"
     the_system = system_for_calculon(system)

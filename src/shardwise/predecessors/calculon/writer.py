@@ -51,20 +51,7 @@ def _fault(source: str, field: str, value: object, problem: str) -> Fault:
 
 
 def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
-    """Return a model's layers as Calculon's model file.
-
-    Parameters
-    ----------
-    model
-        Fields of a `Model`, all of them.
-    source
-        What faults call it, if not by its name.
-
-    Raises
-    ------
-    InputError
-        If the layers differ or are none that Calculon knows.
-    """
+    """Return a model's layers as Calculon's model file."""
     name = source or str(model["name"])
     refuse(_model_faults(model, name))
     layer = model["layers"][0]
@@ -119,20 +106,7 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
 
 
 def calculon_system(system: Mapping[str, Any], source: str = "") -> CalculonSystem:
-    """Return a system of efficiency curves as Calculon's system file.
-
-    Parameters
-    ----------
-    system
-        Fields of a `System`, all of them.
-    source
-        What faults call it, if not by its name.
-
-    Raises
-    ------
-    InputError
-        If its figures are of a form that Calculon has no word for.
-    """
+    """Return a system of efficiency curves as Calculon's system file."""
     name = source or str(system["name"])
     chip = system["accelerator"]
     refuse(_system_faults(system, name))
@@ -268,22 +242,6 @@ def calculon_execution(
 
     Overlap as the stack has it becomes none; options that Calculon only takes where they matter
     are off where they do not.
-
-    Parameters
-    ----------
-    strategy
-        Fields of a resolved `Strategy`, all of them.
-    multiquery
-        Whether the model has one key-value head.
-    tiers
-        Outermost network tier of each of the axes tp, pp and dp.
-    source
-        What faults call the strategy.
-
-    Raises
-    ------
-    InputError
-        If the strategy has something that Calculon has no word for.
     """
     refuse(_strategy_faults(strategy, source))
     training, recompute = strategy["training"], strategy["recompute"]

@@ -67,13 +67,7 @@ def show_despite(
     json: bool,
     output: str | None,
 ) -> int:
-    """Print the answer of another model to a run that shardwise refuses; exit code 1.
-
-    Raises
-    ------
-    InputError
-        The refusal, if the other model refuses the inputs, too.
-    """
+    """Print the answer of another model to a run that shardwise refuses; exit code 1."""
     try:
         case = case_of(reference, inputs)
         answer = case.answer()

@@ -36,13 +36,7 @@ def search_reference(
     json: bool,
     output: str | None,
 ) -> Mapping[str, object]:
-    """Search or count the space of another model; print and return its record.
-
-    Parameters
-    ----------
-    query
-        Fields of a `ReferenceQuery`: all that is requested but for `options`.
-    """
+    """Search or count the space of another model; print and return its record."""
     return _search(
         known_reference(reference, "reference"),
         ReferenceQuery(**query),
@@ -120,15 +114,7 @@ def _draw(record: Mapping[str, Any], plot: str | None) -> None:
 def sweep_nersc(
     fields: Mapping[str, Any], *, plot: str | None, large: bool, json: bool, output: str | None
 ) -> bool:
-    """Search at every value of the varied figures; print them; return whether any is feasible.
-
-    Parameters
-    ----------
-    fields
-        Of a `ReferenceQuery`.
-    large
-        Whether any number of points may be searched.
-    """
+    """Search at every value of the varied figures; print them; return whether any is feasible."""
     query = ReferenceQuery(**fields)
     check_different_files(output=output, plot=plot)
     grid = output if output is not None and is_results_file(output) else None

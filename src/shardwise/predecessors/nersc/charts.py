@@ -53,18 +53,7 @@ _AXES_OF_A_MAP = 2
 
 
 def charts(rows: Sequence[Row], *, axes: Axes = _NO_AXES) -> dict[str, Figure]:
-    """Draw what rows show, by name.
-
-    Parameters
-    ----------
-    axes
-        Values of the figures of the system that were varied: of two there are maps.
-
-    Raises
-    ------
-    InputError
-        If there is no configuration.
-    """
+    """Draw what rows show, by name."""
     best = [row for row in rows if row["rank"] == 1]
     if not best:
         raise chart_error("a feasible configuration", "nothing can be drawn")

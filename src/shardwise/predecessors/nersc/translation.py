@@ -78,18 +78,7 @@ def nersc_case(
     *,
     source: str = "strategy",
 ) -> NerscCase:
-    """Describe a run in NERSC's words.
-
-    Parameters
-    ----------
-    source
-        What faults call the strategy.
-
-    Raises
-    ------
-    InputError
-        If its model cannot express something, or something is wrong.
-    """
+    """Describe a run in NERSC's words."""
     loaded, machine = Model.load(model), System.load(system)
     complete = with_dtype_of(machine, Strategy.load(strategy))
     resolved = complete.resolved(loaded, machine.stack)
@@ -171,13 +160,7 @@ def system_for_nersc(system: SystemLike, source: str = "") -> NerscSystem:
 def collective_for_nersc(
     system: SystemLike, operation: str, buffer_bytes: Floats, inside: int, nodes: int
 ) -> Floats:
-    """NERSC's time of a collective among so many accelerators of each node [s].
-
-    Parameters
-    ----------
-    operation
-        As a shardwise network tier names it.
-    """
+    """NERSC's time of a collective among so many accelerators of each node [s]."""
     members = np.full(buffer_bytes.shape, inside * nodes)
     kind, volume = operation.replace("_", ""), buffer_bytes / GIGA
     return nersc.collective_time(

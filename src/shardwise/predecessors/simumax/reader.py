@@ -34,13 +34,7 @@ _SELECTIVE_PARTS = {
 
 
 def model_fields(model: SimumaxModel, name: str, source: str = "") -> dict[str, Any]:
-    """The layers of a SimuMax model: dense ones first, then mixtures of experts if it has any.
-
-    Raises
-    ------
-    InputError
-        With one fault that names `source` for each thing that SimuMax takes and we do not.
-    """
+    """The layers of a SimuMax model: dense ones first, then mixtures of experts if it has any."""
     _refuse(_model_faults(model), source)
     attention = _attention(model)
     activation = "swiglu" if model.use_swiglu else "gelu"
@@ -116,13 +110,7 @@ def _model_faults(model: SimumaxModel) -> Iterator[tuple[str, object, str]]:
 
 
 def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, object]:
-    """A SimuMax strategy, run by software that does as SimuMax assumes.
-
-    Raises
-    ------
-    InputError
-        With one fault that names `source` for each thing that SimuMax takes and we do not.
-    """
+    """A SimuMax strategy, run by software that does as SimuMax assumes."""
     _refuse(_strategy_faults(strategy), source)
     sequences = strategy.micro_batch_size * strategy.micro_batch_num
     fields: dict[str, object] = {

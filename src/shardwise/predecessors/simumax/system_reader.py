@@ -29,13 +29,7 @@ _FULLY_CONNECTED = 8
 
 
 def system_fields(system: SimumaxSystem, name: str, source: str = "") -> dict[str, Any]:
-    """A SimuMax system: measured shares by shape, the larger of compute and memory time, a ring.
-
-    Raises
-    ------
-    InputError
-        With one fault that names `source` for each value that SimuMax accepts but `System` not.
-    """
+    """A SimuMax system: measured shares by shape, the larger of compute and memory time, a ring."""
     refuse(_faults(system, source))
     tiers = _ladder(system) if system.networks.intra_with_pcie else [_inside(system)]
     text = f"SimuMax's file {name}"

@@ -189,11 +189,6 @@ def evaluate(
     Returns
     -------
     All parameters and quantities that this used, by AMPeD's names.
-
-    Raises
-    ------
-    InputError
-        For each parameter that is missing or has a value without sense.
     """
     table = dict(_TABLE)
     given: dict[str, Floats | float] = {**CONSTANTS, **parameters}
@@ -294,11 +289,6 @@ def breakdown_text(figures: Mapping[str, float]) -> str:
     """Return its breakdown: every label filled up with dashes to the longest, a blank, the value.
 
     Programs that read it split lines at five dashes and use the last word.
-
-    Parameters
-    ----------
-    figures
-        By label (see `LABELS`).
     """
     longest = max(map(len, LABELS))
     lines = [f"{label:-<{longest}} {figures[label]!r}" for label in LABELS]
@@ -308,15 +298,7 @@ def breakdown_text(figures: Mapping[str, float]) -> str:
 def summary_text(
     figures: Mapping[str, float], *, transformer: str = "", accelerator: str = ""
 ) -> str:
-    """Return its summary: a table for each category, "name : value  # description".
-
-    Parameters
-    ----------
-    figures
-        Parameters and what follows from them, by name; terms of the time model are left out.
-    transformer, accelerator
-        Rows of the lookup tables that were used.
-    """
+    """Return its summary: a table for each category, "name : value  # description"."""
     lines = [f"Transformer: {transformer or '-'} | Accelerator: {accelerator or '-'}"]
     for number, category in enumerate(_CATEGORIES):
         names = [name for name in figures if _category(name) == number]

@@ -88,11 +88,6 @@ def search(
         Those to try [sequences].
     top_n
         How many to return.
-
-    Raises
-    ------
-    InputError
-        If a limit is not allowed or a parameter is missing.
     """
     _check(accelerators, per_node, batch_sizes, top_n)
     degrees = np.stack(_permutations(accelerators, per_node))

@@ -146,11 +146,6 @@ def search(
         order.
     progress
         Called with the number of executions covered so far and in all.
-
-    Raises
-    ------
-    InputError
-        If a limit is not allowed.
     """
     limits = Limits(
         num_procs=num_procs,

@@ -42,13 +42,7 @@ class _Chain:
 def flow(
     info: ModuleInfo, comm: CommTimes, world_size: int, budget_gib: float, *, allowed: Bools
 ) -> tuple[Milp, Ints]:
-    """Return the program in GiB and ms, and the columns of x, one for each module.
-
-    Parameters
-    ----------
-    allowed
-        Modules that may be units.
-    """
+    """Return the program in GiB and ms, and the columns of x, one for each module."""
     builder = Builder()
     able = allowed & _fits_alone(info, world_size, budget_gib)
     able[0] = False  # the root is one in any case; its terms are written apart
@@ -149,11 +143,6 @@ def _costs(
 
     with z along the forward, z' along the backward order. What follows the last module of either
     order has no time, not even a latency (an artifact of the original).
-
-    Parameters
-    ----------
-    last
-        The last modules of pre-order and of backward pre-order.
     """
     if last[0] > 0:  # the root alone has nothing to fetch
         builder.pay(forward_chain.first, sizes.gather + sizes.scatter)

@@ -150,20 +150,7 @@ def run_solver(
     log: bool = False,
     time_limit_s: float | None = None,
 ) -> Answer:
-    """Minimize a mixed-integer linear program.
-
-    Parameters
-    ----------
-    path
-        An executable of HiGHS or CBC to use, which PuLP starts.
-    log
-        Whether the solver may write, to standard error.
-
-    Raises
-    ------
-    InputError
-        If the solver is not known or not installed.
-    """
+    """Minimize a mixed-integer linear program."""
     if solver not in SOLVERS:
         problem_ = f"allowed: {', '.join(SOLVERS)}"
         raise InputError(Fault.of("solver", solver, problem_))

@@ -108,11 +108,6 @@ def _chain(builder: Builder, x: Ints, time: Ints, order: Ints, *, with_root: boo
 
     t = time_i if x_i else t of the next module, whose last is time itself; then hidden = x_i t of
     the next module, 0 for the last. Each by two or four rows with the big M.
-
-    Parameters
-    ----------
-    with_root
-        Whether the root hides it as well, which then is part of the objective.
     """
     size = order.size
     cost = (np.arange(size) == 0) & with_root

@@ -246,13 +246,7 @@ def statistics_of(
 def statistics(
     model: NerscModel, system: NerscSystem, configuration: NerscConfiguration
 ) -> dict[str, float | int]:
-    """All statistics of one configuration.
-
-    Raises
-    ------
-    InputError
-        If model, system and configuration do not go together.
-    """
+    """All statistics of one configuration."""
     check_together(model, system, configuration)
     method, columns = configuration.method, Columns.of([configuration])
     found = statistics_of(model, system, method, columns, configuration.global_batch)
@@ -283,11 +277,6 @@ def layer_statistics(
 
     The last two, `dp_comms` and `pp_comms`, have the volume of one layer and of one message, and
     times of a step.
-
-    Raises
-    ------
-    InputError
-        If model, system and configuration do not go together.
     """
     check_together(model, system, configuration)
     method, columns = configuration.method, Columns.of([configuration])

@@ -68,13 +68,7 @@ def check_together(
     configuration: NerscConfiguration,
     source: str = "configuration",
 ) -> None:
-    """Check a configuration against what it runs.
-
-    Raises
-    ------
-    InputError
-        If parts of a group would have nothing to do, or more members than a domain has.
-    """
+    """Check a configuration against what it runs."""
     inside = configuration.t1 * configuration.t2 * configuration.t_dp * configuration.t_pp
     wrong = {
         "m1": (configuration.m1, model.h % configuration.m1 > 0, f"must divide h {model.h}"),

@@ -262,11 +262,6 @@ def attention(
     can be timed at the matrix rate: forward b H L l (2 q - 1) + b H L q (2 l - 1) + k (4 X - b H
     L); backward four products, the forward's first product again, and k (5 X - b H L) + k (4 X - b
     H L).
-
-    Parameters
-    ----------
-    gathers
-        Whether keys and values are gathered over m2 in both passes and their gradients scattered.
     """
     units, size = system.flops_units, system.element_size
     inflated = system.matrix_flops_fp16 / system.vector_flops_fp16

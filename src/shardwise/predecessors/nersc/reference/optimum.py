@@ -263,22 +263,7 @@ def search(
     top_n: int = 10,
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Find the configurations with the highest throughput.
-
-    Parameters
-    ----------
-    domain
-        Accelerators of a domain of the fast network; goes over the system's `nvlink_size`.
-    top_n
-        How many to return.
-    progress
-        Called with the number of feasible candidates timed so far and in all.
-
-    Raises
-    ------
-    InputError
-        If a limit is not allowed.
-    """
+    """Find the configurations with the highest throughput."""
     known = _checked(method, gpus=gpus, global_batch=global_batch, domain=domain, top_n=top_n)
     system = system.model_copy(update={"nvlink_size": domain})
     space = space_of(model, known, gpus, global_batch, domain)
