@@ -10,7 +10,7 @@ from rows import each_row
 PACKAGE = Path(shardwise.__file__).parent
 ROOT = Path(__file__).parent.parent
 TOP = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith("_")}
-PAGES = [path for path in (ROOT / "docs" / "design.md", ROOT / "CONTRIBUTING.md") if path.exists()]
+PAGES = [page for page in map(ROOT.joinpath, ("docs/design.md", "docs/where.md")) if page.exists()]
 CODE = re.compile(r"`([a-z_]+)[./]([a-zA-Z_./{},]*)`")
 
 

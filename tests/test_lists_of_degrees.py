@@ -13,6 +13,7 @@ ROOT = Path(config.__file__).parents[1]
 ELSEWHERE = ("config", "predecessors", "launchers", "huggingface")
 ALLOWED = {
     "cli/peers.py": "the flags that a short help lists first",
+    "parallel/constraints/launch_rules.py": "the columns that a rule reads",
     "parallel/effects.py": "arguments of a formula, by name",
     "report/tables/recipes.py": "columns in the order that publications print",
     "validate/measured/strategy.py": "a strategy from a published row",
@@ -22,16 +23,9 @@ MOST = 2
 
 
 def hand_lists(text: str) -> list[tuple[int, set[str]]]:
-    """Lines and degrees of literals and patterns that list three degrees or more.
-
-    Without what a rule says it reads (`reads=`).
-    """
-    tree = ast.parse(text)
-    reads = [n.value for n in ast.walk(tree) if isinstance(n, ast.keyword) and n.arg == "reads"]
+    """Lines and degrees of literals and patterns that list three degrees or more."""
     found = []
-    for node in ast.walk(tree):
-        if node in reads:
-            continue
+    for node in ast.walk(ast.parse(text)):
         items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
         if isinstance(node, ast.MatchOr):
             items = [one.value for one in node.patterns if isinstance(one, ast.MatchValue)]

@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_ilp_samples import SOLVER, flat
 from fsdp_words import timeless
-from shardwise.predecessors.cli import fsdp as fsdp_reference
+from shardwise.fsdp import cli_reference as fsdp_reference
 
 GIB = 2**30
 

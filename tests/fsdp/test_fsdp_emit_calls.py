@@ -11,8 +11,7 @@ from emitted_calls import PLAIN, ran, tree, unit, wrapping
 from profiles import examples
 from rows import each_row
 from shardwise.errors import InputError
-from shardwise.fsdp.call_writer import bottom_up
-from shardwise.fsdp.emit import python_code
+from shardwise.fsdp.emit import bottom_up, python_code
 from shardwise.fsdp.plan import Setting
 from shardwise.fsdp.verify import verify
 

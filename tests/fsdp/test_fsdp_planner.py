@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from profiles import examples
 from rows import each_row
 from shardwise.fsdp.plan import Setting
-from shardwise.fsdp.planner.alternatives import front
 from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes
-from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.planner.planner import Planner, front
 from shardwise.fsdp.planner.search import Path, least_peak, nondominated, shortest_path
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 

@@ -7,13 +7,13 @@ from rows import each_row
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import (
+from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes, SystemTimes
+from shardwise.fsdp.planner.planner import (
+    Planner,
     compare_common_wrappings,
     largest_batch,
     smallest_gpus,
 )
-from shardwise.fsdp.planner.collectives import LinearTime, LinearTimes, SystemTimes
-from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule
 
 MIB = 2.0**20

@@ -10,8 +10,7 @@ from rows import first_of
 from shardwise import InputError, diagnose
 from shardwise.launchers.diagnose.measured import measured_steps
 from shardwise.launchers.diagnose.results import Cause
-from shardwise.launchers.megatron.log import FORMAT
-from shardwise.launchers.run_log import LogBuilder
+from shardwise.launchers.logs import FORMATS, LogBuilder
 from shardwise.launchers.tables.diagnose import print_diagnosis
 from written_logs import WRITERS, Run, huggingface_end, megatron, write_log
 from written_traces import write_trace
@@ -132,7 +131,7 @@ def test_uneven_steps_and_memory_are_found_in_the_log(tmp_path):
 
 def test_warm_up_and_other_batches_are_left_out():
     """The first tenth of the steps, and those of a ramp-up, do not count."""
-    builder = LogBuilder(format=FORMAT)
+    builder = LogBuilder(format=FORMATS[1])
     for n in range(1, 41):
         batch, time = (16, 500.0) if n <= 20 else (64, 2000.0 + n)
         line = f"iteration {n}/40 | elapsed time per iteration (ms): {time} | "

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.launchers.logs import FORMATS, read_log
-from shardwise.launchers.run_log import MemoryKind
+from shardwise.launchers.logs import FORMATS, MemoryKind, read_log
 from written_logs import (
     WRITERS,
     Run,

@@ -6,9 +6,8 @@ import pytest
 
 from shardwise.config.system import System
 from shardwise.fsdp.plan import Setting, Unit, Wrapping
-from shardwise.fsdp.planner.alternatives import compare_common_wrappings
 from shardwise.fsdp.planner.collectives import SystemTimes
-from shardwise.fsdp.planner.planner import Planner
+from shardwise.fsdp.planner.planner import Planner, compare_common_wrappings
 from shardwise.fsdp.profile import check
 
 torch = pytest.importorskip("torch")

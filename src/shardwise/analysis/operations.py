@@ -15,7 +15,6 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Recompute, Reco
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.collective import NO_DATA, collective_time, transfer_time
-from shardwise.cost.component_costs import ComponentCosts
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.links import CollectiveTimes, Links
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
@@ -375,7 +374,9 @@ def operation_estimates(evaluation: Evaluation) -> tuple[OperationEstimate, ...]
                 if training or row.phase == Phase.FORWARD
             ]
             if ran:
-                weights = float(_weight_bytes(cost, blocks)[0])
+                one = cost.operation
+                sizes = blocks.weight_sizes
+                weights = float(sizes.resident(one.parameters, one.read_quantized)[0])
                 update = {"weight_bytes": weights, "saved_bytes": saved}
                 ran[0] = ran[0].model_copy(update=update)
                 first = len(rows)
@@ -409,11 +410,6 @@ def missed_operations(evaluation: Evaluation) -> tuple[str, ...]:
         if training or timed.kernel.phase is Phase.FORWARD
     ]
     return tuple(dict.fromkeys(names))
-
-
-def _weight_bytes(cost: OperationCost, blocks: ComponentCosts) -> Floats:
-    """Bytes of an operation's weights with their quantized copies."""
-    return blocks.weight_sizes.resident(cost.operation.parameters, cost.operation.read_quantized)
 
 
 def _rows(

@@ -179,7 +179,7 @@ def _show_completion(option: str, shell: str, *others: str) -> int:
         problem = f"takes no value; {_COMPLETION_OPTIONS[0]} {'|'.join(_SHELLS)} prints the script"
     if problem:
         entered = " ".join((shell, *others))
-        raise InputError(Fault.of(option, entered, problem, "command line"))
+        raise InputError.of(option, entered, problem, "command line")
     from shardwise.cli.completion import complete  # noqa: PLC0415 - it imports this module
 
     instruction = os.environ[_COMPLETION] = f"source_{shell}"  # which typer reads
@@ -225,15 +225,7 @@ def _global_options_first(words: list[str]) -> list[str]:
 def _app(
     chosen: str | None, add: Callable[[typer.Typer, str, str], None] | None = None
 ) -> typer.Typer:
-    """Build the command with the chosen verb; the others have only name and summary.
-
-    Parameters
-    ----------
-    chosen
-        The verb.
-    add
-        What adds it, with the heading of its group; None: import it.
-    """
+    """Build the command with the chosen verb; the others have only name and summary."""
     app = typer.Typer(
         cls=RootGroup,
         pretty_exceptions_enable=False,
@@ -369,10 +361,10 @@ def _log_file(path: str) -> logging.Handler:
             begin = stream.read(40)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
-        raise InputError(Fault(source=path, problem=problem)) from None
+        raise InputError.at(path, problem) from None
     if begin and not _LOG_LINE.match(begin):
         handler.close()
-        raise InputError(Fault(source=path, problem="is not a log of shardwise; choose another"))
+        raise InputError.at(path, "is not a log of shardwise; choose another")
     files.note_log(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     return handler

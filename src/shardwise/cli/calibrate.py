@@ -1,20 +1,18 @@
 """`shardwise calibrate`."""
 
+from typing import Any
+
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import JSON_FLAG, SYSTEM_ARGUMENT, missing_flag, opt, refuse_options
-from shardwise.cli.output import Stopwatch, emit_json, log
+from shardwise.cli.output import Stopwatch, emit_json, log, printed
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.validate.calibrate.tables import KernelTable, read_folder, read_table
 
 
-@with_help(
-    examples=[
-        "shardwise calibrate h100-sxm --from-runs runs.json --out calibrated.yaml",
-    ],
-)
+@with_help(examples=["shardwise calibrate h100-sxm --from-runs runs.json --out calibrated.yaml"])
 def command(
     system: str = SYSTEM_ARGUMENT,
     from_table: str | None = opt(
@@ -58,15 +56,18 @@ def _from_runs(system: str, path: str, *, out: str | None, json: bool) -> int:
     watch = Stopwatch()
     found = calibrated_by_runs(System.load(system), path)
     log.info("fitted the speed to %d runs in %s", len(found.runs), watch)
+    return _write(found, "print_calibrated", out=out, json=json)
+
+
+def _write(found: Any, table: str, *, out: str | None, json: bool) -> int:
+    """Write the calibrated system; print what was fitted."""
     if out is not None:
         found.system.to_file(out)
         log.info("wrote %s", out)
     if json:
         emit_json(found.to_dict())
     else:
-        from shardwise.report.tables.calibration import print_calibrated  # noqa: PLC0415
-
-        print_calibrated(found)
+        printed(f"calibration:{table}", found)()
     return 0
 
 
@@ -84,16 +85,7 @@ def _from_table(
     watch = Stopwatch()
     found = calibrated(base, _of_gpu(tables, base, gpu), parts=parts)
     log.info("fitted %d kinds of kernels in %s", len(found.fits), watch)
-    if out is not None:
-        found.system.to_file(out)
-        log.info("wrote %s", out)
-    if json:
-        emit_json(found.to_dict())
-    else:
-        from shardwise.report.tables.calibration import print_calibration  # noqa: PLC0415
-
-        print_calibration(found)
-    return 0
+    return _write(found, "print_calibration", out=out, json=json)
 
 
 def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[KernelTable]:
@@ -105,6 +97,6 @@ def _of_gpu(tables: list[KernelTable], system: System, gpu: str | None) -> list[
     chosen = gpu or (names[0] if len(names) == 1 else fitting[0] if len(fitting) == 1 else None)
     if chosen not in names:
         problem = f"select a GPU with --gpu; allowed: {', '.join(names)}"
-        raise InputError(Fault(source=tables[0].source, field="column gpu", problem=problem))
+        raise InputError.at(tables[0].source, problem, "column gpu")
     some = [table.take(table.columns["gpu"] == chosen) for table in tables]
     return [table for table in some if len(table)]

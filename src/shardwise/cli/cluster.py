@@ -1,9 +1,10 @@
 """`shardwise search MODEL --systems A,B,C`: which cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwise import registry
 from shardwise.cli.options import (
     flag_fault,
     missing_flag,
@@ -12,9 +13,17 @@ from shardwise.cli.options import (
     refuse_options,
     used,
 )
-from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.cli.output import (
+    INTERRUPTED,
+    check_different_files,
+    check_pages,
+    note,
+    printed,
+    progress_bar,
+    show,
+)
 from shardwise.config.arguments import whole_number
-from shardwise.planning.cluster_choice import ClusterChoice, choose_cluster
+from shardwise.planning.cluster_choice import choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
 
@@ -61,14 +70,6 @@ class ClusterOptions:
         return found
 
 
-def check_one_kind(system: str | None, options: ClusterOptions, **others: object) -> None:
-    """Refuse SYSTEM together with --systems, and what needs one system."""
-    if system is not None and options.systems is not None:
-        problem = "--systems is set, too; name one SYSTEM or several --systems"
-        raise flag_fault("system", system, problem)
-    refuse_options(NO_EFFECT, **others)
-
-
 def choose(
     model: str,
     space: Space,
@@ -88,10 +89,7 @@ def choose(
     names = [name.strip() for name in (options.systems or "").split(",") if name.strip()]
     plot = searched.plot
     check_different_files(output=output, plot=plot)
-    if plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-        check_chart_file(plot)
+    check_pages(plot)
     arguments: Mapping[str, Any] = used(searched, "max_memory", "reserve", "backend")
     with progress_bar("systems", counted=False) as bar:
         found = choose_cluster(
@@ -110,28 +108,20 @@ def choose(
         )
     strategies = sum(one.candidates for one in found.options)
     note(f"{strategies:,} strategies in {found.elapsed_s:.2f} s")
+    closing = registry.load("report.tables.cluster:closing")
+    lacks = "" if found.feasible else "; ".join(closing(found))
 
-    def tables() -> None:
-        from shardwise.report.tables.cluster import print_cluster  # noqa: PLC0415 - slow to import
-
-        print_cluster(found)
-
-    show(found.to_dict, tables, json=json, output=output, lacks="; ".join(_lacks(found)))
+    show(
+        found.to_dict,
+        printed("cluster:print_cluster", found),
+        json=json,
+        output=output,
+        lacks=lacks,
+    )
     if plot is not None and any(one.usd is not None for one in found.options):
-        from shardwise.report.charts.cluster import write_chart  # noqa: PLC0415 - slow
-
-        write_chart(found, plot)
+        registry.load("report.charts.cluster:write_chart")(found, plot)
     elif plot is not None:
         note(f"{plot}: no chart: no option has days and a price")
     if not found.complete:
         return INTERRUPTED
     return 0 if found.feasible or ok_if_none else 1
-
-
-def _lacks(found: ClusterChoice) -> Sequence[str]:
-    """Why there is no answer."""
-    if found.feasible:
-        return ()
-    from shardwise.report.tables.cluster import closing  # noqa: PLC0415 - slow to import
-
-    return closing(found)

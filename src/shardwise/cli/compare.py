@@ -1,5 +1,6 @@
 """`shardwise compare`."""
 
+from shardwise import registry
 from shardwise.cli.command_line import command_line
 from shardwise.cli.help import with_help
 from shardwise.cli.launch import find_launch, launch_record
@@ -12,16 +13,12 @@ from shardwise.cli.options import (
     opt,
     refuse_options,
 )
-from shardwise.cli.output import check_different_files, log, show
+from shardwise.cli.output import check_different_files, check_pages, log, printed, show, write_page
 from shardwise.config import files
 from shardwise.planning.compare import compare
 
 
-@with_help(
-    examples=[
-        "shardwise compare before.json after.json",
-    ],
-)
+@with_help(examples=["shardwise compare before.json after.json"])
 def command(
     scenarios: list[str] = arg(
         "FILE...",
@@ -43,35 +40,25 @@ def command(
     check_different_files(output=output, plot=plot, report=report)
     if output is not None:
         files.check_writable_ending(output)
-    if plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow to import
-        from shardwise.report.charts.compare import write_charts  # noqa: PLC0415
-
-        check_chart_file(plot)
-    if report is not None:
-        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow to import
-
-        check_report_file(report)
+    check_pages(plot, report)
     launches = [launch for file in scenarios if (launch := find_launch(file)) is not None]
     if system is not None and not launches:
         refuse_options("is for launch files, and there is none", system=system)
     found = compare(*scenarios, system=system)
     if report is not None:
-        from shardwise.report.page.compare import report_of  # noqa: PLC0415 - slow to import
-        from shardwise.report.page.shared import write_report  # noqa: PLC0415
-
-        write_report(report_of(found, command_line()), report)
+        write_page("compare", report, found, command_line())
         log.info("wrote %s", report)
     if plot is not None:
-        write_charts(found, plot)
+        registry.load("report.charts.compare:write_charts")(found, plot)
         log.info("wrote %s", plot)
-
-    def tables() -> None:
-        from shardwise.report.tables.compare import print_comparison  # noqa: PLC0415 - slow
-
-        print_comparison(found)
 
     lacks = "" if any(one.fits for one in found.scenarios) else "none fits in memory"
     also = {"launch": [launch_record(launch) for launch in launches]} if launches else {}
-    show(lambda: found.to_dict() | also, tables, json=json, output=output, lacks=lacks)
+    show(
+        lambda: found.to_dict() | also,
+        printed("compare:print_comparison", found),
+        json=json,
+        output=output,
+        lacks=lacks,
+    )
     return 1 if lacks else 0

@@ -26,13 +26,7 @@ _DEGREES = "1|2|4|8|16|32"
 
 
 def complete(instruction: str) -> int:
-    """Print what a shell requests in the environment, and return the exit code.
-
-    Parameters
-    ----------
-    instruction
-        Such as ``complete_bash``; ``source_bash`` prints the script.
-    """
+    """Print what a shell requests in the environment, and return the exit code."""
     start = _join_assignments() if instruction == "complete_bash" else ""
     words = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     verb = next((word for word in words.split() if word in VERBS), None)

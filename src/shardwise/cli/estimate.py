@@ -26,7 +26,16 @@ from shardwise.cli.options import (
     refuse_options,
     with_options,
 )
-from shardwise.cli.output import Stopwatch, check_different_files, emit_json, log, note
+from shardwise.cli.output import (
+    Stopwatch,
+    check_different_files,
+    check_pages,
+    emit_json,
+    log,
+    note,
+    printed,
+    write_page,
+)
 from shardwise.cli.recipes import RECIPE_OPTION, Chosen
 from shardwise.config import files
 from shardwise.config.enums import ZERO_WEIGHTS
@@ -36,7 +45,7 @@ from shardwise.config.model import Model
 from shardwise.config.roles import Section
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.estimator import estimate
 
 _NO_EFFECT = "has no effect with --reference, which prints only the answer of another model"
@@ -78,20 +87,12 @@ class Destination:
         return any((self.plot, self.graph, self.report, self.out))
 
     def check(self, *, gemms: bool) -> None:
-        """Refuse files that cannot be written.
-
-        Parameters
-        ----------
-        gemms
-            Whether matrix products are listed, which --output may write as CSV.
-        """
+        """Refuse files that cannot be written."""
         if self.json and self.report == _STDOUT:
             refuse_options("prints where --json prints; set a file", report=self.report)
         report = None if self.report == _STDOUT else self.report
         if self.out is not None:
-            from shardwise.report.folder import check_folder  # noqa: PLC0415 - slow to import
-
-            check_folder(self.out)
+            registry.load("report.folder:check_folder")(self.out)
         if self.output is not None and gemms and self.output.lower().endswith(_CSV):
             files.check_output_path(self.output)
         elif self.output is not None:
@@ -99,31 +100,22 @@ class Destination:
         check_different_files(output=self.output, plot=self.plot, report=report, graph=self.graph)
         if report is not None:
             _check_report(report)
-        if self.plot is not None:
-            from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-            check_chart_file(self.plot)
+        check_pages(self.plot)
         if self.graph is not None:
-            from shardwise.report.graph import check_graph_file  # noqa: PLC0415 - slow
-
-            check_graph_file(self.graph)
+            registry.load("report.graph:check_graph_file")(self.graph)
 
     def write(self, answer: "Answer") -> bool:
         """Write all files; return whether no tables are to be printed."""
         if self.graph is not None:
-            from shardwise.analysis.graph.build import graph_of  # noqa: PLC0415 - slow to import
-            from shardwise.report.graph import write_graph  # noqa: PLC0415 - slow to import
-
-            write_graph(graph_of(answer.model[0], answer.system[0], answer.strategy), self.graph)
+            graph_of = registry.load("analysis.graph.build:graph_of")
+            graph = graph_of(answer.model[0], answer.system[0], answer.strategy)
+            registry.load("report.graph:write_graph")(graph, self.graph)
             log.info("wrote %s", self.graph)
         if self.plot is not None:
-            from shardwise.report.charts.estimate import write_charts  # noqa: PLC0415 - slow
-
-            write_charts(answer.result, self.plot)
+            registry.load("report.charts.estimate:write_charts")(answer.result, self.plot)
             log.info("wrote %s", self.plot)
         if self.output is not None and self.output.lower().endswith(_CSV):
-            from shardwise.report.tables.gemms import gemms_csv  # noqa: PLC0415 - slow to import
-
+            gemms_csv = registry.load("report.tables.gemms:gemms_csv")
             files.write_text(self.output, gemms_csv(answer.result))
             log.info("wrote %s", self.output)
         elif self.output is not None:
@@ -133,16 +125,11 @@ class Destination:
         if self.json:
             emit_json(answer.record)
         if self.report is not None:
-            from shardwise.report.breakdown_text import breakdown_text  # noqa: PLC0415 - slow
-
-            text = breakdown_text(answer.result)
+            text = registry.load("report.breakdown_text:breakdown_text")(answer.result)
             if self.report == _STDOUT:
                 sys.stdout.write(text)
             elif self.report.lower().endswith(_PAGE_ENDING):
-                from shardwise.report.page.estimate import report_of  # noqa: PLC0415 - slow
-                from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
-
-                write_report(report_of(answer.result, command_line()), self.report)
+                write_page("estimate", self.report, answer.result, command_line())
                 log.info("wrote %s", self.report)
             else:
                 files.write_text(self.report, text)
@@ -153,14 +140,12 @@ class Destination:
 def _check_report(report: str) -> None:
     """Refuse a file that is no page and no list of terms."""
     if report.lower().endswith(_PAGE_ENDING):
-        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
-
-        check_report_file(report)
+        check_pages(None, report)
         return
     if not report.lower().removesuffix(".gz").endswith(_REPORT_ENDING):
         allowed = f"{_PAGE_ENDING}, {_REPORT_ENDING}, also .gz, or {_STDOUT} to print"
         problem = f"cannot be written; allowed: {allowed}"
-        raise InputError(Fault(source=report, field="report", problem=problem))
+        raise InputError.at(report, problem, "report")
     files.check_output_path(report)
 
 
@@ -194,9 +179,7 @@ class Answer:
 
 
 def _write_folder(folder: str, answer: Answer) -> None:
-    from shardwise.report.folder import write_folder  # noqa: PLC0415 - slow to import
-
-    written = write_folder(
+    written = registry.load("report.folder:write_folder")(
         folder,
         answer.result,
         answer.strategy,
@@ -212,19 +195,8 @@ def _write_folder(folder: str, answer: Answer) -> None:
 
 
 @with_help(
-    *(
-        "gpus",
-        "tp",
-        "pp",
-        "micro_batch_size",
-        "global_batch_size",
-        "zero",
-        "recompute",
-        "tokens",
-    ),
-    examples=[
-        "shardwise estimate llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 128",
-    ],
+    "gpus tp pp micro_batch_size global_batch_size zero recompute tokens",
+    examples=["shardwise estimate llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 128"],
 )
 @with_strategy_flags
 @with_run_flags
@@ -281,11 +253,8 @@ def command(
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
     if also is not None:
-        from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
-
         other_models = registry.function("reference_answers")
-
-        other = known_reference(also, "also")
+        other = registry.load("analysis.reference_results:known_reference")(also, "also")
     destination.check(gemms=gemms)
     training = training_run(inputs.run)
     watch = Stopwatch()
@@ -303,10 +272,10 @@ def command(
         return other_models.show_despite(
             refusal, other, inputs, ops=ops, json=destination.json, output=destination.output
         )
-    _refuse_prefetch(result, flags)
+    prefetch = flags.get("fsdp_prefetch") if result.strategy["zero"] < ZERO_WEIGHTS else None
+    refuse_options(_NEEDS_SHARDED_WEIGHTS, fsdp_prefetch=prefetch)
     if training is not None:
-        from shardwise.planning.training_time import with_training  # noqa: PLC0415 - slow to import
-
+        with_training = registry.load("planning.training_time:with_training")
         result = with_training(result, the_system[0], training)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
@@ -324,34 +293,23 @@ def command(
         also_answers = {other: case.answer()}
         answer = replace(answer, also=also_answers, texts=other_models.texts_of(case))
     if not destination.write(answer):
-        from shardwise.report.tables.estimate import print_estimate  # noqa: PLC0415 - slow
-
-        print_estimate(result if gemms else result.model_copy(update={"gemms": None}))
+        shown = result if gemms else result.model_copy(update={"gemms": None})
+        printed("estimate:print_estimate", shown)()
         if other is not None:
             other_models.show_comparison(case, result, answer.also[other], all_=ops)
         show_imported(inputs)
         answer.show_measured()
     elif not result.fits:
-        from shardwise.report.tables.estimate import verdict  # noqa: PLC0415 - slow to import
-
+        verdict = registry.load("report.tables.estimate:verdict")
         note(verdict(result.memory_bytes, fits=False))
     return 0 if result.fits else 1
-
-
-def _refuse_prefetch(result: Estimate, flags: Mapping[str, object]) -> None:
-    """Refuse a prefetch of weights that are not sharded."""
-    if result.strategy["zero"] < ZERO_WEIGHTS:
-        refuse_options(_NEEDS_SHARDED_WEIGHTS, fsdp_prefetch=flags.get("fsdp_prefetch"))
 
 
 def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
-    from shardwise.analysis.reference_results import known_reference  # noqa: PLC0415 - slow to import
-
     other_models = registry.function("reference_answers")
-
-    name = known_reference(reference, "reference")
+    name = registry.load("analysis.reference_results:known_reference")(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)
     case = other_models.case_of(name, inputs)
     return other_models.show_reference(case, ops=ops, json=to.json, output=to.output)

@@ -1,7 +1,7 @@
 """Faults in the words of the command line: options as they were typed, in place of fields."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +25,7 @@ _LIST = re.compile(r"\b(?:allowed: |did you mean )")
 
 
 def as_entered(error: InputError, context: Any) -> InputError:
-    """Return an error whose faults name options of the verb that runs.
-
-    Parameters
-    ----------
-    context
-        Of the verb, with its options and what was entered.
-    """
+    """Return an error whose faults name options of the verb that runs."""
     options = _Options(context)
     return InputError([options.translated(fault) for fault in error.faults])
 
@@ -110,7 +104,10 @@ class _Options:
         names = "|".join(re.escape(name).replace("_", "[-_]") for name in (field, *short))
         pair = re.compile(rf"(?:^|,)\s*(?:{names})\s*(?:=|$)")
         for option in self._context.command.params:
-            if any(pair.search(text) for text in _texts(self._context.params, option)):
+            is_option = option.param_type_name == "option"
+            value = self._context.params.get(option.name) if is_option else None
+            texts = value if isinstance(value, (list, tuple)) else [value]
+            if any(pair.search(text) for text in texts if isinstance(text, str)):
                 return self._typed(option)
         return ""
 
@@ -121,9 +118,3 @@ def _names_of(option: Any) -> Iterator[str]:
     for name in (option.name, *typed):
         yield name
         yield SHORT_NAMES.get(name, name)
-
-
-def _texts(entered: Mapping[str, Any], option: Any) -> list[str]:
-    value = entered.get(option.name) if option.param_type_name == "option" else None
-    texts = value if isinstance(value, (list, tuple)) else [value]
-    return [text for text in texts if isinstance(text, str)]

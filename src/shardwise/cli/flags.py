@@ -53,11 +53,6 @@ def with_strategy_flags(
     """Expand the parameter `flags` of a verb into one flag per field of `Strategy`.
 
     Flags and their help are generated, so a new field has its flag at once.
-
-    Parameters
-    ----------
-    needs_batch
-        Whether the help says that the global batch is required.
     """
     flag = partial(_strategy_flag, needs_batch=needs_batch)
     return _with_flags(function, "flags", Strategy.model_fields, flag)

@@ -61,21 +61,21 @@ class VerbHelp:
 
 
 def with_help(
-    *common: str, examples: Sequence[str]
+    common: str = "", *, examples: Sequence[str]
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Name common options of a verb, and examples; the outermost decorator of every verb.
 
     Parameters
     ----------
     common
-        Parameters whose options come first. If there are any, `--help` shows only these.
+        Parameters whose options come first, as words. With any, `--help` shows only these.
     examples
         Commands that run as they are.
     """
 
     def decorate(function: Callable[..., object]) -> Callable[..., object]:
         found = dict(inspect.signature(function).parameters)
-        for name in common:
+        for name in common.split():
             option = copy(found[name].default)
             option.rich_help_panel = COMMON
             found[name] = found.pop(name).replace(default=option)
@@ -287,15 +287,11 @@ def unknown_option(error: Any) -> str:
     verb = error.ctx.command_path
     known = [name for one in error.ctx.command.params for name in one.opts + one.secondary_opts]
     more = "--help-all" if isinstance(error.ctx.command, VerbCommand) else "--help"
-    name = _with_one_dash(known) or error.option_name
+    entered = (word.partition("=")[0] for word in entered_words())
+    with_one_dash = (name for name in entered if f"-{name}" in known and name[1:2] != "-")
+    name = next(with_one_dash, error.option_name)
     near = f"; did you mean '-{name}'?" if f"-{name}" in known else nearest(name, known)
     return f"no such option: {name}{near or ';'} `{verb} {more}` lists all"
-
-
-def _with_one_dash(known: Sequence[str]) -> str:
-    """Return an option that was entered with one dash, as -gpus; empty if there is none."""
-    entered = (word.partition("=")[0] for word in entered_words())
-    return next((name for name in entered if f"-{name}" in known and name[1:2] != "-"), "")
 
 
 def description_of(function: Callable[..., object]) -> str:

@@ -10,7 +10,7 @@ from shardwise.config import inputs as config_inputs
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.readers import foreign
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 
 def read_inputs(
@@ -26,16 +26,6 @@ def read_inputs(
     """Read model, system and strategy from the command line or an AMPeD configuration.
 
     With a configuration as MODEL, SYSTEM is optional; other arguments override the configuration.
-
-    Parameters
-    ----------
-    searched
-        Whether the strategy is searched, for the work that the configuration describes.
-
-    Raises
-    ------
-    InputError
-        If SYSTEM is missing for another model, or the configuration is wrong.
     """
     if system is None:
         system_or_config(model, system)
@@ -51,13 +41,7 @@ def show_imported(inputs: Inputs) -> None:
 
 
 def system_or_config(model: str | Model, system: str | None) -> str:
-    """Return the system, or an AMPeD configuration as MODEL, which includes it.
-
-    Raises
-    ------
-    InputError
-        If both are missing.
-    """
+    """Return the system, or an AMPeD configuration as MODEL, which includes it."""
     if system is not None:
         return system
     if isinstance(model, str):
@@ -66,4 +50,4 @@ def system_or_config(model: str | Model, system: str | None) -> str:
         if files.is_file_name(model.strip()):
             Model.load(model)  # a fault of the file is more useful
     problem = "Missing argument SYSTEM, such as h100-sxm (to list them: shardwise systems)"
-    raise InputError(Fault(source=COMMAND_LINE, problem=problem))
+    raise InputError.at(COMMAND_LINE, problem)

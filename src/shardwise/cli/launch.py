@@ -10,7 +10,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, REPLICA_DEGREES
 from shardwise.config.strategy_input import work_fields
-from shardwise.errors import Fault, InputError, one_line
+from shardwise.errors import InputError, one_line
 from shardwise.units import read_whole
 
 if TYPE_CHECKING:
@@ -28,18 +28,6 @@ def find_launch(
     """Read a launch file; None for a catalog name or a file of anything else.
 
     What it does not understand is printed on stderr.
-
-    Parameters
-    ----------
-    path
-        As entered.
-    model, gpus
-        Model and number of accelerators of the command line, for files without them.
-
-    Raises
-    ------
-    InputError
-        If it is a launch file and wrong.
     """
     name = "" if path is None else path.strip()
     if not files.is_file_name(name) or catalog.find("models", name) is not None:
@@ -88,31 +76,15 @@ def not_understood(launch: "Launch") -> list[dict[str, Any]]:
 
 
 def launch_model(launch: "Launch") -> Model:
-    """Return the model of a launch file.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-    """
+    """Return the model of a launch file."""
     if launch.model is None:
         problem = "holds no model: name the model as MODEL, and this file with --strategy"
-        raise InputError(Fault(source=launch.source, problem=problem))
+        raise InputError.at(launch.source, problem)
     return launch.model
 
 
 def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Fields of a recipe or launch file under flags; what follows from those is left out.
-
-    Parameters
-    ----------
-    own
-        Fields that the recipe or file sets.
-    flags
-        Fields that flags set.
-    source
-        What notes call it.
-    """
+    """Fields of a recipe or launch file under flags; what follows from those is left out."""
     left_out = {
         other: flag
         for flag in FIELDS
@@ -136,22 +108,7 @@ def overridden(own: Mapping[str, Any], flags: Mapping[str, Any], source: str) ->
 def launch_fields(
     launch: "Launch", flags: Mapping[str, Any], launcher: str | None = None
 ) -> dict[str, Any]:
-    """Return strategy fields of a launch file, overridden by flags.
-
-    Parameters
-    ----------
-    launch
-        The launch file.
-    flags
-        Fields that flags set.
-    launcher
-        Launcher that is to run the plan: the stack of another one is left out.
-
-    Raises
-    ------
-    InputError
-        If a field of the file is wrong.
-    """
+    """Return strategy fields of a launch file, overridden by flags."""
     Strategy.validated(launch.strategy, source=launch.source)
     own = dict(launch.strategy)
     if launcher not in (None, launch.launcher):

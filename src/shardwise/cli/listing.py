@@ -11,7 +11,7 @@ from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.tables.catalog import (
     print_figures,
     print_stack,
@@ -29,12 +29,7 @@ EXPLAIN_FLAG = opt(
 )
 
 
-@with_help(
-    examples=[
-        "shardwise systems",
-        "shardwise systems h100-sxm --explain",
-    ],
-)
+@with_help(examples=["shardwise systems", "shardwise systems h100-sxm --explain"])
 def systems(
     name: str | None = name_argument("[SYSTEM]"),
     explain: bool = EXPLAIN_FLAG,
@@ -57,11 +52,7 @@ def systems(
     )
 
 
-@with_help(
-    examples=[
-        "shardwise stacks",
-    ],
-)
+@with_help(examples=["shardwise stacks"])
 def stacks(
     name: str | None = name_argument("[STACK]"),
     explain: bool = EXPLAIN_FLAG,
@@ -96,17 +87,7 @@ def list_or_show(
     print_all: Callable[[Sequence[Config]], None],
     print_one: Callable[[Config], None],
 ) -> int:
-    """Print all entries or one, as tables or JSON; or write them to a file.
-
-    Parameters
-    ----------
-    explain
-        Whether to show the origin of each value of one entry.
-    record
-        Converts an entry for JSON.
-    print_all, print_one
-        Print tables of all entries, and of one.
-    """
+    """Print all entries or one, as tables or JSON; or write them to a file."""
     refuse_other_kind(config, name)
     if explain:
         return _explain(config, name, json=json, output=output)
@@ -129,19 +110,13 @@ def list_or_show(
 
 
 def refuse_other_kind(config: type[ConfigBase], name: str | None) -> None:
-    """Refuse a name that is none of the listed entries but of others, which another verb lists.
-
-    Raises
-    ------
-    InputError
-        With the command that shows it.
-    """
+    """Refuse a name that is none of the listed entries but of others, which another verb lists."""
     folder = config.CATALOG or ""
     if name is None or catalog.find(folder, name) is not None or files.is_file_name(name):
         return
     other = catalog.kind_elsewhere(folder, name)
     if other is not None:
-        raise InputError(Fault.of("", name, f"is a {other}: shardwise {other}s {name}"))
+        raise InputError.of("", name, f"is a {other}: shardwise {other}s {name}")
 
 
 def _explain(config: type[ConfigBase], name: str | None, *, json: bool, output: str | None) -> int:

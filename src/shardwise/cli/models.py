@@ -16,7 +16,7 @@ from shardwise.cli.options import (
     used,
     with_options,
 )
-from shardwise.cli.output import emit_json, note, show
+from shardwise.cli.output import emit_json, note, printed, show
 from shardwise.config.arguments import whole_number
 from shardwise.config.files import SUFFIXES, check_writable_ending, is_folder, is_table_file
 from shardwise.config.model import Model
@@ -52,7 +52,7 @@ class LargestOptions:
 
 
 @with_help(
-    *("explain", "largest_for", "gpus", "json", "output"),
+    "explain largest_for gpus json output",
     examples=["shardwise models llama3-8b", "shardwise models --largest-for h100-sxm --gpus 64"],
 )
 @with_options
@@ -120,9 +120,7 @@ def _show_largest(system: str, options: LargestOptions, *, json: bool, output: s
     if json:
         emit_json(found.to_dict())
     elif output is None or model is None:
-        from shardwise.report.tables.largest_model import print_largest  # noqa: PLC0415
-
-        print_largest(found)
+        printed("largest_model:print_largest", found)()
     if json and found.largest is None:
         note("none of these shapes fits")
     return 0 if found.largest is not None else 1
@@ -143,12 +141,12 @@ def _list_shapes(*, json: bool, output: str | None) -> int:
     elif output is not None:
         check_writable_ending(output)
 
-    def tables() -> None:
-        from shardwise.report.tables.largest_model import print_shapes  # noqa: PLC0415
-
-        print_shapes(rows)
-
-    show(lambda: {"shapes": rows}, tables, json=json, output=output)
+    show(
+        lambda: {"shapes": rows},
+        printed("largest_model:print_shapes", rows),
+        json=json,
+        output=output,
+    )
     return 0
 
 
@@ -160,7 +158,9 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         try:
             models[path.name] = Model.load(path)
         except InputError as error:
-            refused[path.name] = _in_one_line(error)
+            first, *others = error.faults
+            more = f" (and {len(others)} more)" if others else ""
+            refused[path.name] = replace(first, problem=first.problem + more)
     if json or output is not None:
         records: dict[str, object] = {file: model_record(model) for file, model in models.items()}
         if refused:
@@ -181,17 +181,10 @@ def _model_files(folder: Path) -> list[Path]:
         entries = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise InputError(Fault(source=str(folder), problem=problem)) from None
+        raise InputError.at(str(folder), problem) from None
     named = [path for path in entries if not path.name.startswith(".")]
     found = [path for path in named if path.name.lower().removesuffix(".gz").endswith(SUFFIXES)]
     if not found:
         problem = f"no model file in this folder; endings: {', '.join(SUFFIXES)}, each also .gz"
-        raise InputError(Fault(source=str(folder), problem=problem))
+        raise InputError.at(str(folder), problem)
     return found
-
-
-def _in_one_line(error: InputError) -> Fault:
-    """The first fault of a file, with the number of others."""
-    first, *others = error.faults
-    more = f" (and {len(others)} more)" if others else ""
-    return replace(first, problem=first.problem + more)

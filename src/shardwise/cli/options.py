@@ -119,17 +119,7 @@ def expand(
     parameters: Mapping[str, inspect.Parameter],
     collect: Callable[[dict[str, object]], object],
 ) -> Callable[..., object]:
-    """Replace one parameter of a verb by several flags.
-
-    Parameters
-    ----------
-    name
-        Parameter to replace.
-    parameters
-        Parameters of the flags, by name.
-    collect
-        From the values of the flags to the value of the parameter.
-    """
+    """Replace one parameter of a verb by several flags."""
 
     def called(**values: object) -> Any:
         collected = collect({flag: values.pop(flag) for flag in parameters})
@@ -195,16 +185,14 @@ def refuse_options(problem: str, **values: object) -> None:
 
 def flag_fault(flag: str, value: object, problem: str) -> InputError:
     """A fault of a flag's value."""
-    return InputError(
-        Fault(source=COMMAND_LINE, field=flag, value=value, has_value=True, problem=problem)
-    )
+    return InputError.of(flag, value, problem, COMMAND_LINE)
 
 
 def missing_flag(flag: str, problem: str | None = None) -> InputError:
     """A fault of a flag that was not used."""
     if problem is None:
         problem = MISSING.get(SHORT_NAMES.get(flag, flag), "is missing: set it")
-    return InputError(Fault(source=COMMAND_LINE, field=flag, problem=problem))
+    return InputError.at(COMMAND_LINE, problem, flag)
 
 
 def launch_variables(texts: Sequence[str]) -> dict[str, str]:

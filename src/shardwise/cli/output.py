@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import combinations
 
+from shardwise import registry
 from shardwise.cli.options import COMMAND_LINE, flag_fault
 from shardwise.cli.streams import is_unicode
 from shardwise.config import files
 from shardwise.config.plain import as_json
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 INTERRUPTED = 130
 """Exit code of interrupted work."""
@@ -68,6 +69,26 @@ def show(
         print_tables()
 
 
+def printed(home: str, *arguments: object, **options: object) -> Callable[[], None]:
+    """A function of `report.tables`, as `module:name`, imported when it is called."""
+    return lambda: registry.load(f"report.tables.{home}")(*arguments, **options)
+
+
+def check_pages(plot: str | None, report: str | None = None) -> None:
+    """Refuse files of charts and of a report that cannot be written."""
+    if plot is not None:
+        registry.load("report.charts.common:check_chart_file")(plot)
+    if report is not None:
+        registry.load("report.page.shared:check_report_file")(report)
+
+
+def write_page(verb: str, report: str | None, *arguments: object, **options: object) -> None:
+    """Write the report of a verb, if there is a file for it."""
+    if report is not None:
+        page = registry.load(f"report.page.{verb}:report_of")(*arguments, **options)
+        registry.load("report.page.shared:write_report")(page, report)
+
+
 def note(text: str) -> None:
     """Print a line on stderr; nothing is lost if that is full."""
     with suppress(OSError):
@@ -86,7 +107,7 @@ def check_size(points: int, *, large: bool) -> None:
     """Print how many points a sweep has, if they are many; refuse too many without --yes."""
     if points > MOST_POINTS and not large:
         problem = f"makes {points:,} points; more than {MOST_POINTS:,} need --yes"
-        raise InputError(Fault(source=COMMAND_LINE, field="vary", problem=problem))
+        raise InputError.at(COMMAND_LINE, problem, "vary")
     if points > _MANY_POINTS:
         note(f"{points:,} points")
 

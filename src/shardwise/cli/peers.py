@@ -21,16 +21,14 @@ from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.parallel.process_groups import peers_of
 from shardwise.units import read_whole
 
 
 @with_help(
-    *("gpus", "tp", "cp", "ep", "pp", "dp", "placement", "rank"),
-    examples=[
-        "shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --rank 0",
-    ],
+    "gpus tp cp ep pp dp placement rank",
+    examples=["shardwise peers llama3-8b h100-sxm --gpus 64 --tp 8 --pp 2 --rank 0"],
 )
 @partial(with_strategy_flags, needs_batch=False)
 def command(
@@ -98,5 +96,5 @@ def _number(rank: str | None, ranks: int) -> int | None:
     number = read_whole(rank)
     if number is None:
         problem = f"must be a whole number; allowed: 0 to {ranks - 1}"
-        raise InputError(Fault(field="rank", value=rank, has_value=True, problem=problem))
+        raise InputError.of("rank", rank, problem)
     return number

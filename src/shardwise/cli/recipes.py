@@ -22,10 +22,10 @@ from shardwise.cli.options import (
     opt,
     refuse_options,
 )
-from shardwise.cli.output import emit_json
+from shardwise.cli.output import emit_json, printed
 from shardwise.config.files import is_file_name
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 
 if TYPE_CHECKING:
     from shardwise.analysis.results import Estimate
@@ -46,12 +46,7 @@ SEARCH_RECIPE_OPTION = opt(
 )
 
 
-@with_help(
-    examples=[
-        "shardwise recipes",
-        "shardwise recipes llama3",
-    ],
-)
+@with_help(examples=["shardwise recipes", "shardwise recipes llama3"])
 def command(
     name: str | None = name_argument("[RECIPE]"),
     json: bool = JSON_FLAG,
@@ -117,20 +112,6 @@ class Chosen:
         """Load the recipe of `--recipe`, if any; without one, MODEL has to be there.
 
         MODEL and the file of `--strategy` may be launch files.
-
-        Parameters
-        ----------
-        name
-            The recipe.
-        model, system, strategy, gpus
-            As entered.
-        optional_with
-            Option without which MODEL has to be there.
-
-        Raises
-        ------
-        InputError
-            If neither is there, or one contradicts the other.
         """
         if name is not None:
             from shardwise.config.recipe import Recipe  # noqa: PLC0415 - slow to import
@@ -144,7 +125,7 @@ class Chosen:
             return cls(recipe=recipe, model=recipe.model, system=recipe.system)
         if model is None:
             problem = f"Missing argument 'MODEL'; it is optional with {optional_with}"
-            raise InputError(Fault(source=COMMAND_LINE, problem=problem))
+            raise InputError.at(COMMAND_LINE, problem)
         launch = find_launch(model, gpus=gpus)
         used = model if launch is None else launch_model(launch)
         if strategy is None:
@@ -154,15 +135,7 @@ class Chosen:
         return cls(launch=by_file, model=used, system=system, strategy=own)
 
     def fields(self, flags: Mapping[str, Any], launcher: str | None = None) -> dict[str, Any]:
-        """Fields of the recipe or the launch file, overridden by flags.
-
-        Parameters
-        ----------
-        flags
-            Fields that flags set.
-        launcher
-            Launcher that is to run the plan: the software of another one is left out.
-        """
+        """Fields of the recipe or the launch file, overridden by flags."""
         if self.launch is not None:
             return launch_fields(self.launch, flags, launcher)
         if self.recipe is None:
@@ -170,13 +143,7 @@ class Chosen:
         return overridden(self.recipe.fields(), flags, f"recipe {self.recipe.name}")
 
     def question(self, launcher: str | None = None) -> dict[str, Any]:
-        """Fields that a search leaves as the recipe or the launch file has them.
-
-        Parameters
-        ----------
-        launcher
-            Launcher that is to run the plans, whose software takes the place of theirs.
-        """
+        """Fields that a search leaves as the recipe or the launch file has them."""
         work: dict[str, Any] = {} if self.recipe is None else self.recipe.question()
         if self.launch is not None:
             work = launch_work(self.launch)
@@ -192,15 +159,7 @@ class Chosen:
         return {} if self.launch is None else {"launch": launch_record(self.launch)}
 
     def record(self, result: "Estimate", changed: Collection[str]) -> dict[str, Any]:
-        """What was measured with the recipe, for its estimate as JSON; empty without one.
-
-        Parameters
-        ----------
-        result
-            The estimate, with the changed fields.
-        changed
-            Fields that flags override; with any of them the measured run is another one.
-        """
+        """What was measured with the recipe, for its estimate as JSON; empty without one."""
         if self.recipe is None:
             return self.launch_record()
         record: dict[str, Any] = {"name": self.recipe.name, "changed": sorted(changed)}
@@ -214,6 +173,4 @@ class Chosen:
     def show(self, record: Mapping[str, Any]) -> None:
         """Print what was measured, of an estimate as JSON."""
         if self.recipe is not None:
-            from shardwise.report.tables.recipes import print_measured  # noqa: PLC0415 - slow
-
-            print_measured(record["recipe"])
+            printed("recipes:print_measured", record["recipe"])()

@@ -15,8 +15,9 @@ from shardwise.config.reliability import Reliability
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.errors import InputError, allowed_words
 from shardwise.planning.compare import Scenario
+from shardwise.planning.compare.scenario import Scenario
 from shardwise.planning.search.space import Space
 
 SCHEMAS: dict[str, Any] = {
@@ -32,18 +33,14 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-@with_help(
-    examples=[
-        "shardwise schema strategy",
-    ],
-)
+@with_help(examples=["shardwise schema strategy"])
 def command(
     name: str = arg("SCHEMA", ", ".join(SCHEMAS)),
 ) -> int:
     """Print the JSON Schema of a config file or result: model, strategy, scenario, estimate ..."""
     if name not in SCHEMAS:
         problem = f"no such schema; {allowed_words(name, SCHEMAS)}"
-        raise InputError(Fault(source=COMMAND_LINE, value=name, has_value=True, problem=problem))
+        raise InputError.of("", name, problem, COMMAND_LINE)
     emit_json(schema_of(name))
     return 0
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from shardwise import registry
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
-from shardwise.cli.cluster import ClusterOptions, check_one_kind, choose
+from shardwise.cli.cluster import ClusterOptions, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
@@ -26,7 +25,16 @@ from shardwise.cli.options import (
     used,
     with_options,
 )
-from shardwise.cli.output import INTERRUPTED, check_different_files, note, progress_bar, show
+from shardwise.cli.output import (
+    INTERRUPTED,
+    check_different_files,
+    check_pages,
+    note,
+    printed,
+    progress_bar,
+    show,
+    write_page,
+)
 from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.search_progress import progress_of
 from shardwise.cli.space import (
@@ -63,7 +71,6 @@ _NOT_EXPLAINED = "has no effect with --explain alone; add --top or --pareto to l
 _NOT_FOR_A_LAUNCHER = "has no effect with --explain, which is about one strategy"
 _PLANS = "Plans to list"
 _WORK = "How to search"
-_NOTHING_FEASIBLE = "nothing of the space is feasible"
 _ALSO_THEIRS = ("top", "save", "axes", "plot", "jobs")
 _ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "limit_on", "explain")
 
@@ -143,14 +150,7 @@ class SearchOptions:
             refuse_options("has no effect with --levels", axes=self.axes, plot=self.plot)
         if self.save_all and self.save is None:
             raise missing_flag("save_all", "needs --save FILE")
-        if self.plot is not None:
-            from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-            check_chart_file(self.plot)
-        if self.report is not None:
-            from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
-
-            check_report_file(self.report)
+        check_pages(self.plot, self.report)
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `planning.search.run.search`."""
@@ -182,7 +182,7 @@ class SearchOptions:
 
 
 @with_help(
-    *("gpus", "gbs", "seq_len", "fix", "allow", "launcher", "top", "tokens"),
+    "gpus gbs seq_len fix allow launcher top tokens",
     examples=[
         "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256",
         "shardwise search llama3-8b h100-sxm --gpus 64 --gbs 256 --tp 2 --for megatron",
@@ -234,7 +234,10 @@ def command(
     if cluster.systems is not None:
         entered: dict[str, Any] = {"count": count, "reference": reference, "recipe": recipe}
         entered |= {"for": launcher, "strategy": strategy}
-        check_one_kind(system, cluster, **entered)
+        if system is not None:
+            problem = "--systems is set, too; name one SYSTEM or several --systems"
+            raise flag_fault("system", system, problem)
+        refuse_options(NO_EFFECT_ON_A_CLUSTER, **entered)
         theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
@@ -319,14 +322,9 @@ class _Query:
         """Print the size of the space."""
         candidates, rejected = count(self.model, self.system, self.space)
 
-        def tables() -> None:
-            from shardwise.report.tables.search import print_count  # noqa: PLC0415 - slow to import
-
-            print_count(candidates, rejected)
-
         legal = candidates - sum(rejected.values())
         record = {"candidates": candidates, "evaluated": legal, "rejected": rejected}
-        self._show(lambda: record, tables)
+        self._show(lambda: record, printed("search:print_count", candidates, rejected))
         return 0
 
     def search(
@@ -340,51 +338,37 @@ class _Query:
             progress = progress_of(bar)
             found = search(self.model, self.system, self.space, progress=progress, **arguments)
         note(f"{found.looked_at:,} strategies in {found.elapsed_s:.2f} s")
-        self._note_capacity(options.max_memory)
+        memory = System.load(self.system).accelerator.memory[0].capacity
+        if (size := options.max_memory) is not None and parse_memory(size) > memory:
+            has = readable(memory, "bytes")
+            note(f"note: --max-memory {size} has no effect: a GPU has {has}")
         note_left_out(found)
         if options.save is not None and not found.complete:
             note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
 
-        def tables() -> None:
-            from shardwise.report.tables.search import print_search  # noqa: PLC0415 - slow to import
-
+        def print_tables() -> None:
             if explained is not None:
-                _print_explanation(explained)
-            print_search(found)
+                printed("explain:print_explanation", explained)()
+            printed("search:print_search", found)()
             show_imported(self.inputs)
 
         more = dict(self.also) | self.inputs.imported_record()
         more |= {"explanation": explained.to_dict()} if explained else {}
         lacks = ""
         if not found.best:
-            from shardwise.report.tables.search import closing  # noqa: PLC0415 - slow to import
-
-            lacks = "; ".join(closing(found))
-        self._show(lambda: found.to_dict() | more, tables, lacks)
+            lacks = "; ".join(registry.load("report.tables.search:closing")(found))
+        self._show(lambda: found.to_dict() | more, print_tables, lacks)
         if options.plot is not None:
-            from shardwise.report.charts.search import write_charts  # noqa: PLC0415 - slow
-
-            write_charts(found, options.plot)
-        if options.report is not None:
-            from shardwise.report.page.search import report_of  # noqa: PLC0415 - slow
-            from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
-
-            write_report(report_of(found, command_line()), options.report)
+            registry.load("report.charts.search:write_charts")(found, options.plot)
+        write_page("search", options.report, found, command_line())
         return _exit_code(found, has_answer=ok_if_none or bool(found.best))
-
-    def _note_capacity(self, max_memory: str | None) -> None:
-        """Say so if more memory is allowed than there is."""
-        memory = System.load(self.system).accelerator.memory[0].capacity
-        if max_memory is not None and parse_memory(max_memory) > memory:
-            size = readable(memory, "bytes")
-            note(f"note: --max-memory {max_memory} has no effect: a GPU has {size}")
 
     def explain(self, options: SearchOptions) -> int:
         """Explain why a strategy is not legal, does not fit, or is not the best."""
         found = self._explanation(options)
         has_answer = found.better is not None
-        tables = partial(_print_explanation, found)
-        self._show(found.to_dict, tables, "" if has_answer else _NOTHING_FEASIBLE)
+        lacks = "" if has_answer else "nothing of the space is feasible"
+        self._show(found.to_dict, printed("explain:print_explanation", found), lacks)
         return _exit_code(found, has_answer=has_answer)
 
     def _explanation(self, options: SearchOptions) -> Explanation:
@@ -395,12 +379,6 @@ class _Query:
         with progress_bar("strategies") as bar:
             case = self.model, self.system, self.space, strategy
             return explain(*case, progress=progress_of(bar), **arguments)
-
-
-def _print_explanation(found: Explanation) -> None:
-    from shardwise.report.tables.explain import print_explanation  # noqa: PLC0415 - slow to import
-
-    print_explanation(found)
 
 
 def _exit_code(found: SearchResult | Explanation, *, has_answer: bool) -> int:

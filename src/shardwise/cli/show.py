@@ -8,7 +8,7 @@ from shardwise.cli.help import with_help
 from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, arg
 from shardwise.cli.output import note, show
 from shardwise.config import files
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.foreign import is_launch
 from shardwise.planning.recipes import RecipeNote
 from shardwise.planning.saved_plan import read_plan, split_plan
@@ -18,12 +18,7 @@ _ADDED: Mapping[str, type[Result]] = {"explanation": Explanation, "recipe": Reci
 """What commands add to a result, and show."""
 
 
-@with_help(
-    examples=[
-        "shardwise show found.json",
-        "shardwise show found.json#3",
-    ]
-)
+@with_help(examples=["shardwise show found.json", "shardwise show found.json#3"])
 def command(
     file: str = arg(
         "FILE[#N]", "Saved result (--json, --output; also .gz); with #N, plan N of a search."
@@ -45,7 +40,7 @@ def command(
         return 0
     if is_launch(path):
         problem = "is a launch file: read it with shardwise import"
-        raise InputError(Fault(source=path, problem=problem))
+        raise InputError.at(path, problem)
     data = files.read_mapping(path, most_bytes=MOST_BYTES)
     found = read_saved(data, path)
     added = {name: _added(name, data[name], path) for name in found.ADDED if name in data}
@@ -71,7 +66,7 @@ def _added(name: str, data: object, source: str) -> Result | None:
     if record is None:
         return None
     if not isinstance(data, Mapping):
-        raise InputError(Fault(source=source, field=name, problem="must be a mapping"))
+        raise InputError.at(source, "must be a mapping", name)
     return record.read(data, source=source, field=name)
 
 

@@ -207,17 +207,7 @@ class ReferenceOptions:
 def read_space(
     path: str | None, fields: Mapping[str, object], work: Mapping[str, object] | None = None
 ) -> Space:
-    """Read the file of a space, if any; fields of flags override it, and it those of a recipe.
-
-    Parameters
-    ----------
-    path
-        The file; None: the default space.
-    fields
-        Fields that flags set.
-    work
-        Fields that a recipe sets.
-    """
+    """Read the file of a space, if any; fields of flags override it, and it those of a recipe."""
     fields = _with_tp_exchange(fields)
     space = load_space(path, {}, work)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
@@ -255,7 +245,9 @@ def field_pairs(
     """Fields and values of ``--fix a=1,b=2`` or ``--allow a=1,2``."""
     found: dict[str, object] = {}
     for text in texts or ():
-        for pair in (text,) if values == "several" else _pairs(text):
+        # What has no name belongs to the pair before it.
+        ends = r",(?=[^,]*=)" if "=" in text.partition(",")[0] else ","
+        for pair in (text,) if values == "several" else re.split(ends, text):
             name, equals, value = (word.strip() for word in pair.partition("="))
             if values == "several" and not equals:
                 every = OFFLOADS if name == "offload" else (name,)
@@ -275,8 +267,3 @@ def field_pairs(
                 raise flag_fault(flag, pair, f"{field} is set twice")
             found[field] = value
     return found
-
-
-def _pairs(text: str) -> list[str]:
-    """Split ``a=1,b=2`` into pairs; what has no name belongs to the pair before it."""
-    return re.split(r",(?=[^,]*=)", text) if "=" in text.partition(",")[0] else text.split(",")

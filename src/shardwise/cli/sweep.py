@@ -31,10 +31,13 @@ from shardwise.cli.output import (
     INTERRUPTED,
     MOST_POINTS,
     check_different_files,
+    check_pages,
     check_size,
     note,
+    printed,
     progress_bar,
     show,
+    write_page,
 )
 from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.space import (
@@ -57,7 +60,7 @@ from shardwise.config.arguments import whole_number
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.strategy_input import explicit_fields
 from shardwise.config.system import System
-from shardwise.planning.sweep.axes import varied_axes
+from shardwise.planning.sweep.axes import figure_list, varied_axes
 from shardwise.planning.sweep.results import SweepResult
 from shardwise.planning.sweep.run import sweep
 
@@ -99,7 +102,7 @@ class ReferenceOptions:
 
 
 @with_help(
-    *("vary", "sensitivity", "figures", "gpus", "global_batch_size", "fix", "fixed", "plot"),
+    "vary sensitivity figures gpus global_batch_size fix fixed plot",
     examples=[
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --vary nvlink.bandwidth=0.5x,1x,2x",
         "shardwise sweep llama3-8b h100-sxm --gpus 16 --gbs 64 --sensitivity",
@@ -190,7 +193,9 @@ def command(
         return 0 if found or ok_if_none else 1
     refuse_options("needs --reference nersc", method=theirs.method, domain=theirs.domain)
     if figures:
-        return _list_figures([System.load(name) for name in names], json=json, output=output)
+        listed = {system.name: figure_list(system) for system in map(System.load, names)}
+        show(lambda: listed, printed("sweep:print_figures", listed), json=json, output=output)
+        return 0
     check_different_files(output=output, plot=plot, report=report)
     chart_tokens = _chart_tokens(plot, report, tokens)
     flags, varied = _gpus_as_axis(flags, _varied(vary or ()))
@@ -228,17 +233,12 @@ def command(
             **arguments,
         )
     _note_work(result)
-
-    def tables() -> None:
-        from shardwise.report.tables.sweep import print_sweep  # noqa: PLC0415 - slow to import
-
-        print_sweep(result)
-
     found = any(plan.fits for point in result.points for plan in point.best)
     lacks = "" if found or not result.complete else "nothing is feasible at any point"
     record = chosen.launch_record()
-    show(lambda: result.to_dict() | record, tables, json=json, output=output, lacks=lacks)
-    _draw(result, names, chart_tokens, plot=plot, report=report)
+    table = printed("sweep:print_sweep", result)
+    show(lambda: result.to_dict() | record, table, json=json, output=output, lacks=lacks)
+    _draw(result, [System.load(name) for name in names], chart_tokens, plot=plot, report=report)
     if not result.complete:
         return INTERRUPTED
     return 0 if found or ok_if_none else 1
@@ -321,14 +321,8 @@ def _refuse_twice(varied: Mapping[str, str], fields: Mapping[str, object]) -> No
 
 def _chart_tokens(plot: str | None, report: str | None, tokens: str | None) -> float | None:
     """Check the files of the charts; return the number of tokens of ``--tokens 1e12``."""
-    if report is not None:
-        from shardwise.report.page.shared import check_report_file  # noqa: PLC0415 - slow
-
-        check_report_file(report)
-    if plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-        check_chart_file(plot)
+    check_pages(None, report)
+    check_pages(plot)
     if tokens is not None and plot is None and report is None:
         raise flag_fault("tokens", tokens, "needs --plot FILE or --report FILE")
     return positive_number("tokens", tokens, ", as in 1e12")
@@ -336,44 +330,20 @@ def _chart_tokens(plot: str | None, report: str | None, tokens: str | None) -> f
 
 def _draw(
     result: SweepResult,
-    names: Sequence[str | System],
+    systems: Sequence[System],
     tokens: float | None,
     *,
     plot: str | None,
     report: str | None,
 ) -> None:
     """Write charts and report; maps mark the systems as they are."""
-    if plot is None and report is None:
-        return
-    from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
-    from shardwise.report.charts.sweep import write_charts  # noqa: PLC0415 - slow
-
-    systems = [System.load(name) for name in names]
     marks = {
         system.name: {
             one["figure"]: one["value"] for one in figure_list(system) if one["value"] is not None
         }
         for system in systems
     }
+    drawn: dict[str, Any] = {"tokens": tokens, "marks": marks}
     if plot is not None:
-        write_charts(result, plot, tokens=tokens, marks=marks)
-    if report is not None:
-        from shardwise.report.page.shared import write_report  # noqa: PLC0415 - slow
-        from shardwise.report.page.sweep import report_of  # noqa: PLC0415 - slow
-
-        page = report_of(result, command_line(), systems, tokens=tokens, marks=marks)
-        write_report(page, report)
-
-
-def _list_figures(systems: Sequence[System], *, json: bool, output: str | None) -> int:
-    from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
-
-    record = {system.name: figure_list(system) for system in systems}
-
-    def tables() -> None:
-        from shardwise.report.tables.sweep import print_figures  # noqa: PLC0415 - slow to import
-
-        print_figures(record)
-
-    show(lambda: record, tables, json=json, output=output)
-    return 0
+        registry.load("report.charts.sweep:write_charts")(result, plot, **drawn)
+    write_page("sweep", report, result, command_line(), systems, **drawn)

@@ -12,7 +12,7 @@ from shardwise.cli.options import (
     opt,
     refuse_options,
 )
-from shardwise.cli.output import Stopwatch, emit_json, log, note
+from shardwise.cli.output import Stopwatch, emit_json, log, note, printed
 from shardwise.cli.recipes import Chosen
 from shardwise.config.arguments import whole_number
 from shardwise.report.trace import check_trace_file, is_snapshot_file, trace
@@ -22,16 +22,7 @@ _IN_SNAPSHOT = "has no effect on a memory snapshot, which has every pass and no 
 
 
 @with_help(
-    *(
-        "gpus",
-        "tp",
-        "pp",
-        "micro_batch_size",
-        "global_batch_size",
-        "micro_batches",
-        "ops",
-        "output",
-    ),
+    "gpus tp pp micro_batch_size global_batch_size micro_batches ops output",
     examples=[
         "shardwise trace llama3-8b h100-sxm --gpus 16 --tp 2 --pp 4 --gbs 32 --output timeline.json"
     ],
@@ -83,9 +74,7 @@ def command(
     if json:
         emit_json(result.to_dict() | chosen.launch_record())
     elif output is None:
-        from shardwise.report.tables.timeline import print_trace  # noqa: PLC0415 - slow to import
-
-        print_trace(result)
+        printed("timeline:print_trace", result)()
     if not result.timeline.fits and (json or output is not None):
         note("does not fit in memory")
     return 0 if result.timeline.fits else 1

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shardwise import registry
 from shardwise.cli.help import OUTPUT, with_help
 from shardwise.cli.options import (
     JSON_FLAG,
@@ -13,7 +14,7 @@ from shardwise.cli.options import (
     refuse_options,
     with_options,
 )
-from shardwise.cli.output import Stopwatch, check_different_files, log, show
+from shardwise.cli.output import Stopwatch, check_different_files, check_pages, log, printed, show
 from shardwise.validate import COLLECTIONS, SUITES, no_such_suite, validate
 
 _RUNS = "runs"
@@ -35,12 +36,7 @@ class RunOptions:
     )
 
 
-@with_help(
-    examples=[
-        "shardwise validate runs",
-        "shardwise validate kernels --data measured",
-    ],
-)
+@with_help(examples=["shardwise validate runs", "shardwise validate kernels --data measured"])
 @with_options
 def command(
     *,
@@ -67,41 +63,26 @@ def command(
     `kernels` scores your own tables: gemm, attention, moe, collective, moe_alltoall, cast_fp8,
     train_gemm, train_attention, each a file of that name in the folder of --data.
     """
+    shown: dict[str, Any] = {"json": json, "output": output}
     if suite == _KERNELS:
         refuse_options(f"is for the suite {_RUNS} only", **asdict(options))
-        return _validate_kernels(data=data, rows=rows, out=out, json=json, output=output)
+        return _validate_kernels(data=data, rows=rows, out=out, **shown)
     refuse_options(f"is for the suite {_KERNELS} only", out=out)
     if suite == _RUNS or (suite is None and data is not None):
-        return _validate_runs(options, data=data, rows=rows, json=json, output=output)
+        return _validate_runs(options, data=data, rows=rows, **shown)
     refuse_options(f"is for the suites {_RUNS} and {_KERNELS} only", data=data)
     refuse_options(f"is for the suite {_RUNS} only", **asdict(options))
     if suite is None:
         refuse_options("needs a SUITE", rows=rows)
-        return _list_suites(json=json, output=output)
+        suites = {name: summary for name, (summary, _) in SUITES.items()} | COLLECTIONS
+        show(lambda: {"suites": suites}, printed("validate:print_suites", suites), **shown)
+        return 0
     if suite not in SUITES:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     watch = Stopwatch()
     found = validate(suite)
     log.info("compared %d figures in %s", len(found.to_dict()["rows"]), watch)
-
-    def tables() -> None:
-        from shardwise.report.tables.validate import print_scoreboard  # noqa: PLC0415
-
-        print_scoreboard(found, rows=rows)
-
-    show(found.to_dict, tables, json=json, output=output)
-    return 0
-
-
-def _list_suites(*, json: bool, output: str | None) -> int:
-    suites = {name: summary for name, (summary, _) in SUITES.items()} | COLLECTIONS
-
-    def tables() -> None:
-        from shardwise.report.tables.validate import print_suites  # noqa: PLC0415
-
-        print_suites(suites)
-
-    show(lambda: {"suites": suites}, tables, json=json, output=output)
+    show(found.to_dict, printed("validate:print_scoreboard", found, rows=rows), **shown)
     return 0
 
 
@@ -129,13 +110,8 @@ def _validate_kernels(
     if out is not None:
         save_rows(scores, out)
         log.info("wrote %s", out)
-
-    def tables() -> None:
-        from shardwise.report.tables.calibration import print_kernel_scores  # noqa: PLC0415
-
-        print_kernel_scores(scores)
-
-    show(lambda: scores.to_dict(rows=rows), tables, json=json, output=output)
+    table = printed("calibration:print_kernel_scores", scores)
+    show(lambda: scores.to_dict(rows=rows), table, json=json, output=output)
     return 0
 
 
@@ -145,24 +121,13 @@ def _validate_runs(
     """Predict measured training runs, those of the catalog or of a file."""
     from shardwise.validate.suites import validate_suite  # noqa: PLC0415 - slow to import
 
-    if options.plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow
-
-        check_chart_file(options.plot)
+    check_pages(options.plot)
     watch = Stopwatch()
     selection: dict[str, Any] = {"grade": options.grade, "kind": options.kind}
     selection |= {"source": options.source, "references": options.references}
     board = validate_suite("runs", data=data, **selection)
     log.info("predicted %d runs in %s", len(board.rows), watch)
-
-    def tables() -> None:
-        from shardwise.report.tables.measured import print_runs  # noqa: PLC0415 - slow to import
-
-        print_runs(board, rows=rows)
-
-    show(board.to_dict, tables, json=json, output=output)
+    show(board.to_dict, printed("measured:print_runs", board, rows=rows), json=json, output=output)
     if options.plot is not None:
-        from shardwise.report.charts.measured import write_charts  # noqa: PLC0415 - slow
-
-        write_charts(board, options.plot)
+        registry.load("report.charts.measured:write_charts")(board, options.plot)
     return 0

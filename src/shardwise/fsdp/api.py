@@ -12,15 +12,15 @@ from shardwise.config.base import MOST
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words, check_flags, check_function
 from shardwise.fsdp.plan import Checkpointing, Dtype, Optimizer, Reshard, Setting
-from shardwise.fsdp.planner.alternatives import (
+from shardwise.fsdp.planner.collectives import CollectiveTimes, Comm, collective_times
+from shardwise.fsdp.planner.planner import (
     NamedPlan,
+    Planner,
     compare_common_wrappings,
     front,
     largest_batch,
     smallest_gpus,
 )
-from shardwise.fsdp.planner.collectives import CollectiveTimes, Comm, collective_times
-from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.result import FsdpPlan, WhatIf
 from shardwise.fsdp.sources import Kind, ShardableModel, find_model
@@ -136,7 +136,7 @@ def plan_fsdp(
     check_flags(traced=traced, pareto=pareto, what_if=what_if, verify=verify)
     check_function("progress", progress)
     if comm is not None and not isinstance(comm, (CommTimes, Mapping, str, Path)):
-        raise InputError(Fault.of("comm", comm, "must be latencies and bandwidths, or a file"))
+        raise InputError.of("comm", comm, "must be latencies and bandwidths, or a file")
     found = find_model(source, traced=traced)
     request = _request(
         found.kind,
@@ -248,12 +248,12 @@ def _request(
     faults = _number_faults(numbers)
     if not (isinstance(seconds, (int, float)) and 0 < seconds < np.inf):
         problem = "must be a number above 0"
-        faults.append(Fault(field="seconds", value=seconds, has_value=True, problem=problem))
+        faults.append(Fault.of("seconds", seconds, problem))
     choices, wrong = _choices(words)
     faults += wrong
     if statistics and choices.get("dtype", "fp32") in ("bf16", "fp16"):
         problem = "statistics count weights in numbers of 4 bytes; allowed: fp32"
-        faults.append(Fault(field="dtype", value=words["dtype"], has_value=True, problem=problem))
+        faults.append(Fault.of("dtype", words["dtype"], problem))
     budget = None
     try:
         budget = None if memory_budget is None else _budget_bytes(memory_budget)
@@ -303,7 +303,7 @@ def _number_faults(numbers: Mapping[str, int | None]) -> list[Fault]:
         is_integer = isinstance(number, int) and not isinstance(number, bool)
         if number is not None and not (is_integer and 1 <= number <= most):
             problem = f"must be a whole number from 1 to {most}"
-            faults.append(Fault(field=field, value=number, has_value=True, problem=problem))
+            faults.append(Fault.of(field, number, problem))
     if faults:
         return faults
     gpus, replicas = numbers["gpus"], numbers["replicas"] or 1
@@ -311,10 +311,10 @@ def _number_faults(numbers: Mapping[str, int | None]) -> list[Fault]:
         return [Fault(field="gpus", problem="is missing: weights are sharded over so many")]
     if gpus < _LEAST_RANKS:
         problem = "FSDP shards over two ranks or more; on one there is nothing to plan"
-        return [Fault(field="gpus", value=gpus, has_value=True, problem=problem)]
+        return [Fault.of("gpus", gpus, problem)]
     if gpus % replicas or gpus // replicas < _LEAST_RANKS:
         problem = f"must divide the {gpus} GPUs into groups of two or more to shard over"
-        return [Fault(field="replicas", value=replicas, has_value=True, problem=problem)]
+        return [Fault.of("replicas", replicas, problem)]
     return []
 
 
@@ -328,7 +328,7 @@ def _choices(words: Mapping[str, str | None]) -> tuple[dict[str, str], list[Faul
         plain = _ALIASES.get(str(word).strip().lower(), str(word).strip().lower())
         if plain not in known:
             problem = allowed_words(plain, known)
-            faults.append(Fault(field=field, value=word, has_value=True, problem=problem))
+            faults.append(Fault.of(field, word, problem))
         found[field] = plain
     return found, faults
 
@@ -338,11 +338,10 @@ def _budget_bytes(text: float | str) -> float:
     try:
         budget = parse_memory(text)
     except ValueError as error:
-        fault = Fault(field="memory_budget", value=text, has_value=True, problem=str(error))
-        raise InputError(fault) from None
+        raise InputError.of("memory_budget", text, str(error)) from None
     if not 0 < budget < np.inf:
         problem = "must be above 0"
-        raise InputError(Fault(field="memory_budget", value=text, has_value=True, problem=problem))
+        raise InputError.of("memory_budget", text, problem)
     return budget
 
 

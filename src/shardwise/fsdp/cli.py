@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from shardwise import registry
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
 from shardwise.cli.options import (
     JSON_FLAG,
@@ -17,7 +18,15 @@ from shardwise.cli.options import (
     used,
     with_options,
 )
-from shardwise.cli.output import Bar, check_different_files, emit_json, log, note, progress_bar
+from shardwise.cli.output import (
+    Bar,
+    check_different_files,
+    check_pages,
+    emit_json,
+    log,
+    note,
+    progress_bar,
+)
 from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.fsdp.api import Progress
@@ -170,10 +179,8 @@ class ReferenceOptions:
 
 
 @with_help(
-    *("system", "gpus", "memory_budget", "batch", "seq_len", "dtype", "pareto", "emit"),
-    examples=[
-        "shardwise fsdp llama3-8b --gpus 8 --seq-len 4096 --memory-budget 60GiB",
-    ],
+    "system gpus memory_budget batch seq_len dtype pareto emit",
+    examples=["shardwise fsdp llama3-8b --gpus 8 --seq-len 4096 --memory-budget 60GiB"],
 )
 @with_options
 def command(
@@ -203,15 +210,12 @@ def command(
         files.check_writable_ending(output)
     elif output is not None:
         files.check_output_path(output)
-    if options.plot is not None:
-        from shardwise.report.charts.common import check_chart_file  # noqa: PLC0415 - slow to import
-
-        check_chart_file(options.plot)
-        check_different_files(output=output, plot=options.plot)
+    check_pages(options.plot)
+    check_different_files(output=output, plot=options.plot)
     arguments = shared.arguments()
     forbidden = _names(theirs.forbid)
     if reference is not None:
-        from shardwise.predecessors.cli.fsdp import plan_reference  # noqa: PLC0415 - slow to import
+        from shardwise.fsdp.cli_reference import plan_reference  # noqa: PLC0415 - slow to import
 
         refuse_options(_NO_EFFECT, **asdict(options))
         solver = asdict(theirs) | {"forbid": forbidden}
@@ -253,13 +257,9 @@ def _plan(
     if form is None and output is not None:
         emit_json(result.to_dict(), output)
     if not json and (output is None) == (form is None):
-        from shardwise.fsdp.tables import print_plan  # noqa: PLC0415 - slow to import
-
-        print_plan(result)
+        registry.load("fsdp.tables:print_plan")(result)
     if options.plot is not None:
-        from shardwise.fsdp.charts import write_charts  # noqa: PLC0415 - slow to import
-
-        write_charts(result, options.plot)
+        registry.load("fsdp.charts:write_charts")(result, options.plot)
     return 0 if result.feasible else 1
 
 

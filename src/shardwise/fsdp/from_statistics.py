@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.profile import Parameter, Profile, ProfiledModule, check
 from shardwise.predecessors.fsdp_ilp.files import ModuleInfo
 
@@ -32,22 +32,12 @@ def profile_of_statistics(info: ModuleInfo, source: str | None = None) -> Profil
     A module has total activations TA_i, activation gradients AG_i, and G_i, the gradients of
     weights from modules that run after it. Its segment has TA_i forward (at its end) and
     TA_i + AG_i + G_i backward. Its end has TA + G of the next module, or its own bytes if less.
-
-    Parameters
-    ----------
-    info
-        The statistics.
-    source
-        `Profile.source`; None: the file of the statistics.
-
-    Raises
-    ------
-    InputError
-        If a module has fewer weights than the modules inside it, and no tied tensor explains that.
     """
     source = info.source if source is None else source
     count = len(info.names)
-    parent = _parents(info.end)
+    parent = np.full(count, -1, dtype=np.int64)
+    for place, end in enumerate(info.end):  # inner modules come later and overwrite
+        parent[place + 1 : end] = place
     begins = _backward_order(info.end, parent)
     parameters = _parameters(info, parent, begins, source)
     made = np.zeros(count)
@@ -95,14 +85,6 @@ def _forward_bytes(info: ModuleInfo) -> Floats:
             alive[last] = max(alive[last], alive[place])
             alive[place] = min(alive[place], alive[place + 1])
     return alive
-
-
-def _parents(end: Ints) -> Ints:
-    """Position of the innermost module around each; -1 for the root."""
-    parent = np.full(len(end), -1, dtype=np.int64)
-    for place in range(len(end)):  # inner ones come later and overwrite
-        parent[place + 1 : end[place]] = place
-    return parent
 
 
 def _backward_order(end: Ints, parent: Ints) -> Ints:
@@ -228,6 +210,4 @@ def _tied(info: ModuleInfo, place: int, missing: float, source: str) -> list[int
     )
     field = f"{info.names[place]}.param_per_module"
     value = float(info.parameter_bytes[place])
-    raise InputError(
-        Fault(source=source, field=field, value=value, has_value=True, problem=problem)
-    )
+    raise InputError.of(field, value, problem, source)

@@ -147,11 +147,6 @@ def check(profile: Profile) -> None:
     of its parent (backward, unless it is reduced last), and siblings run forward one after the
     other. Times and bytes are finite, not negative, and one for each segment; no segment begins or
     ends with more than its peak. Holders are modules, and gradients are computed in backward.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong.
     """
     found = [*_arrays(profile)]
     if not profile.modules:
@@ -164,10 +159,7 @@ def check(profile: Profile) -> None:
         found += _bytes(profile)
     if found:
         raise InputError(
-            [
-                Fault(source=profile.source, field=field, value=value, has_value=True, problem=text)
-                for field, value, text in found
-            ]
+            [Fault.of(field, value, text, profile.source) for field, value, text in found]
         )
 
 

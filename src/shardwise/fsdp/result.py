@@ -11,9 +11,8 @@ from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.frozen import FrozenRecord
 from shardwise.fsdp.emit import Form, huggingface_form, python_code, torchtitan_form
 from shardwise.fsdp.plan import Setting
-from shardwise.fsdp.planner.alternatives import NamedPlan
 from shardwise.fsdp.planner.evaluate import Evaluated
-from shardwise.fsdp.planner.planner import Planned, Planner
+from shardwise.fsdp.planner.planner import NamedPlan, Planned, Planner
 from shardwise.fsdp.profile import Profile
 from shardwise.fsdp.sources import Kind
 from shardwise.shown import Charted
@@ -290,7 +289,7 @@ def known_form(name: str) -> FormName:
         if name.strip().lower() == form:
             return form
     problem = allowed_words(name, FORMS)
-    raise InputError(Fault(field="emit", value=name, has_value=True, problem=problem))
+    raise InputError.of("emit", name, problem)
 
 
 def _costs(plan: Evaluated) -> dict[str, object]:

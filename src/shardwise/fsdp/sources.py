@@ -64,20 +64,7 @@ class ModelReference:
     def shardable(
         self, system: System | None, *, batch: int, seq_len: int | None, dtype: Dtype
     ) -> ShardableModel:
-        """The model to shard.
-
-        Parameters
-        ----------
-        system
-            Whose kernels are timed; statistics bring their times.
-        dtype
-            That it computes in.
-
-        Raises
-        ------
-        InputError
-            If something is missing.
-        """
+        """The model to shard."""
         if self.kind == "statistics":
             stored = profile_of_statistics(self.what)
             return ShardableModel(kind=self.kind, profile=lambda _batch: stored)
@@ -89,19 +76,7 @@ class ModelReference:
 
 
 def find_model(source: object, *, traced: bool = True) -> ModelReference:
-    """Find the kind of a source, of files by their content.
-
-    Parameters
-    ----------
-    traced
-        Whether a config of Hugging Face is a torch module; else it is read as a `Model`.
-
-    Raises
-    ------
-    InputError
-        If it is a file that cannot be read, a folder without a config, or torch is needed for it
-        and not installed.
-    """
+    """Find the kind of a source, of files by their content."""
     if isinstance(source, ModuleInfo):
         return ModelReference(kind="statistics", what=source)
     if isinstance(source, Model):
@@ -127,9 +102,9 @@ def _of_file(path: Path, *, traced: bool) -> ModelReference:
         folder, path = path, path / _CONFIG
         if not files.is_file(path):
             problem = f"the folder has no {_CONFIG}, which describes a model of Hugging Face"
-            raise InputError(Fault(source=str(folder), problem=problem))
+            raise InputError.at(str(folder), problem)
     if not files.has_known_ending(path) and is_launch(path):
-        raise InputError(Fault(source=str(path), problem="is a launch file; a model is expected"))
+        raise InputError.at(str(path), "is a launch file; a model is expected")
     data = files.read_mapping(path, most_bytes=_MOST_FILE_BYTES)
     if fsdp_ilp.looks_like(data):
         return ModelReference(kind="statistics", what=fsdp_ilp.module_info(data, source=str(path)))
@@ -149,7 +124,7 @@ def _need_torch(source: str) -> None:
             f"{' '.join(packages[name] for name in missing)}; or give --no-trace (traced=False) "
             "to use shardwise's own operations"
         )
-        raise InputError(Fault(source=source, problem=problem))
+        raise InputError.at(source, problem)
 
 
 def _operations(

@@ -159,7 +159,8 @@ def _comparison(result: FsdpPlan) -> Table:
         *heads, title="Comparison with other wrappings", optional=("units", "exposed")
     )
     for name, plan in rows:
-        more = [] if best is None else [_more(plan.step_s, best.step_s)]
+        longer = 0.0 if best is None else 100 * (plan.step_s / best.step_s - 1)
+        more = [] if best is None else ["" if best.step_s == plan.step_s else f"{longer:+.1f} %"]
         table.add_row(
             name,
             str(len(plan.wrapping.units)),
@@ -170,12 +171,6 @@ def _comparison(result: FsdpPlan) -> Table:
             "" if result.fits(plan) else "does not fit",
         )
     return table
-
-
-def _more(one: float, other: float) -> str:
-    """How much longer one time is than another."""
-    more = 100 * (one / other - 1)
-    return "" if one == other else f"{more:+.1f} %"
 
 
 def _size(value: float) -> str:

@@ -27,14 +27,14 @@ ways:
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
-from shardwise.errors import Fault, InputError, nearest
-from shardwise.fsdp.call_writer import bottom_up
+from shardwise.errors import InputError, nearest
+from shardwise.fsdp.emit import bottom_up
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.trace.torch_tools import (
     Module,
@@ -49,6 +49,8 @@ from shardwise.fsdp.trace.torch_tools import (
 
 Phase = Literal["forward", "backward", "optimizer"]
 _CHECKPOINT = "_checkpoint_wrapped_module"
+_LEFT_OUT = "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
+_OF_CPU = "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,17 +286,6 @@ def verify(
     It runs rank 0 of `setting.gpus`, which has the largest shards of unevenly split weights. The
     output of the module lives until the loss is computed, the loss until the end. A tensor counts
     from the call that allocates it to the one that frees it, regardless of streams.
-
-    Parameters
-    ----------
-    load
-        The model: how to build it, its inputs and its loss.
-    wrapping
-        Units and checkpointed modules.
-    setting
-        Ranks, types and optimizer.
-    batch, seq_len
-        Sequences on a rank and tokens of each.
     """
     began = time.perf_counter()
     torch = _torch()
@@ -304,7 +295,7 @@ def verify(
         inputs = _called(load.inputs(module, batch, seq_len))
         _wrap(module, wrapping, setting, mesh)
         optimizer = _optimizer(torch, module, setting)
-        with _kernels(load):
+        with getattr(load, "stand_ins", nullcontext)():  # for kernels of an accelerator
             _step(load, module, optimizer, inputs)
             module.zero_grad()
             with no_garbage_collection():
@@ -314,20 +305,9 @@ def verify(
                     inputs,
                     lambda ledger: _step(load, module, optimizer, inputs, ledger.event),
                 )
-    return _verified(ledger, time.perf_counter() - began, (*_omissions(load), *warned))
-
-
-def _kernels(load: Trackable) -> AbstractContextManager[Any]:
-    """Stand-ins for an accelerator's kernels, if the model has them."""
-    stand_ins = getattr(load, "stand_ins", nullcontext)
-    return stand_ins()
-
-
-def _omissions(load: Trackable) -> Iterator[str]:
-    """What the figures leave out."""
-    yield "without the allocator's rounding and fragments, NCCL's buffers and the CUDA context"
-    if not hasattr(load, "stand_ins"):
-        yield "with kernels of the CPU, whose attention keeps its probabilities where it drops some"
+    own = () if hasattr(load, "stand_ins") else (_OF_CPU,)
+    notes = (_LEFT_OUT, *own, *warned)
+    return _verified(ledger, time.perf_counter() - began, notes)
 
 
 def _torch() -> ModuleType:
@@ -336,20 +316,14 @@ def _torch() -> ModuleType:
         torch = import_module("torch")
     except ImportError:
         problem = "checking a wrapping needs torch: pip install 'shardwise[torch]'"
-        raise InputError(Fault(source="verify", problem=problem)) from None
+        raise InputError.at("verify", problem) from None
     try:
         import_module("torch.distributed._tools.fsdp2_mem_tracker")
         import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake"
     except ImportError:
         problem = "has no memory tracker for FSDP2, or cannot load it; 2.13 has one"
-        raise _refusal("torch", str(torch.__version__), problem) from None
+        raise InputError.of("torch", str(torch.__version__), problem, "verify") from None
     return torch
-
-
-def _refusal(name: str, value: object, problem: str) -> InputError:
-    """Refuse one input of `verify`."""
-    fault = Fault(source="verify", field=name, value=value, has_value=True, problem=problem)
-    return InputError(fault)
 
 
 @contextmanager
@@ -368,7 +342,7 @@ def _fake_world(torch: ModuleType, setting: Setting) -> Iterator[Any]:
     dist = torch.distributed
     if dist.is_initialized():
         problem = "a process group exists already; check in a process without one"
-        raise InputError(Fault(source="verify", problem=problem))
+        raise InputError.at("verify", problem)
     store = import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     fake_mode = import_module("torch._subclasses.fake_tensor").FakeTensorMode
     with ExitStack() as undo:
@@ -411,7 +385,9 @@ def _wrap(module: Module, wrapping: Wrapping, setting: Setting, mesh: Any) -> No
     wanted = [("units", name) for unit in wrapping.units for name in unit.modules]
     for where, name in [*wanted, *(("checkpointed", n) for n in wrapping.checkpointed)]:
         if name not in found:
-            raise _refusal(where, name, f"no module of the model{nearest(name, found)}")
+            raise InputError.of(
+                where, name, f"no module of the model{nearest(name, found)}", "verify"
+            )
     if recomputed := {found[name] for name in wrapping.checkpointed}:
         checkpoint.apply_activation_checkpointing(module, check_fn=recomputed.__contains__)
     shared = {"mesh": mesh, "mp_policy": _policy(setting)}
@@ -426,7 +402,7 @@ def _wrap(module: Module, wrapping: Wrapping, setting: Setting, mesh: Any) -> No
         fully_shard(module, **shared)
         module._get_fsdp_state()._lazy_init()
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise _refusal("units", named, f"refused by FSDP2: {error}") from error
+        raise InputError.of("units", named, f"refused by FSDP2: {error}", "verify") from error
 
 
 def _policy(setting: Setting) -> Any:
@@ -464,7 +440,7 @@ def _step(
         optimizer.step()
 
 
-def _verified(ledger: Ledger, seconds: float, notes: Sequence[str]) -> Verified:
+def _verified(ledger: Ledger, seconds: float, notes: tuple[str, ...]) -> Verified:
     """Peaks of the step and of its three phases."""
 
     def peak_of(*phases: Phase) -> Moment:
@@ -477,5 +453,5 @@ def _verified(ledger: Ledger, seconds: float, notes: Sequence[str]) -> Verified:
         optimizer=peak_of("optimizer"),
         moments=tuple(ledger.moments),
         elapsed_seconds=seconds,
-        notes=tuple(notes),
+        notes=notes,
     )

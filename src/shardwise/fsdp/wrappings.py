@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardwise.config import files
-from shardwise.errors import Fault, InputError, nearest
+from shardwise.errors import InputError, nearest
 from shardwise.fsdp.plan import Unit, Wrapping
 from shardwise.fsdp.planner.planner import Planner
 from shardwise.fsdp.profile import Profile
@@ -60,18 +60,15 @@ def _read_file(path: str | Path) -> tuple[object, tuple[str, ...] | None]:
     units = data.get("unit_details", data.get("units"))
     if not isinstance(units, list):
         problem = "has no list of units; allowed: a list `units`, or lines of text in a .txt"
-        raise InputError(Fault(source=str(path), field="units", problem=problem))
+        raise InputError.at(str(path), problem, "units")
     recompute = data.get("checkpointed")
-    if recompute is not None and not _are_names(recompute):
+    are_names = isinstance(recompute, list) and all(isinstance(n, str) for n in recompute)
+    if recompute is not None and not are_names:
         problem = "must be a list of names"
-        raise InputError(Fault(source=str(path), field="checkpointed", problem=problem))
+        raise InputError.at(str(path), problem, "checkpointed")
     # The root is a unit in every plan; results list it with no modules.
     left = [one for one in units if not (isinstance(one, Mapping) and one.get("modules") == [])]
     return left, None if recompute is None else tuple(recompute)
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _parse_units(entry: object, profile: Profile) -> Iterator[Unit]:
@@ -90,20 +87,16 @@ def _parse_units(entry: object, profile: Profile) -> Iterator[Unit]:
     if isinstance(entry, str):
         reshard = reshard and not entry.endswith(_KEEP_SUFFIX)
         entry = [part.strip() for part in entry.removesuffix(_KEEP_SUFFIX).split("+")]
-    if not isinstance(entry, (list, tuple)) or not entry or not all(_is_name(n) for n in entry):
+    named = list(entry) if isinstance(entry, (list, tuple)) else []
+    if not named or not all(isinstance(name, str) and name for name in named):
         raise InputError.of(
             "units", entry, "must be the name of a module, or a list of names for a group"
         )
     root = f"{profile.modules[0].kind}."
-    named = [str(name) for name in entry]
     # Statistics put the class of the model before a name; users may do so too.
     named = [n.removeprefix(root) if n not in profile.positions else n for n in named]
     for names in _expand(named, profile):
         yield Unit(modules=names, reshard_after_forward=reshard)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _expand(names: Sequence[str], profile: Profile) -> Iterator[tuple[str, ...]]:

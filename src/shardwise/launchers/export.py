@@ -273,23 +273,7 @@ def comments(
     names: list[str],
     release: str | None,
 ) -> list[str]:
-    """Lines for people in a launch file: the prediction, and the command that writes it again.
-
-    Parameters
-    ----------
-    launcher
-        Whose file it is.
-    plan
-        What is written.
-    result
-        Its estimate.
-    changes
-        Fields in which it differs from what was requested.
-    names
-        Model and system as the command names them.
-    release
-        Release that was requested, if any.
-    """
+    """Lines for people in a launch file: the prediction, and the command that writes it again."""
     memory, interval = result.memory_bytes, result.interval
     peak = max(result.stages, key=lambda stage: stage.reserved).stage
     step = f"step time {readable(result.step_time_s, 'seconds')}"
@@ -325,19 +309,7 @@ def _word(value: object) -> str:
 def command_of(
     launcher: Launcher, plan: LaunchPlan, names: list[str], release: str | None
 ) -> list[str]:
-    """Return the words of the command that writes a plan again.
-
-    Parameters
-    ----------
-    launcher
-        Whose file it is.
-    plan
-        What is written.
-    names
-        Model and system as the command names them.
-    release
-        Release that was requested, if any.
-    """
+    """Return the words of the command that writes a plan again."""
     words = ["shardwise", "export", launcher.name, *map(shlex.quote, names)]
     plain = plan.strategy.to_dict()
     for name in set_fields(plan.model, plan.strategy):
@@ -359,15 +331,7 @@ def _flag(name: str, value: object) -> list[str]:
 
 
 def file_names(output: str, written: Sequence[LaunchFile]) -> dict[str, LaunchFile]:
-    """Return the files of an export by path: next to the first, with its name.
-
-    Parameters
-    ----------
-    output
-        Path of the launch file.
-    written
-        The files; the first is the launch file.
-    """
+    """Return the files of an export by path: next to the first, with its name."""
     first, *others = written
     stem = output[: -len(first.ending)] if output.lower().endswith(first.ending) else output
     return {output: first} | {stem + one.ending: one for one in others}

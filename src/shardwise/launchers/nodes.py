@@ -13,8 +13,6 @@ def nodes_of(system: System, gpus: int) -> tuple[int, int]:
     ----------
     system
         Nodes are its own; a plan that fills them unevenly uses fewer accelerators of each.
-    gpus
-        Accelerators of the plan.
     """
     per_node = min(system.node.accelerators, gpus)
     while gpus % per_node:

@@ -48,30 +48,14 @@ class Ranks:
 
 
 def parse_job(text: str, variables: Mapping[str, str]) -> Script:
-    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines.
-
-    Parameters
-    ----------
-    text
-        The script.
-    variables
-        Values of variables, whatever the script sets them to.
-    """
+    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines."""
     found = _slurm(" ".join(directives_of(text)).split())
     slurm = {name: one for what, one in found.items() for name in _SLURM_NAMES.get(what, ())}
     return parse_script(text, variables, slurm)
 
 
 def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:
-    """Return the ranks that a script starts a program with; None if nothing says it.
-
-    Parameters
-    ----------
-    script
-        The script.
-    program
-        Words of the command that starts the program.
-    """
+    """Return the ranks that a script starts a program with; None if nothing says it."""
     job = _slurm(" ".join(script.directives).split())
     steps = [words for words in (program, *script.commands) if _at(words, ("srun",)) is not None]
     step = steps[0] if steps else ()

@@ -59,13 +59,7 @@ class ReadBack:
     """Why the file alone has no estimate."""
 
     def lines(self, planned: Estimate) -> list[str]:
-        """Return lines for people.
-
-        Parameters
-        ----------
-        planned
-            Estimate of the plan.
-        """
+        """Return lines for people."""
         if self.estimate is None:
             return [f"the file alone has no estimate: {self.problem}", *map(str, self.differences)]
         seconds = readable(self.estimate.step_time_s, "seconds")
@@ -79,16 +73,7 @@ class ReadBack:
 def read_back(
     plan: LaunchPlan, planned: Estimate, launcher: Launcher, file: LaunchFile
 ) -> ReadBack:
-    """Read a launch file again and compare it with the plan that it was written for.
-
-    Parameters
-    ----------
-    plan, planned
-        The plan and its estimate.
-    launcher, file
-        The launch file, and whose it is. Model, GPUs and global batch are those of the plan where
-        the file does not set them.
-    """
+    """Read a launch file again and compare it with the plan that it was written for."""
     own = plan.strategy
     text = LaunchText(source=f"plan{file.ending}", text=file.text, model=plan.model, gpus=own.gpus)
     launch = read_by(launcher, text)

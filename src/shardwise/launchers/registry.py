@@ -148,15 +148,7 @@ def _check(path: object, gpus: object, variables: object) -> None:
 
 
 def read_by(launcher: Launcher, text: LaunchText) -> Launch:
-    """Read a text of a launcher; a model that the catalog has is that of the catalog.
-
-    Parameters
-    ----------
-    launcher
-        Whose text it is.
-    text
-        The text, and what is known of it.
-    """
+    """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = launcher.read(text)
     known = None if launch.model is None else catalog_model(launch.model)
@@ -217,15 +209,6 @@ def written_by_release(
     launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
 ) -> tuple[str, tuple[LaunchFile, ...]]:
     """Return the release and the files of a plan.
-
-    Parameters
-    ----------
-    launcher
-        Whose files they are.
-    plan
-        A strategy that its stack can run.
-    release, ending
-        By default the first, in the order of the launcher, that can express the plan.
 
     Raises
     ------
@@ -290,13 +273,7 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
 def faults_of_plan(
     launcher: Launcher, plan: LaunchPlan, *, release: str | None = None, ending: str | None = None
 ) -> tuple[Fault, ...]:
-    """Return why a launcher cannot express a plan; nothing if it can.
-
-    Parameters
-    ----------
-    launcher, plan, release, ending
-        As for `written_by_release`.
-    """
+    """Return why a launcher cannot express a plan; nothing if it can."""
     try:
         written_by_release(launcher, plan, release=release, ending=ending)
     except InputError as error:

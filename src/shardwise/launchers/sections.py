@@ -32,19 +32,7 @@ class Found:
 def launch_of(
     launcher: str, text: LaunchText, fields: Mapping[str, object], found: Found
 ) -> Launch:
-    """Return what was read of a file that names no model; raise its faults, if there are any.
-
-    Parameters
-    ----------
-    launcher
-        Name of the launcher.
-    text
-        The file.
-    fields
-        Fields of the strategy.
-    found
-        Faults, and what is not used.
-    """
+    """Return what was read of a file that names no model; raise its faults, if there are any."""
     if found.faults:
         raise InputError(found.faults)
     return Launch(
@@ -143,15 +131,7 @@ class Section:
         return (key for key in self.data if key not in self._read and not key.startswith("_"))
 
     def leave_unread(self, known: Mapping[str, object], why: str) -> None:
-        """List the keys that nothing read, but for those at a default without effect.
-
-        Parameters
-        ----------
-        known
-            Options of the launcher, with the value that changes nothing.
-        why
-            What to say of them; of others, that shardwise does not know them.
-        """
+        """List the keys that nothing read, but for those at a default without effect."""
         names = [*known, *self._read]
         for key in self.unread():
             if key not in known:

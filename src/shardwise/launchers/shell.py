@@ -66,17 +66,7 @@ def parse_script(
     variables: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Script:
-    """Read a shell script.
-
-    Parameters
-    ----------
-    text
-        The script.
-    variables
-        Values of variables, whatever the script sets them to.
-    environment
-        Values of variables that the script may change.
-    """
+    """Read a shell script."""
     values: dict[str, tuple[str, ...]] = {
         name: (value,) for name, value in (environment or {}).items()
     }

@@ -1,13 +1,14 @@
 """Operations of layers and multi-token prediction modules, and the columns they are built from."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools
+from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     Dtype,
     FrozenWeights,
@@ -17,6 +18,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.stack import Stack
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
 from shardwise.ops.embedding import embedding_operations, head_operations
@@ -34,16 +36,6 @@ _NORM_PARTS = frozenset({"attention_norm", "mlp_norm", "every_other"})
 _Block = Callable[[frozenset[str]], list[Operation]]
 KnownBlocks = dict[Hashable, list[Operation]]
 """Operations of blocks of layers, by what they are built from."""
-# Columns of `RankWork` that a table or its stacks have under the same name.
-_DEGREES = ("tp", "tp2", "panels", "cp", "ep", "etp")
-_SAME = (
-    *("summa", "cp_exchange", "sequence_parallel", "attention", "fused_activation"),
-    *("quantization", "sends_once", "gathers_tokens", "training"),
-)
-_OF_STACK = (
-    *("vocab_multiple", "fused_norm", "fused_layer_norm", "fused_swiglu"),
-    *("loss_forward_bytes", "loss_backward_bytes"),
-)
 _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 # Operations by `OffloadPart`. Every operation has one part, so the parts make up a layer. Of the
 # modules of Megatron Core 0.19 (--offload-modules) attn_norm, qkv_linear, core_attn, attn_proj and
@@ -101,33 +93,38 @@ def rank_work(table: Table) -> RankWork:
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
-    columns = {name: getattr(table, name).astype(np.float64) for name in _DEGREES}
-    columns |= {name: getattr(table, name) for name in _SAME}
-    columns |= {name: table.by_stack(attrgetter(name)) for name in _OF_STACK}
-    return RankWork(
-        **columns,
-        sequences=table.micro_batch_size.astype(np.float64),
-        seq_len=table.seq_len / (table.cp * table.tp2),
-        document_len=np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
-        capacity=table.expert_capacity,
-        imbalance=table.expert_imbalance,
-        regather=table.tp_regather,
-        element_bytes=element_bytes,
-        frozen_bytes=frozen_bytes(table, element_bytes),
-        unpacks_frozen=table.by_stack(
+    columns: dict[str, Any] = {
+        "sequences": table.micro_batch_size.astype(np.float64),
+        "seq_len": table.seq_len / (table.cp * table.tp2),
+        "document_len": np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
+        "capacity": table.expert_capacity,
+        "imbalance": table.expert_imbalance,
+        "regather": table.tp_regather,
+        "element_bytes": element_bytes,
+        "frozen_bytes": frozen_bytes(table, element_bytes),
+        "unpacks_frozen": table.by_stack(
             lambda stack: stack.frozen_weights == FrozenWeights.INT4 and not stack.fused_int4
         ),
-        dispatch_bytes=dispatch_bytes(table.dispatch_dtype, element_bytes),
-        gradient_bytes=np.where(accumulates > 0, accumulates, element_bytes),
-        flash=table.fused_attention,
-        activation_input_bytes=np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
-        dense_table=table.by_stack(lambda stack: stack.dense_embedding_gradient),
-        adds_expert_bias=~table.fuses_experts
+        "dispatch_bytes": dispatch_bytes(table.dispatch_dtype, element_bytes),
+        "gradient_bytes": np.where(accumulates > 0, accumulates, element_bytes),
+        "flash": table.fused_attention,
+        "activation_input_bytes": np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
+        "dense_table": table.by_stack(lambda stack: stack.dense_embedding_gradient),
+        "adds_expert_bias": ~table.fuses_experts
         & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
-        fused_accumulation=table.by_stack(lambda stack: stack.fused_gradient_accumulation),
-        loss_saved_bytes=table.by_stack(lambda stack: stack.loss_saved_bytes)
+        "fused_accumulation": table.by_stack(lambda stack: stack.fused_gradient_accumulation),
+        "loss_saved_bytes": table.by_stack(lambda stack: stack.loss_saved_bytes)
         + np.where(table.tp > 1, table.by_stack(lambda stack: stack.loss_split_bytes), 0.0),
-    )
+    }
+    for one in fields(RankWork):  # the others have the same name in the table or its stacks
+        if one.name in columns:
+            continue
+        if one.name in Stack.model_fields and one.name not in COLUMNS:
+            columns[one.name] = table.by_stack(attrgetter(one.name))
+        else:
+            column = getattr(table, one.name)
+            columns[one.name] = column.astype(np.float64) if one.type == Floats else column
+    return RankWork(**columns)
 
 
 def _gradient_bytes(stack: Stack) -> float:

@@ -111,11 +111,6 @@ def _idle_zero(kind: Kind, table: Table) -> Bools:
     return ~splits if not (kind.dp and kind.training) else np.zeros_like(splits)
 
 
-def _communicates(kind: Kind, table: Table) -> Bools:
-    """Whether there is data-parallel communication."""
-    return np.asarray(kind.dp & (kind.training | (table.zero >= ZERO_WEIGHTS)))
-
-
 EFFECTS: dict[str, Idle] = {
     "tp_exchange": lambda kind, _: not kind.tp,
     "tp_overlap": lambda kind, _: not kind.tp,
@@ -148,7 +143,9 @@ EFFECTS: dict[str, Idle] = {
     "fsdp_reshard": lambda _, table: table.zero < ZERO_WEIGHTS,
     "fsdp_prefetch": lambda _, table: table.zero < ZERO_WEIGHTS,
     "grad_sync": lambda kind, table: (table.zero < ZERO_GRADIENTS) | (not kind.training),
-    "dp_overlap": lambda kind, table: ~_communicates(kind, table),
+    "dp_overlap": lambda kind, table: (
+        ~np.asarray(kind.dp & (kind.training | (table.zero >= ZERO_WEIGHTS)))
+    ),
     "offload_optimizer": lambda kind, _: not kind.training,
 }
 """When another value of a field changes nothing; each field follows the fields it reads."""

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from shardwise import catalog
 from shardwise.config.base import ConfigBase
 from shardwise.errors import Fault, InputError
 from shardwise.web import questions
@@ -95,7 +96,7 @@ def _add_folder(routes: APIRouter, pool: Pool, folder: str) -> None:
 
     @routes.get(f"/{folder}", name=folder, summary=f"Names of the {folder} of the catalog.")
     async def listed() -> list[str]:
-        return questions.entries(folder)
+        return catalog.names(folder)
 
     @routes.get(f"/{folder}/{{name}}", name=f"{folder}-entry", summary=f"One of the {folder}.")
     async def one(name: str) -> Response:

@@ -21,11 +21,7 @@ _LEAST_TOKEN = 12
 _TOKEN_VARIABLE = "SHARDWISE_TOKEN"  # noqa: S105 - a name
 
 
-@with_help(
-    examples=[
-        "shardwise explore --port 8765",
-    ],
-)
+@with_help(examples=["shardwise explore --port 8765"])
 def command(
     *,
     host: str = opt(

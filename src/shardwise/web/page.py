@@ -1,8 +1,9 @@
 """The page of the explorer: one for each client, with the state of its address."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import nicegui
@@ -13,14 +14,11 @@ from nicegui import Client, events, ui
 from shardwise import catalog
 from shardwise.errors import InputError
 from shardwise.web import views
-from shardwise.web.compare_tab import CompareTab
 from shardwise.web.controls import DEGREES, MORE, SIZES, WORDS, Input, field_input
-from shardwise.web.estimate_tab import EstimateTab
 from shardwise.web.explorer import Explorer
-from shardwise.web.search_tab import SearchTab
 from shardwise.web.state import MOST_BYTES, Named, State
 from shardwise.web.style import SCRIPT, STYLE
-from shardwise.web.sweep_tab import SweepTab
+from shardwise.web.tabs import CompareTab, EstimateTab, SearchTab, SweepTab
 from shardwise.web.workers import Jobs, Pool, faults_of
 
 MOST_PAGES = 100
@@ -117,22 +115,13 @@ class Page:
                 ui.tooltip("Copy the link to this view")
             with ui.button(icon="content_copy").props('flat round aria-label="Copy as"'):
                 with ui.menu():
-                    self._copy_item("Command line", self._command)
-                    self._copy_item("Python", self._python)
+                    for label, write in (("Command line", State.command), ("Python", State.python)):
+                        ui.menu_item(label, on_click=partial(self._copy, write))
                 ui.tooltip("Copy as command line or Python")
             with ui.button(icon="contrast", on_click=self._explorer.switch_theme).props(
                 "flat round"
             ):
                 ui.tooltip("Light or dark")
-
-    def _copy_item(self, label: str, text: Callable[[], str]) -> None:
-        ui.menu_item(label, on_click=lambda: self._copy(text()))
-
-    def _command(self) -> str:
-        return self._explorer.state.command()
-
-    def _python(self) -> str:
-        return self._explorer.state.python()
 
     def _build_inputs(self) -> None:
         ui.label("Model and system").classes("sw-heading")
@@ -148,19 +137,19 @@ class Page:
             )
         ui.label("Batch").classes("sw-heading")
         with ui.element("div").classes("sw-three"):
-            for name in SIZES:
-                self._inputs[name] = field_input(name, self._explorer.set_field)
+            self._add_inputs(SIZES)
         ui.label("Layout").classes("sw-heading")
-        for name in DEGREES:
-            self._inputs[name] = field_input(name, self._explorer.set_field)
+        self._add_inputs(DEGREES)
         ui.label("Options").classes("sw-heading")
         with ui.element("div").classes("sw-two"):
-            for name in WORDS:
-                self._inputs[name] = field_input(name, self._explorer.set_field)
+            self._add_inputs(WORDS)
         more = ui.expansion("All other fields").classes("w-full").props("dense")
         with more, ui.element("div").classes("sw-two"):
-            for name in MORE:
-                self._inputs[name] = field_input(name, self._explorer.set_field)
+            self._add_inputs(MORE)
+
+    def _add_inputs(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._inputs[name] = field_input(name, self._explorer.set_field)
 
     def _named(self, kind: str, folder: str) -> None:
         """List of the catalog, with an upload next to it."""
@@ -240,12 +229,8 @@ class Page:
         ui.notify(f"{kind}: {view['name']}", type="positive")
 
     def _figures_typed(self, event: events.ValueChangeEventArguments[str | None]) -> None:
-        lines = [line.strip() for line in str(event.value or "").splitlines() if line.strip()]
-        figures = {}
-        for line in lines:
-            name, equals, text = line.partition("=")
-            if equals:
-                figures[name.strip()] = text.strip()
+        pairs = (line.partition("=") for line in str(event.value or "").splitlines())
+        figures = {name.strip(): text.strip() for name, equals, text in pairs if equals}
         if figures != dict(self._explorer.state.figures):
             self._explorer.set_state(replace(self._explorer.state, figures=figures))
 
@@ -257,6 +242,6 @@ class Page:
         ui.run_javascript("navigator.clipboard.writeText(location.href)")
         ui.notify("Link copied", type="positive")
 
-    def _copy(self, text: str) -> None:
-        ui.clipboard.write(text)
+    def _copy(self, write: Callable[[State], str]) -> None:
+        ui.clipboard.write(write(self._explorer.state))
         ui.notify("Copied", type="positive")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -16,7 +15,7 @@ from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.tables.catalog import model_record, stack_record
 
 MOST_LAYER_COSTS = 20_000
@@ -98,22 +97,6 @@ def check_cost(model: Model, strategy: Strategy, *, plans: int = 1, nearest: boo
 
     For k kinds of layers on p pipeline stages, the time of an estimate is at most proportional to
     k (k + p): measured with up to 1,000 kinds and 10,000 stages, 0.05 to 0.25 ms each.
-
-    Parameters
-    ----------
-    model
-        Its layers may be of many kinds.
-    strategy
-        Has the number of stages.
-    plans
-        Estimates in the answer.
-    nearest
-        Whether the nearest plan is looked for, which may have any number of stages.
-
-    Raises
-    ------
-    InputError
-        If that is more than `MOST_LAYER_COSTS`.
     """
     kinds, stages = len(model.layers), model.depth if nearest else strategy.pp
     costs = (_NEAREST_PLANS if nearest else plans) * kinds * (kinds + stages)
@@ -123,7 +106,7 @@ def check_cost(model: Model, strategy: Strategy, *, plans: int = 1, nearest: boo
             f"need {costs:,} layer costs; a server computes at most {MOST_LAYER_COSTS:,} for a "
             "question"
         )
-        raise InputError(Fault(source="question", field="layers", problem=problem))
+        raise InputError.at("question", problem, "layers")
 
 
 def answer_export(question: ExportQuestion) -> dict[str, Any]:
@@ -193,7 +176,7 @@ def answer_search(
 
 def estimate_text(question: EstimateQuestion) -> str:
     """Return the answer as JSON: the server passes it on as it is."""
-    return _text(answer_estimate(question))
+    return as_json(answer_estimate(question))
 
 
 FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
@@ -204,16 +187,7 @@ FOLDERS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 """Folders of the catalog, and how an entry is read."""
 
 
-def entries(folder: str) -> list[str]:
-    """Names of a folder of the catalog."""
-    return catalog.names(folder)
-
-
 def entry_text(folder: str, name: str) -> str:
     """Return one entry of the catalog as JSON."""
     with files.catalog_only():
-        return _text(FOLDERS[folder](name))
-
-
-def _text(record: Mapping[str, Any]) -> str:
-    return as_json(record)
+        return as_json(FOLDERS[folder](name))

@@ -90,22 +90,7 @@ def serve(
     allowed_hosts: tuple[str, ...] = (),
     ready: Callable[[], object] | None = None,
 ) -> None:
-    """Serve until interrupted.
-
-    Parameters
-    ----------
-    token
-        What clients must know; None: nothing.
-    allowed_hosts
-        More names under which clients reach the server, as `Hosts.allowed`.
-    ready
-        Called in a thread when the first question can be answered.
-
-    Raises
-    ------
-    InputError
-        If the address cannot be used.
-    """
+    """Serve until interrupted."""
     _check_address(host, port)
     server = Server(token=token, hosts=Hosts(bound=host, allowed=allowed_hosts), ready=ready)
     uvicorn.run(server.app, host=host, port=port, **SETTINGS)

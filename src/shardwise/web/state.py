@@ -82,7 +82,9 @@ class State:
             named: Named = getattr(self, kind)
             pairs.append((kind, named.name))
             if named.data is not None:
-                pairs.append((_DATA[kind], _packed(named.data)))
+                text = json.dumps(plain(named.data), separators=(",", ":")).encode()
+                packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
+                pairs.append((_DATA[kind], packed.rstrip("=")))
         pairs += [(FIELDS[name].short, text) for name, text in self.strategy.items()]
         pairs += [("figure", f"{name}={text}") for name, text in self.figures.items()]
         if self.tab != _TABS[0]:
@@ -93,13 +95,7 @@ class State:
 
     @classmethod
     def of_query(cls, query: str) -> Self:
-        """Return the state of an address; an empty one is the start.
-
-        Raises
-        ------
-        InputError
-            If the address names what there is not.
-        """
+        """Return the state of an address; an empty one is the start."""
         pairs = parse_qsl(query, keep_blank_values=True)
         if not [key for key, _ in pairs if key != "token"]:
             return cls()
@@ -112,7 +108,7 @@ class State:
                 state = state.with_named(kind, Named(name=name, data=data))
         tab = words.pop("tab", _TABS[0])
         if tab not in _TABS:
-            raise InputError(Fault.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address"))
+            raise InputError.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address")
         strategy = {SHORT_NAMES.get(key, key): text for key, text in words.items()}
         unknown = [key for key in strategy if key not in FIELDS]
         if unknown:
@@ -120,7 +116,7 @@ class State:
         figures = dict(text.partition("=")[::2] for key, text in pairs if key == "figure")
         pins = tuple(text for key, text in pairs if key == "pin")
         if len(pins) > MOST_PINS:
-            raise InputError(Fault.of("pin", len(pins), f"at most {MOST_PINS} plans", "address"))
+            raise InputError.of("pin", len(pins), f"at most {MOST_PINS} plans", "address")
         return replace(state, tab=tab, strategy=strategy, figures=figures, pinned=pins)
 
     def command(self, verb: str = "estimate") -> str:
@@ -167,11 +163,6 @@ def _literal(text: str) -> str:
     return repr(text if number is None else number)
 
 
-def _packed(data: Mapping[str, Any]) -> str:
-    text = json.dumps(plain(data), separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(zlib.compress(text, 9)).decode().rstrip("=")
-
-
 def _unpacked(text: str, kind: str) -> dict[str, Any]:
     """Read data of an address, without unpacking more than the limit."""
     source = f"address: {_DATA[kind]}"
@@ -180,12 +171,12 @@ def _unpacked(text: str, kind: str) -> dict[str, Any]:
         decoder = zlib.decompressobj()
         content = decoder.decompress(packed, MOST_BYTES).decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError):
-        raise InputError(Fault(source=source, problem="cannot be read")) from None
+        raise InputError.at(source, "cannot be read") from None
     if decoder.unconsumed_tail:
-        raise InputError(Fault(source=source, problem=f"is larger than {MOST_BYTES} bytes"))
+        raise InputError.at(source, f"is larger than {MOST_BYTES} bytes")
     if not decoder.eof:
-        raise InputError(Fault(source=source, problem="cannot be read"))
+        raise InputError.at(source, "cannot be read")
     data = parse(content, ".json", source, most_bytes=MOST_BYTES)
     if not isinstance(data, dict):
-        raise InputError(Fault(source=source, problem="is not a mapping of fields to values"))
+        raise InputError.at(source, "is not a mapping of fields to values")
     return data

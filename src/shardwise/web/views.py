@@ -13,7 +13,7 @@ from shardwise.config.model import Model
 from shardwise.config.parse import parse
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.report.charts.plans import degrees
 from shardwise.report.console import GIB, percent, seconds
 from shardwise.web.bars import memory_html, time_html
@@ -53,7 +53,11 @@ def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool
             model, system, strategy = inputs_of(question)
             check_cost(model, strategy)
             found = estimate(model, system, strategy, operations="roofline" in charts)
-            notes = _notes(found)
+            # What a reader should know of the figures.
+            notes = []
+            if found.unmeasured_features:
+                named = ", ".join(found.unmeasured_features)
+                notes.append(f"No measured run used {named}; the interval is wider for it.")
             drawn = _estimate_charts(found, (model, system, strategy), charts, notes)
         except InputError as error:
             return {"faults": [str(fault) for fault in error.faults]}
@@ -91,15 +95,6 @@ def facts(found: Estimate) -> list[tuple[str, str, str]]:
             "price of the system is not known" if dollars is None else "per billion tokens",
         ),
     ]
-
-
-def _notes(found: Estimate) -> list[str]:
-    """What a reader should know of the figures."""
-    notes = []
-    if found.unmeasured_features:
-        named = ", ".join(found.unmeasured_features)
-        notes.append(f"No measured run used {named}; the interval is wider for it.")
-    return notes
 
 
 def _estimate_charts(
@@ -177,7 +172,20 @@ def search_view(
     return {
         "faults": [],
         "summary": _search_summary(found),
-        "rows": [_plan_row(rank, plan) for rank, plan in enumerate(found.best, 1)],
+        "rows": [
+            {
+                "rank": rank,
+                "step": f"{plan.step_time_s:.3f}",
+                "interval": f"{its.low_s:.3g} to {its.high_s:.3g}"
+                if (its := plan.interval)
+                else "",
+                "tokens": f"{plan.tokens_per_s_per_gpu:,.0f}",
+                "mfu": percent(plan.mfu),
+                "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
+                **{name: str(plan.strategy[name]) for name in PLAN_FIELDS},
+            }
+            for rank, plan in enumerate(found.best, 1)
+        ],
         "best": [texts_of(model, plan.strategy) for plan in found.best],
         "front": [texts_of(model, plan.strategy) for plan in front],
         "cells": [
@@ -198,22 +206,6 @@ def _search_summary(found: Any) -> str:
         reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
         text += f". Nothing is feasible: {reasons}"
     return text
-
-
-def _plan_row(rank: int, plan: Estimate) -> dict[str, Any]:
-    """One line of the table of plans."""
-    fields = plan.strategy
-    interval = plan.interval
-    within = "" if interval is None else f"{interval.low_s:.3g} to {interval.high_s:.3g}"
-    return {
-        "rank": rank,
-        "step": f"{plan.step_time_s:.3f}",
-        "interval": within,
-        "tokens": f"{plan.tokens_per_s_per_gpu:,.0f}",
-        "mfu": percent(plan.mfu),
-        "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
-        **{name: str(fields[name]) for name in PLAN_FIELDS},
-    }
 
 
 def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:
@@ -278,7 +270,14 @@ def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], d
                 found[name] = estimate(model, system, strategy)
             except InputError as error:
                 faults += [f"{name}: {fault}" for fault in error.faults]
-        rows = [_compared(name, one) for name, one in found.items()]
+        rows = [
+            {
+                "name": name,
+                "plan": f"{one.model} on {one.system}: {degrees(one.strategy)}",
+                **{title: value for title, value, _ in facts(one)},
+            }
+            for name, one in found.items()
+        ]
         drawn: dict[str, Any] = {}
         if len(found) > 1:
             compared = compare(*found.values(), names=list(found))
@@ -287,14 +286,6 @@ def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], d
         "faults": faults,
         "rows": rows,
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
-    }
-
-
-def _compared(name: str, found: Estimate) -> dict[str, str]:
-    return {
-        "name": name,
-        "plan": f"{found.model} on {found.system}: {degrees(found.strategy)}",
-        **{title: value for title, value, _ in facts(found)},
     }
 
 
@@ -323,22 +314,7 @@ def nearest_view(question: Mapping[str, Any]) -> View:
 
 
 def uploaded(kind: str, name: str, text: str) -> View:
-    """Model or system of a file that a user sent; a launch file has a strategy too.
-
-    Parameters
-    ----------
-    kind
-        ``model`` or ``system``.
-    name
-        Name of the file, which is not read from disk.
-    text
-        Its content.
-
-    Raises
-    ------
-    InputError
-        If the file is not of this kind, or wrong.
-    """
+    """Model or system of a file that a user sent; a launch file has a strategy too."""
     from shardwise.launchers.launch import LaunchText  # noqa: PLC0415 - slow to import
     from shardwise.launchers.registry import read_by, recognised_launcher  # noqa: PLC0415
 
@@ -349,16 +325,14 @@ def uploaded(kind: str, name: str, text: str) -> View:
             notes = [str(one) for one in launch.not_understood]
             fields = {key: _text_of(value) for key, value in launch.strategy.items()}
             if launch.model is None:
-                problem = f"is a file of {launcher.title}, which holds no model"
-                raise InputError(Fault(source=name, problem=problem))
+                raise InputError.at(name, f"is a file of {launcher.title}, which holds no model")
             return _uploaded(launch.model, fields, notes)
         ending = next((e for e in files.SUFFIXES if name.lower().endswith(e)), None)
         if ending is None:
-            allowed = ", ".join(files.SUFFIXES)
-            raise InputError(Fault(source=name, problem=f"allowed endings: {allowed}"))
+            raise InputError.at(name, f"allowed endings: {', '.join(files.SUFFIXES)}")
         data = parse(text, ending, name, most_bytes=_MOST_BYTES)
         if not isinstance(data, Mapping):
-            raise InputError(Fault(source=name, problem="is not a mapping of fields to values"))
+            raise InputError.at(name, "is not a mapping of fields to values")
         config = Model if kind == "model" else System
         return _uploaded(config.of_data(data, files.entry_name(name), name), {}, [])
 

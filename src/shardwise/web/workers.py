@@ -99,20 +99,7 @@ class Pool:
     async def run(
         self, work: Callable[..., T], *arguments: Any, most_seconds: float = _MOST_SECONDS
     ) -> T:
-        """Run a function of a module in a process.
-
-        Parameters
-        ----------
-        most_seconds
-            Of the function alone: the time until a process is free does not count.
-
-        Raises
-        ------
-        BusyError
-            If too many questions are waiting.
-        InputError
-            That of the function; or if it takes too long.
-        """
+        """Run a function of a module in a process; the time in the queue does not count."""
         if self._waiting >= _MOST_WAITING:
             raise BusyError("the server is busy; try again in a few seconds")
         self._waiting += 1
@@ -131,10 +118,10 @@ class Pool:
             return await worker.answer(seconds, work, *arguments)
         except TimeoutError:
             problem = f"took more than {seconds:g} s and was stopped"
-            raise InputError(Fault(source="question", problem=problem)) from None
+            raise InputError.at("question", problem) from None
         except BrokenProcessPool:
             problem = "could not be answered: its process ended"
-            raise InputError(Fault(source="question", problem=problem)) from None
+            raise InputError.at("question", problem) from None
         finally:
             self._idle.put_nowait(worker)
 
@@ -183,13 +170,7 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
 
     def start(self, work: Callable[..., Mapping[str, Any]], question: Any) -> Job:
-        """Queue a function of a module that takes a question and a progress function.
-
-        Raises
-        ------
-        BusyError
-            If too many searches are waiting or running.
-        """
+        """Queue a function of a module that takes a question and a progress function."""
         self._forget()
         job = Job(id=secrets.token_urlsafe(12))
         self._jobs[job.id] = job
@@ -197,15 +178,9 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job:
-        """Return a search by its identifier.
-
-        Raises
-        ------
-        InputError
-            If there is none, or no longer.
-        """
+        """Return a search by its identifier."""
         if name not in self._jobs:
-            raise InputError(Fault.of("id", name, "no such search, or it was forgotten", "search"))
+            raise InputError.of("id", name, "no such search, or it was forgotten", "search")
         return self._jobs[name]
 
     def cancel(self, name: str) -> Job:

@@ -229,7 +229,11 @@ def component_graph(
     for operation in operations:
         nodes += _nodes(operation, part, extents, training=training)
     nodes.append(
-        GraphNode(id=OUTPUT, name="loss" if _is_head(operations) else "stream", kind=OUTPUT)
+        GraphNode(
+            id=OUTPUT,
+            name="loss" if operations and base_name(operations[-1].name) == "loss" else "stream",
+            kind=OUTPUT,
+        )
     )
     collectives = [one for node in nodes for one in node.exchanges]
     return ComponentGraph(
@@ -246,10 +250,6 @@ def component_graph(
         parameters=sum(node.parameters for node in nodes),
         saved_bytes=sum(node.saved_bytes for node in nodes),
     )
-
-
-def _is_head(operations: Sequence[DrawnOperation]) -> bool:
-    return bool(operations) and base_name(operations[-1].name) == "loss"
 
 
 def _added(every: Iterable[Mapping[str, PhaseWork]]) -> dict[str, PhaseWork]:

@@ -19,7 +19,7 @@ from shardwise.analysis.timeline.actions import (
     run,
     stage_passes,
 )
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import ZERO_GRADIENTS, Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -149,6 +149,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     actions = run(pipeline, passes)
     order, ends = model.order, np.cumsum([0, *layers_on_ranks(model.depth, table, 0)]).tolist()
     position = np.arange(pipeline.ranks)
+    once, (alone, exposed) = table.zero[0] < ZERO_GRADIENTS, evaluation.comm_s["dp"]
     at_actions = memory_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
     return StepTimeline(
         pipeline=pipeline,
@@ -161,7 +162,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
         memory_at_actions=at_actions,
         memory=stage_memory(table, step.costs, by_stage(step.groups), position),
         after_s=_after(evaluation),
-        dp_hidden_s=_dp_hidden(evaluation),
+        dp_hidden_s=max(0.0, float(alone[0] - exposed[0])) if once else 0.0,
         estimated_s=float(evaluation.step_time_s[0]),
         fits=bool(evaluation.fits[0]),
     )
@@ -200,12 +201,6 @@ def _after(evaluation: Evaluation) -> dict[str, float]:
         "optimizer": time["optimizer"],
         "overhead": time["other"],
     }
-
-
-def _dp_hidden(evaluation: Evaluation) -> float:
-    once = evaluation.step.table.zero[0] < ZERO_GRADIENTS
-    alone, exposed = evaluation.comm_s["dp"]
-    return max(0.0, float(alone[0] - exposed[0])) if once else 0.0
 
 
 def rank_totals(timeline: StepTimeline) -> RankTotals:
@@ -286,7 +281,8 @@ def _offloaded_share(layers: Floats) -> Floats:
 def _running(actions: Actions, amount: Floats) -> tuple[Floats, Floats]:
     """The amount while each action runs, and when it has ended."""
     saved = np.where(actions.kind == FORWARD_CODE, amount, 0.0)
-    released = np.where(_releases(actions), amount, 0.0)
+    releases = (actions.kind == WEIGHTS_CODE) | actions.has_weight_grads
+    released = np.where(releases, amount, 0.0)
     first = np.searchsorted(actions.rank, np.unique(actions.rank))
     during, after = np.empty_like(amount), np.empty_like(amount)
     for start, end in zip(first, [*first[1:], len(actions)], strict=True):
@@ -294,10 +290,6 @@ def _running(actions: Actions, amount: Floats) -> tuple[Floats, Floats]:
         after[start:end] = ends
         during[start:end] = ends + released[start:end]
     return during, after
-
-
-def _releases(actions: Actions) -> Bools:
-    return (actions.kind == WEIGHTS_CODE) | actions.has_weight_grads
 
 
 def peak_actions(total: Floats, rank: Ints) -> Ints:

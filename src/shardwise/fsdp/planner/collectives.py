@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.system import System
 from shardwise.cost.collective import collective_time
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import Setting
 from shardwise.ops.operation import CollectiveKind
 from shardwise.predecessors.fsdp_ilp.comm import CommTimes, comm_times, parse_comm, read_comm
@@ -116,7 +116,7 @@ class SystemTimes:
             found.append(gpus if gpus <= domain else math.gcd(gpus, domain))
         if not found or found[-1] < gpus:
             problem = f"the system {self.system.name} connects fewer"
-            raise InputError(Fault(field="gpus", value=gpus, has_value=True, problem=problem))
+            raise InputError.of("gpus", gpus, problem)
         return np.array(found, dtype=np.int64)[:, None]
 
     @cached_property
@@ -131,24 +131,7 @@ class SystemTimes:
 def collective_times(
     system: System | None, setting: Setting, *, gpus_per_node: int, comm: Comm | None
 ) -> tuple[Callable[[Setting], CollectiveTimes], Sequence[str]]:
-    """Times of collectives by setting, and a note on where they come from.
-
-    Parameters
-    ----------
-    system
-        Its network is used unless `comm` is set; None: the rule of fsdp_ilp.
-    setting
-        Ranks and replicas of the plan.
-    gpus_per_node
-        For the rule of fsdp_ilp alone; 0: not set.
-    comm
-        Latency and bandwidth in place of the system's.
-
-    Raises
-    ------
-    InputError
-        If `gpus_per_node` or replicas are set where the times cannot depend on them.
-    """
+    """Times of collectives by setting, and a note on where they come from."""
     by_rule = comm is None and system is None
     if gpus_per_node and not by_rule:
         problem = "has no effect with a system or a file of collective times"

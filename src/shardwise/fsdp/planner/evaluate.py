@@ -13,7 +13,7 @@ from shardwise.arrays import Floats
 from shardwise.fsdp.plan import Setting, Wrapping
 from shardwise.fsdp.planner.collectives import CollectiveTimes
 from shardwise.fsdp.planner.memory import Moment, memory_peak
-from shardwise.fsdp.planner.step_costs import Grid
+from shardwise.fsdp.planner.rules import Grid
 from shardwise.fsdp.planner.units import PlacedUnit, checkpointed, module_sizes, place_units
 from shardwise.fsdp.profile import Profile, with_checkpoints
 
@@ -63,24 +63,7 @@ class Evaluated:
 def evaluate(
     profile: Profile, setting: Setting, collectives: CollectiveTimes, wrapping: Wrapping
 ) -> Evaluated:
-    """Evaluate a wrapping.
-
-    Parameters
-    ----------
-    profile
-        The unsharded step.
-    setting
-        Ranks, types and optimizer.
-    collectives
-        Times of all-gathers and reduce-scatters.
-    wrapping
-        Units and checkpointed modules.
-
-    Raises
-    ------
-    InputError
-        If a unit or a checkpointed module is unknown or not allowed.
-    """
+    """Evaluate a wrapping."""
     sizes = module_sizes(profile, setting)
     units = place_units(profile, sizes, wrapping)
     once = float(profile.seconds.sum())
@@ -143,12 +126,9 @@ class _Clock:
         return exposed, windows
 
     def backward(self, *, root_empty: bool) -> tuple[list[float], list[float], float]:
-        """Exposed time at each unit, compute since the one before, and exposed time at the end [s].
+        """Exposed time at each unit, compute since the one before, and what is left at the end [s].
 
-        Parameters
-        ----------
-        root_empty
-            Whether the root owns nothing, and so prefetches nothing.
+        An empty root prefetches nothing.
         """
         grid = Grid(profile=self.profile)
         ends = [int(grid.ends[unit.modules[0]]) for unit in self.units]

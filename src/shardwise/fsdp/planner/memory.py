@@ -54,19 +54,7 @@ class Moment:
 def memory_peak(
     profile: Profile, setting: Setting, sizes: ModuleSizes, units: Sequence[PlacedUnit]
 ) -> Moment:
-    """Peak memory of one rank.
-
-    Parameters
-    ----------
-    profile
-        The unsharded step.
-    setting
-        Ranks, types and optimizer.
-    sizes
-        Bytes of each module in that setting.
-    units
-        Units placed in the profile, the root first.
-    """
+    """Peak memory of one rank."""
     constant = {
         "sharded_weights": float(sizes.shard.sum()),
         "optimizer": float(sizes.state.sum()),

@@ -151,18 +151,14 @@ class PlacedUnit:
 def _refusal(profile: Profile, sizes: ModuleSizes, place: int) -> str:
     module = profile.modules[place]
     inside = slice(place, module.end)
-    if not sizes.gathered[inside].any() and not _holds(profile, place):
+    tied = (place <= at < module.end for p in profile.shared for at in p.holders)
+    if not sizes.gathered[inside].any() and not any(tied):
         return "has no parameters: FSDP2 ignores it"
     if (outside := _tied_outside(profile, place)) is not None:
         return outside
     if sizes.trainable[inside].any() and sizes.frozen[inside].any():
         return "mixes frozen and trainable parameters"
     return ""
-
-
-def _holds(profile: Profile, place: int) -> bool:
-    end = profile.modules[place].end
-    return any(place <= at < end for p in profile.shared for at in p.holders)
 
 
 def _tied_outside(profile: Profile, place: int) -> str | None:
@@ -190,13 +186,7 @@ def allowed(profile: Profile, sizes: ModuleSizes) -> Bools:
 
 
 def place_units(profile: Profile, sizes: ModuleSizes, wrapping: Wrapping) -> tuple[PlacedUnit, ...]:
-    """Units of a wrapping with the root first, then in the order they run.
-
-    Raises
-    ------
-    InputError
-        If a module is unknown or may not be a unit.
-    """
+    """Units of a wrapping with the root first, then in the order they run."""
     groups = [_positions(profile, unit) for unit in wrapping.units]
     faults = [
         fault
@@ -341,17 +331,6 @@ def possible_units(
     """All units that may begin at each position: modules, and groups of neighbors in one call.
 
     Neighbors have the same parent; those between them without parameters are not named.
-
-    Parameters
-    ----------
-    profile
-        The unsharded step.
-    sizes
-        Bytes of its modules.
-    reshard
-        Choices of `reshard_after_forward`.
-    most_grouped
-        Modules in one call, at most.
     """
     may = allowed(profile, sizes)
     holds = np.concatenate([[0.0], np.cumsum(sizes.gathered)])

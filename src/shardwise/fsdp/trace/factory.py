@@ -54,7 +54,7 @@ def config_of(file: Path) -> Any:
             )
     except Exception as error:
         problem = f"is no config that transformers knows: {describe_error(error)}"
-        raise InputError(Fault(source=str(file), problem=problem)) from error
+        raise InputError.at(str(file), problem) from error
     config.use_cache = False
     return config
 
@@ -73,7 +73,7 @@ def model_of(config: Any) -> Module:
             if auto is not None and type(own) in auto._model_mapping:
                 return auto.from_config(own)
     problem = f"transformers has no model of the type {shorten(own.model_type)}"
-    raise InputError(Fault(source="model", problem=problem))
+    raise InputError.at("model", problem)
 
 
 def _forget_dtype(config: Any) -> None:
@@ -112,7 +112,7 @@ def _transformers(source: str) -> ModuleType:
         return import_module("transformers")
     except ImportError:
         problem = "a config of Hugging Face needs transformers: pip install transformers"
-        raise InputError(Fault(source=source, problem=problem)) from None
+        raise InputError.at(source, problem) from None
 
 
 @contextmanager
@@ -156,7 +156,7 @@ class LoadedModel:
         module, inputs = made if paired else (made, None)
         if not isinstance(module, torch.nn.Module):
             problem = f"makes a {type(module).__name__}, not a torch.nn.Module"
-            raise _refusal(self.source, problem)
+            raise InputError.at(self.source, problem)
         if not all(map(_on_fake_cpu, (*module.parameters(), *module.buffers()))):
             module = _remade(module)
         if inputs is not None:
@@ -183,7 +183,7 @@ class LoadedModel:
         found = [one for one in tensors(output) if one.is_floating_point()]
         if not found:
             problem = f"returns a {type(output).__name__} without a floating tensor to train on"
-            raise _refusal(self.source, problem)
+            raise InputError.at(self.source, problem)
         return found[0] if found[0].dim() == 0 else found[0].float().sum()
 
     @staticmethod
@@ -199,24 +199,7 @@ class LoadedModel:
 def load_module(
     source: object, *, batch: int = 1, seq_len: int = 1024, name: str | None = None
 ) -> LoadedModel:
-    """Find out how a model is built; nothing is built yet.
-
-    Parameters
-    ----------
-    source
-        `package.module:factory`, a config of Hugging Face or its folder, a callable or a module.
-    batch
-        Sequences; passed to a factory with this argument.
-    seq_len
-        Tokens of a sequence; passed to a factory with this argument.
-    name
-        Of the model, for people.
-
-    Raises
-    ------
-    InputError
-        If it is none of these or cannot be imported.
-    """
+    """Find out how a model is built; nothing is built yet."""
     if isinstance(source, (str, Path)):
         path = Path(source)
         if files.is_folder(path) or path.suffix == ".json":
@@ -229,14 +212,10 @@ def load_module(
     elif callable(source):
         factory, text = source, getattr(source, "__qualname__", type(source).__name__)
     else:
-        raise _refusal("model", f"must be {_ALLOWED}, a callable or a module", source)
+        problem, has_value = f"must be {_ALLOWED}, a callable or a module", source is not None
+        raise InputError(Fault(source="model", value=source, has_value=has_value, problem=problem))
     sizes = _accepted(factory, {"batch": batch, "seq_len": seq_len})
     return LoadedModel(name=name or "", source=text, make=lambda: factory(**sizes))
-
-
-def _refusal(source: str, problem: str, value: object = None) -> InputError:
-    has_value = value is not None
-    return InputError(Fault(source=source, value=value, has_value=has_value, problem=problem))
 
 
 def _accepted(factory: Callable[..., Any], sizes: dict[str, int]) -> dict[str, int]:
@@ -266,7 +245,7 @@ def _imported_factory(text: str) -> Callable[..., Any]:
     """The callable that `package.module:factory` names."""
     place, colon, attribute = text.partition(":")
     if not colon or not place or not attribute:
-        raise _refusal("model", f"no such file; must be {_ALLOWED}", text)
+        raise InputError.of("", text, f"no such file; must be {_ALLOWED}", "model")
     torch_module()  # before the factory's own import fails for want of it
     with refuse_errors("model", "cannot be imported", text), _working_folder():
         found: Any = import_module(place)
@@ -274,13 +253,13 @@ def _imported_factory(text: str) -> Callable[..., Any]:
         files.note_input(file)
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _refusal("model", f"{place} has no {attribute}", text)
+            raise InputError.of("", text, f"{place} has no {attribute}", "model")
         found = getattr(found, part)
     if isinstance(found, torch_module().nn.Module):
         return lambda: _remade(found)
     if not callable(found):
         problem = f"{attribute} is a {type(found).__name__}, not a callable that makes a module"
-        raise _refusal("model", problem, text)
+        raise InputError.of("", text, problem, "model")
     made: Callable[..., Any] = found
     return made
 
@@ -310,7 +289,7 @@ def _of_config(path: Path, name: str | None) -> LoadedModel:
     """A model of Hugging Face by its config."""
     file = path / "config.json" if files.is_folder(path) else path
     if not files.is_file(file):
-        raise _refusal("model", "no such file", str(file))
+        raise InputError.of("", str(file), "no such file", "model")
     torch_module()
     config = config_of(file)
     called = name or (file.resolve().parent.name if file.name == "config.json" else file.stem)
@@ -333,7 +312,7 @@ def _token_ids(source: str, module: Module, batch: int, seq_len: int) -> Called:
     torch = torch_module()
     if not any(isinstance(one, torch.nn.Embedding) for one in module.modules()):
         problem = "has no embedding, so what it is called with must come with it: see its factory"
-        raise _refusal(source, problem)
+        raise InputError.at(source, problem)
     ids = torch.zeros((batch, seq_len), dtype=torch.int64)
     if "input_ids" in inspect.signature(module.forward).parameters:
         return (), {"input_ids": ids}

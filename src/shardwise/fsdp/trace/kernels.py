@@ -8,21 +8,23 @@ t = t0 + bytes / B, in eager mode one kernel for each operator.
 
 # ruff: noqa: SLF001 - an operator's name is in its schema
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, gather
+from shardwise.arrays import Floats, gather
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, System
 from shardwise.cost.kernels import KernelRates, memory_bound_times
-from shardwise.errors import Fault, InputError
+from shardwise.errors import InputError
 from shardwise.fsdp.plan import Dtype
 from shardwise.fsdp.trace.torch_tools import Operator, Tensor, Value
 from shardwise.ops.operation import FlashAttention, Kernel, Matmul, Phase
@@ -45,63 +47,45 @@ _GATHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """`groups` products (m, k) x (k, n) in one kernel."""
+class Timed:
+    """A product or an attention kernel, timed by its shape."""
 
+    kind: tuple[Any, ...]
+    """Of a product: False, its phase, and whether it is grouped: of experts, each with weights of
+    its own. Of attention: True, whether it is backward and causal, and the widths of a head."""
     segment: int
     dtype: str
-    groups: float
-    m: float
-    n: float
-    k: float
-    input_bytes: float
-    output_bytes: float
-    phase: str
-    """forward, input_grad or weight_grad."""
-    grouped: bool = False
-    """Whether each has weights of its own: experts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """A fused attention kernel."""
-
-    segment: int
-    dtype: str
-    batch: float
-    queries: float
-    keys: float
-    heads: float
-    kv_heads: float
-    head_dim: int
-    v_head_dim: int
-    causal: bool
-    backward: bool
-    element_bytes: float
+    columns: tuple[float, ...]
+    """Of a product (m, k) x (k, n): how many, m, n, k, and the bytes of a number read and written.
+    Of attention: sequences, queries, keys, heads, heads of keys, and the bytes of a number."""
 
 
 @dataclass(slots=True)
 class KernelLog:
     """Kernels in the order they ran, each with the segment it ran in."""
 
-    products: list[Product] = field(default_factory=list)
-    attention: list[Attention] = field(default_factory=list)
+    timed: list[Timed] = field(default_factory=list)
     moved: list[tuple[int, float]] = field(default_factory=list)
     """Segment, and bytes read and written by an element-wise kernel or a reduction."""
     segment: int = 0
     backward: bool = False
-    _rules: dict[Any, "_Rule | None"] = field(default_factory=dict)
+    _free: dict[Any, bool] = field(default_factory=dict)
 
     def record(
         self, func: Operator, args: Sequence[Value], kwargs: dict[str, Value], out: Value
     ) -> None:
         """Record the kernel of one operator."""
-        try:
-            rule = self._rules[func]
-        except KeyError:
-            rule = self._rules[func] = _rule(func)
-        if rule is not None:
-            rule(self, args, kwargs, out)
+        name = func._schema.name
+        if func not in self._free:
+            is_free = name.startswith("prim::") or name in _FREE
+            self._free[func] = is_free or getattr(func, "is_view", False)
+        if self._free[func]:
+            return
+        one = _Call(args, kwargs, out)
+        if name in _KERNELS:
+            _KERNELS[name](self, one)
+        else:
+            self.moved.append((self.segment, _MOVED.get(name, _all_bytes)(one)))
 
     def product(
         self,
@@ -117,29 +101,22 @@ class KernelLog:
         read = sum(map(_bytes, operands)) / max(groups * (m + n) * k, 1)
         written = _bytes(out) / max(groups * m * n, 1)
         dtype = _DTYPES.get(str(operands[0].dtype), "fp32")
-        self.products.append(Product(self.segment, dtype, *shape, read, written, phase, grouped))
-
-    def phase_of(self, first: Tensor) -> str:
-        """Phase of a plain product; in backward a transposed first operand sums over tokens."""
-        if not self.backward:
-            return "forward"
-        transposed = first.dim() > 1 and first.stride(-1) != 1 and first.stride(-2) == 1
-        return "weight_grad" if transposed else "input_grad"
+        columns = (*shape, read, written)
+        self.timed.append(Timed((False, phase, grouped), self.segment, dtype, columns))
 
 
 _BATCHED = 3
 """Dimensions of the operands of a batch of products."""
-_Rule = Callable[[KernelLog, Sequence[Any], dict[str, Any], Any], None]
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
-def _rule(func: Operator) -> _Rule | None:
-    """The rule that records an operator; None: it launches nothing."""
-    schema = func._schema
-    name = schema.name
-    if name.startswith("prim::") or name in _FREE or getattr(func, "is_view", False):
-        return None
-    return _RULES.get(name, _moves_bytes)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What an operator took and returned."""
+
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    out: Any
 
 
 def _bytes(value: Value) -> float:
@@ -151,67 +128,58 @@ def _bytes(value: Value) -> float:
     return 0.0
 
 
-def _moves_bytes(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
-    read = sum(map(_bytes, args)) + sum(map(_bytes, kwargs.values()))
-    log.moved.append((log.segment, read + _bytes(out)))
+def _all_bytes(one: _Call) -> float:
+    return _bytes([*one.args, *one.kwargs.values(), one.out])
 
 
-def _writes(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    del args, kwargs
-    log.moved.append((log.segment, _bytes(out)))
+def _gathered_bytes(one: _Call) -> float:
+    return _bytes([*one.args[1:], *one.kwargs.values()]) + 2 * _bytes(one.out)
 
 
-def _copies(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    del kwargs
-    log.moved.append((log.segment, _bytes(args[1]) + _bytes(out)))
-
-
-def _gathers(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    moved = sum(map(_bytes, args[1:])) + sum(map(_bytes, kwargs.values()))
-    log.moved.append((log.segment, moved + 2 * _bytes(out)))
-
-
-def _puts(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
+def _put_bytes(one: _Call) -> float:
     """Values are read, their destinations read and written; out of place, all is copied too."""
-    del kwargs
-    copied = 0.0 if out is args[0] else 2 * _bytes(out)
-    log.moved.append((log.segment, copied + 3 * _bytes(args[2]) + _bytes(args[1])))
+    copied = 0.0 if one.out is one.args[0] else 2 * _bytes(one.out)
+    return copied + 3 * _bytes(one.args[2]) + _bytes(one.args[1])
 
 
-def _mm(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    del kwargs
-    first, second = args[:2]
+_MOVED: dict[str, Callable[[_Call], float]] = {
+    **dict.fromkeys(_WRITE_ONLY, lambda one: _bytes(one.out)),
+    **dict.fromkeys(_GATHERS, _gathered_bytes),
+    "aten::copy_": lambda one: _bytes(one.args[1]) + _bytes(one.out),
+    "aten::index_put": _put_bytes,
+    "aten::index_put_": _put_bytes,
+    "aten::_index_put_impl_": _put_bytes,
+}
+"""Bytes read and written by operators that move others than all of their tensors."""
+
+
+def _mm(log: KernelLog, one: _Call, operands: slice = slice(2)) -> None:
+    """A product; in backward a transposed first operand sums over tokens."""
+    first, second = one.args[operands]
     groups = first.shape[0] if first.dim() == _BATCHED else 1
     columns = second.shape[-1] if second.dim() > 1 else 1
+    phase = "forward"
+    if log.backward:
+        transposed = first.dim() > 1 and first.stride(-1) != 1 and first.stride(-2) == 1
+        phase = "weight_grad" if transposed else "input_grad"
     shape = (groups, first.shape[-2], columns, first.shape[-1])
-    log.product(out, shape, (first, second), log.phase_of(first))
+    log.product(one.out, shape, (first, second), phase)
 
 
-def _addmm(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    _mm(log, args[1:3], kwargs, out)
+def _convolution(log: KernelLog, one: _Call) -> None:
+    data, weight = one.args[:2]
+    shape = _convolved(data, weight, one.out, *one.args[6:9:2])
+    log.product(one.out, shape, (data, weight), "forward")
 
 
-def _convolution(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
-    del kwargs
-    data, weight = args[:2]
-    log.product(out, _convolved(data, weight, out, *args[6:9:2]), (data, weight), "forward")
-
-
-def _convolution_backward(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
+def _convolution_backward(log: KernelLog, one: _Call) -> None:
     """Two products of the size of the forward one, each if its gradient is requested."""
-    del kwargs
-    gradient, data, weight = args[:3]
-    groups, m, n, k = _convolved(data, weight, gradient, *args[7:10:2])
-    if args[10][0]:
-        log.product(out[0], (groups, m, k, n), (gradient, weight), "input_grad")
-    if args[10][1]:
-        log.product(out[1], (groups, n, k, m), (gradient, data), "weight_grad")
+    gradient, data, weight = one.args[:3]
+    groups, m, n, k = _convolved(data, weight, gradient, *one.args[7:10:2])
+    if one.args[10][0]:
+        log.product(one.out[0], (groups, m, k, n), (gradient, weight), "input_grad")
+    if one.args[10][1]:
+        log.product(one.out[1], (groups, n, k, m), (gradient, data), "weight_grad")
 
 
 def _convolved(
@@ -223,19 +191,16 @@ def _convolved(
     return groups, rows, weight.shape[0] / groups, prod(weight.shape[1:])
 
 
-def _grouped_mm(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
+def _grouped_mm(log: KernelLog, one: _Call) -> None:
     """Products of experts, their tokens evenly spread."""
-    del kwargs
-    first, second = args[:2]
+    first, second = one.args[:2]
     dims = first.dim(), second.dim()
     shape: tuple[float, float, float, float]
     if dims == (2, 3):
         groups = second.shape[0]
         shape = (groups, first.shape[0] / groups, second.shape[2], first.shape[1])
     elif dims == (2, 2):
-        groups = out.shape[0]
+        groups = one.out.shape[0]
         shape = (groups, first.shape[0], second.shape[1], first.shape[1] / groups)
     elif dims == (3, 2):
         groups = first.shape[0]
@@ -244,63 +209,33 @@ def _grouped_mm(
         shape = (first.shape[0], first.shape[1], second.shape[2], first.shape[2])
     backward = "weight_grad" if dims == (2, 2) else "input_grad"
     phase = backward if log.backward else "forward"
-    log.product(out, shape, (first, second), phase, grouped=True)
+    log.product(one.out, shape, (first, second), phase, grouped=True)
 
 
-def _grouped_backward(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
+def _grouped_backward(log: KernelLog, one: _Call) -> None:
     """Both gradients of the products of experts, as transformers computes them without a kernel."""
-    del kwargs
-    data, weight, _, gradient = args[:4]
+    data, weight, _, gradient = one.args[:4]
     groups, k, n = weight.shape
     rows = data.shape[0] / groups
-    log.product(out[0], (groups, rows, k, n), (gradient, weight), "input_grad", grouped=True)
-    log.product(out[1], (groups, k, n, rows), (data, gradient), "weight_grad", grouped=True)
+    log.product(one.out[0], (groups, rows, k, n), (gradient, weight), "input_grad", grouped=True)
+    log.product(one.out[1], (groups, k, n, rows), (data, gradient), "weight_grad", grouped=True)
 
 
-def _attention(log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value) -> None:
-    del out
-    causal = args[4] if len(args) > 4 else kwargs.get("is_causal", False)  # noqa: PLR2004
-    _record_attention(log, args[:3], causal=causal, backward=False)
-
-
-def _attention_backward(
-    log: KernelLog, args: Sequence[Value], kwargs: dict[str, Value], out: Value
-) -> None:
-    del out, kwargs
-    _record_attention(log, args[1:4], causal=args[7], backward=True)
-
-
-def _record_attention(log: KernelLog, of: Sequence[Value], *, causal: bool, backward: bool) -> None:
+def _attention(log: KernelLog, one: _Call, *, backward: bool = False) -> None:
     """Queries, keys and values of shape (batch, heads, tokens, width)."""
-    query, key, value = of
-    log.attention.append(
-        Attention(
-            segment=log.segment,
-            dtype=_DTYPES.get(str(query.dtype), "fp32"),
-            batch=query.shape[0],
-            queries=query.shape[2],
-            keys=key.shape[2],
-            heads=query.shape[1],
-            kv_heads=key.shape[1],
-            head_dim=query.shape[3],
-            v_head_dim=value.shape[3],
-            causal=causal,
-            backward=backward,
-            element_bytes=query.element_size(),
-        )
-    )
+    query, key, value = one.args[1:4] if backward else one.args[:3]
+    place = 7 if backward else 4
+    causal = one.args[place] if len(one.args) > place else one.kwargs.get("is_causal", False)
+    kind = (True, backward, causal, query.shape[3], value.shape[3])
+    dtype = _DTYPES.get(str(query.dtype), "fp32")
+    sizes = (query.shape[0], query.shape[2], key.shape[2], query.shape[1], key.shape[1])
+    log.timed.append(Timed(kind, log.segment, dtype, (*sizes, query.element_size())))
 
 
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
-_RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_WRITE_ONLY, _writes),
-    **dict.fromkeys(_GATHERS, _gathers),
-    "aten::copy_": _copies,
-    "aten::index_put": _puts,
-    "aten::index_put_": _puts,
-    "aten::_index_put_impl_": _puts,
+_addmm = partial(_mm, operands=slice(1, 3))
+_attention_backward = partial(_attention, backward=True)
+_KERNELS: dict[str, Callable[[KernelLog, _Call], None]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
     "aten::addmm": _addmm,
@@ -323,33 +258,58 @@ _STACK = "torchtitan-eager"
 _ANY_MODEL = "llama2-7b"
 """Rates are columns of a strategy table, which needs a model; they do not depend on it."""
 
-_Group = tuple[Kernel, Ints, list[str]]
-"""Kernels of one kind as columns, with the segment and the type of each."""
-
 
 def segment_seconds(log: KernelLog, segments: int, system: System, dtype: Dtype) -> Floats:
     """Time of the kernels of each segment, one after the other [s].
 
     Products in a type that the accelerator has no rate for count as in the compute type.
-
-    Raises
-    ------
-    InputError
-        If it has none for the compute type.
     """
     chip = system.accelerator
     known = [name for name in ("bf16", "fp16", "fp32") if name in {*map(str, chip.matrix)}]
     if dtype not in known:
         allowed = f"{chip.name} has matrix rates for {', '.join(known) or 'none of the types'}"
-        fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=allowed)
-        raise InputError(fault)
+        raise InputError.of("dtype", dtype, allowed, "trace")
     rates = _rates(system, known)
     seconds = _moved(log.moved, segments, chip)
-    for kernel, places, dtypes in (*_products(log.products), *_attentions(log.attention)):
-        codes = [known.index(name if name in known else dtype) for name in dtypes]
+    kind = attrgetter("kind")
+    for key, found in groupby(sorted(log.timed, key=kind), key=kind):
+        rows = list(found)
+        codes = [known.index(row.dtype if row.dtype in known else dtype) for row in rows]
+        kernel = _kernel(key, np.array([row.columns for row in rows], dtype=np.float64).T)
         times = gather(rates, np.array(codes, dtype=np.int64)).times(kernel)[2]
+        places = np.array([row.segment for row in rows], dtype=np.int64)
         seconds += np.bincount(places, weights=times, minlength=segments)
     return seconds
+
+
+def _kernel(kind: tuple[Any, ...], columns: Floats) -> Kernel:
+    """Kernels of one kind: one evaluation for all."""
+    if kind[0]:
+        _, backward, causal, head_dim, v_head_dim = kind
+        sequences, queries, keys, heads, kv_heads, size = columns
+        return FlashAttention(
+            phase=Phase.INPUT_GRAD if backward else Phase.FORWARD,
+            sequences=sequences,
+            seq_len=queries,
+            keys=keys,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            v_head_dim=v_head_dim,
+            causal=causal,
+            element_bytes=size,
+        )
+    groups, m, n, k, read, written = columns
+    return Matmul(
+        phase=Phase(kind[1]),
+        m=m,
+        n=n,
+        k=k,
+        input_bytes=read,
+        output_bytes=written,
+        batch=groups,
+        grouped=kind[2],
+    )
 
 
 def _rates(system: System, dtypes: Sequence[str]) -> KernelRates:
@@ -375,57 +335,3 @@ def _moved(moved: Sequence[tuple[int, float]], segments: int, chip: Accelerator)
     )[2]
     seconds = np.bincount(places.astype(np.int64), weights=times, minlength=segments)
     return seconds.astype(np.float64)
-
-
-def _products(products: Sequence[Product]) -> Iterator[_Group]:
-    """Products by phase, plain and of experts."""
-
-    def kind(one: Product) -> tuple[str, bool]:
-        return one.phase, one.grouped
-
-    for (phase, grouped), found in groupby(sorted(products, key=kind), key=kind):
-        rows = list(found)
-        shapes = [(r.groups, r.m, r.n, r.k, r.input_bytes, r.output_bytes) for r in rows]
-        groups, m, n, k, read, written = np.array(shapes, dtype=np.float64).T
-        kernel = Matmul(
-            phase=Phase(phase),
-            m=m,
-            n=n,
-            k=k,
-            input_bytes=read,
-            output_bytes=written,
-            batch=groups,
-            grouped=grouped,
-        )
-        yield kernel, _segments(rows), [row.dtype for row in rows]
-
-
-def _attentions(kernels: Sequence[Attention]) -> Iterator[_Group]:
-    """Attention kernels by direction, mask and head width; each group is one evaluation."""
-
-    def kind(one: Attention) -> tuple[bool, bool, int, int]:
-        return one.backward, one.causal, one.head_dim, one.v_head_dim
-
-    for (backward, causal, head_dim, v_head_dim), found in groupby(
-        sorted(kernels, key=kind), key=kind
-    ):
-        rows = list(found)
-        shapes = [(r.batch, r.queries, r.keys, r.heads, r.kv_heads, r.element_bytes) for r in rows]
-        batch, queries, keys, heads, kv_heads, size = np.array(shapes, dtype=np.float64).T
-        kernel = FlashAttention(
-            phase=Phase.INPUT_GRAD if backward else Phase.FORWARD,
-            sequences=batch,
-            seq_len=queries,
-            keys=keys,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            v_head_dim=v_head_dim,
-            causal=causal,
-            element_bytes=size,
-        )
-        yield kernel, _segments(rows), [row.dtype for row in rows]
-
-
-def _segments(rows: Sequence[Product | Attention]) -> Ints:
-    return np.array([row.segment for row in rows], dtype=np.int64)

@@ -241,7 +241,7 @@ def _functions() -> tuple[Any, Any]:
         q, k, v, mask, out, lse = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3]
         found = ops.attention_backward(grad, q, k, v, mask, out, lse, ctx.causal, wanted)
-        scores = _summed_to(found[3], mask.shape) if wanted else None
+        scores = found[3].sum_to_size(mask.shape) if wanted else None  # over what was expanded
         return (*found[:3], scores, None)
 
     def rms_norm(ctx: Context, x: Tensor, dims: int, weight: Tensor) -> Tensor:
@@ -262,8 +262,3 @@ def _functions() -> tuple[Any, Any]:
 def _function(name: str, forward: Callable[..., Value], backward: Callable[..., Value]) -> Any:
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(name, (torch_module().autograd.Function,), methods)
-
-
-def _summed_to(gradient: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sum over what was expanded."""
-    return gradient.sum_to_size(shape)

@@ -39,20 +39,12 @@ def torch_module(name: str = "torch") -> ModuleType:
         return import_module(name)
     except ImportError:
         problem = "needs the extra torch: pip install 'shardwise[torch]'"
-        raise InputError(Fault(source="trace", problem=problem)) from None
+        raise InputError.at("trace", problem) from None
 
 
 @contextmanager
 def refuse_errors(source: str, what: str, value: object = None) -> Iterator[None]:
-    """Refuse a model whose code raises anything or ends the process; interrupts pass.
-
-    Parameters
-    ----------
-    source, value
-        Of the fault.
-    what
-        What failed, such as "cannot be built".
-    """
+    """Refuse a model whose code raises anything or ends the process; interrupts pass."""
     try:
         yield
     except (InputError, KeyboardInterrupt):
@@ -60,8 +52,9 @@ def refuse_errors(source: str, what: str, value: object = None) -> Iterator[None
     except BaseException as error:
         problem = f"{what}: {describe_error(error)}"
         has_value = value is not None
-        fault = Fault(source=source, value=value, has_value=has_value, problem=problem)
-        raise InputError(fault) from error
+        raise InputError(
+            Fault(source=source, value=value, has_value=has_value, problem=problem)
+        ) from error
 
 
 def describe_error(error: BaseException) -> str:
@@ -78,8 +71,7 @@ def torch_dtype(dtype: Dtype) -> TorchDtype:
     """PyTorch's dtype of a type."""
     if dtype not in _NAMES:
         problem = f"no such type; allowed: {', '.join(_NAMES)}"
-        fault = Fault(source="trace", field="dtype", value=dtype, has_value=True, problem=problem)
-        raise InputError(fault)
+        raise InputError.of("dtype", dtype, problem, "trace")
     return getattr(torch_module(), _NAMES[dtype])
 
 
@@ -141,14 +133,13 @@ def replace_tensors(value: Value, new: Iterator[Tensor]) -> Value:
     if isinstance(value, Mapping):
         items = {key: replace_tensors(item, new) for key, item in value.items()}
         of_fields = dataclasses.is_dataclass(kind)  # as are outputs of Hugging Face
-        return kind(**items) if of_fields else _updated(copy(value), items)
+        if of_fields:
+            return kind(**items)
+        copied: Any = copy(value)
+        copied.update(items)
+        return copied
     if isinstance(value, (tuple, list)):
         members = [replace_tensors(item, new) for item in value]
         return kind(*members) if hasattr(kind, "_fields") else kind(members)
     names = [field.name for field in dataclasses.fields(value)]
     return dataclasses.replace(value, **{n: replace_tensors(getattr(value, n), new) for n in names})
-
-
-def _updated(mapping: Any, items: Mapping[Any, Any]) -> Any:
-    mapping.update(items)
-    return mapping

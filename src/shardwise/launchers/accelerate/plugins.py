@@ -11,13 +11,7 @@ Fields = dict[str, object]
 
 
 def deepspeed_fields(top: Section) -> Fields:
-    """Return fields of `deepspeed_config` and of sequence parallelism, which is Ulysses.
-
-    Parameters
-    ----------
-    top
-        The file.
-    """
+    """Return fields of `deepspeed_config` and of sequence parallelism, which is Ulysses."""
     engine, mesh = top.section("deepspeed_config"), top.section("parallelism_config")
     fields: Fields = {"stack": DEEPSPEED_STACK}
     if "deepspeed_config_file" in engine:
@@ -64,15 +58,7 @@ def _ulysses(mesh: Section) -> Fields:
 
 
 def megatron_fields(top: Section, number: int | None) -> Fields:
-    """Return fields of `megatron_lm_config`.
-
-    Parameters
-    ----------
-    top
-        The file.
-    number
-        Accelerators of the run, if they are known.
-    """
+    """Return fields of `megatron_lm_config`."""
     nested = top.section("megatron_lm_config")
     plain = {key.removeprefix("megatron_lm_"): value for key, value in nested.data.items()}
     plugin = Section(plain, top.found, "megatron_lm_config.megatron_lm_")

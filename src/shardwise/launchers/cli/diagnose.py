@@ -22,10 +22,8 @@ from shardwise.launchers.registry import read_launch
 
 
 @with_help(
-    *("log", "trace", "model", "set_", "top", "gpus", "json", "output"),
-    examples=[
-        "shardwise diagnose train.sh h100-sxm --log run.log",
-    ],
+    "log trace model set_ top gpus json output",
+    examples=["shardwise diagnose train.sh h100-sxm --log run.log"],
 )
 @with_strategy_flags
 def command(

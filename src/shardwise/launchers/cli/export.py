@@ -82,12 +82,6 @@ def export_launch(
 
     Parameters
     ----------
-    name
-        The launcher.
-    options
-        Of an export to a launcher.
-    model, system, strategy, flags
-        As entered.
     output
         The launch file; other files stand next to it. None: it is printed, alone.
     """
@@ -137,17 +131,7 @@ def chosen_inputs(
     tables: str | None = None,
     launcher: str | None = None,
 ) -> Inputs:
-    """Return the inputs of an export, of which a launch file may set model and strategy.
-
-    Parameters
-    ----------
-    model, system, strategy, flags
-        As entered.
-    tables
-        Lookup tables of an AMPeD configuration.
-    launcher
-        Launcher that is to run the plan.
-    """
+    """Return the inputs of an export, of which a launch file may set model and strategy."""
     named = {"model": model, "system": system, "strategy": strategy}
     chosen = Chosen.of(None, **named, gpus=flags.get("gpus"), optional_with="a launcher and --plan")
     return read_inputs(
@@ -227,10 +211,8 @@ def exported_things() -> tuple[str, ...]:
 
 
 @with_help(
-    *("plan", "nearest", "output", "gpus", "tp", "pp", "micro_batch_size", "global_batch_size"),
-    examples=[
-        "shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
-    ],
+    "plan nearest output gpus tp pp micro_batch_size global_batch_size",
+    examples=["shardwise export megatron llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64"],
 )
 @with_strategy_flags
 @with_options

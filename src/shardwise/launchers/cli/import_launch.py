@@ -25,11 +25,7 @@ from shardwise.launchers.registry import read_launch
 from shardwise.ops.param_count import count_parameters
 
 
-@with_help(
-    examples=[
-        "shardwise import train.sh --output strategy.yaml",
-    ],
-)
+@with_help(examples=["shardwise import train.sh --output strategy.yaml"])
 def command(
     file: str = arg(
         "FILE",

@@ -48,19 +48,7 @@ def config_fields(
     gpus: int | None,
     prefix: str = "",
 ) -> Fields:
-    """Return fields of a strategy.
-
-    Parameters
-    ----------
-    data
-        The configuration.
-    found
-        Where faults and options without a word here are noted.
-    model, gpus
-        Model and accelerators of the run, if they are known.
-    prefix
-        Where the configuration stands in its file.
-    """
+    """Return fields of a strategy."""
     top = Section(data, found, prefix)
     zero = top.section("zero_optimization")
     fields: Fields = {"stack": STACK, **_precision(top), **_degrees(top, zero, model)}

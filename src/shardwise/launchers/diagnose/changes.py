@@ -69,18 +69,8 @@ def best_changes(
 
     Parameters
     ----------
-    model, system
-        The system is that which was measured.
-    strategy
-        As the launch file sets it.
-    stack
-        Of the machine as measured; legality is that of its capabilities.
-    most
-        Number of changes.
     memory_factor
         Measured over predicted memory, where it was more.
-    can_write
-        Whether the launcher can express a strategy.
     """
     own = strategy.resolved(model, system.stack)
     base = _open_fields(strategy, own) | {"stack": stack}

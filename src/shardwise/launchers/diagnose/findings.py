@@ -47,15 +47,7 @@ _INSIDE = (CommAxis.TP, CommAxis.CP, CommAxis.EP)
 
 
 def traced_findings(compared: Compared, system: System) -> Iterator[Finding]:
-    """Yield what the trace shows.
-
-    Parameters
-    ----------
-    compared
-        Trace and prediction.
-    system
-        For the names of network tiers.
-    """
+    """Yield what the trace shows."""
     yield from _slow_kernels(compared)
     yield from _slow_communication(compared, system)
     predicted, measured = compared.predicted.memcpy_s, compared.traced.memcpy_s
@@ -232,8 +224,6 @@ def logged_findings(
 
     Parameters
     ----------
-    steps, measured, predicted
-        Log and estimate.
     explained_s
         What findings of a trace explain of the step [s].
     """

@@ -47,11 +47,6 @@ def option_changes(
 
     First those of the file itself, then what changes in the other files of the launch, such as the
     script next to a JSON.
-
-    Parameters
-    ----------
-    launch
-        As read; its ending identifies which of the files it is.
     """
     release = launch.release if launch.release in launcher.releases else None
     suffix = PurePath(launch.source).suffix
@@ -103,15 +98,6 @@ def launch_diff(source: str, text: str, changes: Sequence[OptionChange]) -> str:
 
     A value is set where the option or its variable has it. An option on a line of its own is
     removed; where one is to be added, its place is for people to choose.
-
-    Parameters
-    ----------
-    source
-        Name of the file.
-    text
-        Its content.
-    changes
-        Options that change.
     """
     lines = text.splitlines()
     edited = list(lines)

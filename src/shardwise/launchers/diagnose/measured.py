@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.run_log import RunLog
+from shardwise.launchers.logs import RunLog
 
 _WARM_UP = 10
 """One step in so many is warm-up: the first iterations compile, allocate and fill caches."""
@@ -73,15 +73,6 @@ def measured_steps(
 
     The warm-up is the first tenth of the logged steps, from 1 to 20 of them. Steps of another batch
     than the last (of a ramp-up) are left out.
-
-    Parameters
-    ----------
-    log
-        As read.
-    tokens_per_step, samples_per_step
-        Of all ranks, by the launch file.
-    gpus
-        Accelerators.
 
     Raises
     ------

@@ -55,10 +55,6 @@ def predicted_step(
 
     Parameters
     ----------
-    model, system
-        What runs, and on what.
-    strategy
-        Legal, with defaults filled in.
     stage
         Pipeline stage whose kernels count; None: the critical stage. Communication is that of the
         critical stage.

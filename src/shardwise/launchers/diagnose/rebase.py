@@ -47,15 +47,7 @@ _CLOSE = 1e-3
 def with_findings(
     model: Model, system: System, strategy: Strategy, findings: Sequence[Finding]
 ) -> tuple[System, Stack]:
-    """Return system and stack with the slow components of a trace.
-
-    Parameters
-    ----------
-    model, system, strategy
-        Of the estimate; defaults filled in.
-    findings
-        Of the trace.
-    """
+    """Return system and stack with the slow components of a trace."""
     stack = strategy.loaded_stack(system.stack)
     added = sum(one.excess_s for one in findings if one.cause in _PER_STEP)
     changed = {"step_overhead": stack.step_overhead + added}
@@ -82,10 +74,6 @@ def slowed_tier(
 
     Parameters
     ----------
-    name
-        Name of the tier.
-    factor
-        Time over that before.
     kinds
         Kinds of collectives; None: all.
     """
@@ -147,8 +135,6 @@ def possible_causes(
     ----------
     step_s
         Measured [s].
-    tiers
-        Names of the network tiers that communicate.
     """
     stack = strategy.loaded_stack(system.stack)
     predicted = estimate(model, system, strategy).step_time_s

@@ -31,9 +31,8 @@ from shardwise.launchers.diagnose.results import (
 )
 from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.launch import Launcher, LaunchPlan
-from shardwise.launchers.logs import read_log
+from shardwise.launchers.logs import MemoryKind, RunLog, read_log
 from shardwise.launchers.registry import LAUNCHERS, read_launch
-from shardwise.launchers.run_log import MemoryKind, RunLog
 
 CHANGES = 5
 """Changes that are proposed by default."""
@@ -163,11 +162,6 @@ class _Case:
         own: Mapping[str, object],
     ) -> "_Case":
         """Read the launch file; what it lacks is that of the user, or of the log.
-
-        Parameters
-        ----------
-        own
-            Fields of the strategy that the user sets.
 
         Raises
         ------

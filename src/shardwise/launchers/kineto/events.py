@@ -23,11 +23,6 @@ _SPACE = " \t\r\n"
 def trace_events(path: str | Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace (.json, .json.gz), in the order of the file.
 
-    Parameters
-    ----------
-    about
-        Where the other values of the file are put, by key.
-
     Raises
     ------
     InputError

@@ -55,13 +55,7 @@ _MOST_NAME = 400
 
 @lru_cache(4096)
 def class_of(name: str) -> KernelClass:
-    """Return the class of a kernel.
-
-    Parameters
-    ----------
-    name
-        As the trace has it, with arguments of templates.
-    """
+    """Return the class of a kernel."""
     found = (kind for kind, pattern in _PATTERNS if pattern.search(name[:_MOST_NAME]))
     return next(found, KernelClass.OTHER)
 
@@ -105,14 +99,8 @@ def axis_of(
 
     Parameters
     ----------
-    group
-        As far as the trace names it.
     collective
         Name of the collective; may be empty.
-    kernel
-        Name of the kernel.
-    degrees
-        Of the strategy by axis: tp, cp, ep, pp, dp.
     """
     words = frozenset(re.split(r"[^a-z]+", group.description.lower()))
     if not words & _NO_AXIS:

@@ -77,15 +77,7 @@ def written_options(words: Sequence[str]) -> list[WrittenOption]:
 
 
 def read_arguments(written: Sequence[WrittenOption], source: str) -> Arguments:
-    """Read options as fields; of an option that is set twice the last counts.
-
-    Parameters
-    ----------
-    written
-        Options and their values.
-    source
-        File that they are from.
-    """
+    """Read options as fields; of an option that is set twice the last counts."""
     arguments = Arguments(source=source)
     last = {flag: values for flag, values in written if flag}
     for values in (values for flag, values in written if not flag):

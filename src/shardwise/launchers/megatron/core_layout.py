@@ -66,15 +66,7 @@ def expanded(layout: str) -> list[str]:
 
 
 def layout_of(counts: Sequence[int], mtp: int = 0) -> str:
-    """Return the layout string of counts of layers, modules of multi-token prediction at the end.
-
-    Parameters
-    ----------
-    counts
-        Layers of every stage, or of every chunk, in the order of the layers.
-    mtp
-        Modules of multi-token prediction.
-    """
+    """Return the layout string of counts of layers; multi-token prediction stands at the end."""
     stages = ["t" * count if count < _LONG else f"t*{count}" for count in counts]
     stages[0] = "E" + stages[0]
     stages[-1] += "m" * mtp + "L"

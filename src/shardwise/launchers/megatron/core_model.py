@@ -55,13 +55,7 @@ _MLA_DEFAULTS = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 
 
 
 def model_fields(model: Model) -> dict[str, Value]:
-    """Fields of an architecture that has no `model_faults`.
-
-    Parameters
-    ----------
-    model
-        Architecture, with the key-value heads of the strategy.
-    """
+    """Fields of an architecture that has no `model_faults`."""
     layers = [model.layers[kind] for kind in model.order]
     attention = layers[0].attention
     dense = [layer.mlp for layer in layers if layer.mlp]
@@ -182,10 +176,6 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
 
     Parameters
     ----------
-    reading
-        Configuration of Megatron-Core.
-    name
-        Name of the model.
     padded_to
         Vocabulary where the configuration names none, as its tokenizer would pad to.
     """

@@ -159,22 +159,8 @@ def read_core_fields(
 
     Parameters
     ----------
-    fields
-        What a file sets, by name of the field.
-    stack
-        Catalog stack whose figures apply where the fields say nothing else.
-    source
-        File that was read.
-    name
-        Name of the model.
     gpus
         Accelerators; None: not known.
-    defaults
-        What the launcher uses where a field is not set.
-    neutral
-        Whether a field changes neither the time nor the memory of a step.
-    option
-        How the launcher writes a field, for messages.
     padded_to
         Vocabulary where no field has it; 0: it is needed.
 

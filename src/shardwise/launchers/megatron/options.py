@@ -239,15 +239,7 @@ def flag_of(field: str) -> str:
 
 
 def written(option: Option, value: Value) -> tuple[str, ...] | None:
-    """Return an option as words of a command line; None: it is left out.
-
-    Parameters
-    ----------
-    option
-        Which one.
-    value
-        Value of its field.
-    """
+    """Return an option as words of a command line; None: it is left out."""
     if value is None or value == ():
         return None
     if option.kind in (Kind.ON, Kind.OFF):

@@ -53,13 +53,7 @@ class _Found:
 
 
 def recognise(text: str, _: str) -> bool:
-    """Return whether a text has options of Megatron-LM, on a command line or as a run prints them.
-
-    Parameters
-    ----------
-    text
-        Text of a file.
-    """
+    """Return whether a text has options of Megatron-LM: a command line, or what a run prints."""
     if _BLOCK.search(text) is not None:
         return True
     found = sum(
@@ -71,11 +65,6 @@ def recognise(text: str, _: str) -> bool:
 
 def read(text: LaunchText) -> Launch:
     """Read a launch file.
-
-    Parameters
-    ----------
-    text
-        The file; a model is used for its vocabulary, which Megatron-LM leaves to the tokenizer.
 
     Raises
     ------

@@ -52,15 +52,7 @@ class _Section:
 
 
 def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
-    """Yield what Megatron-LM has no option for, in a strategy that its stack can run.
-
-    Parameters
-    ----------
-    model
-        Architecture.
-    strategy
-        A strategy with all fields filled in.
-    """
+    """Yield what Megatron-LM has no option for, in a strategy that its stack can run."""
     yield from core_faults(model, strategy)
     for number, layer in enumerate(model.layers):
         activation = layer.feed_forward.activation
@@ -76,15 +68,6 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
 
 def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
     """Write the files of a plan.
-
-    Parameters
-    ----------
-    plan
-        A plan without `faults`.
-    release
-        Release of Megatron-Core, such as 0.19.0.
-    ending
-        Of the file: a shell script or an argument file.
 
     Raises
     ------
@@ -171,13 +154,7 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
-    """Return variables of the environment that a plan needs.
-
-    Parameters
-    ----------
-    plan
-        The plan.
-    """
+    """Return variables of the environment that a plan needs."""
     strategy = plan.strategy
     found: dict[str, str] = {}
     blackwell = any(name.startswith("fp4") for name in plan.system.accelerator.matrix)

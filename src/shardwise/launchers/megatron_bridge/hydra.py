@@ -65,13 +65,7 @@ def read_value(text: str) -> Leaf:
 
 
 def _read(text: str, depth: int, ends: str = "") -> tuple[Leaf, str]:
-    """The value that a text begins with, and what follows it.
-
-    Parameters
-    ----------
-    ends
-        Characters that end a word: those of the list or mapping around it.
-    """
+    """The value that a text begins with, and what follows it."""
     if depth > _MOST_DEPTH:
         raise _ValueError(f"is nested too deeply; at most {_MOST_DEPTH} levels")
     text = text.lstrip()
@@ -156,13 +150,7 @@ def written_value(value: Leaf) -> str:
 
 
 def overrides(tree: Tree, added: Iterable[str]) -> Iterator[str]:
-    """Yield the overrides of a tree.
-
-    Parameters
-    ----------
-    added
-        Sections that a recipe may lack; their overrides have the prefix `++`.
-    """
+    """Yield the overrides of a tree."""
     sections = set(added)
     for name, value in tree.items():
         if isinstance(value, dict):

@@ -124,15 +124,6 @@ def resolved(
 ) -> Tree:
     """Return a tree with its references replaced.
 
-    Parameters
-    ----------
-    needed
-        Whether the field at a path is used; other fields keep their references.
-    roots
-        Names that stand for the file itself in files that others include.
-    variables
-        Values of environment variables.
-
     Raises
     ------
     InputError

@@ -26,15 +26,7 @@ _PIPELINED = ("proj_fprop", "fc2_fprop")
 
 
 def overlap_section(fields: Fields, overlap: TpOverlap, dp: int) -> Tree:
-    """Return the section of a plan, complete, so that nothing of a recipe's remains.
-
-    Parameters
-    ----------
-    overlap
-        Overlap of tensor-parallel communication.
-    dp
-        Replicas.
-    """
+    """Return the section of a plan, complete, so that nothing of a recipe's remains."""
     split = bool(fields["tp_comm_overlap"])
     interleaved = bool(fields["overlap_p2p_comm"])
     stages = fields["pipeline_model_parallel_size"] != 1
@@ -91,15 +83,7 @@ def _is_ring_exchange(method: Leaf) -> bool:
 
 
 def effective_overlap(section: Tree, fields: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the fields that the section sets in `model` and `ddp`.
-
-    Parameters
-    ----------
-    section
-        `comm_overlap`; what it leaves out Bridge chooses by the degrees.
-    fields
-        The other fields of the configuration.
-    """
+    """Return the fields that the section sets in `model` and `ddp`."""
 
     def own(name: str, usual: Value) -> Value:
         value = section.get(name)

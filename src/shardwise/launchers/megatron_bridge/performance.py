@@ -133,8 +133,6 @@ def performance_tree(name: str, gpus: int | None) -> Tree | None:
 
     Parameters
     ----------
-    name
-        Of the recipe.
     gpus
         Accelerators of the run; the global batch grows with them.
     """

@@ -91,8 +91,6 @@ def effective_precision(value: Leaf, path: str, source: str) -> Tree | Fault:
     ----------
     value
         Name of a preset, or fields; without a type of 16 bits they change those of bf16_mixed.
-    path
-        Where it stands, for messages.
     """
     if isinstance(value, str):
         preset = _preset(value)

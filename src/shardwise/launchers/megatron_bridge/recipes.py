@@ -59,13 +59,7 @@ _GPUS = re.compile(r"_(\d+)gpu_([a-z]+\d+)_")
 
 
 def recipe_of(model: Model, *, adapted: bool) -> str:
-    """Return the recipe whose overrides a plan is.
-
-    Parameters
-    ----------
-    adapted
-        Whether adapters are trained.
-    """
+    """Return the recipe whose overrides a plan is."""
     base = RECIPES.get(model.name) or _carrier(model)
     if not adapted:
         return f"{base}_pretrain_config"

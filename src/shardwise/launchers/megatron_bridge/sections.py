@@ -70,16 +70,7 @@ SPELLINGS: Mapping[str, str] = {
 
 
 def plan_tree(model: Model, strategy: Strategy, fields: Fields, *, keeps_formulas: bool) -> Tree:
-    """Return the sections of a plan.
-
-    Parameters
-    ----------
-    fields
-        The plan as fields of Megatron-Core's configuration.
-    keeps_formulas
-        Whether the recipe that the plan changes is of this model, and right in what a router
-        computes.
-    """
+    """Return the sections of a plan."""
     skipped = {*_NOT_WRITTEN, *(_FORMULAS if keeps_formulas else ())}
     skipped |= {name for name in precision.SHARED if name not in _SECTION}
     if fields.get("attention_backend") == "auto":
@@ -176,8 +167,6 @@ def read_sections(tree: Tree, defaults: Fields, source: str) -> Sections:
 
     Parameters
     ----------
-    tree
-        Sections as the file has them, references replaced.
     defaults
         What a recipe sets where the file sets nothing.
     """

@@ -10,15 +10,7 @@ _PORT = 29500
 
 
 def header(plan: LaunchPlan, release: str, arguments: str, place: str) -> str:
-    """Comments with the release, the predicted figures, how to launch, and the environment.
-
-    Parameters
-    ----------
-    arguments
-        Arguments of `torchtitan.train` that name the configuration.
-    place
-        Where the commands run.
-    """
+    """Comments with the release, the predicted figures, how to launch, and the environment."""
     nodes, per_node = nodes_of(plan.system, plan.strategy.gpus or 1)
     lines = [
         f"{plan.model.name} on {plan.strategy.gpus} x {plan.system.name}, for torchtitan {release}",

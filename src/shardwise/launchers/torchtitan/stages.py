@@ -43,15 +43,6 @@ class Pipeline:
 def even_split(depth: int, stages: int, first_less: int, last_less: int) -> list[int] | None:
     """Layers of each stage as torchtitan splits them; None where it refuses.
 
-    Parameters
-    ----------
-    depth
-        Layers of the model.
-    stages
-        Virtual stages.
-    first_less, last_less
-        Layers that embedding and head count as.
-
     References
     ----------
     torchtitan v0.2.2, `distributed/pipeline_parallel.py`, `generate_llm_fqn_per_model_part`.
@@ -68,13 +59,7 @@ def even_split(depth: int, stages: int, first_less: int, last_less: int) -> list
 
 
 def stage_options(model: Model, table: Table, head: str) -> dict[str, OptionValue]:
-    """Options for the stages of a plan of one row.
-
-    Parameters
-    ----------
-    head
-        Name of the module that is the head: `output`, from v0.3.0 on `lm_head`.
-    """
+    """Options for the stages of a plan of one row."""
     strategy = table.strategy(0)
     pipeline = Pipeline(pp=strategy.pp, schedule=str(strategy.schedule), vpp=strategy.vpp)
     if pipeline.pp == 1:
@@ -107,13 +92,6 @@ def stage_fields(
     model: Model, pipeline: Pipeline, options: Mapping[str, OptionValue], source: str
 ) -> dict[str, object]:
     """Fields of a strategy for the stages of a configuration.
-
-    Parameters
-    ----------
-    pipeline
-        Degree and schedule; `vpp` does not count.
-    options
-        Of the file, with defaults.
 
     Raises
     ------

@@ -49,11 +49,6 @@ def _unfused_context(model: Model, table: Table) -> Bools:
     return (table.cp > 1) & ~fused
 
 
-def _uneven_edges(table: Table) -> Bools:
-    scatters = (table.tp_exchange == TpExchange.P2P_RS_AG.code) & (table.pp > 1)
-    return scatters & (table.micro_batch_size * table.seq_len % table.tp != 0)
-
-
 AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
     layout_rule(
         "heads",
@@ -118,7 +113,11 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "edges",
         "tp_exchange",
-        _uneven_edges,
+        lambda t: (
+            (t.tp_exchange == TpExchange.P2P_RS_AG.code)
+            & (t.pp > 1)
+            & (t.micro_batch_size * t.seq_len % t.tp != 0)
+        ),
         lambda t: (
             f"tp {one(t.tp)} must divide micro_batch_size x seq_len = "
             f"{one(t.micro_batch_size * t.seq_len)}, which p2p_rs_ag scatters; all_reduce does not"

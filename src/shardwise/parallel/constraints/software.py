@@ -144,24 +144,9 @@ def _dispatched_ranks(model: Model, table: Table) -> Bools:
     return once & (table.ep * table.etp == 1) & model.has_experts
 
 
-def _expert_sequence(model: Model, table: Table) -> Bools:
-    split = table.tp_exchange == TpExchange.RS_AG.code
-    return (table.tp > 1) & ~split & table.training & model.has_experts
-
-
-def _expert_biases(model: Model, table: Table) -> Bools:
-    biased = any(layer.moe is not None and layer.moe.bias for layer in model.layers)
-    return (table.etp > 1) & biased
-
-
 def _recomputes(table: Table, parts: int) -> Bools:
     selective = (table.recompute == Recompute.SELECTIVE.code) & table.training
     return selective & (table.recompute_parts & parts > 0)
-
-
-def _fused_norms(model: Model, table: Table) -> Bools:
-    apart = is_latent(model) or model.has_experts
-    return _recomputes(table, _NORMS) & (not apart)
 
 
 def _fused_norm_offload(model: Model, table: Table) -> Bools:
@@ -272,18 +257,23 @@ LAUNCH_RULES: Mapping[LaunchRule, Check] = {
     # Megatron-LM, core/transformer/moe/moe_layer.py:636
     LaunchRule.EXPERT_SEQUENCE: _check(
         "tp_exchange",
-        _expert_sequence,
+        lambda m, t: (
+            (t.tp > 1) & (t.tp_exchange != TpExchange.RS_AG.code) & t.training & m.has_experts
+        ),
         "trains experts with tp > 1 with rs_ag (sequence parallelism) only",
         *("tp_exchange", "tp", "training"),
     ),
     # See T:2612
     LaunchRule.EXPERT_BIASES: _check(
-        "etp", _expert_biases, "runs experts that have biases with 1 only", "etp"
+        "etp",
+        lambda m, t: (t.etp > 1) & any(layer.moe and layer.moe.bias for layer in m.layers),
+        "runs experts that have biases with 1 only",
+        "etp",
     ),
     # Megatron-LM, core/models/gpt/gpt_layer_specs.py:117 and others
     LaunchRule.FUSED_NORMS: _check(
         "recompute_parts",
-        _fused_norms,
+        lambda m, t: _recomputes(t, _NORMS) & (not (is_latent(m) or m.has_experts)),
         "fuses the norms of a dense layer into the products that follow; only those of latent "
         "attention and before experts can be recomputed",
         *("recompute", "recompute_parts", "training"),
@@ -434,7 +424,9 @@ def _has_value(field: StrategyField, values: Values) -> Callable[[Table], Bools]
         case Kind.SET:
             return _has_groups(field, values)
         case Kind.FLAG:
-            return _has_flag(field.name, True in values, False in values)
+            return lambda table: np.where(
+                getattr(table, field.name), True in values, False in values
+            )
     nothing = -1 if field.kind in (Kind.TIER, Kind.LIST) else 0
     tests = [_number_test(value, nothing) for value in values]
 
@@ -446,10 +438,6 @@ def _has_value(field: StrategyField, values: Values) -> Callable[[Table], Bools]
         return found
 
     return has
-
-
-def _has_flag(name: str, on: bool, off: bool) -> Callable[[Table], Bools]:
-    return lambda table: np.where(getattr(table, name), on, off)
 
 
 def _number_test(value: object, nothing: int) -> Callable[[Column], Bools]:

@@ -1,1 +1,0 @@
-"""MaxText: its logs."""
