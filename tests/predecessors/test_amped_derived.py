@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise.errors import InputError
+from shardwise.predecessors.amped.files import DERIVED
 from shardwise.predecessors.amped.formulas import derived as expression_of
 from shardwise.predecessors.amped.formulas import resolve as resolve_with
-from shardwise.predecessors.amped.parameters import DERIVED
 
 resolve = partial(resolve_with, table=DERIVED)
 

@@ -4,10 +4,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.predecessors.amped.files import AmpedConfig, parse_amped, unit_letters
-from shardwise.predecessors.amped.parameters import USES, Parameter, Purpose, why_not
-from shardwise.predecessors.amped.reader import model_fields, strategy_fields
-from shardwise.predecessors.amped.system_reader import system_fields
+from shardwise.predecessors.amped.files import (
+    USES,
+    AmpedConfig,
+    Parameter,
+    Purpose,
+    parse_amped,
+    unit_letters,
+    why_not,
+)
+from shardwise.predecessors.amped.reader import model_fields, strategy_fields, system_fields
 
 _SAME = 1e-9
 _ZERO_OF_AMPED = 3

@@ -16,7 +16,7 @@ from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.predecessors.amped.files import ROWS, AmpedConfig, looks_like, read_config
 
 if TYPE_CHECKING:
-    from shardwise.predecessors.amped.parameters import Purpose
+    from shardwise.predecessors.amped.files import Purpose
 
 log = logging.getLogger("shardwise")
 

@@ -19,8 +19,7 @@ from shardwise.cli.space import ReferenceOptions
 from shardwise.config import files
 from shardwise.predecessors.nersc.results import is_results_file, rows_of, write_grid
 from shardwise.predecessors.nersc.search import points_of
-from shardwise.predecessors.search import reference_record, refuse_others
-from shardwise.predecessors.search_query import Progress, ReferenceQuery
+from shardwise.predecessors.search import Progress, ReferenceQuery, reference_record, refuse_others
 from shardwise.units import readable
 
 _NEEDS_SEARCH = "needs a search; --count only counts"

@@ -17,7 +17,7 @@ from shardwise.predecessors.nersc import reference as nersc
 from shardwise.predecessors.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
 from shardwise.predecessors.nersc.results import is_results_file, write_results
 from shardwise.predecessors.nersc.translation import model_for_nersc, system_for_nersc
-from shardwise.predecessors.search_query import (
+from shardwise.predecessors.search import (
     TOP,
     Progress,
     ReferenceQuery,

@@ -33,24 +33,22 @@ Faults reproduced:
 """
 
 from shardwise.predecessors.amped.formulas import layer_shapes
-from shardwise.predecessors.amped.reference.evaluation import (
+from shardwise.predecessors.amped.reference.optimum import (
     CONSTANTS,
+    DEGREES,
     EFFICIENCY,
     LABELS,
     MEMORY,
-    TERMS,
-    MicrobatchEfficiency,
-    breakdown_text,
-    evaluate,
-    summary_text,
-)
-from shardwise.predecessors.amped.reference.optimum import (
-    DEGREES,
     MOST_ACCELERATORS,
+    TERMS,
     Found,
+    MicrobatchEfficiency,
     SearchResult,
+    breakdown_text,
     count,
+    evaluate,
     search,
+    summary_text,
 )
 
 __all__ = [

@@ -24,9 +24,8 @@ from shardwise.predecessors.fsdp_ilp.reference.closed_form import (
     exposed_ms,
     peak_gib,
 )
-from shardwise.predecessors.fsdp_ilp.reference.flow import flow
 from shardwise.predecessors.fsdp_ilp.reference.milp import SOLVERS, Solver, Status, run_solver
-from shardwise.predecessors.fsdp_ilp.reference.original import original
+from shardwise.predecessors.fsdp_ilp.reference.original import flow, original
 
 Formulation = Literal["flow", "original"]
 FORMULATIONS: tuple[Formulation, ...] = ("flow", "original")
