@@ -21,6 +21,7 @@ from shardwise.errors import (
     refuse,
 )
 from shardwise.planning.training_time import TrainingRun
+from shardwise.registry import load
 
 log = logging.getLogger("shardwise")
 

@@ -10,8 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from shardwise.analysis.results import Estimate
-from shardwise.predecessors.calculon.tables import print_pairs
-from shardwise.predecessors.counterpart import Counterpart
+from shardwise.predecessors.tables import Counterpart, print_figures, print_pairs
 from shardwise.report.console import plain_table, show
 from shardwise.units import readable
 
@@ -156,11 +155,8 @@ def _ours(name: str, value: float | None) -> str:
 
 def print_statistics(statistics: Mapping[str, Any]) -> None:
     """Print all lines of its breakdown under their own labels, memory, and what was assumed."""
-    table = plain_table("line", "value", title="AMPeD")
-    for name, value in statistics.items():
-        if name != "assumed":
-            table.add_row(name, _own(name, value))
-    show(table)
+    figures = ((name, _own(name, one)) for name, one in statistics.items() if name != "assumed")
+    print_figures(("line", "value"), "AMPeD", figures)
     if assumed := [f"{name} {value:g}" for name, value in statistics.get("assumed", {}).items()]:
         show(Text(f"assumed: {', '.join(assumed)}"))
 
@@ -179,11 +175,10 @@ def print_comparison(result: Estimate, statistics: Mapping[str, Any], *, everyth
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the terms of its time model."""
     title = "One layer, one batch; times of compute as if one accelerator did all of it"
-    table = plain_table("term", "time", title=title)
-    for term in layers:
-        value = term["seconds"]
-        table.add_row(term["name"], readable(value, "seconds") if value else "0")
-    show(table)
+    times = ((term["name"], term["seconds"]) for term in layers)
+    print_figures(
+        ("term", "time"), title, ((name, readable(s, "seconds") if s else "0") for name, s in times)
+    )
 
 
 def print_permutations(found: Sequence[Mapping[str, Any]], summary: str) -> None:

@@ -4,7 +4,7 @@ Where both mean the same, the figures agree to rounding (tests check that); wher
 reason says what differs. docs/from/calculon.md shows the sizes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.predecessors.calculon import reference as calculon
 from shardwise.predecessors.calculon.files import CalculonExecution
 from shardwise.predecessors.calculon.translation import CalculonCase
-from shardwise.predecessors.counterpart import Counterpart
+from shardwise.predecessors.tables import Counterpart, print_columns, print_figures, print_pairs
 from shardwise.report.console import plain_table, show
 from shardwise.report.tables.process_groups import as_ranges, first_groups
 from shardwise.units import readable
@@ -282,10 +282,8 @@ def _amount(name: str, value: float | None) -> str:
 
 def print_statistics(statistics: Mapping[str, float | None]) -> None:
     """Print all statistics under their own names."""
-    table = plain_table("statistic", "value", title="Calculon 0.1.0")
-    for name, value in statistics.items():
-        table.add_row(name, _amount(name, value))
-    show(table)
+    rows = ((name, _amount(name, value)) for name, value in statistics.items())
+    print_figures(("statistic", "value"), "Calculon 0.1.0", rows)
 
 
 def print_question(case: CalculonCase) -> None:
@@ -349,37 +347,6 @@ def print_comparison(
     print_pairs("Calculon", shown, result, statistics, _amount)
 
 
-def print_pairs(
-    predecessor: str,
-    counterparts: Iterable[Counterpart],
-    result: Estimate,
-    statistics: Mapping[str, float | None],
-    amount: Callable[[str, float | None], str],
-) -> None:
-    """Print a predecessor's figures next to the estimate, with differences and their reasons."""
-    table = plain_table(
-        *(f"{predecessor}'s name", "shardwise", predecessor, "difference", "may come from"),
-        wraps=("may come from",),
-    )
-    table.columns[-1].justify = "left"
-    table.columns[-1].no_wrap = False
-    table.columns[-1].max_width = 70
-    for counterpart in counterparts:
-        value, reference = counterpart.value(result), statistics[counterpart.name]
-        if not value and not reference:
-            continue
-        difference = "-" if not reference else f"{100 * (value / reference - 1):+.1f} %"
-        same = reference is not None and abs(value - reference) <= 1e-9 * abs(reference)
-        table.add_row(
-            counterpart.name,
-            amount(counterpart.name, value),
-            amount(counterpart.name, reference),
-            difference,
-            "" if same else counterpart.reason,
-        )
-    show(table)
-
-
 def print_executions(
     found: Sequence[tuple[Mapping[str, Any], Mapping[str, float | None]]], summary: str
 ) -> None:
@@ -432,9 +399,4 @@ def print_executions(
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the operations of a block; the JSON has all of their fields."""
     title = "One block, one micro-batch"
-    optional = tuple(reversed(_LAYER_COLUMNS))
-    table = plain_table("operation", *_LAYER_COLUMNS, title=title, optional=optional)
-    for layer in layers:
-        cells = (_amount(name, layer[name]) for name in _LAYER_COLUMNS)
-        table.add_row(layer["name"], *cells)
-    show(table)
+    print_columns(title, "operation", _LAYER_COLUMNS, layers, _amount)

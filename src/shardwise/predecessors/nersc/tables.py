@@ -14,9 +14,8 @@ from rich.text import Text
 
 from shardwise.analysis.results import Estimate, LayerTotals
 from shardwise.errors import InputError
-from shardwise.predecessors.calculon.tables import print_pairs
-from shardwise.predecessors.counterpart import Counterpart
 from shardwise.predecessors.nersc.translation import NerscCase, nersc_system
+from shardwise.predecessors.tables import Counterpart, print_columns, print_figures, print_pairs
 from shardwise.report.console import plain_table, show
 from shardwise.units import readable
 
@@ -271,10 +270,8 @@ def _ours(name: str, value: float | None) -> str:
 
 def print_statistics(statistics: Mapping[str, float]) -> None:
     """Print all statistics under their own names."""
-    table = plain_table("statistic", "value", title="NERSC perf-estimates")
-    for name, value in statistics.items():
-        table.add_row(name, _own(name, value))
-    show(table)
+    rows = ((name, _own(name, value)) for name, value in statistics.items())
+    print_figures(("statistic", "value"), "NERSC perf-estimates", rows)
 
 
 def print_refusal(message: str) -> None:
@@ -387,8 +384,4 @@ def _degrees(entry: Mapping[str, Any]) -> list[str]:
 def print_layers(layers: Sequence[Mapping[str, Any]]) -> None:
     """Print the layers of a micro-batch and a step's communication; the JSON has all fields."""
     title = "One transformer layer, one micro-batch; dp_comms and pp_comms of a full step"
-    optional = tuple(reversed(_LAYER_COLUMNS))
-    table = plain_table("layer", *_LAYER_COLUMNS, title=title, optional=optional)
-    for layer in layers:
-        table.add_row(layer["name"], *(_own(name, layer[name]) for name in _LAYER_COLUMNS))
-    show(table)
+    print_columns(title, "layer", _LAYER_COLUMNS, layers, _own)
