@@ -631,11 +631,8 @@ def _calculated(decided: Mapping[str, Parameter], source: str) -> dict[str, Para
         with np.errstate(all="ignore"):  # what is not finite is a fault of `check`
             values = resolve(given, wanted, table=DERIVED, source=source)
     except InputError as error:
-        raise InputError([_placed(fault, decided) for fault in error.faults]) from None
+        places = {name: one.place for name, one in decided.items()}
+        raise InputError(
+            [replace(fault, field=places.get(fault.field, fault.field)) for fault in error.faults]
+        ) from None
     return {name: replace(one, value=float(values[name])) for name, one in decided.items()}
-
-
-def _placed(fault: Fault, decided: Mapping[str, Parameter]) -> Fault:
-    """Add the category to the parameter, where it is known."""
-    one = decided.get(fault.field)
-    return fault if one is None else replace(fault, field=one.place)

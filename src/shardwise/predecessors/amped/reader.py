@@ -558,14 +558,9 @@ def _of_catalog(row: str | None) -> tuple[str, Mapping[str, object]] | None:
         return None
     plain = catalog.canonical(row).removeprefix("nvidia-")
     names = [_CATALOG.get(plain, plain), *(plain + form for form in _FORMS)]
-    names += [f"{kind}-{size}-{form}" for kind, form, size in _sized(plain)]
+    if match := re.fullmatch(r"([a-z0-9]+)-(sxm|pcie)\d?-(\d+gb)", plain):  # A100 SXM 40GB
+        names.append(f"{match[1]}-{match[3]}-{match[2]}")
     for name in names:
         if (path := catalog.find("systems", name)) is not None:
             return path.stem, files.read_mapping(path)["accelerator"]["memory"][0]
     return None
-
-
-def _sized(name: str) -> list[tuple[str, str, str]]:
-    """Kind, form and size of a name that has them in another order: A100 SXM 40GB."""
-    match = re.fullmatch(r"([a-z0-9]+)-(sxm|pcie)\d?-(\d+gb)", name)
-    return [(match[1], match[2], match[3])] if match else []

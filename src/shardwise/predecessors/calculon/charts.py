@@ -80,13 +80,12 @@ def _map_of(record: Mapping[str, Any], axes: Sequence[str]) -> Map:
         names=(down, across),
         labels=([str(value) for value in labels[0]], [str(value) for value in labels[1]]),
         shown=_RATE,
-        values=[[None if cell is None else _rate(cell) for cell in row] for row in rows],
+        values=[
+            [None if cell is None else float(cell["stats"]["sample_rate"]) for cell in row]
+            for row in rows
+        ],
         hover=[["nothing fits" if cell is None else _hover(cell) for cell in row] for row in rows],
     )
-
-
-def _rate(cell: _Cell) -> float:
-    return float(cell["stats"]["sample_rate"])
 
 
 def _values(field: str, values: Sequence[Any]) -> list[Any]:

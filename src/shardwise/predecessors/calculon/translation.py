@@ -134,7 +134,14 @@ def calculon_system(system: Mapping[str, Any], source: str = "") -> CalculonSyst
     name = source or str(system["name"])
     chip = system["accelerator"]
     refuse(_system_faults(system, name))
-    tiers = [_memory(tier) for tier in chip["memory"]] + [_NO_MEMORY]
+    tiers = [
+        {
+            "GiB": tier["capacity"] / GIB,
+            "GBps": tier["bandwidth"] / GB,
+            "MB_efficiency": _rows(tier["efficiency"], MEGA),
+        }
+        for tier in chip["memory"]
+    ] + [_NO_MEMORY]
     return CalculonSystem.parse(
         {
             "matrix": _engine(chip["matrix"], chip["matmul_curve"]),
@@ -229,11 +236,6 @@ def _engine(peaks: Mapping[str, float], curves: Mapping[str, Any]) -> dict[str, 
         }
         for dtype, peak in peaks.items()
     }
-
-
-def _memory(tier: Mapping[str, Any]) -> dict[str, Any]:
-    rows = _rows(tier["efficiency"], MEGA)
-    return {"GiB": tier["capacity"] / GIB, "GBps": tier["bandwidth"] / GB, "MB_efficiency": rows}
 
 
 def _rows(curve: Mapping[str, Any] | None, unit: float) -> list[list[float]]:

@@ -192,7 +192,8 @@ def _configuration(
 ) -> NerscConfiguration:
     """A resolved strategy as NERSC's configuration."""
     refuse(_strategy_faults(strategy, source))
-    method = _method(strategy)
+    summa = strategy.tp_exchange == "summa"
+    method: Method = "2d" if summa else "2d-seqp" if strategy.cp > 1 else "1d"
     extents = place(system, Table.of(model, [strategy]))
     along = "tp2" if method == "2d" else "cp"
     return NerscConfiguration.validated(
@@ -202,7 +203,9 @@ def _configuration(
             "b": strategy.micro_batch_size,
             "m1": strategy.tp,
             "m2": getattr(strategy, along),
-            "nb": _panels(strategy) if method == "2d" else 1,
+            "nb": (strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2))
+            if method == "2d"
+            else 1,
             "dp": strategy.dp,
             "pp": strategy.pp,
             "t1": int(extents.tp[0, 0]),
@@ -212,16 +215,6 @@ def _configuration(
         },
         source=source,
     )
-
-
-def _method(strategy: Strategy) -> Method:
-    if strategy.tp_exchange == "summa":
-        return "2d"
-    return "2d-seqp" if strategy.cp > 1 else "1d"
-
-
-def _panels(strategy: Strategy) -> int:
-    return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
 
 
 def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:

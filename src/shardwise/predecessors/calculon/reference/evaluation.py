@@ -334,11 +334,10 @@ class Statistics:
 
     def row(self, index: int) -> dict[str, float | int | None]:
         """Return one row, with None for NaN."""
-        return {name: _plain(float(column[index])) for name, column in self.values.items()}
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return {
+            name: float(column[index]) if math.isfinite(column[index]) else None
+            for name, column in self.values.items()
+        }
 
 
 def evaluate(model: CalculonModel, system: CalculonSystem, executions: Columns) -> Statistics:

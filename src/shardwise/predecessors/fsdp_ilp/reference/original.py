@@ -193,7 +193,10 @@ def flow(
     builder = Builder()
     able = allowed & _fits_alone(info, world_size, budget_gib)
     able[0] = False  # the root is one in any case; its terms are written apart
-    x = builder.columns(able.size, upper=able, integer=True, cost=_gain(info, comm))
+    # What each unit saves of the root's collectives: P / ba + G / br [ms].
+    gather = info.parameter_bytes / comm.all_gather.bytes_per_ms
+    scatter = info.gradient_bytes / comm.reduce_scatter.bytes_per_ms
+    x = builder.columns(able.size, upper=able, integer=True, cost=-gather - scatter)
     _antichain_and_memory(builder, info, world_size, budget_gib, x)
     sizes = _sizes(info, comm, able)
     forward = np.flatnonzero(able)
@@ -221,12 +224,6 @@ def _most_inside(info: ModuleInfo, world_size: int) -> Floats:
     """Max of C over each subtree [bytes]."""
     static = static_bytes(info, world_size)
     return np.array([static[i:end].max() for i, end in enumerate(info.end.tolist())])
-
-
-def _gain(info: ModuleInfo, comm: CommTimes) -> Floats:
-    """What each unit saves of the root's collectives: P / ba + G / br [ms]."""
-    gather = info.parameter_bytes / comm.all_gather.bytes_per_ms
-    return -gather - info.gradient_bytes / comm.reduce_scatter.bytes_per_ms
 
 
 def _sizes(info: ModuleInfo, comm: CommTimes, able: Bools) -> _Sizes:

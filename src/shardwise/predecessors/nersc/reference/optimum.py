@@ -676,10 +676,6 @@ def _throughput(
     return global_batch / step.total
 
 
-def _joined(first: Any, second: Any) -> Any:
-    return np.concatenate([first, second])
-
-
 class _Best:
     """The best candidates so far, in order; the first of equals stays first."""
 
@@ -696,7 +692,11 @@ class _Best:
             least = np.partition(throughput, -self.size)[-self.size]
             better = np.flatnonzero(throughput >= least)
             throughput, columns = throughput[better], gather(columns, better)
-        joined = columns if self.columns is None else combined(_joined, self.columns, columns)
+        joined = (
+            columns
+            if self.columns is None
+            else combined(lambda *both: np.concatenate(both), self.columns, columns)
+        )
         throughput = np.concatenate([self.throughput, throughput])
         order = np.argsort(-throughput, kind="stable")[: self.size]
         self.throughput, self.columns = throughput[order], gather(joined, order)
