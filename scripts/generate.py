@@ -1,6 +1,6 @@
 """Write everything that follows from fields, flags and predictions.
 
-    python scripts/generate.py            # all; some minutes
+    python scripts/generate.py            # all, with the runs of the catalog; some minutes
     python scripts/generate.py --quick    # types of keywords, completion, launchers: seconds
 
 Type checkers and editors read types from the source, so what `Strategy` and `Space` say is written
@@ -218,6 +218,9 @@ def main(arguments: Sequence[str]) -> int:
     every = (_ROOT / "tests").rglob("test_*.py")
     pages = [str(one) for one in every if "from generated import" in one.read_text("utf-8")]
     tests = _QUICK if "--quick" in arguments else sorted(pages)
+    if "--quick" not in arguments:  # what a run assumes depends on what fits
+        command = [sys.executable, "tools/measured_rows.py", "--catalog"]
+        subprocess.run(command, cwd=_ROOT, check=True)  # noqa: S603 - fixed words
     # Two tests may write one page.
     command = [sys.executable, "-m", "pytest", "-n0", "-q", "-m", "", *tests]
     environment = os.environ | {"SHARDWISE_UPDATE_DOCS": "1"}

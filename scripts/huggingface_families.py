@@ -21,10 +21,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from shardwise import InputError, Model
 from shardwise.huggingface.decoders import MODEL_TYPES, READERS
-from shardwise.huggingface.encoder_families import ENCODERS
+from shardwise.huggingface.families import ENCODERS, FAMILIES
 from shardwise.huggingface.files import Config, inside
 from shardwise.huggingface.keys import ROTARY_NAMES
-from shardwise.huggingface.moe_families import FAMILIES
 from shardwise.ops.param_count import count_parameters
 
 ROOT = Path(__file__).parent.parent

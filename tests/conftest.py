@@ -20,7 +20,7 @@ from shardwise.cli import run
 from shardwise.config import files
 from shardwise.registry import PACKAGES
 from shardwise.validate.measured.predict import predict_runs
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.runs import load_runs
 
 # What these assert is told as fully as in a test.
 pytest.register_assert_rewrite("emitted_calls", "traced_modules")

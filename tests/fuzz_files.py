@@ -157,7 +157,7 @@ def _content(name: str) -> Any:
         "calculon-execution": lambda: next(
             case for case in _runs("calculon")["cases"] if case["id"] == "readme_example"
         )["execution"],
-        "rows": lambda: {"rows": _plain(DATA / "measured_rows.json")[:3]},
+        "rows": lambda: _plain(CATALOG / "measured" / "pythia.json"),
         "amped": lambda: (
             AMPED if entry == "small" else _plain(DOCS / "from" / "amped" / "config.json")
         ),

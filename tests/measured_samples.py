@@ -1,21 +1,23 @@
 """Measured runs and predictions for them, made by hand."""
 
 from shardwise.validate.measured.predict import Prediction
-from shardwise.validate.measured.run import Run
+from shardwise.validate.measured.runs import Run
 
 
-def run_of(name, *, step=None, source="paper", count=8, batch=8, **fields):
-    """A run of a small model on some accelerators, 4,096 tokens in a sequence."""
+def run_of(name, *, step=None, source="paper", count=8, batch=8, peak=None, **fields):
+    """A run of some accelerators, 4,096 tokens in a sequence."""
     row = {
         "id": name,
-        "group": source,
+        "source": source,
+        "title": source,
+        "ref": "arXiv",
         "grade": "A",
-        "source": {"title": source, "ref": "arXiv"},
-        "model": {"name": "m", "seq_len": 4096, "layers": 2},
-        "hardware": {"accelerator": "H100", "count": count},
+        "accelerator": "H100",
         "precision": "bf16",
-        "global_batch": batch,
-        "measured": {"step_time_s": step},
+        "gpus": count,
+        "seq_len": 4096,
+        "global_batch_size": batch,
+        "measured": {"step_time_s": step, "memory": peak},
     }
     return Run.validated(row | fields)
 

@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 import samples
 from rows import each_row
-from shardwise import Strategy, estimate, search
+from shardwise import estimate, search
 from shardwise.analysis.features import feature_words, measured_features
 from shardwise.analysis.prediction_interval import distinguishable_ratio
-from shardwise.analysis.validated_runs import RunFeatures, ValidatedRuns, validated_runs
 from shardwise.planning.search.plans import ties_of
 from shardwise.planning.search.results import RankedPlan, SearchResult, Ties
 from shardwise.report.tables.search import print_search
-from shardwise.validate.measured.features import added_error, features_by_run
-from shardwise.validate.measured.features import measured_features as derived_features
-from shardwise.validate.measured.store import load_runs
 
 pytestmark = pytest.mark.any_software
 
@@ -131,49 +126,6 @@ def test_a_feature_without_effect_is_none() -> None:
     assert estimate("llama3-8b", "h100-sxm", alone).unmeasured_features == ()
     forward = LAYOUT | {"training": False, "tp_overlap": "ring", "any_software": True}
     assert estimate("llama3-8b", "h100-sxm", forward).unmeasured_features == ()
-
-
-def test_what_runs_used_is_what_their_rows_say() -> None:
-    """Every tenth run of grade A uses features of the list, and no other one is called used."""
-    known = measured_features()
-    few = features_by_run(load_runs()[::10], validated_runs())
-    assert len(few) > 40
-    assert {name for names in few.values() for name in names} <= set(known.used)
-    assert max(known.used.values()) == known.used["training=true"] == known.runs
-    names = {name.partition("=")[0] for name in known.used}
-    assert names <= set(Strategy.model_fields) - {"stack", "placement", "seq_len", "gpus"}
-
-
-@pytest.mark.nightly
-def test_the_file_of_features_is_what_the_script_writes() -> None:
-    """All runs: what they used, and what a feature adds."""
-    assert derived_features(load_runs()) == measured_features()
-
-
-def test_what_a_feature_adds_by_hand() -> None:
-    """Five pairs with other features differ by 5 %, one with the same by 3 %: 4 % in quadrature."""
-    one = RunFeatures(
-        experts=False,
-        accelerator="h100-sxm",
-        generation="hopper",
-        framework="megatron",
-        software="nemo",
-        precision="bf16",
-        assumed=False,
-        gpus=8,
-        parameters=1e9,
-        seq_len=4096,
-    )
-    fields = RunFeatures.__dataclass_fields__
-    known = ValidatedRuns(
-        ids=("a", "b", "c", "d"),
-        sources=np.array(["one", "one", "two", "two"]),
-        features={name: np.array([getattr(one, name)] * 4) for name in fields},
-        errors=np.array([0.01, 0.06, 0.2, 0.23]),
-        fitted=np.ones(4, dtype=np.bool_),
-    )
-    features = {"a": ("x",), "b": ("x", "y"), "c": ("x",), "d": ("x",)}
-    assert added_error(features, known) == pytest.approx(0.04)
 
 
 @each_row(

@@ -222,26 +222,16 @@ def test_all_forms_of_a_file_say_the_same(tmp_path):
             assert other.measured_s == pytest.approx(one.measured_s)
 
 
-def test_rows_of_the_schema_are_taken(tmp_path):
+def test_runs_on_other_systems_are_listed(tmp_path):
     """Those of this system with a time; the others are listed with their reasons."""
-    row = {
-        "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32,
-                  "kv_heads": 8, "vocab": 128256, "seq_len": 8192},
-        "hardware": {"accelerator": "H100", "count": 8},
-        "software": {"framework": "Megatron-LM", "version": "core_v0.12.0"},
-        "precision": "bf16",
-        "parallelism": {"dp": 4, "tp": 2, "pp": 1, "cp": 1},
-        "micro_batch": 1,
-        "recompute": {"granularity": "none"},
-    }  # fmt: skip
+    row = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "tp": 2, "mbs": 1}
     rows = [
-        {**row, "id": f"m{n}", "global_batch": n, "measured": {"step_time_s": 0.3 * n}}
-        for n in (8, 16, 32)
+        {**row, "id": f"m{n}", "gbs": n, "measured": {"step_time_s": 0.3 * n}} for n in (8, 16, 32)
     ]
-    rows.append({**rows[0], "id": "other", "hardware": {"accelerator": "B200", "count": 8}})
-    rows.append({**rows[0], "id": "untimed", "measured": {}})
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps(rows))
+    rows.append({**rows[0], "id": "other", "system": "b200-sxm"})
+    rows.append({**rows[0], "id": "untimed", "measured": {"memory": 1}})
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": rows}))
     found = calibrated_by_runs(at(1.0), path)
     assert [run.name for run in found.runs] == ["m8", "m16", "m32"]
     told = {one.name: one.reason for one in found.unusable}

@@ -20,8 +20,7 @@ from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation, illegal_faults
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
-from shardwise.validate.measured.predict import NotModeledError, translate
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.runs import NotModeledError, load_runs
 
 NOT_BOUND = {"calculon", "simumax", "unknown"}
 CORE = "megatron-core-2025"
@@ -391,7 +390,7 @@ def test_stacks_run_what_was_published_with_them() -> None:
     found = set()
     for one in sampled(load_runs(), 10):
         try:
-            translated = translate(one)
+            translated = one.case()
         except NotModeledError:
             continue
         strategy = translated.strategy.model_copy(update={"any_software": False})

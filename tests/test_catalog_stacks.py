@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from measured_samples import run_of
+from catalog_fit.fit import load_groups
 from rows import each_row
 from shardwise import Stack, System, catalog, estimate
-from shardwise.validate.measured.fit import load_groups
-from shardwise.validate.measured.software import stack_of
 
 NEWEST = load_groups()["newest stacks"]
 NEW = (
@@ -55,81 +53,6 @@ def test_new_stacks_have_a_source_for_every_figure(name: str) -> None:
     for field in set(Stack.model_fields) - {"name", "description", "sources"}:
         assert stack.source_of(field) is not None, field
     assert 0 < estimate("llama3-8b", "a100-80gb-sxm", {**ROW, "stack": name}).step_time_s < 100
-
-
-@each_row(
-    ("framework", "stack"),
-    [
-        ("HF Trainer/TRL + accelerate FSDP + fms-acceleration", "huggingface-2024"),
-        ("Hugging Face Trainer", "huggingface-2024"),
-        ("TRL", "huggingface-2024"),
-        ("HF Transformers + PEFT + DeepSpeed", "deepspeed-2024"),
-        ("LLaMA-Factory", "llama-factory-2024"),
-        ("torchtune", "torchtune-2024"),
-        ("GPT-NeoX (DeepSpeed)", "gpt-neox-2023"),
-        ("Primus (Megatron)", "primus-2026"),
-        ("Megatron-DeepSpeed (Intel Gaudi fork)", "gaudi-2025"),
-        ("DeepSpeed ZeRO-3", "deepspeed-2021"),
-        ("Megatron-LM", "megatron-lm-2024"),
-        ("Pai-Megatron-Patch", "megatron-lm-2024"),
-        ("FlagScale (Megatron-LM)", "megatron-lm-2024"),
-        ("ModelLink (Megatron-LM + MindSpeed)", "mindspeed-2024"),
-        ("Megatron-DeepSpeed (ALCF)", "megatron-deepspeed-2024"),
-        ("Megatron-DeepSpeed", "megatron-deepspeed-2022"),
-        ("OneFlow", "oneflow-2021"),
-        ("LiBai (OneFlow)", "oneflow-2021"),
-        ("Something else", "unknown"),
-        (None, "unknown"),
-    ],
-)
-def test_software_of_a_run_by_the_name_of_its_framework(framework: str | None, stack: str) -> None:
-    """No name, or one that no stack is of, is the prior, and is said to be assumed."""
-    assumed: list[str] = []
-    run = run_of("one", step=1.0, software={"framework": framework}, micro_batch=1)
-    assert stack_of(run, assumed).name == stack
-    assert assumed == (["software"] if stack == "unknown" else [])
-
-
-def test_options_of_megatron_lm_are_off_where_a_run_publishes_its_own() -> None:
-    """What overlaps, and the fused loss, is what it lists; without any, those of tuned runs."""
-
-    def run(micro_batch: int | None = 1, **features: object) -> tuple[Stack, list[str]]:
-        said: list[str] = []
-        software = {"framework": "Megatron-LM"}
-        one = run_of("one", software=software, micro_batch=micro_batch, features=features)
-        return stack_of(one, said), said
-
-    tuned, plain = Stack.load("megatron-core-2025"), Stack.load("megatron-lm-2024")
-    assert run() == (plain, [])
-    assert plain.tp_hidden == 0
-    assert run(tp_comm_overlap=True)[0].tp_hidden == tuned.tp_hidden
-    assert run(cross_entropy_fusion=True)[0].loss_forward_bytes == tuned.loss_forward_bytes
-    assert run(micro_batch=None) == (tuned, ["communication overlaps"])
-
-
-def test_products_of_cann_have_their_communication_in_them_if_a_run_says_so() -> None:
-    """As with user buffers on GPUs; MindSpeed's communication waits else."""
-    software = {"framework": "ModelLink (Megatron-LM + MindSpeed)"}
-    tuned = Stack.load("megatron-core-2025")
-    for value, hidden in ((True, tuned.tp_hidden), (False, 0.0)):
-        run = run_of("one", software=software, features={"use_mc2": value})
-        assert stack_of(run, []).tp_hidden == hidden
-
-
-def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:
-    """Norms with fms-acceleration's or Liger's kernels, the loss where the row has it."""
-    plain = Stack.load("huggingface-2024")
-    fused = Stack.load("megatron-core-2025").loss_forward_bytes
-    for features, norm, loss in (
-        ({}, False, plain.loss_forward_bytes),
-        ({"framework": "foak-fast-kernels"}, True, plain.loss_forward_bytes),
-        ({"liger": True, "fused_cross_entropy": True}, True, fused),
-        ({"fused_cross_entropy": True}, False, fused),
-    ):
-        software = {"framework": "HF Trainer/TRL + accelerate FSDP"}
-        run = run_of("one", step=1.0, software=software, features=features)
-        stack = stack_of(run, [])
-        assert (stack.fused_norm, stack.loss_forward_bytes) == (norm, loss)
 
 
 @each_row(

@@ -9,13 +9,10 @@ from rows import each_row
 from samples import GB, exchanges, moved, operations
 from shardwise import Model, Strategy, System, estimate, search
 from shardwise.config.enums import Dispatcher
-from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 from shardwise.ops.operation import Operation, Phase
 from shardwise.report.tables.strategy_line import in_brief
-from shardwise.validate.measured.run import Run
-from shardwise.validate.measured.software import dispatcher_of
 
 pytestmark = pytest.mark.any_software
 
@@ -199,29 +196,6 @@ def test_the_older_name_is_the_stack_with_hybridep() -> None:
     )
     assert one.time_s == other.time_s
     assert one.memory_bytes == other.memory_bytes
-
-
-FEATURES: dict[str, tuple[dict[str, Any], int, str, str]] = {
-    "backend": ({"moe_flex_dispatcher_backend": '"hybridep"'}, 8, "nemo-2025", "hybridep"),
-    "flex": ({"flex_dispatcher": "deepep"}, 8, "megatron-bridge-2025", "deepep"),
-    "kernels": ({"kernels": "DeepEP, TE"}, 8, "automodel-2025", "deepep"),
-    "switch": ({"deepep": True}, 8, "megatron-core-2025", "deepep"),
-    "off": ({"deepep": "false"}, 8, "megatron-core-2025", "all_to_all"),
-    "many": ({}, 256, "megatron-bridge-2025", "hybridep"),
-    "many elsewhere": ({}, 256, "nemo-2025", "all_to_all"),
-    "stack": ({}, 8, "megatron-bridge-fused", "hybridep"),
-    "none": ({"moe_dispatcher": "alltoall"}, 8, "nemo-2025", "all_to_all"),
-}
-
-
-@each_row(("features", "experts", "stack", "word"), FEATURES.values())
-def test_dispatchers_of_measured_runs(
-    features: dict[str, Any], experts: int, stack: str, word: str
-) -> None:
-    """What a row names, else what its software uses."""
-    row = {"id": "x", "model": {"name": "m", "experts": experts}, "features": features}
-    row |= {"hardware": {"accelerator": "H100-SXM-80GB"}}
-    assert dispatcher_of(Run.validated(row), Stack.load(stack)) == word
 
 
 def test_tables_name_the_dispatcher() -> None:

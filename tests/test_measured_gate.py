@@ -23,9 +23,9 @@ from measured_samples import predicted, refused
 from rows import each_row
 from shardwise import catalog
 from shardwise.config import files
+from shardwise.validate.measured.runs import load_runs
 from shardwise.validate.measured.scoreboard import scoreboard
 from shardwise.validate.measured.statistics import summary
-from shardwise.validate.measured.store import load_runs
 
 GATE = Path(__file__).parent / "data" / "measured_gate.yaml"
 GRADES = ("A", "B")
@@ -172,14 +172,14 @@ def _words(text: str) -> set[str]:
 
 def _families() -> set[str]:
     """What models are called before the first digit or dash, of the catalog and of all rows."""
-    names = [*catalog.names("models"), *(run.model.name for run in load_runs())]
+    names = [*catalog.names("models"), *(run.model.name for run in load_runs() if run.model)]
     return {found[0].lower() for name in names if (found := re.match(r"[A-Za-z]{3,}", name))}
 
 
 def keyed(record: Mapping[str, Any]) -> list[str]:
     """Keys that name a model, and keys or values that name a row or a study."""
     families = _families()
-    whole = {run.id.lower() for run in load_runs()} | {run.study.lower() for run in load_runs()}
+    whole = {run.id.lower() for run in load_runs()} | {run.source.lower() for run in load_runs()}
     return [
         text
         for text, is_key in _keys_and_texts(record)
@@ -200,6 +200,6 @@ def test_keys_by_models_rows_and_studies_are_seen():
     run = load_runs()[0]
     assert {"gpt", "llama", "deepseek", "mixtral"} <= _families()
     assert keyed({"a": [{"llama3_70b": 1.0}], "name": "deepseek-2024"}) == ["llama3_70b"]
-    assert keyed({"a": run.id, "b": {run.study: 1}}) == [run.id, run.study]
+    assert keyed({"a": run.id, "b": {run.source: 1}}) == [run.id, run.source]
     assert keyed({"sources": {"gpt.speed": {"text": "x"}}}) == ["gpt.speed"]
     assert keyed({"sources": {"a": {"text": run.id}}, "description": run.id}) == []

@@ -9,7 +9,6 @@ import pytest
 from shardwise import estimate
 from shardwise.analysis.prediction_interval import memory_error, memory_errors
 from shardwise.report.tables.estimate import print_estimate
-from shardwise.validate.measured.statistics import memory_error_levels
 
 LAYOUT = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 64}
 
@@ -75,9 +74,3 @@ def test_errors_of_the_catalog_are_plausible() -> None:
     assert set(found) == {"allocated", "reserved"}
     assert all(kind["sources"] >= 5 and 0.02 < kind["error"] < 0.5 for kind in found.values())
     assert found["allocated"]["error"] < found["reserved"]["error"]
-
-
-def test_runs_without_a_measured_peak_do_not_count() -> None:
-    """Nothing to tell of no runs at all is an error of the caller, not 0."""
-    with pytest.raises(ValueError, match="need at least one"):
-        memory_error_levels([])

@@ -1,34 +1,16 @@
-"""Run files: runs as models, systems and strategies of shardwise; and words that rows ignore."""
+"""Run files: runs as models, systems and strategies of shardwise, and what was measured."""
 
 import json
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rows import each_row
-from shardwise import InputError, estimate
-from shardwise.validate.measured.predict import predict_runs, translate
-from shardwise.validate.measured.run import Run, RunFault
-from shardwise.validate.measured.store import load_runs, read_runs
-from shardwise.validate.measured.words import FEATURES, named_features, says_flash
+from shardwise import InputError, Model, estimate
+from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.runs import read_runs
 
 STRATEGY = {"gpus": 16, "tp": 2, "gbs": 32, "stack": "torchtitan-2025", "zero": 3}
-LEAST = {"id": "a", "model": {"name": "m"}, "hardware": {"accelerator": "H100"}}
-ROW = {
-    "id": "a",
-    "model": {"name": "llama3-8b", "layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32,
-              "kv_heads": 8, "vocab": 128256, "seq_len": 8192},
-    "hardware": {"accelerator": "H100", "count": 8},
-    "software": {"framework": "Megatron-LM", "version": "core_v0.12.0"},
-    "precision": "bf16",
-    "parallelism": {"dp": 4, "tp": 2, "pp": 1, "cp": 1},
-    "micro_batch": 1,
-    "global_batch": 8,
-    "recompute": {"granularity": "none"},
-    "measured": {"step_time_s": 1.0},
-}  # fmt: skip
 
 
 def written(path, runs, **common):
@@ -54,9 +36,9 @@ def test_a_run_is_predicted_as_its_estimate(tmp_path):
     assert found.step_time_s == own.step_time_s
     assert (found.measured_step_time_s, found.run.measured_memory_gib) == (0.9, 61)
     peak = max(stage.reserved for stage in own.stages)
-    runtime = translate(found.run).strategy.loaded_stack().runtime_memory
+    runtime = found.run.case().strategy.loaded_stack().runtime_memory
     assert found.memory_gib == pytest.approx((peak - runtime) / 2**30)
-    assert (found.assumed, found.ignored, found.refused) == ((), (), None)
+    assert (found.run.assumed, found.run.ignored, found.refused) == ((), (), None)
     assert found.interval is not None
 
 
@@ -106,7 +88,6 @@ def test_a_wrong_run_is_refused_and_the_others_are_scored(tmp_path, change, prob
     good["step_time_s"] = 1.0
     bad = {key: v for key, v in ({**good, "id": "a"} | change).items() if v is not None}
     wrong, right = predict_runs(read_runs(written(tmp_path / "runs.yaml", [bad, good])))
-    assert isinstance(wrong.run, RunFault)
     assert problem in wrong.refused
     assert right.step_time_s is not None
     with pytest.raises(InputError) as caught:
@@ -127,77 +108,77 @@ def test_a_file_is_scored_by_the_command(tmp_path, shardwise):
     assert found["summary"]["overall"]["refused"] == 2
 
 
-def ignored(**fields):
-    (run,) = predict_runs([Run.validated({**ROW, **fields})])
-    assert run.refused is None
-    return run.ignored
+def test_runs_name_what_their_file_defines(tmp_path):
+    """Models, systems and stacks of the file, by a name that none of the catalog needs to be."""
+    stack = {"base": "megatron-core-2025", "memory_traffic_factor": 3}
+    run = {"model": "small", "system": "mine", "gpus": 8, "gbs": 8, "step_time_s": 1}
+    data = {
+        "models": {"small": Model.load("llama3-8b").to_dict() | {"name": "small"}},
+        "systems": {"mine": {"base": "h100-sxm", "price": None}},
+        "stacks": {"slow": stack},
+        "runs": [run | {"stack": "slow"}, run | {"stack": stack}, run | {"system": "h100-sxm"}],
+    }
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(data))
+    named, inline, plain = read_runs(path)
+    assert named.strategy == inline.strategy
+    assert named.model is inline.model
+    assert (named.accelerator, plain.accelerator) == ("mine", "h100-sxm")
+    data["stacks"] = {"slow": {"base": "nothing"}}
+    path.write_text(json.dumps(data))
+    wrong, *_ = read_runs(path)
+    assert "stack: 'nothing': no such stack" in wrong.refused
 
 
-def test_what_is_understood_is_not_ignored():
-    """A row of plain words."""
-    assert ignored() == ()
-    features = {"tp-comm-overlap": True, "recipe": "x", "nccl_ub": False, "cuda_graphs": "yes"}
-    assert ignored(features=features) == ()
+def test_other_units_and_ranks_of_memory(tmp_path):
+    """Errors are in the unit that was printed; of the last stage where that was logged."""
+    run = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "pp": 4, "gbs": 8}
+    measured = {"memory": "40.3 GB", "memory_unit": "GB"}
+    rows = [run | {"measured": measured}, run | {"measured": measured | {"memory_rank": "last"}}]
+    (most, last) = predict_runs(read_runs(written(tmp_path / "runs.yaml", rows)))
+    stages = estimate("llama3-8b", "h100-sxm", {k: run[k] for k in ("gpus", "pp", "gbs")}).stages
+    assert most.run.measured_memory_gib == 40.3
+    assert most.memory_gib == max(stage.total for stage in stages) / 1e9
+    assert last.memory_gib == stages[-1].total / 1e9
 
 
-@each_row(
-    ("fields", "said"),
-    [
-        ({"features": {"moon": 1}}, "features.moon '1': not known"),
-        ({"features": {"liger": "perhaps"}}, "features.liger 'perhaps': not understood"),
-        ({"features": {"nccl_ub": True}},
-         "features.nccl_ub 'True': not modeled (user buffers of NCCL)"),
-        ({"recompute": {"granularity": "some"}}, "recompute 'some': not understood"),
-        ({"recompute": {"recompute_modules": ["mlp", "tail"]}}, "recompute of tail: not known"),
-        ({"recompute": {"cpu_offloading_num_layers": 4}},
-         "activations of some layers on the host: not modeled"),
-        ({"software": {"framework": "Trainer X"}},
-         "software.framework 'Trainer X': not known; the stack is unknown"),
-        ({"precision": "int3"}, "precision 'int3': not understood"),
-        ({"attention_impl": "magic"}, "attention_impl 'magic': not understood"),
-        ({"colour": "red"}, "colour: not known"),
-        ({"parallelism": {"dp": 4, "tp": 2, "sdp": 2}}, "parallelism.sdp: not known"),
-    ],
-)  # fmt: skip
-def test_what_is_ignored_is_said(fields, said):
-    """Each word that the prediction does not use, once."""
-    assert ignored(**fields) == (said,)
-
-
-def test_every_word_of_the_bundled_rows_is_known():
-    """No feature of the bundled runs is unknown: each is used, redundant or said not modeled."""
-    words = {name for run in load_runs() for name in run.features}
-    assert words <= FEATURES.keys()
-
-
-@given(st.dictionaries(st.sampled_from(["x", *FEATURES]), st.none() | st.booleans()))
-def test_names_of_features_are_stable(features):
-    """One name for each; naming again changes nothing."""
-    once = named_features(features)
-    assert named_features(once) == once
-    assert once.keys() <= {*FEATURES, "x"}
-
-
-def test_two_names_of_one_feature():
-    """The first that says something counts."""
-    both = {"TP_COMM_OVERLAP": None, "tp-comm-overlap": True}
-    assert named_features(both) == {"tp_comm_overlap": True}
-    names = [alias for one in FEATURES.values() for alias in one.aliases]
-    assert len(names) == len({*names})
-    assert not {*names} & FEATURES.keys()
+def test_flops_give_the_time_of_a_step(tmp_path):
+    """Where nothing else was printed, as the source counts them; none if they have recompute."""
+    run = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "gbs": 8}
+    conventions = ("causal", "full-attention", "hardware")
+    rows = [run | {"tflops_per_gpu": 400.0, "flops_convention": name} for name in conventions]
+    causal, full, hardware = predict_runs(read_runs(written(tmp_path / "runs.yaml", rows)))
+    flops = causal.model_flops_per_step
+    assert causal.measured_step_time_s == pytest.approx(flops / (400e12 * 8))
+    assert full.measured_step_time_s > causal.measured_step_time_s
+    assert hardware.measured_step_time_s is None
 
 
 @each_row(
-    ("text", "flash"),
+    "text",
     [
-        ("unfused (pre-flash)", False),
-        ("fused scaled masked softmax (no flash attention)", False),
-        ("flash attention 2", True),
-        ("TransformerEngine fused attention (cuDNN/flash)", True),
-        ("not stated", None),
-        (None, None),
+        json.dumps([{"id": "a", "model": {"name": "m"}, "hardware": {"accelerator": "H100"}}]),
+        '{"id": "a", "hardware": {"accelerator": "H100"}}\n{"id": "b"}\n',
+        '{"format": "shardwise-measured-runs-1", "group": "g", "rows": []}',
     ],
 )
-def test_texts_of_attention(text, flash):
-    """Whether its kernels are fused."""
-    assert says_flash(text) is flash
+def test_rows_of_published_runs_are_refused_with_what_translates_them(text, tmp_path, shardwise):
+    """One line, with the command."""
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    for words in (("validate", "runs", "--data"), ("calibrate", "h100-sxm", "--from-runs")):
+        code, out, err = shardwise(*words, path)
+        command = f"python tools/measured_rows.py {path} -o runs.json"
+        assert (code, out) == (2, "")
+        assert (
+            err == f"error: {path}: has rows of published runs; translate them first: {command}\n"
+        )
+
+
+@each_row("text", ["3", "[]", '{"m": 1}', '[{"id": "a"}]', '{"rows": [{"hardware": "H100"}]}'])
+def test_other_json_files_are_refused(text, tmp_path):
+    """With what is allowed."""
+    path = tmp_path / "f.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="holds no measured runs; allowed: a run file"):
+        read_runs(path)

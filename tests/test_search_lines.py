@@ -9,7 +9,7 @@ from naive_search import KEPT
 from profiles import drawn
 from shardwise import search
 from shardwise.config.strategy import Strategy
-from shardwise.planning.search import pieces, variants
+from shardwise.planning.search import pieces, plans
 from shardwise.planning.search.ranking import OBJECTIVES
 from test_search_brute_force import Case, cases
 from test_search_modern import MODERN, modern_case
@@ -63,7 +63,7 @@ def lines_by_hand(case: Case, objective: str, count: int) -> list[tuple[Any, ...
 def compared(case: Case, monkeypatch: pytest.MonkeyPatch, objective: str) -> tuple[int, int]:
     """Compare a search in small pieces; return lines with variants, and with a simpler one."""
     monkeypatch.setattr(pieces, "PIECE_ROWS", 50)
-    monkeypatch.setattr(variants, "PIECE_ROWS", 30)
+    monkeypatch.setattr(plans, "PIECE_ROWS", 30)
     memory = case.system.accelerator.memory[0].model_copy(update={"capacity": case.capacity_bytes})
     tiers = (memory, *case.system.accelerator.memory[1:])
     accelerator = case.system.accelerator.model_copy(update={"memory": tiers})
@@ -135,8 +135,8 @@ def test_all_variants_lists_every_strategy():
 def test_workers_and_saved_parts_give_the_same_lines(tmp_path, monkeypatch):
     """Counted by one process, by several, and from parts of a file."""
     alone = saved_search.plain(saved_search.case())
-    monkeypatch.setattr(variants, "_MOST_ROWS_HERE", 0)
-    monkeypatch.setattr(variants, "PIECE_ROWS", 60)
+    monkeypatch.setattr(plans, "_MOST_ROWS_HERE", 0)
+    monkeypatch.setattr(plans, "PIECE_ROWS", 60)
     assert saved_search.plain(saved_search.case(jobs=2)) == alone
     monkeypatch.setattr(pieces, "SAVED_PIECE_ROWS", 400)
     assert saved_search.plain(saved_search.case(save=tmp_path / "all.parquet")) == alone
@@ -150,7 +150,7 @@ def test_an_interrupted_search_lists_the_best_of_each_layout():
         raise KeyboardInterrupt
 
     whole = saved_search.case()
-    for name, place in (("progress", None), (None, variants.CountVariants)):
+    for name, place in (("progress", None), (None, plans.CountVariants)):
         with pytest.MonkeyPatch.context() as patch:
             if place is not None:
                 patch.setattr(place, "__call__", stop)

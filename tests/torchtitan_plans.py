@@ -8,7 +8,7 @@ from shardwise import Model, Strategy, System
 from shardwise.config.launch import Launch
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
+from shardwise.launchers.torchtitan.fields import plan_faults, release_faults
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 

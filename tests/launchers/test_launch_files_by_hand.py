@@ -8,8 +8,7 @@ import yaml
 from rows import each_row
 from shardwise import Model, Strategy, System
 from shardwise.launchers import accelerate, deepspeed
-from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
-from shardwise.launchers.nodes import nodes_of
+from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText, nodes_of
 from shardwise.launchers.registry import launch_files
 
 DENSE = Model.load("llama3-8b")

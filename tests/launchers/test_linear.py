@@ -18,14 +18,14 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import ShapeTable
 from shardwise.cost import component_costs
 from shardwise.errors import InputError
-from shardwise.launchers import shell_words
+from shardwise.launchers import shell
 from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.logs import read_log
 from shardwise.launchers.shell import parse_script
 from shardwise.ops import layer
 from shardwise.parallel.pipeline_layout import Contents
 from shardwise.parallel.placement import place
-from shardwise.validate.measured.own_runs import read_run_file
+from shardwise.validate.measured.runs import read_runs
 from written_logs import Run, megatron
 from written_traces import Step, write_trace
 
@@ -122,7 +122,7 @@ def measured_runs(number: int, folder: Path) -> Callable[[], object]:
     path = folder / "runs.json"
     run = {"model": "llama3-8b", "system": "h100-sxm", "gpus": 8, "tp": 8, "gbs": 8}
     path.write_text(json.dumps({"runs": [run | {"step_time_s": 4.0}] * number}))
-    return lambda: read_run_file(path)
+    return lambda: read_runs(path)
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_letters_of_a_word_are_copied_once(monkeypatch, unit):
     """Also of a word that never ends, such as one in an open quote."""
     copied = 0
 
-    def piece(kind: str, text: str, quoted: bool) -> shell_words.Piece:
+    def piece(kind: str, text: str, quoted: bool) -> shell.Piece:
         nonlocal copied
         copied += len(text)
         return made(kind, text, quoted)
 
-    made = shell_words.Piece
-    monkeypatch.setattr(shell_words, "Piece", piece)
+    made = shell.Piece
+    monkeypatch.setattr(shell, "Piece", piece)
     text = 'run "' + unit.replace('"', '\\"') * 100
-    shell_words.Lexer(text).tokens()
+    shell.Lexer(text).tokens()
     assert copied <= len(text)
 
 

@@ -11,8 +11,8 @@ from shardwise.config.launch import Launch
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.megatron_bridge import LAUNCHER
+from shardwise.launchers.megatron_bridge.files import environment
 from shardwise.launchers.megatron_bridge.recipes import RECIPES, model_of, recipe_of
-from shardwise.launchers.megatron_bridge.writer import environment
 from shardwise.launchers.registry import recognised_launcher
 from shardwise.parallel.constraints import illegal_faults
 

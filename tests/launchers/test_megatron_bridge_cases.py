@@ -7,8 +7,8 @@ import pytest
 from shardwise import Model, Strategy, System
 from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.megatron_bridge import LAUNCHER
-from shardwise.launchers.megatron_bridge.interpolation import resolved
-from shardwise.launchers.megatron_bridge.writer import environment
+from shardwise.launchers.megatron_bridge.files import environment
+from shardwise.launchers.megatron_bridge.trees import resolved
 
 SIZES = "num_layers: 4, hidden_size: 128, num_attention_heads: 4"
 BRIDGE = (

@@ -14,19 +14,22 @@ from shardwise.frozen import frozen
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron_bridge import LAUNCHER
 from shardwise.launchers.megatron_bridge.adapters import read_adapters
-from shardwise.launchers.megatron_bridge.hydra import (
-    apply_overrides,
-    is_override,
-    overrides,
-    read_value,
-    written_value,
-)
-from shardwise.launchers.megatron_bridge.interpolation import resolved
 from shardwise.launchers.megatron_bridge.neutral import has_effect, is_neutral
 from shardwise.launchers.megatron_bridge.overlap import effective_overlap, is_ring
 from shardwise.launchers.megatron_bridge.precision import PRESETS, effective_precision
 from shardwise.launchers.megatron_bridge.sections import read_sections
-from shardwise.launchers.megatron_bridge.trees import leaves, plain, put, remove
+from shardwise.launchers.megatron_bridge.trees import (
+    apply_overrides,
+    is_override,
+    leaves,
+    overrides,
+    plain,
+    put,
+    read_value,
+    remove,
+    resolved,
+    written_value,
+)
 from shardwise.launchers.registry import recognised_launcher
 
 Fields = dict[str, Any]

@@ -6,7 +6,7 @@ from profiles import drawn
 from shardwise import Model, estimate
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.torchtitan import LAUNCHER
-from shardwise.launchers.torchtitan.flavors import FLAVORS, flavor_of, model_of
+from shardwise.launchers.torchtitan.models import FLAVORS, flavor_of, model_of
 from torchtitan_plans import canonical, drawn_plans, imported, made
 
 

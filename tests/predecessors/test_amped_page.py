@@ -12,8 +12,8 @@ from shardwise.predecessors.amped.reference import evaluate
 from shardwise.predecessors.amped.translation import amped_case
 from shardwise.predecessors.validate.amped import Published
 from shardwise.units import readable
-from shardwise.validate.measured.predict import predict_runs, translate
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.runs import load_runs
 
 PAGE = Path(__file__).parents[2] / "docs/from/amped.md"
 BLOCK = re.compile(r"<!-- table: (amped-\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -124,7 +124,7 @@ def _table_of_runs():
     runs = [run for run in load_runs() if run.id.startswith("narayanan21-")]
     found = {"of Megatron-LM": [], "of ZeRO-3": []}
     for run, ours in zip(runs, predict_runs(runs), strict=True):
-        said = translate(run)
+        said = run.case()
         kept = {name: getattr(said.strategy, name) for name in KEPT}
         told = amped_case(said.model, said.system, Strategy.validated(kept)).figures()
         measured, step = ours.measured_step_time_s, told[TOTAL]

@@ -5,20 +5,26 @@ import math
 import pytest
 
 from rows import each_row
+from shardwise import Strategy
 from shardwise.predecessors.amped.translation import amped_case
 from shardwise.predecessors.calculon.translation import calculon_case
 from shardwise.predecessors.nersc.translation import nersc_case
 from shardwise.predecessors.validate.references import references
 from shardwise.predecessors.validate.simumax import Measured
-from shardwise.validate.measured.predict import predict_runs, translate
+from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.runs import load_runs
 from shardwise.validate.measured.statistics import ReferencePrediction
-from shardwise.validate.measured.store import load_runs
 
 RUNS = {run.id: run for run in load_runs()}
 
 
 def _told(*names):
     return references(predict_runs([RUNS[name] for name in names]))
+
+
+def _changed(run, **fields):
+    strategy = run.strategy.model_dump(exclude_unset=True) | fields
+    return run.model_copy(update={"strategy": Strategy.validated(strategy)})
 
 
 def _refused(name, of):
@@ -40,8 +46,8 @@ def test_calculon_takes_bf16_as_fp16():
     """Its files have no rate of bf16; a run of either takes as long."""
     run = RUNS["korthikanti22-t5-22B-full"]
     (half,), (brain,) = (
-        references(predict_runs([run.model_copy(update={"precision": kind})]))["calculon"]
-        for kind in ("fp16 mixed", "bf16")
+        references(predict_runs([_changed(run, dtype=kind)]))["calculon"]
+        for kind in ("fp16", "bf16")
     )
     assert brain.theirs_s == half.theirs_s == pytest.approx(1.39560, rel=1e-5)
 
@@ -50,7 +56,7 @@ def test_nersc_answers_on_our_system():
     """A dense GPT of one kind of layer, without recompute, as `--also` does."""
     name = "megatron-readme-h100-weak-7.1b"
     (pair,) = _told(name)["nersc"]
-    said = translate(RUNS[name])
+    said = RUNS[name].case()
     case = nersc_case(said.model, said.system, said.strategy)
     assert pair.theirs_s == case.answer()["t"]
     assert math.isfinite(pair.theirs_s)
@@ -60,7 +66,7 @@ def test_amped_answers_on_our_system():
     """A dense GPT of one kind of layer, at 0.51 of the peak; recompute is refused."""
     name = "megatron-readme-h100-weak-7.1b"
     (pair,) = _told(name)["amped"]
-    said = translate(RUNS[name])
+    said = RUNS[name].case()
     case = amped_case(said.model, said.system, said.strategy)
     assert pair.theirs_s == case.answer()["Total time to train (s)"]
     assert pair.theirs_s == pytest.approx(pair.measured_s, rel=0.1)
@@ -77,11 +83,10 @@ def test_what_cannot_be_expressed_has_its_reason():
     assert _refused("simumax-b200-llama3_70b_l12_tp1_pp2_dp4_mbc4_cef", "calculon") == (
         "Calculon has no file of b200-sxm"
     )
-    full = RUNS["korthikanti22-t5-22B-full"].model_copy(
-        update={"recompute": {}, "micro_batch": 16, "global_batch": 16}
-    )
+    sizes = {"micro_batch_size": 16, "global_batch_size": 16}
+    full = _changed(RUNS["korthikanti22-t5-22B-full"], recompute="none", **sizes)
     (pair,) = references(predict_runs([full]))["calculon"]
-    said = translate(full)
+    said = full.case()
     answer = calculon_case(said.model, "calculon-a100-80g", said.strategy).answer()
     assert (pair.theirs_s, pair.refused) == (None, answer["message"])
 
@@ -94,7 +99,7 @@ def test_runs_that_we_refuse_are_asked_of_nobody():
 
 def test_simumax_says_what_it_published():
     """Of its rows by their id, and with any of them of the 20 steps on its A100 server."""
-    ours = [run for run in load_runs() if run.group == "SimuMax measured runs"]
+    ours = [run for run in load_runs() if run.source == "SimuMax measured runs"]
     found = references(predict_runs(ours))
     measured = Measured.load("simumax")
     theirs = {f"simumax-b200-{run.id}_cef": run.their_step_s for run in measured.runs}

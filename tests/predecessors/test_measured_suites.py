@@ -8,8 +8,8 @@ from shardwise.estimator import estimate
 from shardwise.predecessors.validate.seqsel import Published
 from shardwise.predecessors.validate.simumax import Measured
 from shardwise.validate import validate
-from shardwise.validate.measured.predict import predict_runs, translate
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.runs import load_runs
 
 RUNS = {run.id: run for run in load_runs()}
 PAPER = {
@@ -19,7 +19,7 @@ PAPER = {
     }.items()
     for row, mode in (("full", "full"), ("present", "seqsel"))
 }  # fmt: skip
-SIMUMAX = [run for run in RUNS.values() if run.group == "SimuMax measured runs"]
+SIMUMAX = [run for run in RUNS.values() if run.source == "SimuMax measured runs"]
 
 
 def _case(run):
@@ -45,7 +45,7 @@ def test_the_paper_is_run_in_one_way(paper):
     """Model, system, strategy and stack of the suite are those that the rows are translated to."""
     published = Published.load("seqsel")
     for name, (model, mode) in paper.items():
-        said, own = translate(RUNS[name]), Model.load(model)
+        said, own = RUNS[name].case(), Model.load(model)
         layout = published.models[model].to_dict() | published.modes[mode].to_dict()
         del layout["calculon"]
         layout |= {"dtype": published.dtype, "stack": published.stack, "dp": 1, "zero": 0}
@@ -90,7 +90,7 @@ def test_both_servers_of_simumax_run_the_same_software():
         "loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes",
     }  # fmt: skip
     assert set(b200) == set(a100)
-    said = translate(SIMUMAX[0]).strategy.stack
+    said = SIMUMAX[0].case().strategy.stack
     strategy = Strategy.validated({"gpus": 8, "gbs": 8, "stack": b200})
     assert strategy.stack == said
 
@@ -98,7 +98,7 @@ def test_both_servers_of_simumax_run_the_same_software():
 def test_one_estimate_of_a_row_is_that_of_the_table():
     """Rows of one model on one system go through the tables of a search."""
     run = SIMUMAX[0]
-    said = translate(run)
+    said = run.case()
     (one,) = predict_runs([run])
     alone = estimate(said.model, said.system, said.strategy)
     assert one.step_time_s == pytest.approx(alone.step_time_s, rel=1e-12)

@@ -11,7 +11,7 @@ import pytest
 from megatron_plans import legal_plans
 from shardwise import InputError
 from shardwise.launchers.megatron_bridge import LAUNCHER
-from shardwise.launchers.megatron_bridge.hydra import is_override, read_value
+from shardwise.launchers.megatron_bridge.trees import is_override, read_value
 
 loader: Any = pytest.importorskip("hydra._internal.config_loader_impl")
 parser: Any = pytest.importorskip("hydra.core.override_parser.overrides_parser")

@@ -11,7 +11,7 @@ import pytest
 
 from shardwise import Model
 from shardwise.launchers.torchtitan import LAUNCHER
-from shardwise.launchers.torchtitan.flavors import FLAVORS, model_of
+from shardwise.launchers.torchtitan.models import FLAVORS, model_of
 from shardwise.launchers.torchtitan.options import DEFAULTS
 from torchtitan_plans import drawn_plans, made
 

@@ -11,7 +11,7 @@ import pytest
 from accuracy_tables import CAUSES, blocks
 from generated import check
 from rows import each_row
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.runs import load_runs
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/accuracy").glob("*.md"))
 BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

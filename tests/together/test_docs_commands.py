@@ -30,6 +30,7 @@ NOT_RUN = {
     "shardwise validate runs --references": "takes minutes; test_measured_cli.py runs it",
     "shardwise validate runs --rows": "takes half a minute; test_measured_cli.py runs it",
     "shardwise validate runs --json": "takes half a minute; test_measured_cli.py runs it",
+    "shardwise validate runs --data runs.json": "is of rows that tools/measured_rows.py translated",
     "shardwise validate kernels": "needs tables of measured kernels, which are large",
     "shardwise calibrate h100-sxm --from-table": "needs tables of measured kernels",
     "shardwise fsdp my_package": "needs PyTorch; tests/pytorch traces modules",

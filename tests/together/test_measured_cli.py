@@ -9,19 +9,20 @@ import pytest
 from measured_samples import predicted, refused, run_of
 from shardwise.report.tables.measured import print_runs
 from shardwise.validate.measured.predict import Prediction
+from shardwise.validate.measured.runs import load_runs
 from shardwise.validate.measured.scoreboard import scoreboard
 from shardwise.validate.measured.statistics import ReferencePrediction
-from shardwise.validate.measured.store import load_runs
 
 OWN = [
     {
         "id": "mine-1",
-        "model": {"name": "m", "seq_len": 4096},
-        "hardware": {"accelerator": "H100", "count": 8},
-        "global_batch": 8,
+        "model": "llama3-8b",
+        "system": "h100-sxm",
+        "gpus": 8,
+        "global_batch_size": 8,
         "measured": {"step_time_s": 2.0},
     },
-    {"id": "mine-2", "model": {"name": "m"}, "hardware": {"accelerator": "X1"}, "grade": "B"},
+    {"id": "mine-2", "refused": "it is not said what ran", "grade": "B"},
 ]
 
 
@@ -41,7 +42,7 @@ def asked(monkeypatch):
 def _told(run):
     if run.grade == "C":
         return Prediction(run=run, refused="hidden size is not known")
-    time, count = run.measured_step_time_s, run.hardware.count or 1
+    time, count = run.measured_step_time_s, run.gpus or 1
     return Prediction(
         run=run,
         step_time_s=time and 1.1 * time,
@@ -68,7 +69,7 @@ def test_all_runs_are_scored_as_json(shardwise, asked):
 def test_a_file_of_ones_own_is_scored(shardwise, tmp_path, asked, words):
     """With or without the name of the suite; what is written to a file is not printed."""
     path, out_path = tmp_path / "mine.json", tmp_path / "out.json"
-    path.write_text(json.dumps(OWN))
+    path.write_text(json.dumps({"runs": OWN}))
     code, out, _ = shardwise("validate", *words, path, "--output", out_path)
     assert (code, out, len(asked)) == (0, "", 2)
     found = json.loads(out_path.read_text())
@@ -151,14 +152,14 @@ def test_people_get_tables(shardwise):
     assert "100.0 % are ordered right." in out
     assert "All runs" not in out
     _, every, _ = shardwise("validate", "runs", "--rows", "--source", "SimuMax")
-    assert all(run.id in every for run in load_runs() if run.group == "SimuMax measured runs")
+    assert all(run.id in every for run in load_runs() if run.source == "SimuMax measured runs")
 
 
 def test_tables_show_the_farthest_off_and_what_there_is(capsys):
     """Sorted by size whatever the sign; no empty tables or columns."""
     rows = [
         predicted("near", 1.0, 1.01),
-        predicted("low", 1.0, 0.5, memory=9.0, measured={"step_time_s": 1.0, "peak_mem_gib": 10}),
+        predicted("low", 1.0, 0.5, memory=9.0, peak="10 GiB"),
         predicted("high", 1.0, 1.4),
         *(refused(f"r{n}", f"reason {n}") for n in range(22)),
     ]

@@ -17,7 +17,7 @@ WORK = ("--gpus", 8, "--gbs", 16, "--json")
 FORMATS = (".yaml", ".yml", ".json", ".yaml.gz", ".json.gz")
 FORMS = [(one.name, ending) for one in LAUNCHERS for ending in one.endings]
 FOLDERS = ("models", "systems", "stacks")
-DATA = Path(__file__).parents[1] / "data"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def samples():
@@ -131,7 +131,7 @@ READERS = (
 """Verbs that read a file."""
 UNREAD = {
     **{verb: (verb,) for verb in (*FOLDERS, "recipes")},
-    "validate": ("validate", "runs", "--data", DATA / "measured_rows.json"),
+    "validate": ("validate", "runs", "--data", EXAMPLES / "runs.yaml"),
     "peers": ("peers", MODEL, SYSTEM, *WORK[:4]),
     "trace": ("trace", MODEL, SYSTEM, *WORK[:4]),
     "fsdp": ("fsdp", MODEL, "--gpus", 8, "--seconds", 0.1),

@@ -32,13 +32,13 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredFeatures:
-    """What measured runs of grade A used; `benchmarks/fit_runs.py` writes it."""
+    """What measured runs of grade A used; `tools/fit_runs.py` writes it."""
 
     runs: int
     used: dict[str, int]
     """Number of these runs by feature."""
     added_error: float
-    """Error of log time that a feature adds; see `validate.measured.features`."""
+    """Error of log time that a feature adds; see `tools/catalog_fit/features.py`."""
 
 
 @cache

@@ -329,7 +329,7 @@ _FILE = "memory.json"
 def memory_errors() -> Mapping[str, Mapping[str, float]]:
     """Return error, runs and sources of `allocated` and `reserved` memory.
 
-    `benchmarks/fit_runs.py` writes them, by `memory_error`.
+    `tools/fit_runs.py` writes them, by `memory_error`.
     """
     path = Path(catalog.__file__).parent / "fit" / _FILE
     return dict(json.loads(path.read_text(encoding="utf-8")))

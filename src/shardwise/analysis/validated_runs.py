@@ -75,7 +75,7 @@ class ValidatedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRuns:
-    """Measured runs by software (benchmarks/stack_runs.py)."""
+    """Measured runs by software (tools/stack_runs.py)."""
 
     stacks: Mapping[str, int]
     """Runs of grades A and B that are predicted with each stack."""

@@ -17,7 +17,6 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError, allowed_words
 from shardwise.planning.compare import Scenario
-from shardwise.planning.compare.scenario import Scenario
 from shardwise.planning.search.space import Space
 
 SCHEMAS: dict[str, Any] = {

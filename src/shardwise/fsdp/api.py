@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -340,26 +340,18 @@ def _budget_bytes(text: float | str) -> float:
     except ValueError as error:
         raise InputError.of("memory_budget", text, str(error)) from None
     if not 0 < budget < np.inf:
-        problem = "must be above 0"
-        raise InputError.of("memory_budget", text, problem)
+        raise InputError.of("memory_budget", text, "must be above 0")
     return budget
 
 
-def _setting(gpus: int, replicas: int, choices: Mapping[str, str], statistics: bool) -> Setting:
+def _setting(gpus: int, replicas: int, choices: Mapping[str, Any], statistics: bool) -> Setting:
     """Settings of FSDP2; statistics are in 4 bytes, without an optimizer."""
     default = ("fp32", "fp32", "fp32", "none") if statistics else ("bf16", "fp32", "fp32", "adamw")
-    fields = ("dtype", "stored_dtype", "reduce_dtype", "optimizer")
-    compute, stored, reduce, optimizer = (
-        choices.get(field, word) for field, word in zip(fields, default, strict=True)
-    )
-    return Setting(
-        shards=gpus // replicas,
-        replicas=replicas,
-        stored_dtype=stored,  # type: ignore[arg-type] # checked
-        compute_dtype=compute,  # type: ignore[arg-type] # checked
-        reduce_dtype=reduce,  # type: ignore[arg-type] # checked
-        optimizer=optimizer,  # type: ignore[arg-type] # checked
-    )
+    fields = ("compute_dtype", "stored_dtype", "reduce_dtype", "optimizer")
+    own = {"compute_dtype": choices["dtype"]} if "dtype" in choices else {}
+    own |= {name: choices[name] for name in fields if name in choices}
+    words: dict[str, Any] = dict(zip(fields, default, strict=True)) | own
+    return Setting(shards=gpus // replicas, replicas=replicas, **words)
 
 
 def _what_if(request: _Request, model: ShardableModel, report: Progress) -> WhatIf:

@@ -662,25 +662,7 @@ def profile_of(
 ) -> Profile:
     """Profile one unsharded step of a model: data parallelism alone, no recompute.
 
-    Parameters
-    ----------
-    model, system
-        A `Model` and a `System`, catalog names or files.
-    batch
-        Sequences of one rank.
-    seq_len
-        Tokens of each; None: those of the model.
-    dtype
-        That it computes in.
-    stack
-        Software: a `Stack`, a catalog name or a file.
-    strategy
-        Some of `OVERRIDES`.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong or not part of an unsharded step.
+    `batch` and `seq_len` are those of one rank; the strategy may set some of `OVERRIDES`.
     """
     the_system = System.load(system)
     the_model = Model.load(model)

@@ -250,7 +250,16 @@ class FsdpPlan(FrozenRecord, Charted):
             nothing = ("peak_memory_bytes", "exposed_s", "step_s", "bound_s", "elapsed_s")
             record |= dict.fromkeys(nothing) | {"optimal": False}
         else:
-            record |= _planned(self.planned) | _details(self.planned.plan)
+            plan = self.planned.plan
+            details = [asdict(unit) | {"modules": list(unit.modules)} for unit in plan.units]
+            record |= _planned(self.planned)
+            record |= {"unit_details": details, "exposed_end_s": plan.exposed_end_s}
+            record["memory"] = {
+                "phase": plan.peak.phase,
+                "module": plan.peak.module,
+                "total": plan.peak.total_bytes,
+                "bytes": dict(plan.peak.bytes),
+            }
             record["units"] = self._source_names(record["units"])
         record |= {
             "profile_s": self.profile_s,
@@ -288,8 +297,7 @@ def known_form(name: str) -> FormName:
     for form in FORMS:
         if name.strip().lower() == form:
             return form
-    problem = allowed_words(name, FORMS)
-    raise InputError.of("emit", name, problem)
+    raise InputError.of("emit", name, allowed_words(name, FORMS))
 
 
 def _costs(plan: Evaluated) -> dict[str, object]:
@@ -314,18 +322,4 @@ def _planned(planned: Planned) -> dict[str, object]:
         "bound_s": planned.bound_s,
         "elapsed_s": planned.elapsed_s,
         "labels": planned.labels,
-    }
-
-
-def _details(plan: Evaluated) -> dict[str, object]:
-    """Each unit, the root first, and the peak."""
-    return {
-        "unit_details": [asdict(unit) | {"modules": list(unit.modules)} for unit in plan.units],
-        "exposed_end_s": plan.exposed_end_s,
-        "memory": {
-            "phase": plan.peak.phase,
-            "module": plan.peak.module,
-            "total": plan.peak.total_bytes,
-            "bytes": dict(plan.peak.bytes),
-        },
     }

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from shardwise.fsdp.planner.evaluate import Evaluated, UnitCost
 from shardwise.fsdp.planner.planner import Planned
-from shardwise.fsdp.result import Checked, FsdpPlan
+from shardwise.fsdp.result import FsdpPlan
 from shardwise.report.console import gpu_count, percent, plain_table, seconds, show
 from shardwise.units import readable
 
@@ -45,7 +45,10 @@ _OPTIONAL_FIGURES = ("bw_rs", "bw_ag", "fw_ag", "rs", "ag", "g", "a", "fcp", "bc
 
 def print_plan(result: FsdpPlan) -> None:
     """Print the plan, its units, its memory and what it is compared with."""
-    show(_headline(result))
+    text = Text("\n")
+    text.append(result.model, style="bold")
+    text.append(f"\n{run_words(result)}\n")
+    show(text)
     if result.planned is None:
         show(Text(f"{result.reason}\n", style="bold red"))
     else:
@@ -55,15 +58,11 @@ def print_plan(result: FsdpPlan) -> None:
     if result.front is not None:
         show(_front(result, result.front))
     if result.verified is not None:
-        show(_checked(result.verified))
+        found = result.verified
+        words = f"verified with torch on fake tensors: peak {_size(found.tracked_bytes)}, in "
+        words += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
+        show(Text(f"{words}{100 * found.error:+.1f} %"))
     show(Text("\n".join(_closing(result)), style="dim"))
-
-
-def _headline(result: FsdpPlan) -> Text:
-    text = Text("\n")
-    text.append(result.model, style="bold")
-    text.append(f"\n{run_words(result)}\n")
-    return text
 
 
 def _summary(result: FsdpPlan, planned: Planned) -> Text:
@@ -73,11 +72,15 @@ def _summary(result: FsdpPlan, planned: Planned) -> Text:
         step += f", {seconds(plan.recompute_s)} of it recomputation,"
     share = plan.exposed_s / plan.step_s if plan.step_s else 0.0
     step += f" and {seconds(plan.exposed_s)} of exposed communication ({percent(share)})"
+    proof = "optimal", "no wrapping of the space that fits costs less"
+    if not planned.optimal:
+        gap = f"{percent(1 - planned.bound_s / planned.cost_s)} gap"
+        proof = gap, f"none that fits costs less than {seconds(planned.bound_s)} plus compute"
     rows = [
         ("step", seconds(plan.step_s), step),
         ("peak", _size(plan.peak.total_bytes), _budget(result)),
         ("units", f"{len(plan.wrapping.units)} + root", _checkpointed(plan)),
-        ("proof", *_proof(planned)),
+        ("proof", *proof),
     ]
     return summary(rows)
 
@@ -96,13 +99,6 @@ def _checkpointed(plan: Evaluated) -> str:
     listed = ranges(names)
     more = f", and {len(listed) - _MOST_NAMES} more" if len(listed) > _MOST_NAMES else ""
     return f"checkpointed: {', '.join(listed[:_MOST_NAMES])}{more}"
-
-
-def _proof(planned: Planned) -> tuple[str, str]:
-    if planned.optimal:
-        return "optimal", "no wrapping of the space that fits costs less"
-    gap = f"{percent(1 - planned.bound_s / planned.cost_s)} gap"
-    return gap, f"none that fits costs less than {seconds(planned.bound_s)} plus compute"
 
 
 def _units(plan: Evaluated) -> Table:
@@ -195,14 +191,6 @@ def _front(result: FsdpPlan, plans: Sequence[Planned]) -> Table:
             marks if one.optimal else ", ".join(filter(None, (marks, "not proved"))),
         )
     return table
-
-
-def _checked(found: Checked) -> Text:
-    """The peak, and that of PyTorch's FSDP2."""
-    words = f"verified with torch on fake tensors: peak {_size(found.tracked_bytes)}, in "
-    words += f"{found.phase} ({found.place}); predicted {_size(found.predicted_bytes)}, "
-    words += f"{100 * found.error:+.1f} %"
-    return Text(words)
 
 
 def _closing(result: FsdpPlan) -> Iterator[str]:

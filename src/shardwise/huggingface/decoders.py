@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.config.base import MOST
-from shardwise.huggingface.families import Experts, Family, When
+from shardwise.huggingface.families import FAMILIES, Experts, Family, When
 from shardwise.huggingface.files import Config
 from shardwise.huggingface.keys import GATED, PLAIN
-from shardwise.huggingface.moe_families import FAMILIES
 
 Fields = dict[str, Any]
 

@@ -15,6 +15,7 @@ from shardwise.config.base import MOST
 from shardwise.errors import Fault, InputError
 from shardwise.huggingface import modules
 from shardwise.huggingface.decoders import MODEL_TYPES, READERS, Fields
+from shardwise.huggingface.families import FAMILIES
 from shardwise.huggingface.files import Config
 from shardwise.huggingface.keys import (
     ROTARY_NAMES,
@@ -23,7 +24,6 @@ from shardwise.huggingface.keys import (
     WRAPPERS,
     class_defaults,
 )
-from shardwise.huggingface.moe_families import FAMILIES
 from shardwise.huggingface.refusals import is_unheard_of, reason_of, refusal
 
 _TEXT = ("text_config", "language_config", "llm_config")

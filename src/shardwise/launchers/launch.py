@@ -1,7 +1,8 @@
-"""What the launchers share: a text that may be a launch file, and a plan to write."""
+"""What the launchers share: a text that may be a launch file, a plan to write, and its nodes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwise.config.enums import TIER_FIELDS
 from shardwise.config.launch import Launch
@@ -90,6 +91,21 @@ def fields_named(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """An option of a launch file that stands for one field of a strategy, both ways."""
+
+    path: str
+    """Sections that lead to it and its name, with dots between them."""
+    field: str
+    absent: Any
+    """What it means to leave the option out: as the launcher has it, or for numbers the same."""
+    words: Mapping[Any, Any] | None = None
+    """Values of the option by those of the field; None: the same numbers."""
+    idle: tuple[object, ...] = ()
+    """Other values of the option that mean `absent`."""
+
+
 NO_OPTIONS: dict[str, str] = {
     "stack": "software that is not the launcher's own is refused by its rules",
     "any_software": "an export refuses it",
@@ -104,3 +120,31 @@ PLACED: dict[str, str] = dict.fromkeys(
 NOT_SELECTIVE: dict[str, str] = {
     "recompute_parts": "the stack refuses recompute selective, which needs them"
 }
+
+
+def nodes_of(system: System, gpus: int) -> tuple[int, int]:
+    """Return the nodes of a plan and the accelerators that it uses of each.
+
+    Parameters
+    ----------
+    system
+        Nodes are its own; a plan that fills them unevenly uses fewer accelerators of each.
+    """
+    per_node = min(system.node.accelerators, gpus)
+    while gpus % per_node:
+        per_node -= 1
+    return gpus // per_node, per_node
+
+
+def as_comments(lines: Iterable[str]) -> str:
+    """Return lines as comments of a shell script, Python or YAML."""
+    return "".join(f"# {part}".rstrip() + "\n" for line in lines for part in line.splitlines())
+
+
+def trained_in_code(strategy: Strategy) -> Iterator[str]:
+    """Yield what the code of the model decides about trained weights, not its launch file."""
+    if strategy.lora_rank is not None:
+        parts = ", ".join(strategy.lora_parts)
+        yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
+    if strategy.frozen:
+        yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -280,7 +281,9 @@ class StepLine:
         match = re.search(self.step, line) if self.marker in line else None
         if match is None:
             return
-        found = {name: found_number(pattern, line) for name, pattern in self.figures.items()}
+        found: dict[str, Any] = {
+            name: found_number(pattern, line) for name, pattern in self.figures.items()
+        }
         found["seconds"] = found.get("seconds", np.nan) / self.per_second
         yield LoggedStep(index=count(match[1]) if self.step else None, **found)
         if self.memory is not None:

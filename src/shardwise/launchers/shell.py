@@ -4,14 +4,323 @@ Nothing is run. What has no literal value (arguments of the script, output of co
 that are set elsewhere) stays in a word as a mark with its name; `names_in` finds them.
 """
 
+import ast
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.shell_values import COMPARISON, both, calculated, compared, either
-from shardwise.launchers.shell_words import MARK, Document, Lexer, Piece, Token, Word
+from shardwise.launchers.python_text import parsed_expression
+
+MARK = "\0"
+"""Around the name of what has no literal value, in text that is read again."""
+OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "\n")
+_REDIRECTION = re.compile(r"\d*(?:&>>|&>|>>|>&|<<<|>|<)(?:&?\d+)?")
+_HEREDOC = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2")
+_ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_PLAIN = re.compile(r"""[^ \t\n\\'"$`()<>&|;\0]+""")
+"""Text of an unquoted word up to what may end it or be replaced."""
+_PLAIN_IN_QUOTES = re.compile(r"""[^"\\$`]+""")
+_BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
+_ESCAPED_IN_QUOTES = '"\\$`'
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a word."""
+
+    kind: str
+    """text; `name`: what stands in ${...}; `number`: in $((...)); `command`: in $(...)."""
+    text: str
+    quoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command before its variables are replaced."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def literal(self) -> str | None:
+        """Its text, if it is plain: neither quoted nor with variables."""
+        if any(piece.kind != "text" or piece.quoted for piece in self.pieces):
+            return None
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A here-document, with the file that the command line before it writes."""
+
+    text: str
+
+
+Token = Word | Document | str
+"""A word, a here-document, or an operator."""
+
+
+class Lexer:
+    """Cuts a script into tokens."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.replace("\r\n", "\n")
+        self._at = 0
+        self._pieces: list[tuple[str, list[str], bool]] = []
+        self._in_word = False
+        self._tokens: list[Token] = []
+        self._documents: list[tuple[str, bool]] = []
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens; a script that ends inside quotes ends its last word there."""
+        while self._at < len(self._text):
+            self._step()
+        self._end_word()
+        return self._tokens
+
+    def _step(self) -> None:
+        text, at = self._text, self._at
+        here = text[at]
+        if text.startswith("\\\n", at):
+            self._at += 2
+        elif here == MARK:
+            end = text.find(MARK, at + 1)
+            end = len(text) - 1 if end < 0 else end
+            self._add("text", text[at : end + 1], quoted=False)
+            self._at = end + 1
+        elif here in " \t":
+            self._end_word()
+            self._at += 1
+        elif here == "#" and not self._in_word:
+            end = text.find("\n", at)
+            self._at = len(text) if end < 0 else end
+        elif here == "\\":
+            self._add("text", text[at + 1 : at + 2], quoted=True)
+            self._at += 2
+        elif here == "'":
+            end = text.find("'", at + 1)
+            end = len(text) if end < 0 else end
+            self._add("text", text[at + 1 : end], quoted=True)
+            self._at = end + 1
+        elif here == '"':
+            self._double_quoted()
+        elif here in "$`":
+            self._expansion(quoted=False)
+        else:
+            self._operator_or_text()
+
+    def _operator_or_text(self) -> None:
+        text, at = self._text, self._at
+        if (found := _HEREDOC.match(text, at)) is not None:
+            self._end_word()
+            self._documents.append((found[3], bool(found[2])))
+            self._at = found.end()
+            return
+        if (found := _REDIRECTION.match(text, at)) is not None and (
+            not self._in_word or text[at] in "<>&"
+        ):
+            self._end_word()
+            if not found[0][-1].isdigit():  # 2>&1 names no file
+                self._tokens.append(">")
+            self._at = found.end()
+            return
+        if text[at] == "(":
+            joined = self._in_word and _ARRAY.fullmatch(self._plain())
+            self._end_word()
+            self._tokens.append("=(" if joined else "(")
+            self._at += 1
+            return
+        if text[at] == ")":
+            self._end_word()
+            self._tokens.append(")")
+            self._at += 1
+            return
+        for symbol in OPERATORS:
+            if text.startswith(symbol, at):
+                self._end_word()
+                self._tokens.append(symbol)
+                self._at += len(symbol)
+                if symbol == "\n":
+                    self._read_documents()
+                return
+        plain = _PLAIN.match(text, at)
+        self._at = at + 1 if plain is None else plain.end()
+        self._add("text", text[at : self._at], quoted=False)
+
+    def _plain(self) -> str:
+        return "".join("".join(texts) for kind, texts, _ in self._pieces if kind == "text")
+
+    def _read_documents(self) -> None:
+        """Read here-documents, which begin on the line after their operator."""
+        for end_word, _ in self._documents:
+            lines = []
+            while self._at < len(self._text):
+                end = self._text.find("\n", self._at)
+                end = len(self._text) if end < 0 else end
+                line = self._text[self._at : end]
+                self._at = end + 1
+                if line.strip() == end_word:
+                    break
+                lines.append(line)
+            self._tokens.insert(-1, Document("\n".join(lines)))
+        self._documents = []
+
+    def _add(self, kind: str, text: str, *, quoted: bool) -> None:
+        self._in_word = True
+        last_kind, texts, last_quoted = self._pieces[-1] if self._pieces else ("", [], quoted)
+        if kind == last_kind == "text" and last_quoted is quoted:
+            texts.append(text)
+        else:
+            self._pieces.append((kind, [text], quoted))
+
+    def _end_word(self) -> None:
+        if self._in_word:
+            pieces = (Piece(kind, "".join(texts), quoted) for kind, texts, quoted in self._pieces)
+            self._tokens.append(Word(tuple(pieces)))
+        self._pieces, self._in_word = [], False
+
+    def _double_quoted(self) -> None:
+        text = self._text
+        self._at += 1
+        self._add("text", "", quoted=True)
+        while self._at < len(text) and text[self._at] != '"':
+            here, after = text[self._at], text[self._at + 1 : self._at + 2]
+            if here == "\\" and after == "\n":
+                self._at += 2
+            elif here == "\\" and after and after in _ESCAPED_IN_QUOTES:
+                self._add("text", after, quoted=True)
+                self._at += 2
+            elif here in "$`":
+                self._expansion(quoted=True)
+            else:
+                plain = _PLAIN_IN_QUOTES.match(text, self._at)
+                end = self._at + 1 if plain is None else plain.end()
+                self._add("text", text[self._at : end], quoted=True)
+                self._at = end
+        self._at += 1
+
+    def _expansion(self, *, quoted: bool) -> None:
+        text, at = self._text, self._at
+        if text.startswith("$((", at):
+            end = self._closing(at + 1)
+            self._add("number", text[at + 3 : end - 1], quoted=quoted)
+        elif text.startswith("$(", at):
+            end = self._closing(at + 1)
+            self._add("command", text[at + 2 : end], quoted=quoted)
+        elif text.startswith("${", at):
+            end = self._closing(at + 1)
+            self._add("name", text[at + 2 : end], quoted=quoted)
+        elif text[at] == "`":
+            end = text.find("`", at + 1)
+            end = len(text) if end < 0 else end
+            self._add("command", text[at + 1 : end], quoted=quoted)
+        elif (name := _NAME.match(text, at + 1)) is not None:
+            self._add("name", name[0], quoted=quoted)
+            end = name.end() - 1
+        else:
+            self._add("text", "$", quoted=quoted)
+            end = at
+        self._at = end + 1
+
+    def _closing(self, at: int) -> int:
+        """Return where the bracket that opens at a place closes."""
+        opening, depth = self._text[at], 0
+        for found in _BRACKETS[opening].finditer(self._text, at):
+            depth += 1 if found[0] == opening else -1
+            if depth == 0:
+                return found.start()
+        return len(self._text)
+
+
+def both(one: bool | None, other: bool | None) -> bool | None:
+    """Whether both are true; None where that is not known."""
+    return False if False in (one, other) else None if None in (one, other) else True
+
+
+def either(one: bool | None, other: bool | None) -> bool | None:
+    """Whether one of two is true; None where that is not known."""
+    return True if True in (one, other) else None if None in (one, other) else False
+
+
+COMPARISON = 3
+"""Words of a comparison: a == b."""
+_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
+def compared(words: Sequence[str]) -> bool | None:
+    """Whether a comparison of `test` is true; None where it is none that is known."""
+    if words[:1] == ["!"]:
+        inner = compared(words[1:])
+        return None if inner is None else not inner
+    if len(words) == 1:
+        return bool(words[0])
+    if words and words[0] in ("-z", "-n"):
+        return (len("".join(words[1:])) == 0) == (words[0] == "-z")
+    left, how, right = words if len(words) == COMPARISON else ("", "", "")
+    if how in ("=", "==", "!="):
+        return fnmatchcase(left, right) == (how != "!=")
+    if how in _NUMBERS and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
+        return _NUMBERS[how](int(left), int(right))
+    return None
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_MOST_NUMBER = 10**18
+
+
+def calculated(text: str) -> int | None:
+    """The value of sums, products, comparisons and choices; None of anything else."""
+    choice = re.fullmatch(r"([^?]*)\?([^:]*):(.*)", text.strip(), re.DOTALL)
+    if choice is not None:
+        text = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
+    try:
+        return _value(parsed_expression(text))
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        value = node.value
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = -_value(node.operand)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        value = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    elif isinstance(node, ast.IfExp):
+        value = _value(node.body if _value(node.test) else node.orelse)
+    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
+        value = int(_COMPARISONS[type(node.ops[0])](_value(node.left), _value(node.comparators[0])))
+    else:
+        raise ValueError("is no sum or product of whole numbers")
+    if abs(value) > _MOST_NUMBER:
+        raise ValueError("is too large")
+    return value
+
 
 _MARKED = re.compile(f"{MARK}([^{MARK}]*){MARK}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")

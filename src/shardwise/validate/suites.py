@@ -10,11 +10,10 @@ from shardwise.errors import Fault, InputError, check_flags, check_path, refuse
 from shardwise.validate import COLLECTIONS, SUITES, Scoreboard, no_such_suite, validate
 from shardwise.validate.kernels import KernelScores, kernel_scores
 from shardwise.validate.measured.predict import Prediction, predict_runs
-from shardwise.validate.measured.run import Grade, Run
+from shardwise.validate.measured.runs import Grade, Run, load_runs, read_runs
 from shardwise.validate.measured.scoreboard import Scoreboard as RunScoreboard
 from shardwise.validate.measured.scoreboard import scoreboard
 from shardwise.validate.measured.statistics import ReferencePrediction
-from shardwise.validate.measured.store import load_runs, read_runs
 
 RUNS, KERNELS = "runs", "kernels"
 KINDS = ("dense", "moe")
@@ -151,5 +150,5 @@ def _other_models(
 
 def _is_of(run: Run, source: str) -> bool:
     """Whether a text is in what names the source of a run, in any case."""
-    origin = f"{run.study}\n{run.source.title}\n{run.source.ref}"
+    origin = f"{run.source}\n{run.title}\n{run.ref}"
     return source.lower() in origin.lower()

@@ -283,25 +283,8 @@ def trace(
 
     The step runs on the CPU on PyTorch's fake tensors, which have shapes and no numbers. Bytes are
     those of the tensors' storages, without an allocator's rounding. Times are those of the kernels
-    on the system, one after the other.
-
-    Parameters
-    ----------
-    source
-        A model, in any form that `load_module` accepts.
-    system
-        Accelerator that kernels are timed for.
-    batch, seq_len
-        Sequences on the device and tokens of each, if the model does not make its own inputs.
-    dtype
-        Of weights, activations and gradients.
-    name
-        Of the model, for people.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong, or the model does not run on fake tensors.
+    on the system, one after the other. `batch` and `seq_len` are for models that do not make their
+    own inputs; `dtype` is that of weights, activations and gradients.
     """
     if system is None:
         raise InputError.at("trace", "is missing: set it", "system")

@@ -1,7 +1,6 @@
 """accelerate: plans as its YAML with a tensor-parallel plan, and its YAML as strategies."""
 
-from shardwise.launchers.accelerate.reader import NAME, STACK, read, recognise
-from shardwise.launchers.accelerate.writer import faults, write
+from shardwise.launchers.accelerate.files import NAME, STACK, faults, read, recognise, write
 from shardwise.launchers.launch import (
     DOCUMENTS,
     MODEL_CODE,

@@ -1,7 +1,7 @@
 """DeepSpeed: plans as its JSON with a launch script, and its JSON as strategies."""
 
-from shardwise.launchers.deepspeed.reader import NAME, STACK, read, recognise
-from shardwise.launchers.deepspeed.writer import faults, write
+from shardwise.launchers.deepspeed.files import NAME, STACK, faults, read, recognise, write
+from shardwise.launchers.deepspeed.options import DEGREES
 from shardwise.launchers.launch import (
     DOCUMENTS,
     MODEL_CODE,
@@ -13,10 +13,10 @@ from shardwise.launchers.launch import (
 )
 
 SAYS = fields_named(
-    "gpus tp pp cp ep dp micro_batch_size global_batch_size seq_len dtype recompute zero dp_shard"
+    "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero"
     " fsdp_reshard fsdp_prefetch optimizer frozen lora_rank lora_parts tp_overlap dp_overlap"
     " offload_weights offload_activations offload_optimizer placement"
-)
+).union(one.field for one in DEGREES)
 LAUNCHER = Launcher(
     name=NAME,
     title="DeepSpeed",

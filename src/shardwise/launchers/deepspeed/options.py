@@ -5,33 +5,19 @@ runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from shardwise.launchers.launch import Item
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option that stands for one number or flag of a strategy."""
-
-    path: tuple[str, ...]
-    """Keys that lead to it."""
-    field: str
-    idle: int | bool | None
-    """Value of the field that is written by leaving the option out."""
-    meaning_idle: tuple[object, ...] = ()
-    """Values of the option that stand for it, in addition to leaving it out."""
-
-
-TP = Option(path=("tensor_parallel", "autotp_size"), field="tp", idle=1, meaning_idle=(0,))
-CP = Option(path=("sequence_parallel_size",), field="cp", idle=1)
-PP = Option(path=("pipeline", "stages"), field="pp", idle=1, meaning_idle=("auto",))
-EP = Option(path=("expert_parallel", "autoep_size"), field="ep", idle=1)
-SHARD = Option(
-    path=("zero_optimization", "mics_shard_size"),
-    field="dp_shard",
-    idle=None,
-    meaning_idle=(-1, 0),
+TP = Item(path="tensor_parallel.autotp_size", field="tp", absent=1, idle=(0,))
+EP = Item(path="expert_parallel.autoep_size", field="ep", absent=1)
+SHARD = Item(path="zero_optimization.mics_shard_size", field="dp_shard", absent=None, idle=(-1, 0))
+DEGREES = (
+    TP,
+    Item(path="sequence_parallel_size", field="cp", absent=1),
+    Item(path="pipeline.stages", field="pp", absent=1, idle=("auto",)),
+    EP,
+    SHARD,
 )
-DEGREES = (TP, CP, PP, EP, SHARD)
 
 BATCHES = {
     "train_micro_batch_size_per_gpu": "micro_batch_size (mbs)",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.launchers.megatron.core_reading import CoreReading, Fields, Value
+from shardwise.launchers.megatron.core_stack import CoreReading, Fields, Value
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 from shardwise.units import read_whole
 

@@ -18,11 +18,15 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
 from shardwise.launchers.launch import LaunchPlan, fields_named
-from shardwise.launchers.megatron.core_faults import model_faults
 from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
-from shardwise.launchers.megatron.core_model import model_fields, read_model
-from shardwise.launchers.megatron.core_reading import CoreReading, Fields, Value
-from shardwise.launchers.megatron.core_stack import read_stack, stack_fields
+from shardwise.launchers.megatron.core_model import model_faults, model_fields, read_model
+from shardwise.launchers.megatron.core_stack import (
+    CoreReading,
+    Fields,
+    Value,
+    read_stack,
+    stack_fields,
+)
 from shardwise.launchers.megatron.core_strategy import (
     expert_fields,
     memory_fields,

@@ -25,7 +25,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.launchers.megatron.core_reading import CoreReading, Value
+from shardwise.launchers.megatron.core_stack import CoreReading, Value
 
 SAME: Mapping[str, str] = {
     "tp": "tensor_model_parallel_size",

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from shardwise.config.enums import Word
 from shardwise.launchers.megatron.core_options import CORE_DEFAULTS
-from shardwise.launchers.megatron.core_reading import Fields, Value
+from shardwise.launchers.megatron.core_stack import Fields, Value
 
 
 class Kind(Word):

@@ -13,12 +13,11 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import LaunchFile, LaunchPlan
+from shardwise.launchers.launch import LaunchFile, LaunchPlan, as_comments, nodes_of
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
-from shardwise.launchers.megatron.core_reading import Fields, Value
+from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, written
 from shardwise.launchers.megatron.reader import RING_PRODUCTS
-from shardwise.launchers.nodes import as_comments, nodes_of
 
 SCRIPT, ARGUMENTS = ".sh", ".txt"
 _OVERLAP_FILE = "tp_comm_overlap.yaml"

@@ -4,9 +4,15 @@ from shardwise.config.launch import Launch
 from shardwise.launchers.launch import DOCUMENTS, NO_OPTIONS, Launcher, LaunchText
 from shardwise.launchers.megatron.core_options import CORE_SAYS
 from shardwise.launchers.megatron_bridge.configuration import configuration_job, is_configuration
-from shardwise.launchers.megatron_bridge.reader import NAME, STACK, launch_of
+from shardwise.launchers.megatron_bridge.files import (
+    NAME,
+    RELEASES,
+    STACK,
+    faults,
+    launch_of,
+    write,
+)
 from shardwise.launchers.megatron_bridge.script import IS_SCRIPT, script_job
-from shardwise.launchers.megatron_bridge.writer import RELEASES, faults, write
 
 
 def recognise(text: str, source: str) -> bool:

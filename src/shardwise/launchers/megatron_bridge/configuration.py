@@ -6,10 +6,9 @@ from shardwise.config.parse import parse
 from shardwise.errors import Fault, InputError, kind_of
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron_bridge import nemo1, nemo2
-from shardwise.launchers.megatron_bridge.interpolation import resolved
+from shardwise.launchers.megatron_bridge.files import Job
 from shardwise.launchers.megatron_bridge.neutral import is_neutral
-from shardwise.launchers.megatron_bridge.reader import Job
-from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree
+from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree, resolved
 
 _MOST_BYTES = 8 * 2**20
 _MARKS = (

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from shardwise.config.launch import NotUnderstood
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.megatron.core_options import CORE_DEFAULTS
-from shardwise.launchers.megatron.core_reading import Fields
-from shardwise.launchers.megatron_bridge.reader import NEMO_STACK, Job
+from shardwise.launchers.megatron.core_stack import Fields
+from shardwise.launchers.megatron_bridge.files import NEMO_STACK, Job
 from shardwise.launchers.megatron_bridge.trees import Leaf, Tree, put, section
 
 RENAMED: Mapping[str, str] = {

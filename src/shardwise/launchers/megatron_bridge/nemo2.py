@@ -7,8 +7,8 @@ callbacks/megatron_comm_overlap.py (NeMo 2.0 to 2.5), whose fields are those of 
 from collections.abc import Mapping
 
 from shardwise.config.model import Model
-from shardwise.launchers.megatron_bridge.defaults import recipe_defaults
-from shardwise.launchers.megatron_bridge.reader import NEMO_STACK, Job
+from shardwise.launchers.megatron_bridge.files import NEMO_STACK, Job
+from shardwise.launchers.megatron_bridge.recipes import recipe_defaults
 from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree, leaves, section
 
 _COMM_OVERLAP = "MegatronCommOverlapCallback"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from shardwise.config.enums import TpOverlap
 from shardwise.launchers.megatron.core_layout import expanded
-from shardwise.launchers.megatron.core_reading import Fields, Value
+from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree
 
 SECTION = "comm_overlap"

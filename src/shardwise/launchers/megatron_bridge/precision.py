@@ -6,7 +6,7 @@ Of training/mixed_precision.py, Megatron-Bridge 067f987d of 2026-08-22.
 from collections.abc import Mapping
 
 from shardwise.errors import Fault, allowed_words
-from shardwise.launchers.megatron.core_reading import Fields, Value
+from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree, torch_type
 
 SECTION = "mixed_precision"

@@ -8,15 +8,14 @@ from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
-from shardwise.launchers.megatron_bridge.hydra import apply_overrides, is_override
+from shardwise.launchers.megatron_bridge.files import RACK_STACK, STACK, Job
 from shardwise.launchers.megatron_bridge.performance import (
     PRESETS,
     performance_name,
     performance_tree,
 )
-from shardwise.launchers.megatron_bridge.reader import RACK_STACK, STACK, Job
 from shardwise.launchers.megatron_bridge.recipes import gpus_of, model_of
-from shardwise.launchers.megatron_bridge.trees import Leaf, Tree, put
+from shardwise.launchers.megatron_bridge.trees import Leaf, Tree, apply_overrides, is_override, put
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import names_in, shown
 from shardwise.units import read_whole

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
-from shardwise.launchers.megatron.core_reading import Fields, Value
+from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron_bridge import adapters, overlap, precision
 from shardwise.launchers.megatron_bridge.trees import TARGET, Leaf, Tree, leaves, plain, torch_type
 

@@ -11,14 +11,18 @@ from shardwise.launchers.launch import (
     LaunchText,
     fields_named,
 )
-from shardwise.launchers.torchtitan.flavors import PYTHON_RELEASE, TOML_RELEASE
-from shardwise.launchers.torchtitan.from_plan import plan_faults, release_faults
+from shardwise.launchers.torchtitan.fields import (
+    COMPILED_STACK,
+    EAGER_STACK,
+    plan_faults,
+    release_faults,
+)
+from shardwise.launchers.torchtitan.models import PYTHON_RELEASE, TOML_RELEASE
+from shardwise.launchers.torchtitan.options import ONE_TO_ONE
 from shardwise.launchers.torchtitan.python_reader import is_configuration, read_python
 from shardwise.launchers.torchtitan.python_writer import write_python
 from shardwise.launchers.torchtitan.script_reader import is_script, read_script
-from shardwise.launchers.torchtitan.to_fields import COMPILED_STACK, EAGER_STACK
-from shardwise.launchers.torchtitan.toml_reader import NAME, is_toml, read_toml
-from shardwise.launchers.torchtitan.toml_writer import write_toml
+from shardwise.launchers.torchtitan.toml_files import NAME, is_toml, read_toml, write_toml
 
 __all__ = ["LAUNCHER"]
 
@@ -47,11 +51,10 @@ def _write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...
 
 
 SAYS = fields_named(
-    "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
-    " quantized_weights recompute zero dp_shard fsdp_reshard optimizer schedule first_stage_layers"
-    " last_stage_layers stage_layers embedding_as_layer loss_as_layer tp_overlap cp_exchange"
-    " dispatcher offload_weights offload_optimizer"
-)
+    "gpus dp vpp micro_batch_size global_batch_size quantization zero dp_shard fsdp_reshard"
+    " first_stage_layers last_stage_layers stage_layers embedding_as_layer loss_as_layer"
+    " offload_optimizer"
+).union(one.field for one in ONE_TO_ONE)
 LAUNCHER = Launcher(
     name=NAME,
     title="torchtitan",

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from shardwise.launchers.launch import LaunchPlan
-from shardwise.launchers.nodes import as_comments, nodes_of
-from shardwise.launchers.torchtitan.from_plan import is_compiled
+from shardwise.launchers.launch import LaunchPlan, as_comments, nodes_of
+from shardwise.launchers.torchtitan.fields import is_compiled
 
 _PORT = 29500
 

@@ -5,7 +5,8 @@ what they became or were.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from shardwise.launchers.launch import Item
 
 OptionValue = bool | int | float | str | list[object] | None
 """A value as TOML has it; None: Python's."""
@@ -13,36 +14,23 @@ Options = dict[str, OptionValue]
 """Values of a configuration by their full name, such as `training.seq_len`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option that stands for one field of a strategy."""
-
-    name: str
-    """With its section, as in the TOML and on the command line."""
-    field: str
-    default: OptionValue
-    """What torchtitan does where it is not set."""
-    words: Mapping[object, OptionValue] | None = None
-    """Its values by ours; None: the same numbers."""
-
-
-ONE_TO_ONE: tuple[Option, ...] = (
-    Option(name="parallelism.tensor_parallel_degree", field="tp", default=1),
-    Option(name="parallelism.pipeline_parallel_degree", field="pp", default=1),
-    Option(name="parallelism.context_parallel_degree", field="cp", default=1),
-    Option(name="parallelism.expert_parallel_degree", field="ep", default=1),
-    Option(name="parallelism.expert_tensor_parallel_degree", field="etp", default=1),
-    Option(name="training.seq_len", field="seq_len", default=2048),
-    Option(
-        name="training.mixed_precision_param",
+ONE_TO_ONE: tuple[Item, ...] = (
+    Item(path="parallelism.tensor_parallel_degree", field="tp", absent=1),
+    Item(path="parallelism.pipeline_parallel_degree", field="pp", absent=1),
+    Item(path="parallelism.context_parallel_degree", field="cp", absent=1),
+    Item(path="parallelism.expert_parallel_degree", field="ep", absent=1),
+    Item(path="parallelism.expert_tensor_parallel_degree", field="etp", absent=1),
+    Item(path="training.seq_len", field="seq_len", absent=2048),
+    Item(
+        path="training.mixed_precision_param",
         field="dtype",
-        default="bfloat16",
+        absent="bfloat16",
         words={"bf16": "bfloat16", "fp32": "float32"},
     ),
-    Option(
-        name="parallelism.pipeline_parallel_schedule",
+    Item(
+        path="parallelism.pipeline_parallel_schedule",
         field="schedule",
-        default="1F1B",
+        absent="1F1B",
         words={
             "1f1b": "1F1B",
             "gpipe": "GPipe",
@@ -50,45 +38,44 @@ ONE_TO_ONE: tuple[Option, ...] = (
             "zb-v": "ZBVZeroBubble",
         },
     ),
-    Option(
-        name="parallelism.context_parallel_rotate_method",
+    Item(
+        path="parallelism.context_parallel_rotate_method",
         field="cp_exchange",
-        default="allgather",
+        absent="allgather",
         words={"all_gather": "allgather", "ring": "alltoall"},
     ),
-    Option(
-        name="parallelism.enable_async_tensor_parallel",
+    Item(
+        path="parallelism.enable_async_tensor_parallel",
         field="tp_overlap",
-        default=False,
+        absent=False,
         words={"stack": False, "ring": True},
     ),
-    Option(
-        name="parallelism.expert_parallel_comm_backend",
+    Item(
+        path="parallelism.expert_parallel_comm_backend",
         field="dispatcher",
-        default="standard",
+        absent="standard",
         words={"all_to_all": "standard", "deepep": "deepep"},
     ),
-    Option(
-        name="activation_checkpoint.mode",
+    Item(
+        path="activation_checkpoint.mode",
         field="recompute",
-        default="selective",
+        absent="selective",
         words={"none": "none", "selective": "selective", "full": "full"},
     ),
-    Option(name="optimizer.name", field="optimizer", default="AdamW", words={"adamw": "AdamW"}),
-    Option(
-        name="training.enable_cpu_offload",
+    Item(path="optimizer.name", field="optimizer", absent="AdamW", words={"adamw": "AdamW"}),
+    Item(
+        path="training.enable_cpu_offload",
         field="offload_weights",
-        default=False,
+        absent=False,
         words={False: False, True: True},
     ),
-    Option(
-        name="quantize.linear.float8.enable_fsdp_float8_all_gather",
+    Item(
+        path="quantize.linear.float8.enable_fsdp_float8_all_gather",
         field="quantized_weights",
-        default=False,
+        absent=False,
         words={False: False, True: True},
     ),
 )
-OPTION_OF: Mapping[str, Option] = {option.field: option for option in ONE_TO_ONE}
 
 # Other options that decide the prediction, with their defaults.
 OTHERS: Mapping[str, OptionValue] = {
@@ -111,7 +98,7 @@ OTHERS: Mapping[str, OptionValue] = {
     "compile.components": ["model", "loss"],
 }
 DEFAULTS: Mapping[str, OptionValue] = {
-    **{option.name: option.default for option in ONE_TO_ONE},
+    **{option.path: option.absent for option in ONE_TO_ONE},
     **OTHERS,
 }
 

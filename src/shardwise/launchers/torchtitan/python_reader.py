@@ -15,11 +15,11 @@ from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.python_text import parsed_module
-from shardwise.launchers.torchtitan.builders import BUILDERS, built_model
+from shardwise.launchers.torchtitan.fields import Reading
+from shardwise.launchers.torchtitan.models import BUILDERS, built_model
 from shardwise.launchers.torchtitan.options import DEFAULTS, Options, OptionValue
 from shardwise.launchers.torchtitan.python_writer import ASYNC_TP, LINEAR_CONVERTERS
-from shardwise.launchers.torchtitan.to_fields import Reading
-from shardwise.launchers.torchtitan.toml_reader import launch_of, model_named
+from shardwise.launchers.torchtitan.toml_files import launch_of, model_named
 
 _RESULT = "Trainer.Config"
 _RECOMPUTE = {

@@ -8,17 +8,19 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.launch import LaunchFile, LaunchPlan
 from shardwise.launchers.python_text import docstring
-from shardwise.launchers.torchtitan.builders import (
+from shardwise.launchers.torchtitan.fields import STEPS, options_of
+from shardwise.launchers.torchtitan.header import header
+from shardwise.launchers.torchtitan.models import (
     LLAMA,
+    PYTHON_RELEASE,
     QWEN_EXPERTS,
     Builder,
+    Flavor,
     builder_of,
     layer_numbers,
+    python_flavor,
     rope_arguments,
 )
-from shardwise.launchers.torchtitan.flavors import PYTHON_RELEASE, Flavor, python_flavor
-from shardwise.launchers.torchtitan.from_plan import STEPS, options_of
-from shardwise.launchers.torchtitan.header import header
 from shardwise.launchers.torchtitan.options import Options
 
 FUNCTION = "plan"

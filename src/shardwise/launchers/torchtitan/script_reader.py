@@ -12,7 +12,7 @@ from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.ranks import parse_job, ranks_of
 from shardwise.launchers.shell import Script, names_in, shown
 from shardwise.launchers.torchtitan.options import DEFAULTS, Options, OptionValue, current_name
-from shardwise.launchers.torchtitan.toml_reader import is_toml, read_toml
+from shardwise.launchers.torchtitan.toml_files import is_toml, read_toml
 from shardwise.units import read_number, read_whole
 
 _TRAIN = re.compile(r"torchtitan[./]train\b|\brun_(?:llama_)?train\.sh\b|\btrain\.py\b")

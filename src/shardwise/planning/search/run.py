@@ -21,10 +21,12 @@ from shardwise.planning.search.keywords import SpaceKeywords
 from shardwise.planning.search.pieces import Scanned, Work
 from shardwise.planning.search.plans import (
     LEVELS_AXES,
+    Lines,
     best_by_cell,
     best_by_level,
     best_by_scale,
     levels_space,
+    lines_of,
     nearest_of,
     plans_of,
     ranked_plans,
@@ -37,7 +39,6 @@ from shardwise.planning.search.results import SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
-from shardwise.planning.search.variants import Lines, lines_of
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun
 

@@ -12,9 +12,8 @@ from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.estimator import estimate
 from shardwise.predecessors.amped.translation import amped_case
-from shardwise.validate.measured.predict import Prediction, predict_runs, translate
-from shardwise.validate.measured.run import Run
-from shardwise.validate.measured.store import load_runs
+from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.runs import Run, load_runs
 from shardwise.validate.scores import Compared, Criterion, Part, PublishedFigures, Row, Scoreboard
 
 _PREFIX = "narayanan21-"
@@ -69,7 +68,7 @@ class Published(PublishedFigures):
 def amped() -> Scoreboard:
     """Compare with Megatron-LM's and ZeRO-3's steps on A100, and GPipe's throughput on P100."""
     published = Published.load("amped")
-    runs = [run for run in load_runs() if run.study == published.study]
+    runs = [run for run in load_runs() if run.source == published.study]
     predicted = {one.run.id.removeprefix(_PREFIX): one for one in predict_runs(runs)}
     parts = (
         _steps(published, predicted, _TABLE_1, "table1", "Table 1: weak scaling of GPT models"),
@@ -188,7 +187,7 @@ def _step_s(gpipe: Gpipe, model: Model, stages: int) -> float:
 
 def _their_run_s(run: Run) -> float:
     """AMPeD's step time of a measured run [s]."""
-    case = translate(run)
+    case = run.case()
     fields = {name: getattr(case.strategy, name) for name in _AMPED_FIELDS}
     return _their_time_s(case.model, case.system, fields)
 

@@ -20,8 +20,8 @@ from shardwise.predecessors.amped.translation import amped_case
 from shardwise.predecessors.calculon.translation import calculon_case
 from shardwise.predecessors.nersc.translation import nersc_case
 from shardwise.predecessors.validate.simumax import Measured
-from shardwise.validate.measured.predict import Prediction, Translation, translate
-from shardwise.validate.measured.run import NotModeledError
+from shardwise.validate.measured.predict import Prediction
+from shardwise.validate.measured.runs import Case, NotModeledError
 from shardwise.validate.measured.statistics import ReferencePrediction
 
 _CALCULON_SYSTEMS = {"a100-80gb-sxm": "calculon-a100-80g", "h100-sxm": "calculon-h100-80g-nvl8"}
@@ -30,20 +30,20 @@ _CALCULON_SYSTEMS = {"a100-80gb-sxm": "calculon-a100-80g", "h100-sxm": "calculon
 def references(predictions: Sequence[Prediction]) -> dict[str, tuple[ReferencePrediction, ...]]:
     """Predict runs by each predecessor, of those that we have a prediction for."""
     ours = [one for one in predictions if one.step_time_s is not None]
-    translated = [(one, translate(one.run)) for one in ours]
+    cases = [(one, one.run.case()) for one in ours]
     found = {
-        name: tuple(_predict_by(one, translation, answer) for one, translation in translated)
+        name: tuple(_predict_by(one, case, answer) for one, case in cases)
         for name, answer in _FORMULAS.items()
     }
     return found | _of_simumax(ours)
 
 
 def _predict_by(
-    one: Prediction, translation: Translation, answer: Callable[[Translation], float]
+    one: Prediction, case: Case, answer: Callable[[Case], float]
 ) -> ReferencePrediction:
     theirs, refused = None, None
     try:
-        theirs = answer(translation)
+        theirs = answer(case)
     except NotModeledError as reason:
         refused = str(reason)
     except InputError as error:
@@ -62,35 +62,35 @@ def _pair(one: Prediction, theirs: float | None, refused: str | None = None) -> 
     )
 
 
-def _calculon(translation: Translation) -> float:
+def _calculon(case: Case) -> float:
     """Calculon's `total_time` [s]."""
-    system = _CALCULON_SYSTEMS.get(translation.system.name)
+    system = _CALCULON_SYSTEMS.get(case.system.name)
     if system is None:
-        raise NotModeledError(f"Calculon has no file of {translation.system.name}")
-    strategy = translation.strategy
+        raise NotModeledError(f"Calculon has no file of {case.system.name}")
+    strategy = case.strategy
     if strategy.dtype == "bf16":
         strategy = strategy.model_copy(update={"dtype": Dtype.FP16})
-    found = calculon_case(translation.model, system, strategy).answer()
+    found = calculon_case(case.model, system, strategy).answer()
     if "infeasible" in found:
         raise NotModeledError(str(found["message"]))
     return float(found["total_time"])
 
 
-def _nersc(translation: Translation) -> float:
+def _nersc(case: Case) -> float:
     """`t` of NERSC's model [s]."""
-    found = nersc_case(translation.model, translation.system, translation.strategy).answer()
+    found = nersc_case(case.model, case.system, case.strategy).answer()
     if "infeasible" in found:
         raise NotModeledError(str(found["message"]))
     return float(found["t"])
 
 
-def _amped(translation: Translation) -> float:
+def _amped(case: Case) -> float:
     """Time of one batch by AMPeD [s]."""
-    found = amped_case(translation.model, translation.system, translation.strategy).answer()
+    found = amped_case(case.model, case.system, case.strategy).answer()
     return float(found["Total time to train (s)"])
 
 
-_FORMULAS: dict[str, Callable[[Translation], float]] = {
+_FORMULAS: dict[str, Callable[[Case], float]] = {
     "calculon": _calculon,
     "nersc": _nersc,
     "amped": _amped,

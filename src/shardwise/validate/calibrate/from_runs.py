@@ -6,8 +6,7 @@ a measurement with variance s^2 / n of a level with prior 0 +- p; its posterior 
 m p^2 / (p^2 + s^2 / n). Both s and p come from the validated runs
 (`analysis.prediction_interval.error_levels`).
 
-Runs come from JSON rows of the measured-runs schema (`measured.store`) or from a run file
-(`measured.own_runs`), in which the system may be left out.
+Runs come from a run file (`measured.runs`), in which the system may be left out.
 """
 
 from collections import defaultdict
@@ -28,13 +27,8 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.estimator import estimate, estimate_many
-from shardwise.validate.measured.own_runs import ENDINGS, is_run_file, read_run_file
-from shardwise.validate.measured.predict import translate
-from shardwise.validate.measured.run import NotModeledError, Run
+from shardwise.validate.measured.runs import ENDINGS, NotModeledError, Run, read_runs
 from shardwise.validate.measured.statistics import Summary, signed_errors, summary
-from shardwise.validate.measured.store import read_runs
-
-_ROWS = (".json", ".jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +57,27 @@ def read_run_times(path: str | Path, system: System) -> tuple[list[RunTime], lis
     InputError
         With one fault for each thing that is wrong, which names file, run and field.
     """
-    if is_run_file(path):
-        runs = read_run_file(path, system=system)
-    elif Path(str(path).removesuffix(".gz")).suffix.lower() in _ROWS:
-        runs = read_runs(path)
-    else:
-        allowed = ", ".join((*ENDINGS, *_ROWS))
+    if not str(path).removesuffix(".gz").lower().endswith(ENDINGS):
+        allowed = ", ".join(ENDINGS)
         problem = f"cannot tell the format; allowed endings: {allowed}, each also .gz"
         raise InputError(Fault(source=str(path), problem=problem))
-    found = [_usable(run, system) for run in runs]
+    found = [_usable(run, system) for run in read_runs(path, system=system)]
     usable = [one for one in found if isinstance(one, RunTime)]
     return usable, [one for one in found if isinstance(one, Unusable)]
 
 
 def _usable(run: Run, system: System) -> RunTime | Unusable:
-    """Translate a run, if it has a time and ran on the system."""
+    """What ran, if it has a time and ran on the system."""
     time = run.measured_step_time_s
     try:
-        translation = translate(run)
+        case = run.case()
     except NotModeledError as reason:
         return Unusable(name=run.id, reason=str(reason))
     if time is None:
         return Unusable(name=run.id, reason="has no time of a step")
-    if not _is(translation.system, system):
-        return Unusable(name=run.id, reason=f"ran on {translation.system.name}")
-    return RunTime(
-        name=run.id, model=translation.model, strategy=translation.strategy, measured_s=time
-    )
+    if not _is(case.system, system):
+        return Unusable(name=run.id, reason=f"ran on {case.system.name}")
+    return RunTime(name=run.id, model=case.model, strategy=case.strategy, measured_s=time)
 
 
 def _is(found: System, system: System) -> bool:

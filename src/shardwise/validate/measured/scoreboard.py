@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.config.plain import plain
 from shardwise.validate.measured.predict import Prediction
-from shardwise.validate.measured.run import PrecisionClass, Run, Scale
+from shardwise.validate.measured.runs import PrecisionClass, Run, Scale
 from shardwise.validate.measured.statistics import (
     Floats,
     LeftOut,
@@ -68,10 +68,10 @@ class ScoredRun:
         step, memory = prediction.measured_step_time_s, run.measured_memory_gib
         return cls(
             id=run.id,
-            source=run.study,
+            source=run.source,
             grade=run.grade or "none",
             accelerator=run.accelerator,
-            precision=run.precision_class,
+            precision=run.precision,
             kind=run.kind,
             scale=run.scale,
             measured_step_time_s=step,
@@ -81,8 +81,8 @@ class ScoredRun:
             measured_memory_gib=memory,
             predicted_memory_gib=prediction.memory_gib,
             memory_error=_error(prediction.memory_gib, memory),
-            assumed=prediction.assumed,
-            ignored=prediction.ignored,
+            assumed=() if prediction.refused else run.assumed,
+            ignored=() if prediction.refused else run.ignored,
             refused=prediction.refused,
         )
 
@@ -242,8 +242,8 @@ def _baseline_errors(predictions: Sequence[Prediction]) -> dict[str, float]:
     mfu = _column([one.measured_mfu for one in known])
     runs = [one.run for one in known]
     family = np.array([run.accelerator for run in runs])
-    precision = np.array([run.precision_class for run in runs])
-    guess = constant_mfu(mfu, family, precision, np.array([run.study for run in runs]))
+    precision = np.array([run.precision for run in runs])
+    guess = constant_mfu(mfu, family, precision, np.array([run.source for run in runs]))
     ids = [run.id for run in runs]
     return dict(zip(ids, signed_errors(mfu, guess).tolist(), strict=True))
 
@@ -291,21 +291,19 @@ def _ranking(predictions: Sequence[Prediction]) -> Ranking:
 
 
 def _tokens_per_accelerator(run: Run) -> float | None:
-    tokens, count = run.tokens_per_step, run.hardware.count
-    return None if tokens is None or count is None else tokens / count
+    tokens = run.tokens_per_step
+    return None if tokens is None or run.gpus is None else tokens / run.gpus
 
 
 def _study(run: Run) -> tuple[object, ...]:
-    return (run.study, run.task, run.model.name, run.model.seq_len, run.accelerator)
+    name = None if run.model is None else run.model.name
+    return (run.source, run.task, name, run.seq_len, run.accelerator)
 
 
 def _choice(run: Run) -> tuple[object, ...]:
     """Fields that are equal if only the strategy differs."""
-    model, software = run.model, run.software
-    sizes = (model.layers, model.hidden, model.ffn, model.heads, model.kv_heads, model.vocab)
-    machine = (run.hardware.variant, run.hardware.count)
-    release = (software.framework, software.version, run.source.title)
-    return (*_study(run), sizes, machine, run.global_batch, run.precision, release)
+    batch = (run.gpus, run.global_batch_size)
+    return (*_study(run), *batch, run.precision, run.title, run.setup)
 
 
 def _labels(keys: Sequence[tuple[object, ...]]) -> np.ndarray:

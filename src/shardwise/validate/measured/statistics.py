@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwise.analysis.prediction_interval import memory_error
 from shardwise.analysis.validated_runs import validated_runs
 from shardwise.config.plain import plain
-from shardwise.validate.measured.predict import Prediction, metric_of
+from shardwise.validate.measured.predict import Prediction
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.generic]
@@ -233,29 +232,6 @@ class LeftOut:
         """Return plain values, those of the step time at the top."""
         rest = {"skill": self.skill, "coverage": self.coverage}
         return dict(plain(asdict(self.errors) | rest))
-
-
-def memory_error_levels(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:
-    """Errors of the peak memory of runs of grades A and B: what 8 of 10 do not exceed.
-
-    Of memory that tensors allocate, and of all that the accelerator must have.
-    """
-    found: dict[str, dict[str, list[float]]] = {"allocated": {}, "reserved": {}}
-    for one in predictions:
-        measured = one.run.measured_memory_gib
-        if one.memory_gib is None or measured is None or one.run.grade not in ("A", "B"):
-            continue
-        kind = "allocated" if metric_of(one.run) == "allocated" else "reserved"
-        error = float(np.log(one.memory_gib / measured))
-        found[kind].setdefault(one.run.study, []).append(error)
-    return {
-        kind: {
-            "error": round(memory_error(errors), 4),
-            "runs": sum(map(len, errors.values())),
-            "sources": len(errors),
-        }
-        for kind, errors in found.items()
-    }
 
 
 _GRADE = "A"

@@ -1,0 +1,1 @@
+"""Fit the figures of the catalog to measured runs."""

@@ -1,0 +1,1 @@
+"""Published training runs as their sources describe them, and what their words mean here."""
