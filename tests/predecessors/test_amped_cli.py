@@ -7,10 +7,9 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model, System, estimate
-from shardwise.predecessors.amped.counterparts import AMPED, in_our_units
 from shardwise.predecessors.amped.reference import LABELS
-from shardwise.predecessors.amped.translation import amped_case
-from shardwise.predecessors.amped.writer import model_for_amped, system_for_amped
+from shardwise.predecessors.amped.tables import AMPED, in_our_units
+from shardwise.predecessors.amped.translation import amped_case, model_for_amped, system_for_amped
 
 GIVEN = {"gpus": 1024, "tp": 8, "pp": 8, "gbs": 1536}
 LINE = ["--gpus", 1024, "--tp", 8, "--pp", 8, "--gbs", 1536]

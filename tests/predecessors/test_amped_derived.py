@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from profiles import examples
 from shardwise.errors import InputError
-from shardwise.predecessors.amped.formulas import as_derived
+from shardwise.predecessors.amped.files import DERIVED
+from shardwise.predecessors.amped.formulas import derived as expression_of
 from shardwise.predecessors.amped.formulas import resolve as resolve_with
-from shardwise.predecessors.amped.parameters import DERIVED
 
 resolve = partial(resolve_with, table=DERIVED)
 
@@ -185,16 +185,8 @@ def test_what_is_missing_unknown_or_twice_is_named():
 def test_a_cycle_is_named():
     """A formula that needs itself through another stops with the way round."""
 
-    def one(two):
-        return two
-
-    def two(three):
-        return three
-
-    def three(one):
-        return one
-
-    table = {f.__name__: as_derived(f, "") for f in (one, two, three)}
+    ways = {"one": "two", "two": "three", "three": "one"}
+    table = {name: expression_of(needed) for name, needed in ways.items()}
     with pytest.raises(InputError) as raised:
         resolve({}, table, table=table)
     text = str(raised.value)

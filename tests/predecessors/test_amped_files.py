@@ -322,12 +322,9 @@ def test_all_that_is_wrong_is_told_at_once():
 def test_a_cycle_is_named(monkeypatch):
     """No formula of AMPeD's needs itself; were there one, the way round would be told."""
     from shardwise.predecessors.amped import files  # noqa: PLC0415 - the table to change
-    from shardwise.predecessors.amped.formulas import as_derived  # noqa: PLC0415
+    from shardwise.predecessors.amped.formulas import derived  # noqa: PLC0415
 
-    def minibatch_size(microbatch_size):
-        return microbatch_size
-
-    table = files.DERIVED | {"minibatch_size": as_derived(minibatch_size, "")}
+    table = files.DERIVED | {"minibatch_size": derived("microbatch_size")}
     monkeypatch.setattr(files, "DERIVED", table)
     line = the_fault(small(minibatch_size=CALCULATED, microbatch_size=CALCULATED))
     assert "is calculated from itself: " in line

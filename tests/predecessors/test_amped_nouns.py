@@ -14,7 +14,7 @@ from shardwise.ops.operation import CollectiveKind
 from shardwise.ops.param_count import count_parameters
 from shardwise.predecessors.amped.files import read_config
 from shardwise.predecessors.amped.import_record import import_record
-from shardwise.predecessors.amped.system_reader import system_fields
+from shardwise.predecessors.amped.reader import system_fields
 from test_catalog_systems import numeric_fields
 
 

@@ -10,8 +10,8 @@ import yaml
 from calculon_runs import README, RUNS, system_of, write_files
 from rows import each_row
 from shardwise import Model, Strategy, System
-from shardwise.predecessors.calculon.counterparts import CALCULON
 from shardwise.predecessors.calculon.files import CalculonExecution
+from shardwise.predecessors.calculon.tables import CALCULON
 from shardwise.predecessors.calculon.translation import (
     calculon_case,
     model_for_calculon,

@@ -7,8 +7,8 @@ import pytest
 from calculon_runs import README, RUNS, system_of
 from rows import each_row
 from shardwise import InputError, Model, Strategy, System
-from shardwise.predecessors.calculon.translation import calculon_case
-from shardwise.predecessors.calculon.writer import (
+from shardwise.predecessors.calculon.translation import (
+    calculon_case,
     calculon_execution,
     calculon_model,
     calculon_system,

@@ -11,8 +11,8 @@ from generated import check
 from profiles import sampled
 from rows import each_row
 from shardwise import InputError, Strategy, estimate
-from shardwise.predecessors.calculon.counterparts import CALCULON, counterparts
 from shardwise.predecessors.calculon.reference import STAT_FIELDS
+from shardwise.predecessors.calculon.tables import CALCULON, counterparts
 from shardwise.predecessors.calculon.translation import calculon_case
 
 pytestmark = pytest.mark.any_software

@@ -18,7 +18,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.launchers.cli.export import THINGS
 from shardwise.launchers.registry import LAUNCHERS
 from shardwise.planning.search.ranking import OBJECTIVES
-from shardwise.predecessors.amped.parameters import KNOWN
+from shardwise.predecessors.amped.files import KNOWN
 from shardwise.predecessors.amped.reference import LABELS
 from shardwise.predecessors.calculon.files import (
     CalculonExecution,
@@ -29,8 +29,8 @@ from shardwise.predecessors.calculon.files import (
     CalculonSystem,
 )
 from shardwise.predecessors.fsdp_ilp.files import _Orders, _Statistics
-from shardwise.predecessors.nersc.counterparts import NERSC
 from shardwise.predecessors.nersc.files import NerscModel, NerscSystem
+from shardwise.predecessors.nersc.tables import NERSC
 from shardwise.predecessors.simumax import files as simumax
 from shardwise.validate import COLLECTIONS, SUITES
 

@@ -6,7 +6,7 @@ import pytest
 
 from nersc_runs import BATCH, RUNS, our_system
 from shardwise import estimate
-from shardwise.predecessors.nersc.counterparts import NERSC, ComparedRun, in_our_units
+from shardwise.predecessors.nersc.tables import NERSC, ComparedRun, in_our_units
 from shardwise.predecessors.nersc.translation import nersc_case
 
 CASE = RUNS["layers"][0]

@@ -9,7 +9,7 @@ from amped_runs import SMALL
 from profiles import examples
 from rows import each_row
 from shardwise import InputError
-from shardwise.predecessors.amped.parameters import DERIVED
+from shardwise.predecessors.amped.files import DERIVED
 from shardwise.predecessors.amped.reference import (
     LABELS,
     MEMORY,

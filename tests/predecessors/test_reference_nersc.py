@@ -23,9 +23,8 @@ from shardwise.predecessors.nersc.reference import (
     layer_statistics,
     statistics,
 )
-from shardwise.predecessors.nersc.reference.evaluation import statistics_of
-from shardwise.predecessors.nersc.reference.inputs import Columns
-from shardwise.predecessors.nersc.reference.layers import collective_time
+from shardwise.predecessors.nersc.reference.layers import Columns, collective_time
+from shardwise.predecessors.nersc.reference.optimum import statistics_of
 
 close = {"rel": 1e-12, "abs": 1e-18}
 LAYERS = RUNS["layers"]

@@ -1,4 +1,8 @@
-"""Models that shardwise unites: files, formulas, searches and tables, one folder for each."""
+"""Models that shardwise unites: files, formulas, searches and tables, one folder for each.
+
+`source` is always what faults call a file or an argument. Readers, translations and searches raise
+an `InputError` with one fault for each thing that is wrong or that a tool has no word for.
+"""
 
 from shardwise.registry import Additions, Verb
 

@@ -26,11 +26,6 @@ def case_of(reference: object, inputs: Inputs) -> Case:
 
     Calculon reads a strategy file without other fields itself, since it may be in its own format;
     AMPeD reads its own configuration, with other fields over it.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, it has no word for something, or something is wrong.
     """
     name = known_reference(reference, "reference")
     model, system, strategy, fields = inputs.model, inputs.system, inputs.strategy, inputs.fields
@@ -59,13 +54,7 @@ def reference_estimate(name: str, inputs: Inputs, *, layers: bool) -> ReferenceE
 
 
 def estimated(reference: object, case: Case, *, layers: bool) -> ReferenceEstimate:
-    """Return the answer of another model.
-
-    Parameters
-    ----------
-    layers
-        Whether to list its figures by operation or layer, if it has any.
-    """
+    """Return the answer of another model."""
     answer = case.answer()
     statistics = {name: value for name, value in answer.items() if name not in _REFUSAL}
     return ReferenceEstimate(

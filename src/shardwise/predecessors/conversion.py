@@ -20,7 +20,7 @@ from shardwise.predecessors.calculon.translation import (
     model_for_calculon,
     system_for_calculon,
 )
-from shardwise.predecessors.nersc.writer import nersc_model, nersc_system
+from shardwise.predecessors.nersc.translation import nersc_model, nersc_system
 
 CONFIGS: Mapping[str, type[ConfigBase]] = {
     "model": Model,
@@ -105,13 +105,7 @@ def convert(
 
 
 def kind_of(file: str | Path) -> str:
-    """Return the type of a file or catalog name, a key of `CONFIGS`.
-
-    Raises
-    ------
-    InputError
-        If it is none of them.
-    """
+    """Return the type of a file or catalog name, a key of `CONFIGS`."""
     for name, config in CONFIGS.items():
         if is_in_catalog(file, config):
             return name
@@ -161,7 +155,7 @@ def _for_nersc(kind: str, file: str) -> dict[str, Any]:
     if kind == "model":
         fields = nersc_model(Model.load(file), file).to_dict()
     elif kind == "system":
-        fields = nersc_system(System.load(file).to_dict(), file).to_dict()
+        fields = nersc_system(System.load(file), file).to_dict()
     else:
         problem = f"contains a {kind}, for which NERSC has no format"
         raise InputError(Fault(source=file, problem=problem))

@@ -46,17 +46,7 @@ def with_dtype_of(system: System, strategy: Strategy) -> Strategy:
 def unsupported_fields(
     strategy: Strategy, only: Mapping[str, object], tool: str, source: str
 ) -> Iterator[Fault]:
-    """Yield a fault for each strategy field that a tool does not know.
-
-    Parameters
-    ----------
-    only
-        The only value that each of these fields may have.
-    tool
-        Name of the tool in messages.
-    source
-        Name of the strategy in messages.
-    """
+    """Yield a fault for each strategy field that a tool does not know."""
     for field, value in only.items():
         if (own := getattr(strategy, field)) != value:
             allowed = ("on" if value else "off") if isinstance(value, bool) else value or "none"
@@ -67,15 +57,7 @@ def unsupported_fields(
 def layer_lacks(
     model: Model, layer: Layer, where: str, width: str
 ) -> Iterator[tuple[str, object, str]]:
-    """Yield what a plain ungated transformer layer has no word for: field, value, problem.
-
-    Parameters
-    ----------
-    where
-        Field of the layer.
-    width
-        What the tool does with heads that are together not as wide as the model.
-    """
+    """Yield what a plain ungated transformer layer has no word for: field, value, problem."""
     mlp = layer.feed_forward
     for field, lacks, value, problem in (
         ("kind", layer.kind != OWN_KIND, layer.kind, "knows transformers only"),

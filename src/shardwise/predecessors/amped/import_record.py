@@ -4,10 +4,16 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import Fault, InputError, refuse
-from shardwise.predecessors.amped.files import AmpedConfig, parse_amped, unit_letters
-from shardwise.predecessors.amped.parameters import USES, Parameter, Purpose, why_not
-from shardwise.predecessors.amped.reader import model_fields, strategy_fields
-from shardwise.predecessors.amped.system_reader import system_fields
+from shardwise.predecessors.amped.files import (
+    USES,
+    AmpedConfig,
+    Parameter,
+    Purpose,
+    parse_amped,
+    unit_letters,
+    why_not,
+)
+from shardwise.predecessors.amped.reader import model_fields, strategy_fields, system_fields
 
 _SAME = 1e-9
 _ZERO_OF_AMPED = 3
@@ -26,13 +32,7 @@ def fields_of(purpose: Purpose, config: AmpedConfig, name: str) -> dict[str, obj
 def fields_of_several(
     purposes: Collection[Purpose], config: AmpedConfig, name: str
 ) -> dict[Purpose, dict[str, Any]]:
-    """Fields of models, systems and strategies; `run` has none.
-
-    Raises
-    ------
-    InputError
-        With all that is wrong or missing for any of them.
-    """
+    """Fields of models, systems and strategies; `run` has none."""
     found: dict[Purpose, dict[str, object]] = {}
     faults: list[Fault] = []
     for purpose in purposes:
@@ -47,15 +47,7 @@ def fields_of_several(
 def import_record(
     config: AmpedConfig, purposes: Collection[Purpose], strategy: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """Report the parameters that were used for some purposes; and why the others were not.
-
-    Parameters
-    ----------
-    purposes
-        Those that were made of it; others came from elsewhere.
-    strategy
-        Fields that the strategy uses, if not all.
-    """
+    """Report the parameters that were used for some purposes; and why the others were not."""
     if strategy is None and "strategy" in purposes:
         strategy = strategy_fields(config)
     used, not_used = [], []

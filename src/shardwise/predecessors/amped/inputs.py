@@ -16,7 +16,7 @@ from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.predecessors.amped.files import ROWS, AmpedConfig, looks_like, read_config
 
 if TYPE_CHECKING:
-    from shardwise.predecessors.amped.parameters import Purpose
+    from shardwise.predecessors.amped.files import Purpose
 
 log = logging.getLogger("shardwise")
 
@@ -32,13 +32,7 @@ _BY_DEGREES = frozenset({"tp_exchange", "tp_overlap", "zero", "ep"})
 def scenario_fields(
     data: Mapping[str, object], source: str
 ) -> tuple[Mapping[Any, Mapping[str, Any]], float | None] | None:
-    """Return the fields of model, system and strategy, and the tokens; None of another file.
-
-    Raises
-    ------
-    InputError
-        If the configuration is wrong.
-    """
+    """Return the fields of model, system and strategy, and the tokens; None of another file."""
     if looks_like(data) != "configuration":
         return None
     from shardwise.predecessors.amped.import_record import fields_of_several  # noqa: PLC0415 - slow to import
@@ -59,18 +53,7 @@ def brought(
     rows: Mapping[str, str] | None = None,
     searched: bool = False,
 ) -> Inputs | None:
-    """Read what an AMPeD configuration brings; None if the file is something else.
-
-    Parameters
-    ----------
-    model
-        The file; all else as for `read_inputs`, and overrides it.
-
-    Raises
-    ------
-    InputError
-        If the configuration is wrong.
-    """
+    """Read what an AMPeD configuration brings; None if the file is something else."""
     config = configuration_of(model, tables, rows)
     if config is None:
         return None
@@ -114,18 +97,7 @@ def brought(
 def configuration_of(
     model: object, tables: str | Path | None = None, rows: Mapping[str, str] | None = None
 ) -> AmpedConfig | None:
-    """Read an AMPeD configuration and its lookup tables; None if the file is something else.
-
-    Parameters
-    ----------
-    rows
-        Rows of the tables in place of those of the file, by the names in `ROWS`.
-
-    Raises
-    ------
-    InputError
-        If the configuration is wrong.
-    """
+    """Read an AMPeD configuration and its lookup tables; None if the file is something else."""
     data = _configuration(model)
     if data is None:
         return None

@@ -8,9 +8,14 @@ from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
 from shardwise.predecessors.amped import reference as amped
 from shardwise.predecessors.amped.inputs import configuration_of
-from shardwise.predecessors.amped.translation import amped_case_of_parameters, free_parameters
-from shardwise.predecessors.amped.writer import BITS, model_for_amped, system_for_amped
-from shardwise.predecessors.search_query import TOP, ReferenceQuery, number, required
+from shardwise.predecessors.amped.translation import (
+    BITS,
+    amped_case_of_parameters,
+    free_parameters,
+    model_for_amped,
+    system_for_amped,
+)
+from shardwise.predecessors.search import TOP, ReferenceQuery, number, required
 from shardwise.predecessors.translation import with_dtype_of
 
 _NO_LAYERS = "AMPeD's search lists no layers; use estimate --reference amped --ops"

@@ -20,13 +20,7 @@ _Cell = Mapping[str, Mapping[str, Any]]
 
 
 def check(record: Mapping[str, object], source: str) -> None:
-    """Raise unless a saved search has what a heat map is drawn from.
-
-    Raises
-    ------
-    InputError
-        With a fault for each cell that lacks an axis or a figure.
-    """
+    """Raise unless a saved search has what a heat map is drawn from."""
     axes, cells = record["axes"], record["cells"]
     faults = []
     if not (isinstance(axes, list) and all(isinstance(axis, str) for axis in axes)):
@@ -59,20 +53,7 @@ def _kind(cell: object, part: str, name: str) -> str:
 
 
 def heat_map(record: Mapping[str, object], axes: Sequence[str] = ()) -> Figure:
-    """Draw the best sample rate of every combination of two fields' values.
-
-    Parameters
-    ----------
-    record
-        What `search --reference calculon --axes ... --json` prints.
-    axes
-        Two of its axes, down and across; the best over all others is shown.
-
-    Raises
-    ------
-    InputError
-        If the search lists no combinations of two fields.
-    """
+    """Draw the best sample rate of every combination of two fields' values."""
     drawn = _map_of(record, axes)
     counts = f"{record['good']:,} of {record['candidates']:,} candidates are feasible"
     return drawn.heat_map(f"{counts}; {drawn.best_words}", upwards=True)
@@ -99,13 +80,12 @@ def _map_of(record: Mapping[str, Any], axes: Sequence[str]) -> Map:
         names=(down, across),
         labels=([str(value) for value in labels[0]], [str(value) for value in labels[1]]),
         shown=_RATE,
-        values=[[None if cell is None else _rate(cell) for cell in row] for row in rows],
+        values=[
+            [None if cell is None else float(cell["stats"]["sample_rate"]) for cell in row]
+            for row in rows
+        ],
         hover=[["nothing fits" if cell is None else _hover(cell) for cell in row] for row in rows],
     )
-
-
-def _rate(cell: _Cell) -> float:
-    return float(cell["stats"]["sample_rate"])
 
 
 def _values(field: str, values: Sequence[Any]) -> list[Any]:

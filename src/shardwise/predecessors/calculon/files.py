@@ -95,13 +95,7 @@ class CalculonFile(ConfigBase):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any], source: str = "") -> Self:
-        """Validate a parsed file.
-
-        Raises
-        ------
-        InputError
-            With one fault that names `source` for each thing that is wrong.
-        """
+        """Validate a parsed file."""
         return cls.validated(data, source=source)
 
 
@@ -274,13 +268,7 @@ def _option_faults(e: CalculonExecution) -> Iterator[Fault]:
 def check_together(
     model: CalculonModel, system: CalculonSystem, execution: CalculonExecution, *, source: str = ""
 ) -> None:
-    """Check an execution against the model and the system it is for.
-
-    Raises
-    ------
-    InputError
-        With one fault for each field of the execution that does not go with the other two.
-    """
+    """Check an execution against the model and the system it is for."""
     refuse([*_model_faults(model, execution, source), *_system_faults(system, execution, source)])
 
 

@@ -38,13 +38,7 @@ _THEIRS = "--reference calculon takes it where the strategy is an execution file
 
 
 def model_fields(model: CalculonModel, name: str, source: str = "") -> dict[str, Any]:
-    """Fields of the layers that Calculon assumes, with the vocabulary of its parameter calculator.
-
-    Raises
-    ------
-    InputError
-        If there are more of them than a `Model` may have; the fault names `source`.
-    """
+    """The layers that Calculon assumes, with the vocabulary of its parameter calculator."""
     if model.num_blocks > MOST_LAYERS:
         problem = f"must be at most {MOST_LAYERS}"
         _refuse(iter([("num_blocks", model.num_blocks, problem)]), source)
@@ -75,13 +69,7 @@ def model_fields(model: CalculonModel, name: str, source: str = "") -> dict[str,
 
 
 def system_fields(system: CalculonSystem, name: str, source: str = "") -> dict[str, Any]:
-    """A Calculon system: curves by the size of an operation, latencies that add up.
-
-    Raises
-    ------
-    InputError
-        With one fault that names `source` for each value that Calculon accepts but `System` not.
-    """
+    """A Calculon system: curves by the size of an operation, latencies that add up."""
     _refuse(_system_faults(system), source)
     memory = [_memory("hbm", system.mem1)]
     if system.mem2.GiB:

@@ -18,7 +18,7 @@ from shardwise.predecessors.calculon.files import CalculonExecution
 from shardwise.predecessors.calculon.reader import DTYPES
 from shardwise.predecessors.calculon.reference import Columns
 from shardwise.predecessors.calculon.translation import model_for_calculon, system_for_calculon
-from shardwise.predecessors.search_query import ReferenceQuery, log, number, required
+from shardwise.predecessors.search import ReferenceQuery, log, number, required
 
 # Arguments by Calculon's names.
 _ARGUMENT_OF = {"num_procs": "gpus", "max_batch_size": "gbs", "datatype": "dtype"}

@@ -14,6 +14,7 @@ from shardwise.predecessors.amped.translation import AmpedCase
 from shardwise.predecessors.calculon.translation import CalculonCase
 from shardwise.predecessors.cases import Case
 from shardwise.predecessors.nersc.translation import NerscCase
+from shardwise.registry import load
 
 _NAMES = {CalculonCase: "calculon", NerscCase: "nersc", AmpedCase: "amped"}
 
@@ -67,13 +68,7 @@ def show_despite(
     json: bool,
     output: str | None,
 ) -> int:
-    """Print the answer of another model to a run that shardwise refuses; exit code 1.
-
-    Raises
-    ------
-    InputError
-        The refusal, if the other model refuses the inputs, too.
-    """
+    """Print the answer of another model to a run that shardwise refuses; exit code 1."""
     try:
         case = case_of(reference, inputs)
         answer = case.answer()
@@ -107,15 +102,6 @@ def show_comparison(
 
 
 def _tables(reference: str) -> ModuleType:
-    """Module that prints the tables of another model."""
-    if reference == "nersc":
-        from shardwise.predecessors.nersc import tables as reference_nersc  # noqa: PLC0415 - slow to import
-
-        return reference_nersc
-    if reference == "amped":
-        from shardwise.predecessors.amped import tables as reference_amped  # noqa: PLC0415 - slow to import
-
-        return reference_amped
-    from shardwise.predecessors.calculon import tables as reference_calculon  # noqa: PLC0415 - slow to import
-
-    return reference_calculon
+    """Module that prints the tables of another model, which is slow to import."""
+    found: ModuleType = load(f"predecessors.{reference}.tables")
+    return found

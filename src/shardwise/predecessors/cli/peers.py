@@ -12,13 +12,7 @@ from shardwise.predecessors.cli.estimate import case_of
 def show_calculon_peers(
     inputs: Inputs, number_of: Callable[[int], int | None], *, json: bool, output: str | None
 ) -> None:
-    """Print Calculon's peers of all ranks or of one.
-
-    Parameters
-    ----------
-    number_of
-        Returns the requested rank, if any, from the number of ranks.
-    """
+    """Print Calculon's peers of all ranks or of one."""
     case = case_of("calculon", inputs)
     assert isinstance(case, CalculonCase)  # noqa: S101 - of that name
     execution = case.execution

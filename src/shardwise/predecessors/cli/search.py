@@ -19,8 +19,7 @@ from shardwise.cli.space import ReferenceOptions
 from shardwise.config import files
 from shardwise.predecessors.nersc.results import is_results_file, rows_of, write_grid
 from shardwise.predecessors.nersc.search import points_of
-from shardwise.predecessors.search import reference_record, refuse_others
-from shardwise.predecessors.search_query import Progress, ReferenceQuery
+from shardwise.predecessors.search import Progress, ReferenceQuery, reference_record, refuse_others
 from shardwise.units import readable
 
 _NEEDS_SEARCH = "needs a search; --count only counts"
@@ -36,13 +35,7 @@ def search_reference(
     json: bool,
     output: str | None,
 ) -> Mapping[str, object]:
-    """Search or count the space of another model; print and return its record.
-
-    Parameters
-    ----------
-    query
-        Fields of a `ReferenceQuery`: all that is requested but for `options`.
-    """
+    """Search or count the space of another model; print and return its record."""
     return _search(
         known_reference(reference, "reference"),
         ReferenceQuery(**query),
@@ -120,15 +113,7 @@ def _draw(record: Mapping[str, Any], plot: str | None) -> None:
 def sweep_nersc(
     fields: Mapping[str, Any], *, plot: str | None, large: bool, json: bool, output: str | None
 ) -> bool:
-    """Search at every value of the varied figures; print them; return whether any is feasible.
-
-    Parameters
-    ----------
-    fields
-        Of a `ReferenceQuery`.
-    large
-        Whether any number of points may be searched.
-    """
+    """Search at every value of the varied figures; print them; return whether any is feasible."""
     query = ReferenceQuery(**fields)
     check_different_files(output=output, plot=plot)
     grid = output if output is not None and is_results_file(output) else None

@@ -79,11 +79,6 @@ def comm_times(
     GB is 2^30 bytes. Source: sanketpurandare/scyther, commit 9cd9397, comm_analysis.py and
     commtime_estimator.py (section 1.6). Fault reproduced (1.8.1): reduce-scatter has all-gather's
     figures; by this rule they would be the same, since both have W - 1 steps.
-
-    Raises
-    ------
-    InputError
-        If a number is not allowed; one GPU communicates with nobody.
     """
     faults = [_whole("gpus", gpus, 2), _whole("gpus_per_node", gpus_per_node, 1)]
     if generation not in GENERATIONS:
@@ -158,11 +153,6 @@ def parse_comm(data: Mapping[str, object], *, source: str = "comm") -> CommTimes
     """Check a mapping of all_gather and reduce_scatter, also one wrapped in `comm`.
 
     Each has latency_ms and bandwidth_bytes_per_ms, or latency and bandwidth with units.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong; faults name `source`.
     """
     inner = data.get("comm", data)
     if not isinstance(inner, Mapping):
@@ -177,11 +167,5 @@ def parse_comm(data: Mapping[str, object], *, source: str = "comm") -> CommTimes
 
 
 def read_comm(path: str | Path) -> CommTimes:
-    """Read a JSON or YAML file of latencies and bandwidths; see `parse_comm`.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong.
-    """
+    """Read a JSON or YAML file of latencies and bandwidths; see `parse_comm`."""
     return parse_comm(read_mapping(path), source=str(path))

@@ -129,24 +129,12 @@ def looks_like(data: Mapping[str, object]) -> bool:
 
 
 def read_module_info(path: str | Path) -> ModuleInfo:
-    """Read a file of module information.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong.
-    """
+    """Read a file of module information."""
     return module_info(read_mapping(path, most_bytes=_MOST_FILE_BYTES), source=str(path))
 
 
 def module_info(data: Mapping[str, object], *, source: str = "module info") -> ModuleInfo:
-    """Check module information in either layout and put it into forward pre-order.
-
-    Raises
-    ------
-    InputError
-        With one fault for each thing that is wrong; faults name `source`.
-    """
+    """Check module information in either layout and put it into forward pre-order."""
     if not looks_like(data):
         problem = "is no module information: it has neither modstats and fw_pre_order nor mod_stats"
         raise InputError(Fault(source=source, problem=problem))

@@ -53,18 +53,7 @@ _AXES_OF_A_MAP = 2
 
 
 def charts(rows: Sequence[Row], *, axes: Axes = _NO_AXES) -> dict[str, Figure]:
-    """Draw what rows show, by name.
-
-    Parameters
-    ----------
-    axes
-        Values of the figures of the system that were varied: of two there are maps.
-
-    Raises
-    ------
-    InputError
-        If there is no configuration.
-    """
+    """Draw what rows show, by name."""
     best = [row for row in rows if row["rank"] == 1]
     if not best:
         raise chart_error("a feasible configuration", "nothing can be drawn")
@@ -81,7 +70,11 @@ def charts(rows: Sequence[Row], *, axes: Axes = _NO_AXES) -> dict[str, Figure]:
         for place, group in _by(best, _PLACES).items():
             name = "-".join(["map", *(str(value) for value in place)])
             drawn[name] = _map(group, axes, shown)
-    known = [name for name in (*_TIMES, *_MEMORY) if all(_has(row, name) for row in best)]
+    known = [
+        name
+        for name in (*_TIMES, *_MEMORY)
+        if all(isinstance(row.get(name), (int, float)) for row in best)
+    ]
     groups = (
         {(): best} if len(best) <= _MOST_BARS else _by(best, [n for n in _PLACES if n != along])
     )
@@ -106,10 +99,6 @@ def write_charts(rows: Sequence[Row], path: str | Path, *, axes: Axes = _NO_AXES
 def _is_figure(value: object) -> bool:
     """Whether a value can stand on a logarithmic axis."""
     return isinstance(value, (int, float)) and 0 < value < inf
-
-
-def _has(row: Row, name: str) -> bool:
-    return isinstance(row.get(name), (int, float))
 
 
 def _only(parts: Mapping[str, tuple[str, str]], known: Sequence[str]) -> dict[str, tuple[str, str]]:

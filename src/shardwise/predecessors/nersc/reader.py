@@ -11,6 +11,7 @@ LATENCY = 20e-6
 """Compute time of a kernel without work [s] (layers.py of the same)."""
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 _TYPES = ("fp16", "bf16")
+_TYPED = ("matrix", "vector", "matmul_curve", "vector_curve")
 
 
 def model_fields(model: NerscModel, name: str) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def system_fields(system: NerscSystem, name: str) -> dict[str, Any]:
         ],
         "sources": {
             "": {"kind": "published", "text": f"NERSC's file {name}"},
-            **{f"accelerator.{field}": _ASSUMED["bf16"] for field in _of_bf16()},
+            **{f"accelerator.{field}.bf16": _ASSUMED["bf16"] for field in _TYPED},
             "node": _ASSUMED["node"],
             "network.0.collectives.all_to_all": _ASSUMED["all_to_all"],
             "network.1.collectives.all_to_all": _ASSUMED["all_to_all"],
@@ -96,10 +97,6 @@ _ASSUMED = {
     "node": {"kind": "assumed", "text": "NERSC has no servers; one is an NVLink domain"},
     "all_to_all": {"kind": "assumed", "text": "not in NERSC; as all_gather"},
 }
-
-
-def _of_bf16() -> tuple[str, ...]:
-    return tuple(f"{f}.bf16" for f in ("matrix", "vector", "matmul_curve", "vector_curve"))
 
 
 def _tier(name: str, bandwidth: float, efficiency: float, latency: float) -> dict[str, Any]:

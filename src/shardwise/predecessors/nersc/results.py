@@ -57,13 +57,7 @@ def is_results_file(path: str | Path) -> bool:
 
 
 def read_results(path: str | Path) -> list[dict[str, Any]]:
-    """Return the stored configurations as plain rows, best first for each number of GPUs.
-
-    Raises
-    ------
-    InputError
-        If the file is no array of such results, is cut off, or names anything to be called.
-    """
+    """Return the stored configurations as plain rows, best first for each number of GPUs."""
     source = str(path)
     content = files.read_bytes(path, most_bytes=_MOST_BYTES)
     if _STRUCTURED.match(content):
@@ -120,11 +114,6 @@ def write_results(path: str | Path, searches: Sequence[Mapping[str, Any]]) -> No
     A row has the size of the domain, the best and the last listed throughput of each number of GPUs
     with a feasible configuration, the numbers of GPUs from the first of these on, and their
     configurations.
-
-    Parameters
-    ----------
-    searches
-        Each with `domain`, `gpus` and `best`; those of one domain by ascending number of GPUs.
     """
     domains: dict[int, list[Mapping[str, Any]]] = {}
     for search in searches:

@@ -17,7 +17,7 @@ from shardwise.predecessors.nersc import reference as nersc
 from shardwise.predecessors.nersc.reference import METHODS, NerscModel, NerscSystem, SearchResult
 from shardwise.predecessors.nersc.results import is_results_file, write_results
 from shardwise.predecessors.nersc.translation import model_for_nersc, system_for_nersc
-from shardwise.predecessors.search_query import (
+from shardwise.predecessors.search import (
     TOP,
     Progress,
     ReferenceQuery,
@@ -170,7 +170,10 @@ def points_of(query: ReferenceQuery) -> list[_Point]:
             method=method,
             gpus=gpus,
             global_batch=batch,
-            values={names: _value(system, names, value) for names, value in changes.items()},
+            values={
+                names: value.number if "+" in names else value.of(getattr(system, names))
+                for names, value in changes.items()
+            },
         )
         for name, system in systems.items()
         for method, domain, changes, gpus in product(methods, domains, varied, counts)
@@ -208,11 +211,6 @@ def _varied(vary: Mapping[str, str], *, together: bool) -> list[dict[str, AxisVa
         counts = ", ".join(f"{name} {len(values)}" for name, values in axes.items())
         raise InputError(Fault.of("zip", counts, "all figures need as many values"))
     return [dict(zip(axes, values, strict=True)) for values in zip(*axes.values(), strict=True)]
-
-
-def _value(system: NerscSystem, names: str, value: AxisValue) -> float:
-    """A varied figure, or the factor of several."""
-    return value.number if "+" in names else value.of(getattr(system, names))
 
 
 def _changed(

@@ -26,12 +26,14 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.network import Tier
+from shardwise.config.plain import plain
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
-from shardwise.errors import Fault, refuse
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.parallel.placement import place
 from shardwise.predecessors.nersc import reference as nersc
+from shardwise.predecessors.nersc.reader import GIGA, TERA, system_fields
 from shardwise.predecessors.nersc.reference import (
     Method,
     NerscConfiguration,
@@ -40,7 +42,6 @@ from shardwise.predecessors.nersc.reference import (
 )
 from shardwise.predecessors.translation import PLAIN, layer_lacks, unsupported_fields, with_dtype_of
 
-_GB, _TERA = 1e9, 1e12
 _TYPES = ("fp16", "bf16")
 _TIERS = 2
 
@@ -77,18 +78,7 @@ def nersc_case(
     *,
     source: str = "strategy",
 ) -> NerscCase:
-    """Describe a run in NERSC's words.
-
-    Parameters
-    ----------
-    source
-        What faults call the strategy.
-
-    Raises
-    ------
-    InputError
-        If its model cannot express something, or something is wrong.
-    """
+    """Describe a run in NERSC's words."""
     loaded, machine = Model.load(model), System.load(system)
     complete = with_dtype_of(machine, Strategy.load(strategy))
     resolved = complete.resolved(loaded, machine.stack)
@@ -143,8 +133,8 @@ def _model_faults(model: Model, length: int | None, source: str) -> Iterator[Fau
         yield _fault(source, field, value, problem)
 
 
-def system_for_nersc(system: SystemLike) -> NerscSystem:
-    """Return a system of the catalog or of a file as NERSC's."""
+def system_for_nersc(system: SystemLike, source: str = "") -> NerscSystem:
+    """Return a system of the catalog or of a file as NERSC's; `source` as for the model."""
     loaded = System.load(system)
     refuse(_system_faults(loaded))
     chip, fast, slow = loaded.accelerator, loaded.network[0], loaded.network[-1]
@@ -153,32 +143,26 @@ def system_for_nersc(system: SystemLike) -> NerscSystem:
     vector = chip.vector["fp16" if "fp16" in chip.vector else "fp32"]
     return NerscSystem.validated(
         {
-            "matrix_flops_fp16": chip.matrix["fp16"] / _TERA,
-            "vector_flops_fp16": vector / _TERA,
-            "vector_flops_fp32": None if single is None else single / _TERA,
-            "hbm_bandwidth": memory.bandwidth / _GB,
-            "hbm_capacity": memory.capacity / _GB,
+            "matrix_flops_fp16": chip.matrix["fp16"] / TERA,
+            "vector_flops_fp16": vector / TERA,
+            "vector_flops_fp32": None if single is None else single / TERA,
+            "hbm_bandwidth": memory.bandwidth / GIGA,
+            "hbm_capacity": memory.capacity / GIGA,
             **_network("nvlink", fast),
             "nvlink_size": fast.domain,
             **_network("ib", slow),
             "nic_factor": (slow.links_per_node or node) / node,
         },
-        source=loaded.name,
+        source=source or loaded.name,
     )
 
 
 def collective_for_nersc(
     system: SystemLike, operation: str, buffer_bytes: Floats, inside: int, nodes: int
 ) -> Floats:
-    """NERSC's time of a collective among so many accelerators of each node [s].
-
-    Parameters
-    ----------
-    operation
-        As a shardwise network tier names it.
-    """
+    """NERSC's time of a collective among so many accelerators of each node [s]."""
     members = np.full(buffer_bytes.shape, inside * nodes)
-    kind, volume = operation.replace("_", ""), buffer_bytes / _GB
+    kind, volume = operation.replace("_", ""), buffer_bytes / GIGA
     return nersc.collective_time(
         kind, volume, members, np.full_like(members, inside), system_for_nersc(system)
     )
@@ -197,7 +181,7 @@ def _network(name: str, tier: Tier) -> dict[str, float]:
     """A tier as one network: all-gather among the largest group, one latency for each hop."""
     rates = tier.collectives["all_gather"]
     return {
-        f"{name}_bandwidth": tier.bandwidth / _GB,
+        f"{name}_bandwidth": tier.bandwidth / GIGA,
         f"{name}_eff": rates.efficiency[max(rates.efficiency)],
         f"{name}_latency": rates.latency_per_member or rates.latency,
     }
@@ -208,7 +192,8 @@ def _configuration(
 ) -> NerscConfiguration:
     """A resolved strategy as NERSC's configuration."""
     refuse(_strategy_faults(strategy, source))
-    method = _method(strategy)
+    summa = strategy.tp_exchange == "summa"
+    method: Method = "2d" if summa else "2d-seqp" if strategy.cp > 1 else "1d"
     extents = place(system, Table.of(model, [strategy]))
     along = "tp2" if method == "2d" else "cp"
     return NerscConfiguration.validated(
@@ -218,7 +203,9 @@ def _configuration(
             "b": strategy.micro_batch_size,
             "m1": strategy.tp,
             "m2": getattr(strategy, along),
-            "nb": _panels(strategy) if method == "2d" else 1,
+            "nb": (strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2))
+            if method == "2d"
+            else 1,
             "dp": strategy.dp,
             "pp": strategy.pp,
             "t1": int(extents.tp[0, 0]),
@@ -228,16 +215,6 @@ def _configuration(
         },
         source=source,
     )
-
-
-def _method(strategy: Strategy) -> Method:
-    if strategy.tp_exchange == "summa":
-        return "2d"
-    return "2d-seqp" if strategy.cp > 1 else "1d"
-
-
-def _panels(strategy: Strategy) -> int:
-    return strategy.summa_panels or math.lcm(strategy.tp, strategy.tp2)
 
 
 def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
@@ -266,3 +243,120 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
 
 def _fault(source: str, field: str, value: object, problem: str) -> Fault:
     return Fault.of(field, value, f"NERSC's model {problem}", source)
+
+
+# Fields that its files do not have, with the only values that they may have then.
+_MEMORY = {"efficiency": None, "host": None, "limit_on": "reserved"}
+_CHIP: dict[str, Any] = {
+    "matmul": {},
+    "matmul_table": {},
+    "grouped_table": {},
+    "attention_table": {},
+    "memory_bound_class": {},
+    "benchmark": None,
+    "speed": 1,
+    "tuned_until": "",
+}
+_TIER = {"must_be_filled": False, "processor_share": 0, "slowed_by_compute": True}
+_RATES = {"scale": None, "offset": None, "bulk": None}
+
+
+def nersc_model(model: Model, source: str = "") -> NerscModel:
+    """Return a model's layers as a dictionary of NERSC's, rotary positions of full heads alone."""
+    for index, layer in enumerate(model.layers):
+        if layer.attention.rotary_dim is not None:
+            field, value = f"layers[{index}].attention.rotary_dim", layer.attention.rotary_dim
+            refuse([_lacks(source or model.name, field, value, "does not know it")])
+    return model_for_nersc(model, source=source)
+
+
+def nersc_system(system: System, source: str = "") -> NerscSystem:
+    """Return a system in NERSC's terms as its file, which must give back all figures when read.
+
+    Left out are its names, price, power, the size of a node and all-to-all. Raises an `InputError`
+    if its figures are of a form that NERSC has no word for.
+    """
+    name, fields = source or system.name, plain(system.to_dict())
+    refuse(_form_faults(fields, name))
+    chip, (inside, between) = fields["accelerator"], fields["network"]
+    links = between["links_per_node"]
+    per_gpu = 1 if links is None else links / inside["domain"]
+    theirs = system_for_nersc(system, source=name)
+    theirs = NerscSystem.validated({**theirs.to_dict(), "nic_factor": per_gpu}, source=name)
+    again = plain(_with_defaults(system_fields(theirs, name)))
+    compared = {"accelerator": (chip, again["accelerator"])}
+    for index, tier in enumerate(fields["network"]):
+        compared[f"network[{index}]"] = (tier, again["network"][index])
+    if faults := [
+        _lacks(name, place, ours, f"has no word for it; {allowed}")
+        for where, pair in compared.items()
+        for place, ours, allowed in _differences(where, *pair)
+    ]:
+        raise InputError(faults)
+    return theirs
+
+
+def _lacks(source: str, field: str, value: object, problem: str) -> Fault:
+    return Fault.of(field, value, f"NERSC {problem}", source)
+
+
+def _form_faults(system: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    chip = system["accelerator"]
+    hint = "; such systems of the catalog are named nersc-..."
+    if chip["matmul"] or chip["attention"]:
+        field = "accelerator.matmul" if chip["matmul"] else "accelerator.attention"
+        problem = f"times kernels by one share of the peak, not by closed forms{hint}"
+        yield Fault(source=name, field=field, problem=f"NERSC {problem}")
+        return
+    for field in ("matrix", "vector"):
+        if "fp16" not in chip[field]:
+            yield _lacks(name, f"accelerator.{field}", sorted(chip[field]), "needs a rate of fp16")
+    if len(chip["memory"]) > 1:
+        yield _lacks(name, "accelerator.memory", len(chip["memory"]), "knows one tier of memory")
+    tiers = system["network"]
+    if len(tiers) != _TIERS or tiers[0]["domain"] is None:
+        problem = "knows two tiers of network, the inner one of a size"
+        yield _lacks(name, "network", len(tiers), problem)
+
+
+def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a `System` with what its files leave to the defaults."""
+    chip = fields["accelerator"]
+    chip |= _CHIP
+    chip["memory"] = [tier | _MEMORY for tier in chip["memory"]]
+    for engine in ("matmul_curve", "vector_curve"):
+        chip[engine] = {t: curve | {"interpolate": False} for t, curve in chip[engine].items()}
+    tiers = []
+    for tier in fields["network"]:
+        rates = {kind: one | _RATES for kind, one in tier["collectives"].items()}
+        tiers.append({"links_per_node": None} | tier | _TIER | {"collectives": rates})
+    return fields | {"network": tiers}
+
+
+_LEFT_OUT = ("name", "all_to_all")
+_ROUNDING = 1e-12  # of figures that were multiplied by their unit and divided again
+
+
+def _equal_but_for_rounding(ours: Any, theirs: Any) -> bool:
+    numbers = all(isinstance(value, (int, float)) for value in (ours, theirs))
+    return numbers and math.isclose(ours, theirs, rel_tol=_ROUNDING)
+
+
+def _differences(place: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, str]]:
+    """Fields that the file would not reproduce: place, value, what is allowed.
+
+    Types of 16 bits other than fp16 need not be there.
+    """
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            if key in _LEFT_OUT:
+                continue
+            if key in theirs:
+                yield from _differences(f"{place}.{key}", value, theirs[key])
+            else:
+                yield f"{place}.{key}", value, f"allowed: {', '.join(theirs) or 'none'}"
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, pair in enumerate(zip(ours, theirs, strict=True)):
+            yield from _differences(f"{place}[{index}]", *pair)
+    elif ours != theirs and not _equal_but_for_rounding(ours, theirs):
+        yield place, ours, f"allowed: {theirs}"

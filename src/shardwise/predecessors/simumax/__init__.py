@@ -7,8 +7,7 @@ from shardwise.predecessors.simumax.files import (
     SimumaxSystem,
     looks_like,
 )
-from shardwise.predecessors.simumax.reader import model_fields, strategy_fields
-from shardwise.predecessors.simumax.system_reader import system_fields
+from shardwise.predecessors.simumax.reader import model_fields, strategy_fields, system_fields
 
 __all__ = ["FORMATS"]
 

@@ -176,10 +176,5 @@ def _part(measured: MeasuredCollectives, operation: str, band: _Band, rows: list
             ),
             theirs=f"its formula with the figures of {_THEIRS}, which are those of its file",
         ),
-        rows=tuple(sorted(rows, key=lambda row: _place(row.groups))),
+        rows=tuple(sorted(rows, key=lambda row: tuple(int(n.split()[0]) for n in row.groups))),
     )
-
-
-def _place(groups: tuple[str, ...]) -> tuple[object, ...]:
-    """GPUs per node and nodes by number."""
-    return tuple(int(group.split()[0]) for group in groups)

@@ -94,7 +94,10 @@ class _Pair:
 def simumax() -> Scoreboard:
     """Compare peak memory and step time with measurements on B200 and A100."""
     measured = Measured.load("simumax")
-    plain = {name: _estimates(measured, name, 1.0) for name in measured.servers}
+    plain = {
+        name: [_Pair(run, measured.estimated(run, 1.0)) for run in measured.of(name)]
+        for name in measured.servers
+    }
     server = measured.servers["b200"]
     timed = [pair.run for pair in plain["b200"] if pair.run.step_s is not None]
     declared = [_Pair(run, measured.estimated(run, server.speed)) for run in _halves(timed)[1]]
@@ -138,10 +141,6 @@ def _halves(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
     """Every other run, by group and name: one half to fit, one to score."""
     ordered = sorted(runs, key=lambda run: (run.group, run.id))
     return ordered[::2], ordered[1::2]
-
-
-def _estimates(measured: Measured, server: str, speed: float) -> list[_Pair]:
-    return [_Pair(run, measured.estimated(run, speed)) for run in measured.of(server)]
 
 
 def _peaks(measured: Measured, server: str, pairs: Sequence[_Pair]) -> Part:

@@ -12,7 +12,7 @@ How far each part is to be trusted:
 - Medium: times of compute, tensor, pipeline and data parallelism, the bubble and the total. They
   follow a description of the program as a derivative extended it. Left out as the derivative's own:
   links halved by oversubscription, optical circuit switching, the length of a summarization.
-- Low: the all-to-all of experts (`layer_times.MoE_overhead_per_layer_fw_pass`), of which only what
+- Low: the all-to-all of experts (`MoE_overhead_per_layer_fw_pass`), of which only what
   it is split over is known; `total_MACs` and what follows from it; the curve of the efficiency,
   whose form was not found: give one as points and a cap. The constant 0.51 was found.
 - Its results: none could be compared. Its authors report at most 12 % from what they measured.
@@ -32,26 +32,24 @@ Faults reproduced:
 - degrees are not checked against layers, heads or batch: micro-batches may be fractions.
 """
 
-from shardwise.predecessors.amped.reference.evaluation import (
+from shardwise.predecessors.amped.formulas import layer_shapes
+from shardwise.predecessors.amped.reference.optimum import (
     CONSTANTS,
+    DEGREES,
     EFFICIENCY,
     LABELS,
     MEMORY,
+    MOST_ACCELERATORS,
     TERMS,
+    Found,
     MicrobatchEfficiency,
+    SearchResult,
     breakdown_text,
+    count,
     evaluate,
+    search,
     summary_text,
 )
-from shardwise.predecessors.amped.reference.optimum import (
-    DEGREES,
-    MOST_ACCELERATORS,
-    Found,
-    SearchResult,
-    count,
-    search,
-)
-from shardwise.predecessors.amped.reference.totals import layer_shapes
 
 __all__ = [
     "CONSTANTS",

@@ -6,6 +6,7 @@ of Calculon. Every formula is one function on arrays whose rows are executions.
 
 from shardwise.predecessors.calculon.reference.columns import WORDS, Columns
 from shardwise.predecessors.calculon.reference.evaluation import (
+    STAT_FIELDS,
     VERDICTS,
     Infeasible,
     Statistics,
@@ -23,7 +24,6 @@ from shardwise.predecessors.calculon.reference.optimum import (
     search,
 )
 from shardwise.predecessors.calculon.reference.peers import groups, peers, peers_of_rank
-from shardwise.predecessors.calculon.reference.statistics import STAT_FIELDS
 
 __all__ = [
     "AXES",

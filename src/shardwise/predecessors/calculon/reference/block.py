@@ -10,27 +10,26 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, combined, total
 from shardwise.predecessors.calculon.files import CalculonModel, CalculonSystem
-from shardwise.predecessors.calculon.reference.columns import PIPE, Columns
-from shardwise.predecessors.calculon.reference.operations import (
-    Operations,
-    Shapes,
-    choose,
-    plain_operations,
-    shapes_of,
-    stacked,
-)
-from shardwise.predecessors.calculon.reference.tensor_parallel import (
-    Links,
-    Stage,
-    fused_operations,
-    links_of,
-    overlapped,
-)
-from shardwise.predecessors.calculon.reference.times import (
+from shardwise.predecessors.calculon.reference.columns import (
+    PIPE,
+    Columns,
     flop_time,
     memory_time,
     processing_time,
     processor_usage,
+)
+from shardwise.predecessors.calculon.reference.operations import (
+    Links,
+    Operations,
+    Shapes,
+    Stage,
+    choose,
+    fused_operations,
+    links_of,
+    overlapped,
+    plain_operations,
+    shapes_of,
+    stacked,
 )
 
 T = TypeVar("T", "Pass", "Communication")

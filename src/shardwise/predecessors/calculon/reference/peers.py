@@ -29,11 +29,6 @@ def peers_of_rank(execution: CalculonExecution, rank: int) -> dict[str, list[int
     """Peers of one rank: all members of its tensor and data groups, and the rank of the next stage.
 
     After the last stage comes the first. Dimensions of one processor are left out.
-
-    Raises
-    ------
-    InputError
-        If there is no such rank.
     """
     e = execution
     if not 0 <= rank < e.num_procs:
@@ -53,13 +48,7 @@ def peers_of_rank(execution: CalculonExecution, rank: int) -> dict[str, list[int
 
 
 def peers(execution: CalculonExecution) -> dict[str, dict[str, list[int] | int]]:
-    """Peers of every rank, by its number: the content of the file.
-
-    Raises
-    ------
-    InputError
-        If it would have too many numbers.
-    """
+    """Peers of every rank, by its number: the content of the file."""
     e = execution
     if e.num_procs * (e.tensor_par + e.data_par) > _MOST_NUMBERS:
         problem = "too many peers to list; set --rank for those of one"

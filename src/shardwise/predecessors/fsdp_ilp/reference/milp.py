@@ -150,20 +150,7 @@ def run_solver(
     log: bool = False,
     time_limit_s: float | None = None,
 ) -> Answer:
-    """Minimize a mixed-integer linear program.
-
-    Parameters
-    ----------
-    path
-        An executable of HiGHS or CBC to use, which PuLP starts.
-    log
-        Whether the solver may write, to standard error.
-
-    Raises
-    ------
-    InputError
-        If the solver is not known or not installed.
-    """
+    """Minimize a mixed-integer linear program."""
     if solver not in SOLVERS:
         problem_ = f"allowed: {', '.join(SOLVERS)}"
         raise InputError(Fault.of("solver", solver, problem_))
@@ -197,16 +184,11 @@ def _output_aside(log: bool) -> Iterator[None]:
         os.dup2(aside, _STDOUT)
         yield
     finally:
-        _flush_c()
+        with suppress(OSError, TypeError, AttributeError):  # where there is no such library
+            ctypes.CDLL(None).fflush(None)  # buffers of C, which Python cannot see
         os.dup2(saved, _STDOUT)
         os.close(saved)
         os.close(aside)
-
-
-def _flush_c() -> None:
-    """Flush the buffers of the C library, which Python cannot see."""
-    with suppress(OSError, TypeError, AttributeError):  # where there is no such library
-        ctypes.CDLL(None).fflush(None)
 
 
 def _needed(module: str, solver: str, remedy: str) -> Any:
@@ -231,7 +213,10 @@ def _with_highs(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
     kinds = (highs.HighsVarType.kContinuous, highs.HighsVarType.kInteger)
     model.integrality_ = [kinds[one] for one in problem.integer.tolist()]
     solver = highs.Highs()
-    options = _highs_options(log, time_limit_s) | {
+    limit = {} if time_limit_s is None else {"time_limit": float(time_limit_s)}
+    options = limit | {
+        "output_flag": log,
+        "mip_rel_gap": 0.0,
         "mip_feasibility_tolerance": _TOLERANCE,
         "mip_abs_gap": 1e-9,
     }
@@ -249,11 +234,6 @@ def _with_highs(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
         objective=found.objective_function_value,
         bound=found.mip_dual_bound,
     )
-
-
-def _highs_options(log: bool, time_limit_s: float | None) -> dict[str, Any]:
-    limit = {} if time_limit_s is None else {"time_limit": float(time_limit_s)}
-    return {"output_flag": log, "mip_rel_gap": 0.0} | limit
 
 
 def _with_scipy(problem: Milp, log: bool, time_limit_s: float | None) -> Answer:
@@ -323,7 +303,12 @@ def _pulp_model(pulp: Any, problem: Milp) -> tuple[Any, list[Any]]:
     add = getattr(model, "add_variable", pulp.LpVariable)  # the one way in PuLP 4
     bounds = zip(problem.lower.tolist(), problem.upper.tolist(), problem.integer, strict=True)
     columns = [
-        add(f"v{place}", low, None if math.isinf(high) else high, _kind(pulp, integer))
+        add(
+            f"v{place}",
+            low,
+            None if math.isinf(high) else high,
+            pulp.LpInteger if integer else pulp.LpContinuous,
+        )
         for place, (low, high, integer) in enumerate(bounds)
     ]
     used = np.flatnonzero(problem.cost)
@@ -342,10 +327,6 @@ def _pulp_model(pulp: Any, problem: Milp) -> tuple[Any, list[Any]]:
         if not math.isinf(high):
             model += left <= high
     return model, columns
-
-
-def _kind(pulp: Any, integer: bool) -> Any:
-    return pulp.LpInteger if integer else pulp.LpContinuous
 
 
 def _answer(

@@ -24,9 +24,8 @@ from shardwise.predecessors.fsdp_ilp.reference.closed_form import (
     exposed_ms,
     peak_gib,
 )
-from shardwise.predecessors.fsdp_ilp.reference.flow import flow
 from shardwise.predecessors.fsdp_ilp.reference.milp import SOLVERS, Solver, Status, run_solver
-from shardwise.predecessors.fsdp_ilp.reference.original import original
+from shardwise.predecessors.fsdp_ilp.reference.original import flow, original
 
 Formulation = Literal["flow", "original"]
 FORMULATIONS: tuple[Formulation, ...] = ("flow", "original")
@@ -156,7 +155,8 @@ def solve(
     write = flow if formulation == "flow" else original
     problem, x = write(info, comm, world_size, budget_gib, allowed=allowed)
     answer = run_solver(problem, solver, path=solver_path, log=log, time_limit_s=time_limit_s)
-    result = _nothing(info)
+    result: dict[str, Any] = {"names": info.names, "units": ()}
+    result |= dict.fromkeys(("objective_ms", "peak_gib", "root_parameter_gib", "columns"))
     if answer.values is not None and answer.objective is not None:
         result = _of_plan(info, comm, world_size, answer.values[x] > 0.5)  # noqa: PLR2004 - 0 or 1
         _believe(solver, answer.objective, result, budget_gib)
@@ -181,11 +181,6 @@ _REASONS: dict[Status, str] = {
     "infeasible": "no choice of units fits the budget",
     "unknown": "the time limit was reached before a plan was found",
 }
-
-
-def _nothing(info: ModuleInfo) -> dict[str, Any]:
-    figures = ("objective_ms", "peak_gib", "root_parameter_gib", "columns")
-    return {"names": info.names, "units": ()} | dict.fromkeys(figures)
 
 
 def _of_plan(info: ModuleInfo, comm: CommTimes, world_size: int, chosen: Bools) -> dict[str, Any]:

@@ -25,19 +25,22 @@ Faults reproduced:
 """
 
 from shardwise.predecessors.nersc.files import NerscModel, NerscSystem
-from shardwise.predecessors.nersc.reference.evaluation import (
-    configuration_words,
-    layer_statistics,
-    statistics,
-)
-from shardwise.predecessors.nersc.reference.inputs import (
+from shardwise.predecessors.nersc.reference.layers import (
     METHODS,
     Method,
     NerscConfiguration,
     check_together,
+    collective_time,
 )
-from shardwise.predecessors.nersc.reference.layers import collective_time
-from shardwise.predecessors.nersc.reference.optimum import Found, SearchResult, count, search
+from shardwise.predecessors.nersc.reference.optimum import (
+    Found,
+    SearchResult,
+    configuration_words,
+    count,
+    layer_statistics,
+    search,
+    statistics,
+)
 
 __all__ = [
     "METHODS",

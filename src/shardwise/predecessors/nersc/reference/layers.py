@@ -3,17 +3,128 @@
 Sizes are in elements: b sequences of L tokens on one accelerator. Of products and attention,
 gradients of input and weights are both in the backward pass. Of the other layers, N = rows x width
 of the input.
+
+The fourteen layers of one transformer layer, by method (section 4).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import model_validator
 
-from shardwise.arrays import Floats, Ints
-from shardwise.predecessors.nersc.files import NerscSystem
-from shardwise.predecessors.nersc.reference.inputs import Columns
+from shardwise.arrays import Floats, Ints, total
+from shardwise.config.base import ConfigBase, Count
+from shardwise.errors import Fault, refuse
+from shardwise.predecessors.nersc.files import NerscModel, NerscSystem
+
+Method = Literal["1d", "2d", "2d-seqp"]
+METHODS: tuple[Method, ...] = ("1d", "2d", "2d-seqp")
+"""Tensor parallelism of Megatron with sequence parallelism; SUMMA; with context parallelism."""
+
+
+class NerscConfiguration(ConfigBase):
+    """One way to run a model."""
+
+    method: Method
+    global_batch: Count
+    """Sequences per step."""
+    b: Count
+    """Sequences per micro-batch."""
+    m1: Count
+    """Tensor-parallel dimension over heads and widths; all of it in 1d."""
+    m2: Count = 1
+    """Tensor-parallel dimension over the sequence."""
+    nb: Count = 1
+    """SUMMA panels."""
+    dp: Count
+    pp: Count
+    t1: Count
+    """Members of a group of m1 in one domain of the fast network."""
+    t2: Count = 1
+    t_dp: Count
+    t_pp: Count
+
+    @model_validator(mode="after")
+    def _groups_hold_their_parts(self) -> Self:
+        for part, group in (("t1", "m1"), ("t2", "m2"), ("t_dp", "dp"), ("t_pp", "pp")):
+            inside, members = getattr(self, part), getattr(self, group)
+            if members % inside:
+                raise ValueError(f"{part} {inside} must divide {group} {members}")
+        if self.method == "1d" and self.m2 > 1:
+            raise ValueError(f"m2 {self.m2}: must be 1 in 1d")
+        if self.global_batch // self.dp // self.b < 1:
+            raise ValueError(
+                f"b {self.b} x dp {self.dp} is more than global_batch {self.global_batch}"
+            )
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return self.m1 * self.m2 * self.dp * self.pp
+
+
+def check_together(
+    model: NerscModel,
+    system: NerscSystem,
+    configuration: NerscConfiguration,
+    source: str = "configuration",
+) -> None:
+    """Check a configuration against what it runs."""
+    inside = configuration.t1 * configuration.t2 * configuration.t_dp * configuration.t_pp
+    wrong = {
+        "m1": (configuration.m1, model.h % configuration.m1 > 0, f"must divide h {model.h}"),
+        "m2": (configuration.m2, configuration.m2 > model.l, f"must be at most l {model.l}"),
+        "pp": (
+            configuration.pp,
+            model.depth % configuration.pp > 0,
+            f"must divide depth {model.depth}",
+        ),
+        "t1 x t2 x t_dp x t_pp": (
+            inside,
+            inside > system.nvlink_size,
+            f"must be at most nvlink_size {system.nvlink_size}",
+        ),
+    }
+    faults = [
+        Fault.of(field, value, problem, source)
+        for field, (value, bad, problem) in wrong.items()
+        if bad
+    ]
+    refuse(faults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The numbers of configurations of one method that have passed `NerscConfiguration`."""
+
+    b: Ints
+    m1: Ints
+    m2: Ints
+    nb: Ints
+    dp: Ints
+    pp: Ints
+    t1: Ints
+    t2: Ints
+    t_dp: Ints
+    t_pp: Ints
+
+    def __len__(self) -> int:
+        return int(self.b.size)
+
+    @classmethod
+    def of(cls, configurations: Sequence[NerscConfiguration]) -> "Columns":
+        """Return configurations as columns."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{n: np.array([getattr(c, n) for c in configurations]) for n in names})
+
+    def row(self, index: int, method: Method, global_batch: int) -> NerscConfiguration:
+        """Return one row as a configuration."""
+        numbers = {field.name: int(getattr(self, field.name)[index]) for field in fields(self)}
+        return NerscConfiguration(method=method, global_batch=global_batch, **numbers)
+
 
 _WHOLE_BUFFER = frozenset({"broadcast", "reduce"})
 
@@ -262,11 +373,6 @@ def attention(
     can be timed at the matrix rate: forward b H L l (2 q - 1) + b H L q (2 l - 1) + k (4 X - b H
     L); backward four products, the forward's first product again, and k (5 X - b H L) + k (4 X - b
     H L).
-
-    Parameters
-    ----------
-    gathers
-        Whether keys and values are gathered over m2 in both passes and their gradients scattered.
     """
     units, size = system.flops_units, system.element_size
     inflated = system.matrix_flops_fp16 / system.vector_flops_fp16
@@ -367,4 +473,170 @@ def layer_norm(
         weights=2 * width * size,
         fwd=fwd,
         bwd=bwd,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Layers of one transformer layer, of one micro-batch on one accelerator."""
+
+    mlp: tuple[Layer, ...]
+    attention: tuple[Layer, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All of them, in the published order."""
+        return self.mlp + self.attention
+
+    @property
+    def boundary(self) -> Floats:
+        """What one stage sends to the next: what the MLP's norm saves [GB]."""
+        return self.mlp[-1].stored
+
+    @property
+    def stored(self) -> Floats:
+        """Saved from forward to backward [GB]."""
+        return total((layer.stored for layer in self.layers), self.boundary)
+
+    @property
+    def weights(self) -> Floats:
+        """[GB]."""
+        return total((layer.weights for layer in self.layers), self.boundary)
+
+    @property
+    def flops(self) -> Floats:
+        """Forward and backward [TFLOP]."""
+        passes = (layer.flops_fwd + layer.flops_bwd for layer in self.layers)
+        return total(passes, self.boundary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """Floor divisions of the model's dimensions, as floats."""
+
+    b: Floats
+    tokens: Floats
+    """b L, L = l // m2."""
+    queries: Floats
+    """L."""
+    heads: Floats
+    ffn: Floats
+    """f // m1."""
+    e: Floats
+    """E // m1."""
+    qkv: Floats
+    """3 e // m1."""
+
+
+def _sizes(model: NerscModel, columns: Columns) -> _Sizes:
+    length = model.l // columns.m2
+    return _Sizes(
+        b=_float(columns.b),
+        tokens=_float(columns.b * length),
+        queries=_float(length),
+        heads=_float(model.h // columns.m1),
+        ffn=_float(model.ffn // columns.m1),
+        e=_float(model.e // columns.m1),
+        qkv=_float(3 * model.e // columns.m1),
+    )
+
+
+def _float(column: Ints) -> Floats:
+    return column.astype(np.float64)
+
+
+def block_of(model: NerscModel, system: NerscSystem, method: Method, columns: Columns) -> Block:
+    """Layers of one transformer layer; of the columns only b, m1, m2 and nb count."""
+    sizes = _sizes(model, columns)
+    if method == "2d":
+        return _summa_block(model, system, columns, sizes)
+    return _split_block(model, system, columns, sizes, context=method == "2d-seqp")
+
+
+def _core(model: NerscModel, system: NerscSystem, sizes: _Sizes, *, gathers: bool) -> Layer:
+    """Attention of the queries on one accelerator to all keys."""
+    keys, width = float(model.l), float(model.e // model.h)
+    return attention(sizes.b, sizes.heads, sizes.queries, keys, width, system, gathers=gathers)
+
+
+def _split_block(
+    model: NerscModel, system: NerscSystem, columns: Columns, sizes: _Sizes, *, context: bool
+) -> Block:
+    """Weights split over m1, and with `context` the sequence over m2 (1d and 2d-seqp).
+
+    Faults: 1d adds its biases after the row split to unsplit rows; 2d-seqp adds that of the
+    attention to widths of e // m1.
+    """
+    e, size = float(model.e), system.element_size
+    width = np.full_like(sizes.e, e)
+    part = _float(columns.b * (model.l // columns.m2 // columns.m1))
+    gathered = (Collective("allgather", sizes.tokens * e * size),)
+    scattered = (Collective("reducescatter", sizes.tokens * e * size),)
+    norm = {"fwd": gathered, "bwd": scattered}
+    inner = sizes.tokens * sizes.ffn
+    mlp = (
+        column_split("fc1", sizes.tokens, e, sizes.ffn, system),
+        bias("fc1-bias", sizes.tokens, sizes.ffn, system),
+        gelu("act1", inner, system),
+        dropout("dpr1", inner, system),
+        row_split("fc2", sizes.tokens, sizes.ffn, e, system),
+        bias("fc2-bias", part if context else sizes.tokens, width, system),
+        dropout("dpr2", part * e, system),
+        layer_norm("ln1", part, width, system, **norm),
+    )
+    added = bias("vproj-bias", sizes.tokens, sizes.e if context else width, system)
+    return Block(
+        mlp,
+        (
+            column_split("qkv", sizes.tokens, e, sizes.qkv, system),
+            _core(model, system, sizes, gathers=context),
+            row_split("vproj", sizes.tokens, sizes.e, e, system),
+            added,
+            dropout("dpr_v", part * e, system),
+            layer_norm("ln2", part, width, system, **norm),
+        ),
+    )
+
+
+def _summa_block(model: NerscModel, system: NerscSystem, columns: Columns, sizes: _Sizes) -> Block:
+    """Products by SUMMA, attention with context parallelism over m2 (2d).
+
+    Fault: the norms are l // m1 wide, which should be e // m1.
+    """
+    e, f, size = float(model.e), float(model.ffn), system.element_size
+    panels = _float(columns.nb)
+    of_e = sizes.e, _float(model.e // columns.m2)
+    of_f = sizes.ffn, _float(model.ffn // columns.m2)
+    outer = sizes.tokens * sizes.e
+    statistics = 2 * sizes.tokens
+    gradients = 2 * model.e // columns.m1 + 2 * columns.b * model.l // columns.m2
+    narrow = _float(model.l // columns.m1)
+    norm = {
+        "fwd": (Collective("allreduce", statistics * size),),
+        "bwd": (Collective("allreduce", _float(gradients) * size),),
+    }
+
+    def product(name: str, k: float, width: Floats, parts: tuple[Floats, Floats]) -> Layer:
+        return summa(name, sizes.tokens, k, width, parts, panels, system)
+
+    mlp = (
+        product("fc1", e, sizes.ffn, of_e),
+        bias("fc1-bias", sizes.tokens, sizes.ffn, system),
+        gelu("act1", sizes.tokens * sizes.ffn, system),
+        dropout("dpr1", sizes.tokens * sizes.ffn, system),
+        product("fc2", f, sizes.e, of_f),
+        bias("fc2-bias", sizes.tokens, sizes.e, system),
+        dropout("dpr2", outer, system),
+        layer_norm("ln1", sizes.tokens, narrow, system, **norm),
+    )
+    return Block(
+        mlp,
+        (
+            product("qkv", e, sizes.qkv, of_e),
+            _core(model, system, sizes, gathers=True),
+            product("vproj", e, sizes.e, of_e),
+            bias("vproj-bias", sizes.tokens, sizes.e, system),
+            dropout("dpr_v", outer, system),
+            layer_norm("ln2", sizes.tokens, narrow, system, **norm),
+        ),
     )
