@@ -146,11 +146,11 @@ def solve(
     settings: dict[str, Any] = {"budget_gib": float(budget_gib), "world_size": world_size}
     if units is not None:
         chosen = np.isin(np.array(info.names), list(units))
-        result = _of_plan(info, comm, world_size, chosen)
-        reason = _why_not(result, budget_gib)
+        planned = _of_plan(info, comm, world_size, chosen)
+        reason = _why_not(planned, budget_gib)
         settings |= {"feasible": not reason, "optimal": False, "reason": reason}
         settings |= {"status": "given", "bound_ms": None, "solver": "", "formulation": ""}
-        return FsdpIlpResult(**result, **settings, elapsed_s=time.perf_counter() - start)
+        return FsdpIlpResult(**planned, **settings, elapsed_s=time.perf_counter() - start)
     allowed = ~np.isin(np.array(info.names), list(forbidden))
     write = flow if formulation == "flow" else original
     problem, x = write(info, comm, world_size, budget_gib, allowed=allowed)
