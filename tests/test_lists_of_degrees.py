@@ -35,6 +35,7 @@ def hand_lists(text: str) -> list[tuple[int, set[str]]]:
     return found
 
 
+@pytest.mark.needs("web")
 def test_modules_derive_lists_of_degrees_from_the_fields() -> None:
     """No tuple, list, set or mapping outside `config` names three degrees or more."""
     found = {

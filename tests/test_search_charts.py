@@ -353,7 +353,7 @@ def test_the_page_needs_nothing_from_elsewhere(found, tmp_path):
     assert f"{found.candidates:,} strategies, {found.feasible:,} of them feasible" in page
 
 
-@pytest.mark.needs("launchers")
+@pytest.mark.needs("predecessors")
 def test_a_result_on_file_is_drawn_as_the_search_itself(shardwise, found, tmp_path):
     """`convert` makes the same page of a saved result."""
     saved, again, direct = (tmp_path / name for name in ("r.json", "again.html", "direct.html"))

@@ -334,6 +334,7 @@ def test_images_are_drawn_by_kaleido(scaled, tmp_path, monkeypatch):
 SMALL = ("--gbs", 16, "--recompute", "none", "--zero", 1, "--tp", 2, "--pp", 1, "--vary")
 
 
+@pytest.mark.needs("predecessors")
 def test_the_verb_draws_what_it_found(shardwise, tmp_path):
     """`--plot` writes the page that `convert` makes of the saved result."""
     result, page, again = (tmp_path / name for name in ("r.json", "page.html", "again.html"))
@@ -382,6 +383,7 @@ def test_the_verb_refuses_what_it_cannot_draw_before_it_sweeps(shardwise, tmp_pa
     assert not page.exists()
 
 
+@pytest.mark.needs("predecessors")
 def test_convert_tells_what_a_saved_sweep_may_become(shardwise, scaled, tmp_path):
     """Other endings, and files that are not whole."""
     saved, broken = tmp_path / "r.json", tmp_path / "broken.json"

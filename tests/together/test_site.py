@@ -20,7 +20,7 @@ from rows import each_row
 
 pytest.importorskip("material", reason="needs the extra docs")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TAG = re.compile(r"<([a-z][a-z0-9]*)\s([^>]*)>")
 ATTRIBUTE = re.compile(r'\b(id|name|href|src|srcset|data|poster|class)="([^"]*)"')
 NARROW, WIDE = 400, 1600

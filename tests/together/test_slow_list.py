@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LISTED = (ROOT / "tests/data/slow_tests.txt").read_text(encoding="utf-8").splitlines()
 
 
