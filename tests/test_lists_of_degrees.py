@@ -13,10 +13,9 @@ ROOT = Path(config.__file__).parents[1]
 ELSEWHERE = ("config", "predecessors", "launchers", "huggingface")
 ALLOWED = {
     "cli/peers.py": "the flags that a short help lists first",
-    "parallel/constraints/launch_rules.py": "the columns that a rule reads",
+    "parallel/constraints/software.py": "the columns that a rule reads",
     "parallel/effects.py": "arguments of a formula, by name",
     "report/tables/recipes.py": "columns in the order that publications print",
-    "validate/measured/strategy.py": "a strategy from a published row",
     "web/views.py": "columns in the order of the page",
 }
 MOST = 2
