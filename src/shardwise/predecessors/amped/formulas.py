@@ -76,7 +76,7 @@ def derived(expression: str, unit: str = "", description: str = "") -> Derived:
 
 def _read(text: str) -> dict[str, Derived]:
     """Read formulas: names and unit, comments of which the first describes it, an expression."""
-    found = {}
+    found: dict[str, Derived] = {}
     for block in filter(None, _HEAD.split(text)):
         head, _, rest = block.partition("]\n")
         names, unit = head.split("[")
