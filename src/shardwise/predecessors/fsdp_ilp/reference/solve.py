@@ -155,7 +155,7 @@ def solve(
     write = flow if formulation == "flow" else original
     problem, x = write(info, comm, world_size, budget_gib, allowed=allowed)
     answer = run_solver(problem, solver, path=solver_path, log=log, time_limit_s=time_limit_s)
-    result = {"names": info.names, "units": ()}
+    result: dict[str, Any] = {"names": info.names, "units": ()}
     result |= dict.fromkeys(("objective_ms", "peak_gib", "root_parameter_gib", "columns"))
     if answer.values is not None and answer.objective is not None:
         result = _of_plan(info, comm, world_size, answer.values[x] > 0.5)  # noqa: PLR2004 - 0 or 1
