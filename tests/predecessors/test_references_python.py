@@ -24,9 +24,9 @@ RUN = {"gpus": 64, "tp": 8, "pp": 8, "gbs": 64, "dtype": "fp16", "tp_exchange": 
 DENSE = {
     "id": "one",
     "grade": "A",
-    "model": {"name": "m", "seq_len": 4096, "layers": 2, "hidden": 1024, "heads": 8, "vocab": 512},
-    "hardware": {"accelerator": "H100", "count": 8},
-    "global_batch": 8,
+    "model": "megatron-126m",
+    "system": "h100-sxm",
+    "strategy": {"gpus": 8, "global_batch_size": 8},
     "measured": {"step_time_s": 2.0},
 }
 ESTIMATES = [
@@ -276,7 +276,7 @@ def test_faults_of_a_conversion_name_the_argument(tmp_path, options, fields):
 def test_a_suite_is_that_of_the_command(shardwise, tmp_path, monkeypatch, suite, options):
     """The same rows and summary."""
     monkeypatch.chdir(tmp_path)
-    Path("runs.json").write_text(as_json([DENSE]), encoding="utf-8")
+    Path("runs.json").write_text(as_json({"runs": [DENSE]}), encoding="utf-8")
     _, out, _ = shardwise("validate", suite, *_flags(options), "--json")
     assert _plain(validate_suite(suite, **options)) == json.loads(out)
 

@@ -1,6 +1,6 @@
 """What the translations into predecessors' words share: their names, and what they refuse."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from shardwise.config.enums import NormPlacement, QkNorm
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model
@@ -84,3 +84,11 @@ def _attention_lacks(
         yield f"{where}.kv_heads", attention.kv_heads, problem
     if attention.latent is None and attention.heads * attention.head_dim != model.hidden:
         yield f"{where}.head_dim", attention.head_dim, width
+
+
+def refusals_of(tool: str) -> Callable[[str, str, object, str], Fault]:
+    """Return what makes the fault of something that a tool does not know.
+
+    It takes the source, the field, its value and what the tool does instead.
+    """
+    return lambda source, field, value, does: Fault.of(field, value, f"{tool} {does}", source)

@@ -37,8 +37,15 @@ from shardwise.parallel.placement import place
 from shardwise.predecessors.amped import reference as amped
 from shardwise.predecessors.amped.files import BY_DEFINITION
 from shardwise.predecessors.amped.reference import EFFICIENCY, LABELS, MEMORY, MicrobatchEfficiency
-from shardwise.predecessors.translation import PLAIN, layer_lacks, unsupported_fields, with_dtype_of
+from shardwise.predecessors.translation import (
+    PLAIN,
+    layer_lacks,
+    refusals_of,
+    unsupported_fields,
+    with_dtype_of,
+)
 
+_fault = refusals_of("AMPeD")
 _BITS_PER_BYTE = 8
 _CYCLES = 1e9
 _FLOP_PER_MAC = 2
@@ -224,10 +231,6 @@ def _strategy_faults(strategy: Strategy, source: str, *, experts: bool) -> Itera
         yield _fault(source, "tp_exchange", strategy.tp_exchange, problem)
     if strategy.tp_overlap not in ("stack", "none"):
         yield _fault(source, "tp_overlap", strategy.tp_overlap, "hides none; allowed: stack, none")
-
-
-def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    return Fault.of(field, value, f"AMPeD {problem}", source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

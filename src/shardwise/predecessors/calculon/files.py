@@ -191,7 +191,7 @@ class CalculonSystem(CalculonFile):
     @model_validator(mode="after")
     def _has_memory(self) -> Self:
         if self.mem1.GiB == 0:
-            raise InputError(_fault("mem1.GiB", self.mem1.GiB, "must be greater than 0"))
+            raise InputError(Fault.of("mem1.GiB", self.mem1.GiB, "must be greater than 0"))
         return self
 
 
@@ -230,39 +230,37 @@ class CalculonExecution(CalculonFile):
         return self
 
 
-def _fault(field: str, value: object, problem: str, source: str = "") -> Fault:
-    return Fault.of(field, value, problem, source)
-
-
 def _degree_faults(e: CalculonExecution) -> Iterator[Fault]:
     product = e.tensor_par * e.pipeline_par * e.data_par
     if product != e.num_procs:
         degrees = f"{e.tensor_par} x {e.pipeline_par} x {e.data_par}"
         problem = f"must be tensor_par x pipeline_par x data_par = {degrees} = {product}"
-        yield _fault("num_procs", e.num_procs, problem)
+        yield Fault.of("num_procs", e.num_procs, problem)
     if e.batch_size % e.data_par:
-        yield _fault("batch_size", e.batch_size, f"must be a multiple of data_par {e.data_par}")
+        yield Fault.of("batch_size", e.batch_size, f"must be a multiple of data_par {e.data_par}")
     elif e.batch_size // e.data_par % e.microbatch_size:
         problem = f"must divide batch_size / data_par = {e.batch_size // e.data_par}"
-        yield _fault("microbatch_size", e.microbatch_size, problem)
+        yield Fault.of("microbatch_size", e.microbatch_size, problem)
     if e.pipeline_par == 1 and e.pipeline_interleaving > 1:
         problem = "must be 1 where pipeline_par is 1"
-        yield _fault("pipeline_interleaving", e.pipeline_interleaving, problem)
+        yield Fault.of("pipeline_interleaving", e.pipeline_interleaving, problem)
 
 
 def _option_faults(e: CalculonExecution) -> Iterator[Fault]:
     if e.optimizer_sharding and e.data_par == 1:
-        yield _fault("optimizer_sharding", e.optimizer_sharding, "needs data_par greater than 1")
+        yield Fault.of("optimizer_sharding", e.optimizer_sharding, "needs data_par greater than 1")
     if e.tensor_par_overlap != "none" and e.tensor_par == 1:
-        yield _fault("tensor_par_overlap", e.tensor_par_overlap, "needs tensor_par greater than 1")
+        yield Fault.of(
+            "tensor_par_overlap", e.tensor_par_overlap, "needs tensor_par greater than 1"
+        )
     if e.seq_par_ag_redo and e.tensor_par_comm_type != "rs_ag":
-        yield _fault("seq_par_ag_redo", e.seq_par_ag_redo, "needs tensor_par_comm_type 'rs_ag'")
+        yield Fault.of("seq_par_ag_redo", e.seq_par_ag_redo, "needs tensor_par_comm_type 'rs_ag'")
     if e.seq_par_ag_redo and e.activation_recompute == "full":
         problem = "needs activation_recompute 'attn_only' or 'none'"
-        yield _fault("seq_par_ag_redo", e.seq_par_ag_redo, problem)
+        yield Fault.of("seq_par_ag_redo", e.seq_par_ag_redo, problem)
     if e.data_par_overlap and not (e.training and e.data_par > 1):
         problem = "needs training, and data_par greater than 1"
-        yield _fault("data_par_overlap", e.data_par_overlap, problem)
+        yield Fault.of("data_par_overlap", e.data_par_overlap, problem)
 
 
 def check_together(
@@ -277,16 +275,16 @@ def _model_faults(model: CalculonModel, e: CalculonExecution, source: str) -> It
         size = getattr(model, field)
         if size % e.tensor_par:
             problem = f"must divide the model's {field} {size}"
-            yield _fault("tensor_par", e.tensor_par, problem, source)
+            yield Fault.of("tensor_par", e.tensor_par, problem, source)
     tokens = e.microbatch_size * model.seq_size
     if e.tensor_par_comm_type != "ar" and tokens % e.tensor_par:
         problem = (
             f"must divide microbatch_size x seq_size = {tokens} "
             f"for tensor_par_comm_type {e.tensor_par_comm_type!r}"
         )
-        yield _fault("tensor_par", e.tensor_par, problem, source)
+        yield Fault.of("tensor_par", e.tensor_par, problem, source)
     if problem := too_large(model, e.microbatch_size):
-        yield _fault("microbatch_size", e.microbatch_size, problem, source)
+        yield Fault.of("microbatch_size", e.microbatch_size, problem, source)
 
 
 def too_large(model: CalculonModel, sequences: int) -> str:
@@ -302,12 +300,12 @@ def _system_faults(system: CalculonSystem, e: CalculonExecution, source: str) ->
         if e.datatype not in table:
             hint = nearest(e.datatype, table) or f"; {allowed_words(e.datatype, table)}"
             problem = f"is not in the system's {engine} table{hint}"
-            yield _fault("datatype", e.datatype, problem, source)
+            yield Fault.of("datatype", e.datatype, problem, source)
     last = len(system.networks) - 1
     for field in ("tensor_par_net", "pipeline_par_net", "data_par_net"):
         if getattr(e, field) > last:
             problem = f"the system has networks 0 to {last}" if last else "the system has network 0"
-            yield _fault(field, getattr(e, field), problem, source)
+            yield Fault.of(field, getattr(e, field), problem, source)
 
 
 Kind = Literal["model", "system", "execution"]

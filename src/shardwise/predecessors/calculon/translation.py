@@ -51,8 +51,9 @@ from shardwise.predecessors.calculon.reader import (
     TERA,
     TP_EXCHANGES,
 )
-from shardwise.predecessors.translation import with_dtype_of
+from shardwise.predecessors.translation import refusals_of, with_dtype_of
 
+_fault = refusals_of("Calculon")
 _DTYPE_OF = {ours: theirs for theirs, ours in DTYPES.items()}
 _RECOMPUTE_OF = {ours: theirs for theirs, ours in RECOMPUTES.items()}
 _COMM_TYPE_OF = {ours: theirs for theirs, ours in TP_EXCHANGES.items()}
@@ -68,10 +69,6 @@ _USUAL_KERNELS: dict[str, tuple[Any, str]] = {
 }
 # A tier of no size still needs a rate and a curve in the file.
 _NO_MEMORY = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1]]}
-
-
-def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    return Fault.of(field, value, f"Calculon {problem}", source)
 
 
 def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:

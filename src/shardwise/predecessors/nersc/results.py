@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.config import files
-from shardwise.errors import Fault, InputError, kind_of, shorten
+from shardwise.errors import InputError, kind_of, shorten
 
 _ENDING = ".npy"
 # The largest of the 54 published files has less than a megabyte.
@@ -66,7 +66,7 @@ def read_results(path: str | Path) -> list[dict[str, Any]]:
     try:
         return [row for searched in _searches(stored) for row in _rows(searched)]
     except _ShapeError as error:
-        raise _fault(source, f"is no result of NERSC's search: {error}") from None
+        raise InputError.at(source, f"is no result of NERSC's search: {error}") from None
 
 
 def record_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,9 +160,13 @@ def _records(content: bytes, source: str) -> list[dict[str, Any]]:
         table = np.load(io.BytesIO(content), allow_pickle=False)
         rows = [tuple(zip(table.dtype.names, row, strict=True)) for row in table.tolist()]
     except _BROKEN as error:
-        raise _fault(source, f"is cut off or no table of numbers and text: {error}") from None
+        raise InputError.at(
+            source, f"is cut off or no table of numbers and text: {error}"
+        ) from None
     if missing := {"nvs", "gpus", "rank"} - set(table.dtype.names):
-        raise _fault(source, f"is no result of NERSC's model: has no {', '.join(sorted(missing))}")
+        raise InputError.at(
+            source, f"is no result of NERSC's model: has no {', '.join(sorted(missing))}"
+        )
     return [
         {name: None if isinstance(value, float) and isnan(value) else value for name, value in row}
         for row in rows
@@ -173,10 +177,6 @@ class _ShapeError(Exception):
     """The objects of a file are not laid out as its search lays them out."""
 
 
-def _fault(source: str, problem: str) -> InputError:
-    return InputError(Fault(source=source, problem=problem))
-
-
 def _after_head(content: bytes, source: str) -> io.BytesIO:
     """The pickle of an array of objects."""
     size = 2 if content[6:7] == b"\x01" else 4
@@ -184,10 +184,10 @@ def _after_head(content: bytes, source: str) -> io.BytesIO:
     end = start + int.from_bytes(content[start - size : start], "little")
     kind = _KIND.search(content[start:end])
     if not content.startswith(_MAGIC) or kind is None or end > len(content):
-        raise _fault(source, "is not a numpy array, or cut off within its head")
+        raise InputError.at(source, "is not a numpy array, or cut off within its head")
     if kind[1] != b"|O":
         what = kind[1].decode("ascii", "replace")
-        raise _fault(source, f"holds numbers ({what}), not the results of NERSC's search")
+        raise InputError.at(source, f"holds numbers ({what}), not the results of NERSC's search")
     return io.BytesIO(content[end:])
 
 
@@ -305,10 +305,10 @@ def _unpickled(stream: io.BytesIO, source: str) -> Any:
         return _plain(_Reader(stream).load(), count())
     except _ForeignError as error:
         problem = f"would call {error}, which no result needs; it was not run"
-        raise _fault(source, problem) from None
+        raise InputError.at(source, problem) from None
     except _BROKEN as error:
         problem = f"is cut off or not a pickle of results: {error}"
-        raise _fault(source, problem) from None
+        raise InputError.at(source, problem) from None
 
 
 def _plain(value: Any, seen: Iterator[int]) -> Any:

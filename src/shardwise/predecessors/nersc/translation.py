@@ -40,8 +40,15 @@ from shardwise.predecessors.nersc.reference import (
     NerscModel,
     NerscSystem,
 )
-from shardwise.predecessors.translation import PLAIN, layer_lacks, unsupported_fields, with_dtype_of
+from shardwise.predecessors.translation import (
+    PLAIN,
+    layer_lacks,
+    refusals_of,
+    unsupported_fields,
+    with_dtype_of,
+)
 
+_fault = refusals_of("NERSC's model")
 _TYPES = ("fp16", "bf16")
 _TIERS = 2
 
@@ -239,10 +246,6 @@ def _strategy_faults(strategy: Strategy, source: str) -> Iterator[Fault]:
         yield _fault(source, "cp_exchange", strategy.cp_exchange, problem)
     if strategy.tp2 > 1 and not summa:
         yield _fault(source, "tp2", strategy.tp2, "needs tp_exchange summa; allowed without: 1")
-
-
-def _fault(source: str, field: str, value: object, problem: str) -> Fault:
-    return Fault.of(field, value, f"NERSC's model {problem}", source)
 
 
 # Fields that its files do not have, with the only values that they may have then.
