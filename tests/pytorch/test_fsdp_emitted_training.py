@@ -36,7 +36,9 @@ def losses():
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         for rank in range(2)
     ]
