@@ -86,7 +86,14 @@ def test_the_command_line_ranks_runs(capsys):
     assert record["best"][0]["whole_run"]["tokens_asked"] == 1e11
 
 
-@pytest.mark.parametrize("more", [["--count"], ["--explain", "tp=1"], ["--reference", "calculon"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--count"],
+        ["--explain", "tp=1"],
+        pytest.param(["--reference", "calculon"], marks=pytest.mark.needs("predecessors")),
+    ],
+)
 def test_flags_of_a_run_need_a_search(more, capsys):
     """They are not ignored."""
     words = ["search", "llama3-8b", "h100-sxm", "--gpus", "8", "--gbs", "64", "--tokens", "1B"]

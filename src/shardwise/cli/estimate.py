@@ -308,8 +308,8 @@ def command(
 def _reference(
     reference: str, inputs: Inputs, useless: Mapping[str, object], to: Destination, *, ops: bool
 ) -> int:
-    other_models = registry.function("reference_answers")
     name = registry.load("analysis.reference_results:known_reference")(reference, "reference")
     refuse_options(_NO_EFFECT, **useless)
+    other_models = registry.function("reference_answers")
     case = other_models.case_of(name, inputs)
     return other_models.show_reference(case, ops=ops, json=to.json, output=to.output)
