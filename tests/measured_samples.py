@@ -22,11 +22,11 @@ def run_of(name, *, step=None, source="paper", count=8, batch=8, peak=None, **fi
     return Run.validated(row | fields)
 
 
-def predicted(name, step, told, *, flops=None, interval=None, memory=None, **fields):
+def predicted(name, step, step_predicted, *, flops=None, interval=None, memory=None, **fields):
     """A run with what is predicted for it; model FLOPs of a cluster of 1 FLOP/s."""
     return Prediction(
         run=run_of(name, step=step, **fields),
-        step_time_s=told,
+        step_time_s=step_predicted,
         memory_gib=memory,
         model_flops_per_step=flops,
         peak_flops=1.0 if flops else None,

@@ -235,10 +235,10 @@ def test_a_fit_of_runs_recovers_moved_figures() -> None:
     true = np.array([-0.12, 0.2])
     timed = linear(said, wanted, mine, true, derivatives=False)
     measured = np.array([run.measured_step_time_s for run in timed.runs], dtype=np.float64)
-    told = {run.id: t for run, t in zip(timed.runs, measured * np.exp(timed.errors), strict=True)}
+    times = {run.id: t for run, t in zip(timed.runs, measured * np.exp(timed.errors), strict=True)}
     runs = [
         run.model_copy(
-            update={"measured": run.measured.model_copy(update={"step_time_s": told.get(run.id)})}
+            update={"measured": run.measured.model_copy(update={"step_time_s": times.get(run.id)})}
         )
         for run in wanted[:8]
     ]
@@ -269,7 +269,7 @@ def test_parameters_are_of_accelerators_and_software_alone() -> None:
 
 
 def test_no_parameter_is_there_twice() -> None:
-    """Names are told apart, and no two move the same figures of the same entries."""
+    """Names are distinct, and no two move the same figures of the same entries."""
     assert len({one.name for one in PARAMETERS}) == len(PARAMETERS)
     moved = [(one.of, one.names, one.fields) for one in PARAMETERS]
     assert len(set(moved)) == len(moved)

@@ -254,7 +254,7 @@ def test_the_time_of_a_step_is_the_most_exact_there_is():
     ],
 )
 def test_precisions_fall_into_classes(text, kind):
-    """By the type of products alone, whatever else the source tells."""
+    """By the type of products alone, whatever else the source says."""
     assert _run(precision=text).precision_class == kind
 
 

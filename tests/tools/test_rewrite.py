@@ -51,8 +51,8 @@ def test_what_was_not_told_comes_before_the_sources() -> None:
     """The key, not a word in a comment; at the end of a file that has none."""
     changes = {("tp_hidden",): "0.5", ("dp_tail",): "0.1", ("host_launch",): "7 us"}
     found = rewritten(TEXT, changes)
-    told = "tp_hidden: 0.5\ndp_tail: 0.1\n"
-    assert found == TEXT.replace("6 us  #", "7 us  #").replace("sources:\n", f"{told}sources:\n")
+    own = "tp_hidden: 0.5\ndp_tail: 0.1\n"
+    assert found == TEXT.replace("6 us  #", "7 us  #").replace("sources:\n", f"{own}sources:\n")
     bare = "name: mine\nbase: other\n"
     assert rewritten(bare, {("tp_hidden",): "0.5"}) == bare + "tp_hidden: 0.5\n"
 
@@ -61,11 +61,11 @@ def test_what_was_not_told_comes_before_the_sources() -> None:
 @given(st.floats(1e-9, 1e12), st.floats(0.01, 1))
 def test_figures_are_read_back_as_numbers(large: float, share: float) -> None:
     """To four digits, however large or small."""
-    told = yaml.safe_load(TEXT)
+    own = yaml.safe_load(TEXT)
     values = {"large": large, "share": share, "time": f"{share} us", "zero": 0}
     mine = parameter(fields=list(values))
     changes = figures_moved(
-        [mine], "mine", written=told | dict.fromkeys(values, 1), values=values, base={}
+        [mine], "mine", written=own | dict.fromkeys(values, 1), values=values, base={}
     )
     assert set(changes) == {("large",), ("share",), ("time",)}
     read = yaml.safe_load(rewritten(TEXT, changes))
@@ -78,8 +78,8 @@ def test_figures_are_read_back_as_numbers(large: float, share: float) -> None:
 
 
 def test_an_entry_has_its_own_figures_moved_alone() -> None:
-    """What it tells and a parameter moves; what it does not tell is its base's."""
-    told = {"name": "mine", "base": "low", "host_launch": "6 us", "dp_tail": 0.2}
+    """What it states and a parameter moves; what it does not state is its base's."""
+    own = {"name": "mine", "base": "low", "host_launch": "6 us", "dp_tail": 0.2}
     values = {"host_launch": "7 us", "dp_tail": 0.2, "pp_hidden": 0.5, "tp_hidden": 0.6}
     base = {"host_launch": "9 us", "dp_tail": 0.3, "pp_hidden": 0.5, "tp_hidden": 0.7}
     moving = [
@@ -87,8 +87,8 @@ def test_an_entry_has_its_own_figures_moved_alone() -> None:
         parameter(names=["low"], fields=["dp_tail", "tp_hidden"]),
         parameter(names=["mine", "low"], fields=["pp_hidden"]),
     ]
-    found = figures_moved(moving, "mine", written=told, values=values, base=base)
-    # The base's tp_hidden was moved and this one's was not, so it has to be told from now on.
+    found = figures_moved(moving, "mine", written=own, values=values, base=base)
+    # The base's tp_hidden was moved and this one's was not, so it has to state it from now on.
     assert found == {("host_launch",): "7 us", ("tp_hidden",): "0.6"}
     assert figures_moved(moving, "low", written=base, values=base, base={}) == {
         ("dp_tail",): "0.3",
@@ -125,12 +125,12 @@ def test_writing_what_the_catalog_has_changes_nothing(of: str) -> None:
     parameters = [one for one in load_parameters() if one.of == of]
     for name in catalog.names(of):
         path = path_of(of, name)
-        told, text = files.read_mapping(path), path.read_text(encoding="utf-8")
-        base = told.get("base")
+        own, text = files.read_mapping(path), path.read_text(encoding="utf-8")
+        base = own.get("base")
         changes = figures_moved(
             parameters,
             name,
-            written=told,
+            written=own,
             values=NOUNS[of].load(name).to_dict(units=True),
             base=NOUNS[of].load(base).to_dict(units=True) if base else {},
         )

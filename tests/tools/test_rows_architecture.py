@@ -125,7 +125,7 @@ def test_latent_attention_with_leading_dense_layers():
 
 
 def test_routers_that_choose_in_groups_are_known_by_their_sizes():
-    """256 experts, 8 a token, beside a latent attention, whatever the model is called."""
+    """256 experts, 8 a token, with latent attention, whatever the model is called."""
     sizes = {"experts": 256, "topk": 8, "moe_ffn": 512}
     assert _model(**MLA, **sizes).layers[0].moe.top_groups == 4
     assert _model(**sizes).layers[0].moe.top_groups is None

@@ -48,8 +48,8 @@ def test_a_stage_that_is_stated_counts_whatever_the_size_of_its_group(said, stag
 
 
 def test_active_memory_is_allocated_memory():
-    told = {"peak_mem_gib": 40.0, "mem_metric": "torch peak memory active (GiB)"}
-    assert metric_of(row_of("a", measured=told)) == "allocated"
+    measured = {"peak_mem_gib": 40.0, "mem_metric": "torch peak memory active (GiB)"}
+    assert metric_of(row_of("a", measured=measured)) == "allocated"
 
 
 @each_row(
@@ -218,8 +218,8 @@ def test_recipes_with_a_precision_aware_optimizer(framework, attention, features
     ],
 )
 def test_units_of_what_software_logs(framework, metric, unit):
-    told = {"peak_mem_gib": 40.0, "mem_metric": metric}
-    run = row_of("a", measured=told, software={"framework": framework})
+    measured = {"peak_mem_gib": 40.0, "mem_metric": metric}
+    run = row_of("a", measured=measured, software={"framework": framework})
     assert figures_of(run)["memory"] == f"40.0 {unit}"
 
 

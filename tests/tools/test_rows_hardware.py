@@ -12,8 +12,8 @@ from shardwise.validate.measured.runs import NotModeledError
 GB = 1e9
 
 
-def _system(accelerator, *, assumed=None, count=64, **told):
-    fields = {"accelerator": accelerator, "count": count, **told}
+def _system(accelerator, *, assumed=None, count=64, **stated):
+    fields = {"accelerator": accelerator, "count": count, **stated}
     return system_of(row_of("x", hardware=fields), [] if assumed is None else assumed)
 
 
@@ -26,7 +26,7 @@ def _per_node(inter, accelerator="H100", per_node=8):
 
 
 @each_row(
-    ("told", "name"),
+    ("stated", "name"),
     [
         ({"accelerator": "A100"}, "a100-80gb-sxm"),
         ({"accelerator": "A100", "variant": "SXM4 40GB (DGX A100)"}, "a100-40gb-sxm"),
@@ -70,13 +70,13 @@ def _per_node(inter, accelerator="H100", per_node=8):
         ({"accelerator": "RTX A5000"}, "rtx-a5000"),
     ],
 )  # fmt: skip
-def test_accelerators_by_what_rows_call_them(told, name):
+def test_accelerators_by_what_rows_call_them(stated, name):
     """Family, name, variant and memory; special ones before usual ones."""
-    assert _system(**told).name == name
+    assert _system(**stated).name == name
 
 
 @each_row(
-    ("told", "said"),
+    ("stated", "said"),
     [
         ({"accelerator": "H200", "variant": "NVIDIA H200-NVL-141GB"},
          "an H200 NVL as one in SXM servers"),
@@ -88,10 +88,10 @@ def test_accelerators_by_what_rows_call_them(told, name):
         ({"accelerator": "RTX 4090 Laptop"}, "another RTX 4090 as one of 450 W"),
     ],
 )  # fmt: skip
-def test_variants_that_another_system_stands_in_for_say_so(told, said):
+def test_variants_that_another_system_stands_in_for_say_so(stated, said):
     """Their power or links differ."""
     assumed = []
-    _system(**told, count=8, assumed=assumed)
+    _system(**stated, count=8, assumed=assumed)
     assert assumed == [said]
 
 
@@ -175,7 +175,7 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
 
 
 @each_row(
-    ("told", "domains"),
+    ("stated", "domains"),
     [
         ({"accelerator": "A6000", "intra": "NVLink bridge between pairs"}, [2, 4, 8, None]),
         ({"accelerator": "A6000", "intra": "PCIe 4.0, no NVLink"}, [4, 8, None]),
@@ -183,9 +183,9 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
         ({"accelerator": "RTX 4090", "intra": "NVLink"}, [4, 8, None]),
     ],
 )
-def test_bridges_between_pairs_of_cards_are_a_tier(told, domains):
+def test_bridges_between_pairs_of_cards_are_a_tier(stated, domains):
     """Of cards that can have them, where a row has them."""
-    system = _system(**told, count=8)
+    system = _system(**stated, count=8)
     assert [tier.domain for tier in system.network] == domains
     if len(domains) > 3:
         assert system.tier_bandwidth(0) > system.tier_bandwidth(1)

@@ -15,8 +15,8 @@ GIB = 2**30
 
 def measured(metric=None, peak=40.0, reserved=None):
     """A run with a peak memory."""
-    told = {"peak_mem_gib": peak, "peak_mem_reserved_gib": reserved, "mem_metric": metric}
-    return row_of("a", measured=told)
+    measured = {"peak_mem_gib": peak, "peak_mem_reserved_gib": reserved, "mem_metric": metric}
+    return row_of("a", measured=measured)
 
 
 @each_row(
@@ -71,7 +71,7 @@ def described(run_id):
 
 
 def test_gradients_of_deepspeed_accumulate_as_the_precision_says():
-    """In 16 bits before its BF16 optimizer; with it in fp32, beside those in 16 bits."""
+    """In 16 bits before its BF16 optimizer; with it in fp32, in addition to those in 16 bits."""
     before = described("bloom-tune-005-200B-h14400-384g-tp8pp8dp6-mbs1").strategy.stack
     after = described("bloom-tune-119-176B-h14336-384g-tp8pp12dp4-mbs2-nh64").strategy.stack
     assert (before.gradient_dtype, before.plain_gradients) == ("compute", False)
@@ -99,7 +99,7 @@ def test_the_loss_is_the_one_that_settings_name():
 
 
 def test_what_megatron_does_not_tell_is_its_default():
-    """GPT-2's words, and DeepSeek's ranks of a latent attention; that it ran unfused is told."""
+    """GPT-2's words, DeepSeek's ranks of latent attention; the row says that it ran unfused."""
     said = described("mcore-func-gpt3_mcore_te_tp2_pp2_ep4_etp1_memory_speed-dev-dgx_h100")
     latent = said.model.layers[0].attention.latent
     assert (said.model.vocab, latent.q_rank, latent.kv_rank) == (50_257, 1536, 512)

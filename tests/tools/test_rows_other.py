@@ -14,7 +14,7 @@ from shardwise import Stack
 from shardwise.validate.measured.predict import predict_runs
 
 NORMS = {"attention_norm", "mlp_norm"}
-# What runs again beside norms and activation, and what waits in the host's memory.
+# What runs again in addition to norms and activation, and what waits in the host's memory.
 POLICIES = {
     "full": ({"attention", "attention_out", "mlp_up"}, set()),
     "save_nothing": ({"attention", "attention_out", "mlp_up"}, set()),

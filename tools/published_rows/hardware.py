@@ -8,8 +8,6 @@ from shardwise.config.system import System
 from shardwise.validate.measured.runs import NotModeledError
 
 _GIGABIT = 1e9 / 8
-# Networks between nodes of more than one tier; machines of one have none to change.
-_BETWEEN_NODES = 2
 # Jean Zay's all-reduces of 4 nodes reached 15 to 42 Gbit/s of algorithm bandwidth in early 2022
 # (bigscience-workshop/bigscience): at best 2 x 42 of the 400 of its four links, 0.21, where
 # InfiniBand reaches about 0.7.

@@ -88,7 +88,7 @@ def strategy_of(
 def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
     """Ranks that split an expert where a row does not say.
 
-    Megatron-LM splits experts as it does other layers unless told otherwise; its recipes with
+    Megatron-LM splits experts as it does other layers unless set otherwise; its recipes with
     expert parallelism set 1.
     """
     alone = (run.parallelism.ep or 1) == 1 and bool(run.model.experts)

@@ -26,7 +26,6 @@ from shardwise.ops.quantization import RECIPES
 _RECIPES = {"fp8": "fp8_tensor", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 MATRIX_TYPES = {"bf16": "bf16"} | {name: RECIPES[of].matrix for name, of in _RECIPES.items()}
 """Type of the matrix units that products and experts of each kind run on."""
-_LONGEST_FIRST = sorted(MATRIX_TYPES, key=len, reverse=True)
 _RESULT_BYTES = 2.0
 _GROUP = 128
 _MOST_GROUPS = 16

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
-from shardwise.launchers.megatron.core_stack import CoreReading, Fields, Value
+from shardwise.launchers.megatron.core_stack import CoreReading, Value
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 from shardwise.units import read_whole
 
@@ -169,8 +169,3 @@ def _of_lists(layout: Value) -> list[str]:
             raise ValueError(f"has {odd[0]!r}; allowed: {', '.join(_LETTERS)}")
         stages.append("".join(_LETTERS[name] for name in names))
     return stages
-
-
-def is_written_by_layout(fields: Fields) -> bool:
-    """Whether a layout spreads the layers."""
-    return fields.get(_STAGES) is not None

@@ -40,7 +40,6 @@ _MOST_NODES = 4
 _WEIGHT_GRADS = ("NT", "grouped_bwd_grad_w")
 _MLA = "trtllm_mla_context"
 _MIN_LATENCY = "moe_torch_flow_min_latency"
-_EVENLY = "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
