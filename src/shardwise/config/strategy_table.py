@@ -243,6 +243,16 @@ class Table:
         values = values if values.dtype == np.bool_ else values.astype(np.float64)
         return values[self.stack]
 
+    def in_effect(self, name: str) -> Ints:
+        """Codes of a choice that strategies may leave to their stack: that of the stack then.
+
+        The first word of the field of a strategy is `stack`; the stack has a field of the same name
+        and words.
+        """
+        own = np.array([getattr(stack, name).code for stack in self.stacks])[self.stack]
+        column: Ints = getattr(self, name)
+        return np.where(column == 0, own, column)
+
     def take(self, index: Ints | Bools | slice) -> "Table":
         """Return some of the rows, with every choice."""
         columns = {name: getattr(self, name) for name in COLUMNS}
