@@ -161,7 +161,7 @@ def estimate(
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     requested = strategy_of(inputs.strategy, inputs.fields)
-    resolved = requested.resolved(the_model, the_system.stack)
+    resolved = requested.resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     result = evaluate_row(the_model, the_system, table)
@@ -307,7 +307,7 @@ def estimate_many(
         like = np.arange(len(table))
     else:
         the_system = System.load(system)
-        table = Table.of(the_model, strategies, the_system.stack)
+        table = Table.of(the_model, strategies, the_system)
         firsts, position = distinct_rows([getattr(table, name) for name in COLUMNS])
         like = firsts[position]  # equal rows are evaluated once
         groups = [(np.sort(firsts), the_system, None)]
@@ -349,16 +349,17 @@ def _on_systems(
     model: Model, strategies: Any, systems: Sequence[System]
 ) -> tuple[Table, list[tuple[Ints, System, SystemColumns | None]]]:
     """Pair rows with systems; return groups of rows whose systems have the same structure."""
-    names = list(dict.fromkeys(system.stack for system in systems)) or [DEFAULT_STACK]
-    tables = [Table.of(model, strategies, name) for name in names]
+    by_software = {(one.stack, one.accelerator.generation): one for one in systems}
+    kinds = list(by_software)
+    tables = [Table.of(model, strategies, one) for one in by_software.values() or [DEFAULT_STACK]]
     table = tables[0]
     if len(table) == 1:
         table = table.take(np.zeros(len(systems), dtype=np.int64))
     if len(systems) != len(table):
         problem = f"{len(systems)} systems for {len(table)} strategies; provide one for each"
         raise InputError(Fault(source="system", problem=problem))
-    if len(names) > 1:
-        which = np.array([names.index(system.stack) for system in systems])
+    if len(kinds) > 1:
+        which = np.array([kinds.index((one.stack, one.accelerator.generation)) for one in systems])
         rows = np.broadcast_to(np.arange(len(tables[0])), which.shape)
         table = Table.by_row([one.take(rows) for one in tables], which)
     return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]

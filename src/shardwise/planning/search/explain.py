@@ -105,7 +105,7 @@ class UserStrategy:
         fields = _single_values(system, space, own) | own
         degrees = _fault_of_degrees(model, fields)
         named = {name: value for name, value in fields.items() if value is not None}
-        row = Table.of(model, named, system.stack)
+        row = Table.of(model, named, system)
         if space.batch == "largest" and "global_batch_size" not in own:
             most, dp = int(row.global_batch_size[0]), int(row.dp[0])
             row = replace(row, global_batch_size=np.array([most // dp * dp or most]))
