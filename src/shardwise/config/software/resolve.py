@@ -34,6 +34,8 @@ How = Literal["stack", "matched", "nearest release", "several candidates", "unkn
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
+# Fields of which a stack has figures for its own value: another one is a choice of the strategy.
+_OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
@@ -54,6 +56,8 @@ class Candidate:
     backend: str = ""
     """Trainer that does its work, if it is another one."""
     hand_tuned: bool = False
+    described: str = ""
+    """What tells it from the other candidates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +89,11 @@ def stack_on(
     on
         The system, whose stack holds where the strategy names none; or the name of that stack.
     """
-    default = on if isinstance(on, str) else on.stack
     if value is None:
-        value = default
-    if isinstance(value, Stack):
-        return value
-    if not is_description(value):
-        return Stack.load(value)
-    return resolve(value, None if isinstance(on, str) else on, model).stack
+        return Stack.load(on if isinstance(on, str) else on.stack)
+    if isinstance(value, Software) or is_description(value):
+        return resolve(value, None if isinstance(on, str) else on, model).stack
+    return Stack.load(value)
 
 
 def is_description(value: object) -> TypeGuard[Software | str]:
@@ -170,8 +171,7 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
             ),
         )
     kept = _most_probable(found)
-    if len(kept) > 1:
-        notes.insert(0, "may be " + "; ".join(_described(one, kept) for one in kept))
+    kept = tuple(replace(one, described=_described(one, kept)) for one in kept)
     how: How = "several candidates" if len(kept) > 1 else "matched"
     if how == "matched" and nearest:
         how = "nearest release"
@@ -413,8 +413,12 @@ def _with_options(
     from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
     known = {**options, **software.options}
-    usual = {name: value for name, value in known.items() if name in Strategy.model_fields}
-    of_stack = {n: v for n, v in known.items() if n in Stack.model_fields and n not in usual}
+    of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
+    usual = {
+        name: value
+        for name, value in known.items()
+        if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
+    }
     if stack.released and month:
         of_stack["released"] = month
     if usual or of_stack:
@@ -440,7 +444,7 @@ def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _described(one: Candidate, others: Iterable[Candidate]) -> str:
-    """A candidate by what tells it from the others, with its probability."""
+    """A candidate by what tells it from the others."""
     words = [one.trainer]
     if len({other.backend for other in others}) > 1:
         words.append(one.backend)
@@ -449,7 +453,7 @@ def _described(one: Candidate, others: Iterable[Candidate]) -> str:
     for name, value in one.options.items():
         if len({str(other.options.get(name)) for other in others}) > 1:
             words.append(f"{name} {value}")
-    return f"{' '.join(words)} ({one.weight:.0%})"
+    return " ".join(words)
 
 
 def _month(

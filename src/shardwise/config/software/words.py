@@ -89,6 +89,7 @@ _Phrases = tuple[Mapping[str, tuple[_Meaning, ...]], re.Pattern[str]]
 def _phrases() -> _Phrases:
     """Meanings of names, libraries and options by phrase, and a pattern of all."""
     words = option_words()
+    each: list[tuple[str, Any, Iterable[str]]]
     each = [("trainer", one.name, (one.name, *one.names)) for one in trainers().values()]
     each += [("library", name, phrases) for name, phrases in words["libraries"].items()]
     each += [
