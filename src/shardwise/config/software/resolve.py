@@ -7,7 +7,7 @@ engine. What stays open makes several candidates with probabilities.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -52,6 +52,8 @@ class Candidate:
     """Its figures; `defaults` has what it does where a strategy says nothing."""
     options: Mapping[str, Any]
     """Fields that facts of its release set."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Sources of these facts, by field."""
     hand_tuned: bool = False
     described: str = ""
     """What tells it from the other candidates."""
@@ -301,17 +303,23 @@ def _candidates(
             if fact.field not in software.options:
                 by_field.setdefault(fact.field, []).append(fact)
     open_ones: list[tuple[float, dict[str, Any]]] = [(weight, {})]
-    for field, facts in by_field.items():
+    for name, facts in by_field.items():
         open_ones = [
-            (share * part, chosen if value is None else {**chosen, field: value})
+            (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
             for value, part in _values(facts, at.with_options(chosen)).items()
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
-        stack = _figures(chain, at.with_options(chosen))
+        here = at.with_options(chosen)
+        stack = _figures(chain, here)
         one = _with_options(stack, chosen, software, chain[0].name, engine, share, at.month)
-        yield replace(one, hand_tuned=chain[0].hand_tuned)
+        sources = {
+            name: next(f.source for f in reversed(facts) if here.holds(f))
+            for name, facts in by_field.items()
+            if name in chosen
+        }
+        yield replace(one, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
 def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
