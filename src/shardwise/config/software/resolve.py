@@ -77,6 +77,16 @@ class Match:
         """Figures of the most probable candidate."""
         return self.candidates[0].stack
 
+    @property
+    def in_words(self) -> Iterator[str]:
+        """How the description was understood: a line, then one for each note and candidate."""
+        first = self.candidates[0]
+        engine = f", {first.engine}" if first.engine else ""
+        yield f"software: {first.trainer or 'unknown'}{engine} ({self.how})"
+        yield from (f"  {note}" for note in self.notes)
+        if len(self.candidates) > 1:
+            yield from (f"  {one.weight:.0%} {one.described}" for one in self.candidates)
+
 
 def stack_on(
     value: "str | Stack | Software | None", on: "System | str", model: "Model | None" = None
