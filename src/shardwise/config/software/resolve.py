@@ -7,7 +7,7 @@ engine. What stays open makes several candidates with probabilities.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -53,6 +53,8 @@ class Candidate:
     """Its figures; `defaults` has what it does where a strategy says nothing."""
     options: Mapping[str, Any]
     """Fields that facts of its release set."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Sources of these facts, by field."""
     backend: str = ""
     """Trainer that does its work, if it is another one."""
     hand_tuned: bool = False
@@ -77,6 +79,16 @@ class Match:
     def stack(self) -> Stack:
         """Figures of the most probable candidate."""
         return self.candidates[0].stack
+
+    @property
+    def in_words(self) -> Iterator[str]:
+        """How the description was understood: a line, then one for each note and candidate."""
+        first = self.candidates[0]
+        engine = f", {first.engine}" if first.engine else ""
+        yield f"software: {first.trainer or 'unknown'}{engine} ({self.how})"
+        yield from (f"  {note}" for note in self.notes)
+        if len(self.candidates) > 1:
+            yield from (f"  {one.weight:.0%} {one.described}" for one in self.candidates)
 
 
 def stack_on(
@@ -362,18 +374,24 @@ def _candidates(
             if fact.field not in software.options:
                 by_field.setdefault(fact.field, []).append((fact, lag))
     open_ones: list[tuple[float, dict[str, Any]]] = [(weight, {})]
-    for field, facts in by_field.items():
+    for name, facts in by_field.items():
         open_ones = [
-            (share * part, chosen if value is None else {**chosen, field: value})
+            (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
             for value, part in _values(facts, at.with_options(chosen)).items()
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
-        stack = _figures(chain, at.with_options(chosen))
+        here = at.with_options(chosen)
+        stack = _figures(chain, here)
         one = _with_options(stack, chosen, software, chain[0].name, at.engine, share, at.month)
+        sources = {
+            name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
+            for name, facts in by_field.items()
+            if name in chosen
+        }
         backend = chain[1].name if _has_backend(chain) else ""
-        yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned)
+        yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
 def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:

@@ -19,6 +19,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedule, TpExchange
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.software.resolve import stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import default_dispatchers
@@ -156,7 +157,7 @@ class UserStrategy:
         if values is None:
             return None
         if name == "stack":
-            return tuple(Stack.load(value) for value in values)
+            return tuple(stack_on(value, self.system) for value in values)
         if name == "etp":
             return tuple(etp for _, etp in expert_degrees((1,), values, int(self.row.tp[0])))
         if name == "global_batch_size" and self.follows_batch:
