@@ -495,6 +495,8 @@ def _month(
             )
     of_libraries = ""
     for name, one in software.libraries.items():
+        if known is not None and name == known.name:
+            continue
         releases = library_releases().get(name) or _releases_of(name)
         if any(_version(each) <= _version(one) for each in releases):
             of_libraries = max(of_libraries, _released(one, releases)[0])
