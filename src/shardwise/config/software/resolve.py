@@ -439,7 +439,7 @@ def _with_options(
         for name, value in known.items()
         if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
     }
-    if stack.released and month:
+    if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
     if usual or of_stack:
         fields = stack.to_dict() | of_stack
@@ -486,20 +486,15 @@ def _month(
     if known is not None:
         release = software.release if known.name == software.trainer else ""
         release = software.libraries.get(known.name) or release
-    if release and known is not None:
-        of_release, nearest = _released(release, known.releases)
+    releases = _releases_of(known.name) if known is not None else {}
+    if release and known is not None and releases:
+        of_release, nearest = _released(release, releases)
         if nearest:
             notes.append(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    of_libraries = ""
-    for name, one in software.libraries.items():
-        if known is not None and name == known.name:
-            continue
-        releases = library_releases().get(name) or _releases_of(name)
-        if any(_version(each) <= _version(one) for each in releases):
-            of_libraries = max(of_libraries, _released(one, releases)[0])
+    of_libraries = _month_of_libraries(software, known)
     if software.date and of_release and _months(of_release) - _months(software.date) > 0:
         conflicts.append(
             f"release {release} is of {of_release}, later than the date {software.date}"
@@ -509,18 +504,30 @@ def _month(
             f"its libraries are of {of_libraries}, later than the date {software.date}"
         )
     month = of_release or software.date or of_libraries
-    if not month and known is not None and known.releases:
+    if not month and known is not None and releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
-    elif month and known is not None and known.releases and not of_release:
-        last = max(known.releases.values())
+    elif month and known is not None and releases and not of_release:
+        last = max(releases.values())
         if _months(month) - _months(last) > _GAP_MONTHS:
             notes.append(f"the newest {known.name} known is of {last}")
             nearest = True
     return month, nearest
 
 
+def _month_of_libraries(software: Software, trainer: Trainer | None) -> str:
+    """The last month of releases of libraries and other trainers that are stated."""
+    found = ""
+    for name, release in software.libraries.items():
+        releases = {} if trainer is not None and name == trainer.name else _releases_of(name)
+        if any(_version(known) <= _version(release) for known in releases):
+            found = max(found, _released(release, releases)[0])
+    return found
+
+
 def _releases_of(name: str) -> Mapping[str, str]:
-    return trainers()[name].releases if name in trainers() else {}
+    """Months of releases of a library or a trainer."""
+    of_trainer = trainers()[name].releases if name in trainers() else {}
+    return library_releases().get(name) or of_trainer
 
 
 def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
