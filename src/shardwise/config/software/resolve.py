@@ -22,7 +22,7 @@ from shardwise.config.software.record import (
     library_releases,
     trainers,
 )
-from shardwise.config.software.words import lineage, software_of
+from shardwise.config.software.words import MIDDLE, lineage, software_of
 from shardwise.config.stack import Stack
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
+_EARLY = re.compile(r"dev|a\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,15 +495,16 @@ def _month(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    of_libraries = _month_of_libraries(software, known)
-    if software.date and of_release and _months(of_release) - _months(software.date) > 0:
-        conflicts.append(
-            f"release {release} is of {of_release}, later than the date {software.date}"
-        )
-    if software.date and of_libraries and _months(of_libraries) > _months(software.date):
-        conflicts.append(
-            f"its libraries are of {of_libraries}, later than the date {software.date}"
-        )
+    dated = _months_of_libraries(software, known)
+    of_libraries = max(dated.values(), default="")
+    stated = {f"release {release}": of_release} | {
+        name: month for name, month in dated.items() if not _is_benchmark(name)
+    }
+    conflicts += [
+        f"{name} is of {month}, later than the date {software.date}"
+        for name, month in stated.items()
+        if _is_later(month, software.date)
+    ]
     month = of_release or software.date or of_libraries
     if not month and known is not None and releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
@@ -514,14 +516,26 @@ def _month(
     return month, nearest
 
 
-def _month_of_libraries(software: Software, trainer: Trainer | None) -> str:
-    """The last month of releases of libraries and other trainers that are stated."""
-    found = ""
+def _months_of_libraries(software: Software, trainer: Trainer | None) -> dict[str, str]:
+    """Months of the releases of libraries and other trainers that are stated, by name."""
+    found: dict[str, str] = {}
     for name, release in software.libraries.items():
         releases = {} if trainer is not None and name == trainer.name else _releases_of(name)
-        if any(_version(known) <= _version(release) for known in releases):
-            found = max(found, _released(release, releases)[0])
+        early = _EARLY.search(release) is not None  # built before the release
+        if not early and any(_version(known) <= _version(release) for known in releases):
+            found[f"{name} {release}"] = _released(release, releases)[0]
     return found
+
+
+def _is_benchmark(name: str) -> bool:
+    trainer = trainers().get(name.split(maxsplit=1)[0])
+    return trainer is not None and trainer.kind == "benchmark"
+
+
+def _is_later(month: str, date: str) -> bool:
+    """Whether a month is after a date, which may be the middle of a year that was stated."""
+    same_year = date.endswith(f"-{MIDDLE}") and month[:4] == date[:4]
+    return bool(date) and month > date and not same_year
 
 
 def _releases_of(name: str) -> Mapping[str, str]:
@@ -539,9 +553,8 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
     same = [name for name in releases if _same(_version(name), wanted)]
     if wanted and same:
         return releases[max(same, key=_version)], False
-    if re.fullmatch(r"2\d\.(0[1-9]|1[0-2])(\.\d+)*", release):
-        year, month = release.split(".")[:2]
-        return f"20{year}-{month}", False
+    if tag := re.match(r"(2\d)\.(0[1-9]|1[0-2])(?!\d)", release):
+        return f"20{tag[1]}-{tag[2]}", False
     before = [name for name in releases if _version(name) <= wanted]
     known = max(before, key=_version) if before else min(releases, key=_version, default="")
     return releases.get(known, ""), _version(known)[:2] != wanted[:2]
