@@ -150,8 +150,7 @@ def resolve(
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
-        names = dict.fromkeys((system.name, *system.name.split("-")))
-        places = (*names, generation.value, generation.family)
+        places = (system.name, *system.name.split("-"), generation.value, generation.family)
     experts = None
     if model is not None:
         experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
@@ -494,12 +493,12 @@ def _month(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    dated = [
-        _released(one, library_releases().get(name) or _releases_of(name))[0]
-        for name, one in software.libraries.items()
-        if known is None or name != known.name
-    ]
-    of_libraries = max(filter(None, dated), default="")
+    of_libraries = ""
+    for name, one in software.libraries.items():
+        releases = library_releases().get(name) or _releases_of(name)
+        its_own = known is not None and name == known.name
+        if not its_own and any(_version(each) <= _version(one) for each in releases):
+            of_libraries = max(of_libraries, _released(one, releases)[0])
     if software.date and of_release and _months(of_release) - _months(software.date) > 0:
         conflicts.append(
             f"release {release} is of {of_release}, later than the date {software.date}"
@@ -537,7 +536,7 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
         return f"20{year}-{month}", False
     before = [name for name in releases if _version(name) <= wanted]
     known = max(before, key=_version) if before else min(releases, key=_version, default="")
-    return releases.get(known, ""), True
+    return releases.get(known, ""), _version(known)[:2] != wanted[:2]
 
 
 def _same(known: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
