@@ -85,6 +85,10 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
         ("Gaudi 2", "gaudi2"),
         ("Ascend 910B", "ascend-910b"),
         ("RTX 4090", "rtx-4090"),
+        ("RTX 3090", "rtx-3090"),
+        ("GeForce RTX 5090", "rtx-5090"),
+        ("RTX PRO 6000", "rtx-pro-6000"),
+        ("A10G", "a10g"),
         ("A6000", "rtx-a6000"),
     ],
 )

@@ -64,6 +64,10 @@ def _per_node(inter, accelerator="H100", per_node=8):
         ({"accelerator": "Max1550-tile", "family": "PVC"}, "max1550-tile"),
         ({"accelerator": "L40S", "variant": "48GB"}, "l40s"),
         ({"accelerator": "RTX4090", "variant": "24GB"}, "rtx-4090"),
+        ({"accelerator": "RTX 3090"}, "rtx-3090"),
+        ({"accelerator": "RTX5090", "variant": "32GB"}, "rtx-5090"),
+        ({"accelerator": "RTX PRO 6000 Blackwell"}, "rtx-pro-6000"),
+        ({"accelerator": "A10G", "variant": "g5.48xlarge"}, "a10g"),
         ({"accelerator": "NVIDIA GeForce RTX 4090"}, "rtx-4090"),
         ({"accelerator": "RTX 6000 Ada"}, "rtx-6000-ada"),
         ({"accelerator": "A6000", "family": "A6000", "mem_gb": 48.0}, "rtx-a6000"),
@@ -97,7 +101,7 @@ def test_variants_that_another_system_stands_in_for_say_so(stated, said):
 
 @each_row(
     "name",
-    ["V100 or A100 (not stated in doc)", "X1", "L40", "L4", "RTX 3090", "A40", "Max1550"],
+    ["V100 or A100 (not stated in doc)", "X1", "L40", "L4", "RTX 3080", "A40", "Max1550"],
 )
 def test_unknown_accelerators_are_refused(name):
     """And those that may be one or the other."""
@@ -180,6 +184,7 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
         ({"accelerator": "A6000", "intra": "NVLink bridge between pairs"}, [2, 4, 8, None]),
         ({"accelerator": "A6000", "intra": "PCIe 4.0, no NVLink"}, [4, 8, None]),
         ({"accelerator": "A6000"}, [4, 8, None]),
+        ({"accelerator": "RTX 3090", "intra": "NVLink between pairs"}, [2, 4, 8, None]),
         ({"accelerator": "RTX 4090", "intra": "NVLink"}, [4, 8, None]),
     ],
 )

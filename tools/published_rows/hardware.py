@@ -47,6 +47,10 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"910B", "ascend-910b"),
     (r"Max ?1550.*tile", "max1550-tile"),
     (r"\bL40S\b", "l40s"),
+    (r"\bA10G\b", "a10g"),
+    (r"\b3090\b|\bRTX ?3090\b", "rtx-3090"),
+    (r"\b5090D?\b|\bRTX ?5090D?\b", "rtx-5090"),
+    (r"PRO ?6000", "rtx-pro-6000"),
     (r"\b4090D?\b|\bRTX ?4090D?\b", "rtx-4090"),
     (r"6000 ?Ada", "rtx-6000-ada"),
     (r"\bA6000\b", "rtx-a6000"),
@@ -60,6 +64,8 @@ _STAND_INS = (
     (r"GH200", "a GH200 as an H200 in SXM servers"),
     (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
     (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
+    (r"5090 ?(D\b|Laptop)", "another RTX 5090 as one of 575 W"),
+    (r"PRO ?6000.*Max-?Q", "an RTX PRO 6000 of 300 W as one of 600 W"),
     (r"power[- ]limited", "full power of a power-limited accelerator"),
     (r"power variant not stated", "full power"),
 )
@@ -70,6 +76,7 @@ _BRIDGES = {
     "a100-40gb-pcie": 300e9,
     "a100-80gb-pcie": 300e9,
     "h100-pcie": 300e9,
+    "rtx-3090": 56.25e9,
     "rtx-a5000": 56.25e9,
     "rtx-a6000": 56.25e9,
 }

@@ -417,11 +417,20 @@ class System(Sourced):
         return self.model_copy(update={"accelerator": chip})
 
     def tier_bandwidth(self, index: int) -> float:
-        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""
-        tier = self.network[index]
-        if tier.links_per_node is None:
-            return tier.bandwidth
-        return tier.bandwidth * tier.links_per_node / self.node.accelerators
+        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s].
+
+        A link of rate B, or k shared by the m accelerators of a node: k B / m. Through the host of
+        n accelerators at most a B and H / (2 n): a byte is written to its memory and read from it.
+        """
+        tier, node = self.network[index], self.node.accelerators
+        rate = tier.bandwidth
+        if tier.links_per_node is not None:
+            rate = rate * tier.links_per_node / node
+        if tier.through_host is not None:
+            sharing = min(tier.domain or node, node)
+            through = tier.through_host.bandwidth / (2 * sharing)
+            rate = np.minimum(rate * tier.through_host.link_share, through)
+        return rate
 
 
 SystemLike = System | str | Path | Mapping[str, Any]
