@@ -195,11 +195,12 @@ def test_cards_of_one_socket_share_the_memory_that_they_copy_through() -> None:
     system = System.load("rtx-4090")
     tier = system.network[0]
     assert tier.through_host is not None
-    slow = tier.through_host.model_copy(update={"bandwidth": 100e9})
     for cards, expected in ((8, 100e9 / 16), (2, 0.47 * 32e9)):
-        shared = tier.model_copy(update={"through_host": slow, "domain": cards})
-        changed = system.model_copy(update={"network": (shared, system.network[-1])})
-        assert changed.tier_bandwidth(0) == pytest.approx(expected)
+        path = tier.through_host.model_copy(update={"bandwidth": 100e9, "shared_by": cards})
+        changed = tier.model_copy(update={"through_host": path})
+        assert system.model_copy(update={"network": (changed, *system.network[1:])}).tier_bandwidth(
+            0
+        ) == pytest.approx(expected)
 
 
 @each_row(("name", "all_reduce"), [("rtx-4090", 12.7e9), ("rtx-5090", 35e9)])

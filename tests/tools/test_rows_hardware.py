@@ -171,6 +171,9 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
     assert system.tier_bandwidth(1) == own.tier_bandwidth(1)
     pcie = _system("RTX 4090", per_node=4, count=8)
     assert [tier.domain for tier in pcie.network] == [4, None]
+    pair = _system("RTX 4090", per_node=2, count=4).network[0].through_host
+    assert pair is not None
+    assert pair.shared_by == 2
     alone = _system("RTX 4090", per_node=1, count=4, inter="100 Gb/s per node")
     assert alone.tier_bandwidth(len(alone.network) - 1) == pytest.approx(12.5 * GB)
     assert _system("A100", per_node=2, count=2) == own

@@ -135,7 +135,8 @@ def _with_nodes(system: System, size: int) -> System:
             continue
         links = tier.links_per_node and max(tier.links_per_node * size // node, 1)
         domain = min(tier.domain or size, size) if inside else tier.domain
-        tiers.append(tier.model_copy(update={"domain": domain, "links_per_node": links}))
+        changed = tier.model_copy(update={"domain": domain, "links_per_node": links})
+        tiers.append(changed.among(size))
     memory = tuple(
         tier.model_copy(
             update={

@@ -86,15 +86,17 @@ class HostPath(ConfigBase):
     """Path of cards without peer access, as GeForce cards: through the memory of their host.
 
     A sender writes each byte to that memory, a receiver reads it, so that a byte crosses two links
-    and is moved twice by the memory, which the cards of one domain share (a root complex, the
-    socket of a processor).
+    and is moved twice by the memory, which the cards of a root complex share (the socket of a
+    processor).
     """
 
     link_share: RateShare
     """Share of its link's bandwidth that a card gets in each direction while it writes and reads
     at once."""
     bandwidth: ByteRate
-    """Rate at which the host moves bytes to and from memory for all cards of one domain."""
+    """Rate at which the host moves bytes to and from memory for all cards that share it."""
+    shared_by: Count
+    """Cards that share it when all communicate."""
 
 
 class Tier(ConfigBase):
@@ -147,6 +149,14 @@ class Tier(ConfigBase):
                 problem = "only of all_gather and reduce_scatter, without scale and offset"
                 raise ValueError(f"collectives.{name}.bulk: {problem}")
         return self
+
+    def among(self, accelerators: int) -> Self:
+        """Return the tier in a node of so many accelerators, of which no more share the host."""
+        path = self.through_host
+        if path is None or path.shared_by <= accelerators:
+            return self
+        fewer = path.model_copy(update={"shared_by": accelerators})
+        return self.model_copy(update={"through_host": fewer})
 
     def rates_of(self, kind: str) -> Collective:
         """Rates of a kind of collective, by its name."""

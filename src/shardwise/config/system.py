@@ -356,6 +356,13 @@ class System(Sourced):
                     f"accelerator.memory[{index}].host.shared_by: {tier.host.shared_by} must be at "
                     f"most node.accelerators, {self.node.accelerators}"
                 )
+        for index, tier in enumerate(self.network):
+            path = tier.through_host
+            if path is not None and path.shared_by > self.node.accelerators:
+                raise ValueError(
+                    f"network[{index}].through_host.shared_by: {path.shared_by} must be at most "
+                    f"node.accelerators, {self.node.accelerators}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -422,14 +429,12 @@ class System(Sourced):
         A link of rate B, or k shared by the m accelerators of a node: k B / m. Through the host of
         n accelerators at most a B and H / (2 n): a byte is written to its memory and read from it.
         """
-        tier, node = self.network[index], self.node.accelerators
+        tier = self.network[index]
         rate = tier.bandwidth
         if tier.links_per_node is not None:
-            rate = rate * tier.links_per_node / node
-        if tier.through_host is not None:
-            sharing = min(tier.domain or node, node)
-            through = tier.through_host.bandwidth / (2 * sharing)
-            rate = np.minimum(rate * tier.through_host.link_share, through)
+            rate = rate * tier.links_per_node / self.node.accelerators
+        if (path := tier.through_host) is not None:
+            rate = np.minimum(rate * path.link_share, path.bandwidth / (2 * path.shared_by))
         return rate
 
 
