@@ -8,6 +8,7 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
+from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.operations import missed_operations, operation_estimates
@@ -15,6 +16,7 @@ from shardwise.analysis.prediction_interval import interval_of, memory_interval_
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
+    AssumedNetwork,
     CommTime,
     Estimate,
     Interval,
@@ -178,10 +180,19 @@ def estimate(
     def unmeasured() -> tuple[str, ...]:
         return unmeasured_features(the_model, table)
 
+    @cache
+    def network() -> AssumedNetwork | None:
+        return assumed_network(the_model, the_system, table)
+
     def interval() -> Interval | None:
-        counts = counted if counted_model is the_model else None
         return interval_of(
-            the_model, the_system, resolved, step_s, counts, unmeasured=len(unmeasured())
+            the_model,
+            the_system,
+            resolved,
+            step_s,
+            counted if counted_model is the_model else None,
+            unmeasured=len(unmeasured()),
+            network=network(),
         )
 
     def memory_interval() -> MemoryInterval | None:
@@ -199,6 +210,7 @@ def estimate(
         "required_bandwidth": lambda: _layer_totals().required_bandwidth(result),
         "interval": interval,
         "memory_interval": memory_interval,
+        "assumed_network": network,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),
