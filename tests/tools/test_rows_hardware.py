@@ -145,12 +145,32 @@ def test_a100_of_aws_have_the_network_of_their_instances():
     "inter", ["Ethernet, Infiniband", "DCN across slices", "none (single node)", "10G Ethernet"]
 )
 def test_networks_without_a_rate_are_the_usual_ones(inter):
-    """Which is said of runs of more than one node."""
+    """Which is said, with number and rate, of runs of more than one node."""
     assert _per_node(inter) is None
-    for count, said in ((8, []), (16, ["usual network between nodes"])):
+    for count, said in ((8, []), (16, ["NICs per node: 8 x 400 Gbit/s"])):
         assumed = []
         _system("H100", inter=inter, count=count, assumed=assumed)
         assert assumed == said
+
+
+@each_row(
+    ("stated", "count", "said"),
+    [
+        ({"accelerator": "A800", "inter": "InfiniBand 200 Gb/s"}, 16, "number of NICs per node: 8"),
+        ({"accelerator": "RTX 4090"}, 16, "NICs per node: 1 x 100 Gbit/s"),
+        # Slices of 256 chips, and racks of 72 GPUs, are one network.
+        ({"accelerator": "TPU v5e", "inter": "DCN across slices"}, 256, None),
+        ({"accelerator": "TPU v5e", "inter": "DCN across slices"}, 512,
+         "NICs per node: 2 x 100 Gbit/s"),
+        ({"accelerator": "GB200"}, 72, None),
+        ({"accelerator": "GB200"}, 144, "NICs per node: 4 x 400 Gbit/s"),
+    ],
+)  # fmt: skip
+def test_only_networks_that_are_used_are_assumed(stated, count, said):
+    """A rate without a number of links is that of each of the usual ones."""
+    assumed = []
+    _system(**stated, count=count, assumed=assumed)
+    assert assumed == [said] * (said is not None)
 
 
 def test_networks_by_accelerator_are_shared_as_the_node_has_them():

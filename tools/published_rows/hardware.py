@@ -1,5 +1,6 @@
 """The `System` of a measured run: one of the catalog with the network of the run."""
 
+import math
 import re
 
 from published_rows.row import Run
@@ -107,11 +108,27 @@ def system_of(run: Run, assumed: list[str]) -> System:
     rate = _node_rate(row.inter or "", row.per_node or system.node.accelerators)
     if rate is None and re.search(r"A100.*\bAWS\b", f"{text} {row.inter}"):
         rate = _AWS_A100
-    if rate is None or len(system.network) == 1:
-        if (row.count or 1) > system.node.accelerators:
-            assumed.append("usual network between nodes")
+    if len(system.network) == 1:
         return system
+    if rate is None:
+        rate, said = _usual_rate(system, row.inter or "")
+        inside = system.network[-2].domain
+        assumed += [said] if inside is not None and (row.count or 1) > inside else []
     return _with_fabric(system, rate)
+
+
+def _usual_rate(system: System, text: str) -> tuple[float, str]:
+    """Rate of all links of a node [byte/s] where no number of links is stated, and what is assumed.
+
+    The usual number of links, of the stated rate if there is one.
+    """
+    tier = system.network[-1]
+    links = tier.links_per_node or system.node.accelerators
+    stated = re.search(r"InfiniBand (\d{1,9}) ?Gb", text)
+    if stated:
+        return links * int(stated[1]) * _GIGABIT, f"number of NICs per node: {links}"
+    rate = tier.bandwidth / _GIGABIT
+    return links * tier.bandwidth, f"NICs per node: {links} x {rate:.4g} Gbit/s"
 
 
 def _with_slices(system: System, chips: int | None) -> System:
@@ -190,6 +207,8 @@ def _with_fabric(system: System, rate: float) -> System:
     """The system with another rate of its outermost tier."""
     tier = system.network[-1]
     links = tier.links_per_node or system.node.accelerators
+    if math.isclose(tier.bandwidth * links, rate):
+        return system
     changed = tier.model_copy(update={"bandwidth": rate / links})
     update: dict[str, object] = {"network": (*system.network[:-1], changed)}
     return system.model_copy(update=update)
