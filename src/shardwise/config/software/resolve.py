@@ -38,6 +38,7 @@ _LEAST_WEIGHT = 0.03
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
+_HALF_YEAR = 6  # a year alone is read as its middle
 _MANY_EXPERTS = 256
 
 
@@ -493,20 +494,10 @@ def _month(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    of_libraries = ""
-    for name, one in software.libraries.items():
-        releases = library_releases().get(name) or _releases_of(name)
-        its_own = known is not None and name == known.name
-        if not its_own and any(_version(each) <= _version(one) for each in releases):
-            of_libraries = max(of_libraries, _released(one, releases)[0])
-    if software.date and of_release and _months(of_release) - _months(software.date) > 0:
-        conflicts.append(
-            f"release {release} is of {of_release}, later than the date {software.date}"
-        )
-    if software.date and of_libraries and _months(of_libraries) > _months(software.date):
-        conflicts.append(
-            f"its libraries are of {of_libraries}, later than the date {software.date}"
-        )
+    of_libraries = _month_of_libraries(software, "" if known is None else known.name)
+    for what, its in ((f"release {release}", of_release), ("one of its libraries", of_libraries)):
+        if software.date and its and _months(its) - _months(software.date) > _HALF_YEAR:
+            conflicts.append(f"{what} is of {its}, later than the date {software.date}")
     month = of_release or software.date or of_libraries
     if not month and known is not None and known.releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
@@ -516,6 +507,16 @@ def _month(
             notes.append(f"the newest {known.name} known is of {last}")
             nearest = True
     return month, nearest
+
+
+def _month_of_libraries(software: Software, trainer: str) -> str:
+    """Month of the newest library whose release is stated; empty if none is known."""
+    newest = ""
+    for name, release in software.libraries.items():
+        releases = library_releases().get(name) or _releases_of(name)
+        if name != trainer and any(_version(one) <= _version(release) for one in releases):
+            newest = max(newest, _released(release, releases)[0])
+    return newest
 
 
 def _releases_of(name: str) -> Mapping[str, str]:
