@@ -512,12 +512,18 @@ def _present(fields: Mapping[str, object], model: Model) -> Iterator[tuple[str, 
 
 
 def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
-    """Stack of the run. Where every n-th layer is recomputed, it recomputes some layers."""
+    """Stack of the run.
+
+    Where every n-th layer is recomputed, it recomputes some layers; its release may be one with
+    chunks.
+    """
     model = _model_stack(reading)
-    changes: dict[str, object] = {}
-    if fields.get("recompute_layers") is not None:
-        changes["capabilities"] = {"like": model, "fields": {"recompute_layers": "any"}}
-    return {"base": model, **changes} if changes else model
+    lifted = {
+        "recompute_layers": fields.get("recompute_layers") is not None,
+        "loss": reading.options.get("loss") == CHUNKED_LOSS,
+    }
+    able = {name: "any" for name, has in lifted.items() if has}
+    return {"base": model, "capabilities": {"like": model, "fields": able}} if able else model
 
 
 def _model_stack(reading: Reading) -> str:
