@@ -1,4 +1,4 @@
-"""Facts of trainers in the catalog: fields and words that exist, months, weights, names."""
+"""Facts of trainers in the catalog: words that exist, months in order, weights, names."""
 
 from collections.abc import Mapping
 from itertools import pairwise
