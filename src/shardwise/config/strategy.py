@@ -567,7 +567,12 @@ class Strategy(ConfigBase):
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""
-        return stack_on(self.stack, on, model)
+        return stack_on(self.stack, on, model, self.stated_zero)
+
+    @property
+    def stated_zero(self) -> int | None:
+        """Stage of ZeRO, None where it is left to the software."""
+        return self.zero if "zero" in self.model_fields_set else None
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

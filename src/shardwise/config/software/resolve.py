@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from shardwise import catalog
 from shardwise.config import files
+from shardwise.config.capabilities import Capabilities
 from shardwise.config.software.record import (
     Condition,
     Engine,
@@ -75,6 +76,8 @@ class Match:
     """What contradicts, what was assumed, what may be meant; the most important first."""
     conflicts: int = 0
     """Facts of the description that contradict each other or the machine."""
+    month: str = ""
+    """Month of the facts, from a release or a date; empty: the newest."""
 
     @property
     def stack(self) -> Stack:
@@ -93,7 +96,10 @@ class Match:
 
 
 def stack_on(
-    value: "str | Stack | Software | None", on: "System | str", model: "Model | None" = None
+    value: "str | Stack | Software | None",
+    on: "System | str",
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Stack:
     """Return the stack of a strategy on a system: a name, a file, or a description of software.
 
@@ -101,11 +107,13 @@ def stack_on(
     ----------
     on
         The system, whose stack holds where the strategy names none; or the name of that stack.
+    zero
+        Stage of ZeRO where it is stated, which decides between engines.
     """
     if value is None:
         return Stack.load(on if isinstance(on, str) else on.stack)
     if isinstance(value, Software) or is_description(value):
-        return resolve(value, None if isinstance(on, str) else on, model).stack
+        return resolve(value, None if isinstance(on, str) else on, model, zero).stack
     return Stack.load(value)
 
 
@@ -120,18 +128,24 @@ def is_description(value: object) -> TypeGuard[Software | str]:
 
 
 def match_of(
-    value: "str | Stack | Software | None", system: "System", model: "Model | None" = None
+    value: "str | Stack | Software | None",
+    system: "System",
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Match:
     """Return how the software of a strategy was found; of a stack by name, that."""
     if is_description(value):
-        return resolve(value, system, model)
+        return resolve(value, system, model, zero)
     stack = stack_on(value, system)
     only = Candidate(weight=1.0, trainer="", engine=None, stack=stack, options={})
     return Match(software=Software(text=stack.name), how="stack", candidates=(only,))
 
 
 def resolve(
-    software: Software | str, system: "System | None" = None, model: "Model | None" = None
+    software: Software | str,
+    system: "System | None" = None,
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Match:
     """Resolve a description of software to stacks with their probabilities.
 
@@ -141,6 +155,8 @@ def resolve(
         Where it runs; None: facts that depend on the accelerator do not hold.
     model
         What is trained; None: facts that depend on experts do not hold.
+    zero
+        Stage of ZeRO where it is stated, which decides between engines.
 
     Examples
     --------
@@ -148,6 +164,8 @@ def resolve(
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
+    if zero is not None and "zero" not in record.options:
+        record = record.model_copy(update={"options": {**record.options, "zero": int(zero)}})
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
@@ -167,13 +185,17 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
     if experts is not None:
         context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
     at = _At(month=month, places=places, engine=software.engine, context=context)
+    meant = [
+        (weight * share, chain, replace(at, engine=engine))
+        for weight, chain in _trainers(software, at, conflicts)
+        for share, engine in _engines(software, chain, replace(at, engine=None))
+    ]
+    meant = [one for one in meant if one[2].has_stage] or meant
+    total = sum(weight for weight, *_ in meant)
     found: list[Candidate] = []
-    for weight, chain in _trainers(software, at, conflicts):
-        for share, engine in _engines(software, chain, replace(at, engine=None)):
-            here = replace(at, engine=engine)
-            found += _candidates(
-                _accepted(software, chain, here, conflicts), chain, here, weight * share
-            )
+    for weight, chain, here in meant:
+        accepted = _accepted(software, chain, here, conflicts)
+        found += _candidates(accepted, chain, here, weight / total)
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
         only = _with_options(stack, {}, software, "", software.engine, 1.0)
@@ -196,6 +218,7 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
         candidates=kept,
         notes=(*conflicts, *notes),
         conflicts=len(conflicts),
+        month=month,
     )
 
 
@@ -225,6 +248,13 @@ class _At:
         if name == "says":
             return any(_said(str(phrase), str(known or "")) for phrase in wanted)
         return bool({known, *(known if isinstance(known, tuple) else ())} & set(wanted))
+
+    @property
+    def has_stage(self) -> bool:
+        """Whether the engine has the stage of ZeRO that is stated, if any."""
+        stage, engine = self.context.get("zero"), self.engine
+        possible = () if engine is None else engine.zero_stages
+        return stage is None or not possible or stage in possible
 
     def earlier(self, months: int) -> "_At":
         """The same so many months before."""
@@ -342,12 +372,18 @@ def _engines_of(chain: tuple[Trainer, ...]) -> set[Engine]:
     return set()
 
 
+def _behind(chain: tuple[Trainer, ...]) -> list[tuple[Trainer, int]]:
+    """Trainers with the months that the first of them is behind."""
+    return [(one, sum(each.lag for each in chain[:i])) for i, one in enumerate(chain)]
+
+
 def _accepted(
     software: Software, chain: tuple[Trainer, ...], at: _At, conflicts: list[str]
 ) -> Software:
     """The software with what a trainer uses in place of options that it refuses."""
     options = dict(software.options)
-    for refusal in (one for trainer in chain for one in trainer.refuses if at.holds(one)):
+    refusals = [(one, lag) for trainer, lag in _behind(chain) for one in trainer.refuses]
+    for refusal in (one for one, lag in refusals if at.earlier(lag).holds(one)):
         refused = refusal.value if isinstance(refusal.value, (list, tuple)) else (refusal.value,)
         if options.get(refusal.field) not in refused:
             continue
@@ -369,8 +405,7 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Candidates of a trainer and engine: one for each combination of what stays open."""
     by_field: dict[str, list[tuple[Fact, int]]] = {}
-    for position, trainer in reversed(tuple(enumerate(chain))):
-        lag = sum(one.lag for one in chain[:position])
+    for trainer, lag in reversed(_behind(chain)):
         for fact in trainer.facts:
             if fact.field not in software.options:
                 by_field.setdefault(fact.field, []).append((fact, lag))
@@ -440,13 +475,30 @@ def _with_options(
         for name, value in known.items()
         if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
     }
+    if engine is not None and engine.zero_stages:
+        usual.setdefault("zero", engine.zero_stages[0])
     if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
     if usual or of_stack:
         fields = stack.to_dict() | of_stack
         fields["defaults"] = {**fields["defaults"], **usual}
+        fields["capabilities"] = _with_values(stack.capabilities, usual)
         stack = Stack.validated(fields, source=trainer)
     return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
+
+
+def _with_values(
+    capabilities: Capabilities | None, values: Mapping[str, Any]
+) -> Capabilities | None:
+    """Capabilities that have values which software has by default too."""
+    if capabilities is None:
+        return None
+    more = {
+        name: (*capabilities.fields[name], value)
+        for name, value in values.items()
+        if not capabilities.allows(name, value)
+    }
+    return capabilities.model_copy(update={"fields": {**capabilities.fields, **more}})
 
 
 def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
