@@ -48,7 +48,7 @@ SPARE: dict[str, Any] = {
 }
 STACKS = [
     samples.stack(flex_permute_traffic_factor=0.5, **SPARE, step_overhead=1e-3),
-    samples.stack(**SPARE, attention="unfused", gradient_dtype="compute", host_launch=2e-6),
+    samples.stack(**SPARE, attention_kernel="unfused", gradient_dtype="compute", host_launch=2e-6),
     samples.stack(name="scatters", pp_scatter_gather=True, weight_gradient_buffers=True),
 ]
 OWN: dict[str, list[Any]] = {
@@ -155,7 +155,7 @@ def base(number: int) -> dict[str, Any]:
         "expert_imbalance": row["expert_capacity"] is not None,
         "quantized_weights": row["quantization"] == "none",
         "quantization": row["dtype"] == "fp32",
-        "cp": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
+        "cp": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
         "vpp": row["pp"] == 1,
         "offload_parts": not row["offload_activations"],
         "lora_rank": not row["training"],
@@ -163,7 +163,7 @@ def base(number: int) -> dict[str, Any]:
         "frozen": row["lora_rank"] > 0 or not row["training"],
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,
-        "tp2": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
+        "tp2": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
     }
     if row["tp_exchange"] == "summa" and number % 2 == 0:
         beside = ("cp", "quantization", "quantized_weights", "lora_rank", "lora_parts")

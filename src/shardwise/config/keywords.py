@@ -156,6 +156,23 @@ OffloadParts = Literal[
     "other",
 ]
 
+AttentionKernel = Literal[
+    "stack",
+    "best",
+    "unfused",
+    "efficient",
+    "flash1",
+    "flash2",
+    "flash3",
+    "flash4",
+    "cudnn",
+    "triton",
+    "ck",
+    "aotriton",
+    "npu",
+    "splash",
+]
+
 
 class StrategyKeywords(TypedDict, total=False):
     """Fields of a strategy."""
@@ -222,6 +239,7 @@ class StrategyKeywords(TypedDict, total=False):
     dp_tier: int | None
     pp_tier: int | None
     stack: str | Mapping[str, Any] | Stack | None
+    attention_kernel: AttentionKernel | enums.AttentionKernel
     any_software: bool
 
 
@@ -290,4 +308,5 @@ class StrategyColumns(TypedDict, total=False):
     dp_tier: Column[int | None]
     pp_tier: Column[int | None]
     stack: Column[str | Mapping[str, Any] | Stack | None]
+    attention_kernel: Column[AttentionKernel | enums.AttentionKernel]
     any_software: Column[bool]

@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    AttentionKernel,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -415,6 +416,9 @@ class Strategy(ConfigBase):
     ] = None
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
+    attention_kernel: Annotated[AttentionKernel, Role(In.SOFTWARE, LAYERS)] = AttentionKernel.STACK
+    """Attention kernel: what the stack does, the fastest on the accelerator (`best`), unfused, or
+    one by name. A kernel that the accelerator has no figure of is as fast as the best."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Allow what this stack release cannot run."""
 

@@ -1,0 +1,1 @@
+"""What is known of the software that trains: facts by release and accelerator."""
