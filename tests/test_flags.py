@@ -93,6 +93,7 @@ OWN: dict[str, list[Any]] = {
     "offload_optimizer": [True, False],
     "placement": [PLACEMENTS[0], "pp-dp-tp-cp", "dp-tp-cp-pp"],
     "extents": [None, None, "tp=1"],
+    "attention_kernel": ["stack", "stack", "stack", "stack", "unfused", "efficient"],
     "tp_tier": [-1, -1, -1, 0, 1],
     "cp_tier": [-1, -1, -1, 0, 1],
     "dp_tier": [-1, -1, -1, 0, 1],
@@ -113,7 +114,8 @@ def machine() -> System:
         {"name": "host", "capacity": 1e12, "bandwidth": 20e9},
     ]
     matrix = {"bf16": 100e12, "fp16": 100e12, "fp32": 50e12, "fp8": 200e12}
-    return samples.system(network=network, memory=memory, matrix=matrix)
+    slower = {"other_kernels": {"efficient": 2}}
+    return samples.system(network=network, memory=memory, matrix=matrix, attention=slower)
 
 
 def grouped() -> Model:

@@ -416,7 +416,9 @@ class Strategy(ConfigBase):
     ] = None
     """Software stack: catalog name or file; None: that of the system. In a strategy file also
     `base` and the fields that differ."""
-    attention_kernel: Annotated[AttentionKernel, Role(In.SOFTWARE, LAYERS)] = AttentionKernel.STACK
+    attention_kernel: Annotated[
+        AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
+    ] = AttentionKernel.STACK
     """Attention kernel: what the stack does, the fastest on the accelerator (`best`), unfused, or
     one by name. A kernel that the accelerator has no figure of is as fast as the best."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
