@@ -1,7 +1,7 @@
 """Features of a strategy, and which of them no measured run has used.
 
 A feature is something that software does: `tp_overlap=ring`, `zero=3`, `vpp` (several chunks). What
-is off is none. Sizes and degrees count once: whether they differ from their default. A field
+is off is none, and neither is what the stack does unless a strategy says otherwise. Sizes and degrees count once: whether they differ from their default. A field
 without effect on a strategy is no feature of it, and neither is where its ranks are placed.
 """
 
@@ -83,7 +83,7 @@ def _features(field: StrategyField, value: float) -> Iterator[str]:
             yield from [f"{field.name}=true"] if value else []
         case Kind.WORD:
             word = field.words[int(value)]
-            yield from [] if word == "none" else [f"{field.name}={word}"]
+            yield from [] if word in ("none", "stack") else [f"{field.name}={word}"]
         case Kind.SET:
             yield from (f"{field.name}={word}" for word in field.word_type.from_bits(int(value)))
         case Kind.LIST:
