@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.capabilities import Capabilities
+from shardwise.config.enums import AttentionKernel, Generation
+from shardwise.config.software.attention import sdpa_kernel, te_kernel
 from shardwise.config.software.record import (
     Condition,
     Engine,
@@ -35,6 +37,9 @@ How = Literal["stack", "matched", "nearest release", "several candidates", "unkn
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
+_KERNEL = "attention_kernel"
+# Words of facts for what a library chooses by its release and the accelerator.
+_CHOOSERS = {"sdpa": ("torch", sdpa_kernel), "te": ("transformer-engine", te_kernel)}
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
@@ -198,7 +203,7 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
         found += _candidates(accepted, chain, here, weight / total)
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
-        only = _with_options(stack, {}, software, "", software.engine, 1.0)
+        only = _with_options(stack, {}, software, "", at, 1.0)
         return Match(
             software=software,
             how="unknown",
@@ -420,7 +425,7 @@ def _candidates(
     for share, chosen in open_ones:
         here = at.with_options(chosen)
         stack = _figures(chain, here)
-        one = _with_options(stack, chosen, software, chain[0].name, at.engine, share, at.month)
+        one = _with_options(stack, chosen, software, chain[0].name, at, share)
         sources = {
             name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
             for name, facts in by_field.items()
@@ -461,14 +466,16 @@ def _with_options(
     options: Mapping[str, Any],
     software: Software,
     trainer: str,
-    engine: Engine | None,
+    at: _At,
     weight: float,
-    month: str = "",
 ) -> Candidate:
     """A candidate whose stack has what its release does as defaults."""
     from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
+    engine, month = at.engine, at.month
     known = {**options, **software.options}
+    if known.get(_KERNEL) in _CHOOSERS:
+        known |= {_KERNEL: _chosen_kernel(known.pop(_KERNEL), software, at)}
     of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
     usual = {
         name: value
@@ -485,6 +492,17 @@ def _with_options(
         fields["capabilities"] = _with_values(stack.capabilities, usual)
         stack = Stack.validated(fields, source=trainer)
     return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
+
+
+def _chosen_kernel(chooser: str, software: Software, at: _At) -> AttentionKernel:
+    """The attention kernel that a library chooses in its release on an accelerator."""
+    library, choose = _CHOOSERS[chooser]
+    words = [place for place in at.places if place in tuple(Generation)]
+    releases = library_releases()[library]
+    known = [one for one, month in releases.items() if month <= (at.month or _NEWEST)]
+    oldest, newest = (pick(known or releases, key=_version) for pick in (min, max))
+    release = software.libraries.get(library, newest if known else oldest)
+    return choose(release, Generation(words[0]) if words else Generation.HOPPER)
 
 
 def _with_values(
