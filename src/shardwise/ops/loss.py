@@ -15,6 +15,7 @@ from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
     CollectiveKind,
+    Kernel,
     Matmul,
     MemoryBound,
     Operation,
@@ -191,7 +192,7 @@ def with_chunks(head: Operation, work: RankWork, chunk: Floats) -> Operation:
         return head
     count = np.where(apart, np.ceil(work.tokens / chunk), 1.0)
     again = is_any(work.loss, "again")
-    kernels = []
+    kernels: list[Kernel] = []
     for kernel in head.kernels:
         if not isinstance(kernel, Matmul):
             kernels.append(kernel)
