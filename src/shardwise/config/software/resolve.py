@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.capabilities import Capabilities
+from shardwise.config.enums import AttentionKernel, Generation
+from shardwise.config.software.attention import attention_facts, kernel_of, runs_on
 from shardwise.config.software.record import (
     Condition,
     Engine,
@@ -40,6 +42,7 @@ _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
+_KERNEL = "attention_kernel"
 _EARLY = re.compile(r"dev|a\d")
 
 
@@ -184,7 +187,11 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
     context = {"says": software.text, **software.options}
     if experts is not None:
         context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
-    at = _At(month=month, places=places, engine=software.engine, context=context)
+    libraries = software.libraries
+    at = _At(
+        month=month, places=places, engine=software.engine, context=context, libraries=libraries
+    )
+    software = _with_kernel(software, at, conflicts)
     meant = [
         (weight * share, chain, replace(at, engine=engine))
         for weight, chain in _trainers(software, at, conflicts)
@@ -230,6 +237,13 @@ class _At:
     places: tuple[str, ...]
     engine: Engine | None
     context: Mapping[str, Any]
+    libraries: Mapping[str, str]
+    """Releases that are stated."""
+
+    @property
+    def generation(self) -> Generation | None:
+        """Architecture of the accelerator, if one is known."""
+        return next((Generation(one) for one in self.places if one in [*Generation]), None)
 
     def holds(self, one: Condition) -> bool:
         """Whether something is so here."""
@@ -414,7 +428,7 @@ def _candidates(
         open_ones = [
             (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
-            for value, part in _values(facts, at.with_options(chosen)).items()
+            for value, part in _values(name, facts, at.with_options(chosen)).items()
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
@@ -442,7 +456,7 @@ def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
 _UNDECIDED: Mapping[Any, float] = {None: 1.0}
 
 
-def _values(facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
+def _values(field: str, facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
     """Values of a field with their probabilities: of the last fact that holds; None without one.
 
     Each fact comes with the months that what has it is behind.
@@ -451,9 +465,25 @@ def _values(facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
     if not held:
         return _UNDECIDED
     value = held[-1].value
-    if isinstance(value, Mapping):
-        return {word: float(weight) for word, weight in value.items()}
-    return {tuple(value) if isinstance(value, list) else value: 1.0}
+    weights = value if isinstance(value, Mapping) else {value: 1.0}
+    if field != _KERNEL:
+        return {word: float(weight) for word, weight in weights.items()}
+    kernels: dict[Any, float] = {}
+    for word, weight in weights.items():
+        kernel = kernel_of(word, at.generation, at.libraries, at.month)
+        kernel = kernel if runs_on(kernel, at.generation) else AttentionKernel.BEST
+        kernels[kernel] = kernels.get(kernel, 0.0) + weight
+    return kernels
+
+
+def _with_kernel(software: Software, at: _At, conflicts: list[str]) -> Software:
+    """The software with the kernel that a stated choice of a library amounts to."""
+    if _KERNEL not in software.options:
+        return software
+    kernel = kernel_of(software.options[_KERNEL], at.generation, at.libraries, at.month)
+    if not runs_on(kernel, at.generation):
+        conflicts.append(f"{attention_facts().kernels[kernel].because}, not on {at.places[0]}")
+    return software.model_copy(update={"options": {**software.options, _KERNEL: kernel}})
 
 
 def _with_options(
