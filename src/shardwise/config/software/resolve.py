@@ -500,8 +500,8 @@ def _chosen_kernel(chooser: str, software: Software, at: _At) -> AttentionKernel
     words = [place for place in at.places if place in tuple(Generation)]
     releases = library_releases()[library]
     known = [one for one, month in releases.items() if month <= (at.month or _NEWEST)]
-    oldest, newest = (pick(known or releases, key=_version) for pick in (min, max))
-    release = software.libraries.get(library, newest if known else oldest)
+    newest = max(known, key=_version) if known else min(releases, key=_version)
+    release = software.libraries.get(library, newest)
     return choose(release, Generation(words[0]) if words else Generation.HOPPER)
 
 
