@@ -15,6 +15,7 @@ from pathlib import Path
 from shardwise import catalog
 from shardwise.config.model import Model
 from shardwise.config.roles import PLACED, Group
+from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
@@ -29,6 +30,9 @@ _FIELDS = {
     and not (field.role.implied and field.kind is Kind.WHOLE)
 }
 """Fields with features: not what has no effect on time, places ranks, or is the request itself."""
+
+
+_OF_STACKS = Stack.model_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,9 @@ def features_of(model: Model, table: Table) -> tuple[str, ...]:
         staged = field.role.group is Group.LAYOUT and "bubble" in field.role.acts_on
         if (staged and table.pp[0] == 1) or idle_rows(kind, table, name)[0]:
             continue
-        found += _features(field, int(getattr(table, name)[0]))
+        left_open = field.kind is Kind.WORD and field.words[0] == "stack" and name in _OF_STACKS
+        column = table.in_effect(name) if left_open else getattr(table, name)
+        found += _features(field, int(column[0]))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    AttentionKernel,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -428,6 +429,11 @@ class Strategy(ConfigBase):
     """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
     that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
     or `base` and the fields that differ from that stack."""
+    attention_kernel: Annotated[
+        AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
+    ] = AttentionKernel.STACK
+    """Attention kernel: what the stack does, the fastest on the accelerator (`best`), unfused, or
+    one by name. A kernel that the accelerator has no figure of is as fast as the best."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Allow what this stack release cannot run."""
 
