@@ -1,8 +1,9 @@
 """Features of a strategy, and which of them no measured run has used.
 
 A feature is something that software does: `tp_overlap=ring`, `zero=3`, `vpp` (several chunks). What
-is off is none, and neither is what the stack does unless a strategy says otherwise. Sizes and degrees count once: whether they differ from their default. A field
-without effect on a strategy is no feature of it, and neither is where its ranks are placed.
+is off is none, and neither is what the stack does unless a strategy says otherwise. Sizes and
+degrees count once: whether they differ from their default. A field without effect on a strategy is
+no feature of it, and neither is where its ranks are placed.
 """
 
 import json

@@ -37,12 +37,12 @@ How = Literal["stack", "matched", "nearest release", "several candidates", "unkn
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
+_KERNEL = "attention_kernel"
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
 _MANY_EXPERTS = 256
-_KERNEL = "attention_kernel"
 _EARLY = re.compile(r"dev|a\d")
 
 
@@ -205,7 +205,7 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
         found += _candidates(accepted, chain, here, weight / total)
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
-        only = _with_options(stack, {}, software, "", software.engine, 1.0)
+        only = _with_options(stack, {}, software, "", at, 1.0)
         return Match(
             software=software,
             how="unknown",
@@ -434,7 +434,7 @@ def _candidates(
     for share, chosen in open_ones:
         here = at.with_options(chosen)
         stack = _figures(chain, here)
-        one = _with_options(stack, chosen, software, chain[0].name, at.engine, share, at.month)
+        one = _with_options(stack, chosen, software, chain[0].name, at, share)
         sources = {
             name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
             for name, facts in by_field.items()
@@ -491,13 +491,13 @@ def _with_options(
     options: Mapping[str, Any],
     software: Software,
     trainer: str,
-    engine: Engine | None,
+    at: _At,
     weight: float,
-    month: str = "",
 ) -> Candidate:
     """A candidate whose stack has what its release does as defaults."""
     from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
+    engine, month = at.engine, at.month
     known = {**options, **software.options}
     of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
     usual = {
