@@ -357,8 +357,8 @@ class System(Sourced):
                     f"accelerator.memory[{index}].host.shared_by: {host.shared_by} must be at "
                     f"most node.accelerators, {self.node.accelerators}"
                 )
-        for index, tier in enumerate(self.network):
-            path = tier.through_host
+        for index, link in enumerate(self.network):
+            path = link.through_host
             if path is not None and path.shared_by > self.node.accelerators:
                 raise ValueError(
                     f"network[{index}].through_host.shared_by: {path.shared_by} must be at most "
