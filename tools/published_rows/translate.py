@@ -7,10 +7,11 @@ from typing import Any
 from published_rows.architecture import model_of
 from published_rows.hardware import system_of
 from published_rows.recompute import ignored_recompute
+from published_rows.remarks import ignored_remarks
 from published_rows.row import Run, RunFault
 from published_rows.software import ignored_software, stack_of, unknown_stack
 from published_rows.strategy import strategy_of
-from published_rows.words import ignored_words
+from published_rows.words import Read, ignored_words
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -52,6 +53,9 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     if run.task == "pretrain-total":
         raise NotModeledError("the total of a project, with its restarts, is not a step")
     assumed: list[str] = []
+    features = Read(run.features)
+    run = run.model_copy()
+    run.__dict__["features"] = features  # records what the translation looks up
     try:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
@@ -60,7 +64,12 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModeledError("; ".join(str(fault) for fault in error.faults)) from None
-    ignored = (*ignored_software(run), *ignored_recompute(run), *ignored_words(run))
+    ignored = (
+        *ignored_software(run),
+        *ignored_recompute(run),
+        *ignored_words(run, frozenset(features.seen)),
+        *ignored_remarks(run),
+    )
     return Translation(
         model=model, system=system, strategy=strategy, assumed=tuple(assumed), ignored=ignored
     )

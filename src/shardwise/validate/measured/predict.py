@@ -117,8 +117,7 @@ def _prediction(
     tokens = float(table.tokens_per_s[row]) * step_s
     seq_len = int(table.table.seq_len[row])
     per_step = tokens * flops_per_token(case.model, seq_len, counted=counted)
-    assumed = bool(run.assumed or run.ignored)
-    described = run_features(*case, assumed=assumed, counted=counted)
+    described = run_features(*case, assumed=run.uncertain, counted=counted)
     without = run.source if leave_out else None
     spread = uncertainty_of(described, validated_runs(), without=without)
     features = unmeasured_features(case.model, table.table.take(np.array([row])))

@@ -60,6 +60,11 @@ _PRECISIONS: Mapping[str, PrecisionClass] = {
 }
 
 
+NO_EFFECT, NOT_USED = "no effect", "not used"
+"""What phrases of `ignored` have in them that make no run uncertain: those of settings that change
+nothing, and of remarks that nothing reads."""
+
+
 class NotModeledError(Exception):
     """A run that cannot be predicted; the text is the reason."""
 
@@ -144,6 +149,14 @@ class Run(ConfigBase):
         (MOST, "1024+"),
     )
     """Most accelerators of each class of sizes."""
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether something that matters is assumed or ignored."""
+        harmless = (NO_EFFECT, NOT_USED)
+        return bool(self.assumed) or any(
+            not any(word in said for word in harmless) for said in self.ignored
+        )
 
     @property
     def tokens_per_step(self) -> int | None:
