@@ -464,6 +464,29 @@ class Software(Result):
     """Release that is meant; empty where the stack names none."""
     checked: bool
     """Whether the strategy is known to be one that the release can run."""
+    how: str = "stack"
+    """How it was found: a `stack` by name, a description that `matched`, the `nearest release` of
+    it, `several candidates`, or `unknown`."""
+    trainer: str = ""
+    """Trainer that is meant; empty for a stack by name."""
+    engine: str | None = None
+    """What replicates or shards the training state there."""
+    notes: tuple[str, ...] = ()
+    """What contradicts, what was assumed and what else may be meant; the most important first."""
+
+
+class SoftwareCandidate(Result):
+    """Software that a description may mean, and the estimate with it."""
+
+    description: str
+    """What tells it from the others."""
+    trainer: str
+    engine: str | None
+    stack: str
+    weight: float
+    """Its probability."""
+    step_time_s: float
+    reserved_bytes: float
 
 
 class Estimate(Charted, Deferred):
@@ -486,6 +509,9 @@ class Estimate(Charted, Deferred):
     strategy: Mapping[str, Any]
     """All fields, with defaults filled in."""
     software: Software
+    software_candidates: tuple[SoftwareCandidate, ...]
+    """What the description of the software may mean, if it may be several; those that can run the
+    strategy."""
     parameters: int
     active_parameters: int
     trainable_parameters: int

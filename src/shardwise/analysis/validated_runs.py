@@ -103,7 +103,7 @@ def run_features(
     counted
         Parameters of the model, if already counted.
     """
-    stack = strategy.loaded_stack(system.stack).name
+    stack = strategy.loaded_stack(system).name
     names = (g for name, g in _GENERATIONS.items() if name in system.name)
     return RunFeatures(
         experts=model.has_experts,

@@ -368,6 +368,49 @@ class LaunchRule(Word):
     EXPERTS_SPLIT_AS_TP = "experts_split_as_tp"
 
 
+class Generation(Word):
+    """Architecture of an accelerator: what its software and kernels are released for.
+
+    `ampere_rtx` is compute capability 8.6, `blackwell_rtx` 12.0, `xe` Intel's Data Center GPU Max.
+    """
+
+    OTHER = "other"
+    PASCAL = "pascal"
+    VOLTA = "volta"
+    TURING = "turing"
+    AMPERE = "ampere"
+    AMPERE_RTX = "ampere_rtx"
+    ADA = "ada"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+    BLACKWELL_RTX = "blackwell_rtx"
+    CDNA2 = "cdna2"
+    CDNA3 = "cdna3"
+    CDNA4 = "cdna4"
+    TPU = "tpu"
+    TRAINIUM = "trainium"
+    GAUDI = "gaudi"
+    ASCEND = "ascend"
+    XE = "xe"
+    CPU = "cpu"
+
+    @property
+    def family(self) -> str:
+        """Makers' family, which decides what software runs: `nvidia`, `amd`, or its own name."""
+        if self in _NVIDIA:
+            return "nvidia"
+        return "amd" if self.startswith("cdna") else self.value
+
+
+_NVIDIA = frozenset(
+    Generation[name]
+    for name in (
+        "PASCAL", "VOLTA", "TURING", "AMPERE", "AMPERE_RTX", "ADA", "HOPPER", "BLACKWELL",
+        "BLACKWELL_RTX",
+    )
+)  # fmt: skip
+
+
 class AttentionImplementation(Word):
     """How a stack computes attention."""
 

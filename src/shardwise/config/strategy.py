@@ -66,9 +66,14 @@ from shardwise.config.roles import (
     degree,
 )
 from shardwise.config.roles import Section as In
+from shardwise.config.software.record import Software
+from shardwise.config.software.resolve import stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy_schema import accept_aliases
 from shardwise.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shardwise.config.system import System
 
 # Of fields that are sets: their words, and what stands in place of none of them.
 _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
@@ -411,10 +416,12 @@ class Strategy(ConfigBase):
     pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
     stack: Annotated[
-        str | Stack | None, Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True)
+        str | Stack | Software | None,
+        Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True),
     ] = None
-    """Software stack: catalog name or file; None: that of the system. In a strategy file also
-    `base` and the fields that differ."""
+    """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
+    that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
+    or `base` and the fields that differ from that stack."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Allow what this stack release cannot run."""
 
@@ -473,10 +480,16 @@ class Strategy(ConfigBase):
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
-        return None if value is None else Stack.from_fields(value)
+        if value is None or isinstance(value, Software):
+            return value
+        if isinstance(value, Mapping) and value and value.keys() <= Software.model_fields.keys():
+            return Software.validated(value, source="stack")
+        return Stack.from_fields(value)
 
     @field_serializer("stack")
-    def _stack_name_or_fields(self, value: str | Stack | None) -> object:
+    def _stack_name_or_fields(self, value: str | Stack | Software | None) -> object:
+        if isinstance(value, Software):
+            return value.model_dump(mode="json", exclude_defaults=True)
         return value.to_fields() if isinstance(value, Stack) else value
 
     @model_validator(mode="after")
@@ -490,8 +503,13 @@ class Strategy(ConfigBase):
             raise InputError(Fault(**place, value=split, has_value=True))
         return self
 
-    def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
+    def resolved(self, model: Model, on: "System | str" = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None, and what the stack has another default of.
+
+        Parameters
+        ----------
+        on
+            The system, or the name of the stack that it names.
 
         Raises
         ------
@@ -505,13 +523,13 @@ class Strategy(ConfigBase):
             place = {"source": "strategy", "field": field}
             faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
-        stack = self.loaded_stack(default_stack)
+        stack = self.loaded_stack(on, model)
         own, usual = self.model_fields_set, stack.field_defaults
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
         if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
             inherited["etp"] = self.tp
         if inherited:
-            return self.model_copy(update=inherited).resolved(model, default_stack)
+            return self.model_copy(update=inherited | {"stack": stack}).resolved(model, on)
         gpus, dp = self._accelerators(fault)
         seq_len = self.seq_len or model.seq_len
         if seq_len is None:
@@ -541,9 +559,9 @@ class Strategy(ConfigBase):
             }
         )
 
-    def loaded_stack(self, default_stack: str = DEFAULT_STACK) -> Stack:
-        """Return the stack, or the default one of the system where the strategy names none."""
-        return Stack.load(default_stack if self.stack is None else self.stack)
+    def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
+        """Return the stack, or that of the system where the strategy names none."""
+        return stack_on(self.stack, on, model)
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

@@ -371,12 +371,12 @@ class Table:
         cls,
         model: Model,
         rows: "Mapping[str, Any] | Sequence[Strategy] | Any",
-        default_stack: str = DEFAULT_STACK,
+        on: System | str = DEFAULT_STACK,
     ) -> "Table":
         """Build a table from strategies, a mapping of columns, or a data frame.
 
         Missing columns have the defaults of `Strategy`; a single value holds for all
-        rows. A row without a stack has `default_stack`, that of the system.
+        rows. A row without a stack has that of the system.
 
         Raises
         ------
@@ -387,21 +387,21 @@ class Table:
             return rows
         if isinstance(rows, Mapping):
             refuse_levels(rows)
-            return cls(**columns_of(model, rows, default_stack))
+            return cls(**columns_of(model, rows, on))
         if isinstance(rows, Strategy):
             rows = [rows]
         if isinstance(rows, Sequence) and not isinstance(rows, str):
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
-                resolved = [Strategy.load(row).resolved(model, default_stack) for row in rows]
+                resolved = [Strategy.load(row).resolved(model, on) for row in rows]
                 if len(resolved) == 1:  # single values are looked at faster than lists
-                    return cls(**columns_of(model, dict(resolved[0]), default_stack))
+                    return cls(**columns_of(model, dict(resolved[0]), on))
                 listed = {
                     name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
                 }
-                return cls(**columns_of(model, listed, default_stack))
+                return cls(**columns_of(model, listed, on))
         elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
             named = {name: rows[name].to_numpy() for name in rows.columns}
-            return cls(**columns_of(model, named, default_stack))
+            return cls(**columns_of(model, named, on))
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 

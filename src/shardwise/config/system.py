@@ -17,7 +17,7 @@ from shardwise.config.accelerator import (
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
-from shardwise.config.enums import MemoryLimit, Processing
+from shardwise.config.enums import Generation, MemoryLimit, Processing
 from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.errors import check_word
@@ -172,6 +172,8 @@ class Accelerator(ConfigBase):
     """One chip as the data sheet describes it, and how its kernels fare."""
 
     name: str
+    generation: Generation = Generation.OTHER
+    """Architecture; of one that is not named, software is not bound to what it runs on."""
     multiprocessors: Count | None
     """Independent units that tiles of work are spread over; null where no closed form needs them:
     all types on curves or tables, `attention` null."""

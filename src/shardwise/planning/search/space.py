@@ -28,6 +28,7 @@ from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.recipe import Recipe
 from shardwise.config.roles import Tries
+from shardwise.config.software.resolve import is_description, stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
@@ -440,7 +441,7 @@ class Space(_Values):
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""
-        return tuple(Stack.load(name) for name in self.stack or (system.stack,))
+        return tuple(stack_on(one, system) for one in self.stack or (system.stack,))
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Return the values of a field to try, in order; None for all that divide what they split.
@@ -448,10 +449,11 @@ class Space(_Values):
         A value of None is filled in by `Strategy.resolved`.
         """
         choices: Choices = getattr(self, field)
+        if field == "stack":
+            named = choices if isinstance(choices, tuple) else (system.stack,)
+            return tuple(stack_on(o, system) if is_description(o) else o for o in named)
         if isinstance(choices, tuple):
             return choices
-        if field == "stack":
-            return (system.stack,)
         tries = self._tries(field)
         if field in self.selected or tries is Tries.DIVISORS:
             return None

@@ -1,7 +1,7 @@
 """An estimate as tables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -342,7 +342,8 @@ def closing_lines(result: Estimate) -> list[str]:
     defaults = ", ".join(f"{name} {_word(value)}" for name, value in listed.items())
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    lines = [f"assumed: {defaults}"] if defaults else []
+    lines = [*software_lines(result)]
+    lines += [f"assumed: {defaults}"] if defaults else []
     if result.missed_operations:
         missed = ", ".join(result.missed_operations)
         lines.append(f"no similar measured shapes for {missed}: mean efficiency used")
@@ -356,6 +357,18 @@ def closing_lines(result: Estimate) -> list[str]:
     lines += _memory_interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return lines
+
+
+def software_lines(result: Estimate) -> Iterator[str]:
+    """How a description of software was understood, and what it may mean in addition."""
+    software = result.software
+    if software.how != "stack":
+        engine = f", {software.engine}" if software.engine else ""
+        yield f"software: {software.trainer or 'unknown'}{engine} ({software.how})"
+    yield from (f"  {note}" for note in software.notes)
+    for one in result.software_candidates:
+        times = f"{seconds(one.step_time_s)}, {readable(one.reserved_bytes, 'bytes')}"
+        yield f"  {one.weight:.0%} {one.description}: {times}"
 
 
 def _interval(result: Estimate) -> list[str]:

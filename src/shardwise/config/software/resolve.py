@@ -1,0 +1,469 @@
+"""From a description of software to stacks, with how sure that is.
+
+A description names a trainer, a release or a month, an engine, libraries and options. What it
+leaves open follows from facts of the trainer (catalog/software/trainers) by month, accelerator and
+engine. What stays open makes several candidates with probabilities.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+
+from shardwise import catalog
+from shardwise.config import files
+from shardwise.config.software.record import (
+    Condition,
+    Engine,
+    Fact,
+    Software,
+    Trainer,
+    library_releases,
+    trainers,
+)
+from shardwise.config.software.words import lineage, software_of
+from shardwise.config.stack import Stack
+
+if TYPE_CHECKING:
+    from shardwise.config.model import Model
+    from shardwise.config.system import System
+
+UNKNOWN_STACK = "unknown"
+How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
+_MOST = 6
+# The same 3 % in another sum: what a candidate must weigh to be kept.
+_LEAST_WEIGHT = 0.03
+# Fields of which a stack has figures for its own value: another one is a choice of the strategy.
+_OWN_FIGURES = frozenset({"loss", "compile"})
+_NEWEST = "9999-12"
+_GAP_MONTHS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Software that may be meant."""
+
+    weight: float
+    """Its probability."""
+    trainer: str
+    engine: Engine | None
+    stack: Stack
+    """Its figures; `defaults` has what it does where a strategy says nothing."""
+    options: Mapping[str, Any]
+    """Fields that facts of its release set."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Sources of these facts, by field."""
+    hand_tuned: bool = False
+    described: str = ""
+    """What tells it from the other candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What a description of software was resolved to."""
+
+    software: Software
+    how: How
+    candidates: tuple[Candidate, ...]
+    """The most probable first."""
+    notes: tuple[str, ...] = ()
+    """What contradicts, what was assumed, what may be meant; the most important first."""
+    conflicts: int = 0
+    """Facts of the description that contradict each other or the machine."""
+
+    @property
+    def stack(self) -> Stack:
+        """Figures of the most probable candidate."""
+        return self.candidates[0].stack
+
+
+def stack_on(
+    value: "str | Stack | Software | None", on: "System | str", model: "Model | None" = None
+) -> Stack:
+    """Return the stack of a strategy on a system: a name, a file, or a description of software.
+
+    Parameters
+    ----------
+    on
+        The system, whose stack holds where the strategy names none; or the name of that stack.
+    """
+    if value is None:
+        return Stack.load(on if isinstance(on, str) else on.stack)
+    if isinstance(value, Software) or is_description(value):
+        return resolve(value, None if isinstance(on, str) else on, model).stack
+    return Stack.load(value)
+
+
+def is_description(value: object) -> TypeGuard[Software | str]:
+    """Whether a value describes software: known words, and no name or file of a stack."""
+    if not isinstance(value, str):
+        return isinstance(value, Software)
+    if catalog.find("stacks", value) is not None or files.is_file_name(value):
+        return False
+    found = software_of(value)
+    return bool(found.trainer or found.engine or found.options)
+
+
+def match_of(
+    value: "str | Stack | Software | None", system: "System", model: "Model | None" = None
+) -> Match:
+    """Return how the software of a strategy was found; of a stack by name, that."""
+    if is_description(value):
+        return resolve(value, system, model)
+    stack = stack_on(value, system)
+    only = Candidate(weight=1.0, trainer="", engine=None, stack=stack, options={})
+    return Match(software=Software(text=stack.name), how="stack", candidates=(only,))
+
+
+def resolve(
+    software: Software | str, system: "System | None" = None, model: "Model | None" = None
+) -> Match:
+    """Resolve a description of software to stacks with their probabilities.
+
+    Parameters
+    ----------
+    system
+        Where it runs; None: facts that depend on the accelerator do not hold.
+    model
+        What is trained; None: facts that depend on experts do not hold.
+
+    Examples
+    --------
+    >>> resolve("torchtitan 0.2").stack.name
+    'torchtitan-2025'
+    """
+    record = software_of(software) if isinstance(software, str) else software
+    places: tuple[str, ...] = ()
+    if system is not None:
+        generation = system.accelerator.generation
+        places = (system.name, generation.value, generation.family)
+    return _resolved(record, places, None if model is None else model.has_experts)
+
+
+@lru_cache(512)
+def _resolved(software: Software, places: tuple[str, ...], experts: bool | None) -> Match:
+    notes: list[str] = []
+    conflicts: list[str] = []
+    month, nearest = _month(software, places, notes, conflicts)
+    context = {"experts": experts, "says": _names(software), **software.options}
+    found: list[Candidate] = []
+    for weight, chain in _trainers(software, month, places, conflicts):
+        for share, engine in _engines(software, chain, month, places):
+            at = _At(month=month, places=places, engine=engine, context=context)
+            found += _candidates(software, chain, engine, at, weight * share)
+    if not found:
+        stack = Stack.load(UNKNOWN_STACK)
+        only = _with_options(stack, {}, software, "", software.engine, 1.0)
+        return Match(
+            software=software,
+            how="unknown",
+            candidates=(only,),
+            notes=(
+                f"{software.text or 'this software'} is not known; figures of unknown software",
+            ),
+        )
+    kept = _most_probable(found)
+    kept = tuple(replace(one, described=_described(one, kept)) for one in kept)
+    how: How = "several candidates" if len(kept) > 1 else "matched"
+    if how == "matched" and nearest:
+        how = "nearest release"
+    return Match(
+        software=software,
+        how=how,
+        candidates=kept,
+        notes=(*conflicts, *notes),
+        conflicts=len(conflicts),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _At:
+    """Where conditions are evaluated."""
+
+    month: str
+    places: tuple[str, ...]
+    engine: Engine | None
+    context: Mapping[str, Any]
+
+    def holds(self, one: Condition) -> bool:
+        """Whether something is so here."""
+        month = self.month or _NEWEST
+        return (
+            one.since <= month
+            and (not one.until or month <= one.until)
+            and (not one.on or bool(set(one.on) & set(self.places)))
+            and (not one.engine or any(e.covers(self.engine) for e in one.engine))
+            and all(self._has(name, value) for name, value in one.when.items())
+        )
+
+    def _has(self, name: str, value: object) -> bool:
+        known = self.context.get(name)
+        wanted = value if isinstance(value, (list, tuple)) else (value,)
+        return bool({known, *(known if isinstance(known, tuple) else ())} & set(wanted))
+
+    def with_options(self, options: Mapping[str, Any]) -> "_At":
+        """The same where facts have set options."""
+        return replace(self, context={**options, **self.context})
+
+
+def _names(software: Software) -> tuple[str, ...]:
+    """Trainers that a description names."""
+    return tuple(n for n in (software.trainer, *software.others) if n in trainers())
+
+
+_USUAL = ("nvidia",)
+
+
+def _runs_on(trainer: Trainer, places: tuple[str, ...]) -> bool:
+    return not trainer.on or bool(set(trainer.on) & set(places or _USUAL))
+
+
+def _most_specific(names: Sequence[str], places: tuple[str, ...]) -> list[str]:
+    """Trainers that count of those that are named.
+
+    Those that run on the accelerator; not what another one is based on, nor libraries and
+    benchmarks next to a trainer.
+    """
+    known = trainers()
+    here = [name for name in names if _runs_on(known[name], places)] or list(names)
+    left = [name for name in here if known[name].kind == "trainer"] or here
+    based = {base for name in left for base in lineage(name)[1:]}
+    left = [name for name in left if name not in based]
+    return [name for name in left if known[name].based_on] or left
+
+
+def _trainers(
+    software: Software, month: str, places: tuple[str, ...], conflicts: list[str]
+) -> list[tuple[float, tuple[Trainer, ...]]]:
+    """Trainers that may be meant, with probabilities that add up to 1.
+
+    Each with those whose facts hold where its own say nothing: its back end and what both are based
+    on.
+    """
+    known, named = trainers(), _names(software)
+    names = _most_specific(named, places)
+    if not names and software.engine is not None:
+        names = [
+            one.name
+            for one in known.values()
+            if one.kind == "library"
+            and any(software.engine.covers(Engine(e)) for c in one.engines for e in c.weights)
+        ][:1]
+    at = _At(month=month, places=places, engine=software.engine, context=software.options)
+    found: list[tuple[float, list[str]]] = []
+    for name in [name for name in names if known[name].backends] or names:
+        choice = next((c for c in reversed(known[name].backends) if at.holds(c)), None)
+        weights = {} if choice is None else dict(choice.weights)
+        weights = {one: w for one, w in weights.items() if one in named} or weights
+        total = sum(weights.values()) or 1.0
+        own = lineage(name)
+        chains = {one: [*own, *(n for n in lineage(one) if n not in own)] for one in weights}
+        found += [(weights[one] / total, chain) for one, chain in chains.items()]
+        found += [] if weights else [(1.0, own)]
+    if found and not any(_runs_on(known[chain[0]], places) for _, chain in found):
+        conflicts.append(f"{found[0][1][0]} does not run on {places[0]}, as far as is known")
+    total = sum(weight for weight, _ in found)
+    return [(weight / total, tuple(known[name] for name in chain)) for weight, chain in found]
+
+
+def _engines(
+    software: Software, chain: tuple[Trainer, ...], month: str, places: tuple[str, ...]
+) -> list[tuple[float, Engine | None]]:
+    """Engines that may be meant, with probabilities."""
+    stated = software.engine
+    at = _At(month=month, places=places, engine=None, context=software.options)
+    for trainer in chain:
+        if trainer.backends and len(chain) > 1:  # those of the back end
+            continue
+        unversioned = () if stated is None else trainer.unversioned.get(stated, ())
+        choices = [one for one in unversioned or trainer.engines if at.holds(one)]
+        if not choices:
+            continue
+        weights = {Engine(word): weight for word, weight in choices[-1].weights.items()}
+        if stated is not None:
+            weights = {one: weight for one, weight in weights.items() if stated.covers(one)}
+        if weights:
+            total = sum(weights.values())
+            return [(weight / total, one) for one, weight in weights.items()]
+    return [(1.0, stated)]
+
+
+def _candidates(
+    software: Software,
+    chain: tuple[Trainer, ...],
+    engine: Engine | None,
+    at: _At,
+    weight: float,
+) -> Iterator[Candidate]:
+    """Candidates of a trainer and engine: one for each combination of what stays open."""
+    by_field: dict[str, list[Fact]] = {}
+    for trainer in reversed(chain):
+        for fact in trainer.facts:
+            if fact.field not in software.options:
+                by_field.setdefault(fact.field, []).append(fact)
+    open_ones: list[tuple[float, dict[str, Any]]] = [(weight, {})]
+    for name, facts in by_field.items():
+        open_ones = [
+            (share * part, chosen if value is None else {**chosen, name: value})
+            for share, chosen in open_ones
+            for value, part in _values(facts, at.with_options(chosen)).items()
+        ]
+        open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
+    for share, chosen in open_ones:
+        here = at.with_options(chosen)
+        stack = _figures(chain, here)
+        one = _with_options(stack, chosen, software, chain[0].name, engine, share, at.month)
+        sources = {
+            name: next(f.source for f in reversed(facts) if here.holds(f))
+            for name, facts in by_field.items()
+            if name in chosen
+        }
+        yield replace(one, hand_tuned=chain[0].hand_tuned, sources=sources)
+
+
+def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
+    """The stack whose figures hold: of the trainer, else of what it runs on or is based on."""
+    for trainer in chain:
+        held = [one.stack for one in trainer.stacks if at.holds(one)]
+        if held:
+            return Stack.load(held[-1])
+    return Stack.load(UNKNOWN_STACK)
+
+
+_UNDECIDED: Mapping[Any, float] = {None: 1.0}
+
+
+def _values(facts: Iterable[Fact], at: _At) -> Mapping[Any, float]:
+    """Values of a field with their probabilities: of the last fact that holds; None without one."""
+    held = [fact for fact in facts if at.holds(fact)]
+    if not held:
+        return _UNDECIDED
+    value = held[-1].value
+    if isinstance(value, Mapping):
+        return {word: float(weight) for word, weight in value.items()}
+    return {tuple(value) if isinstance(value, list) else value: 1.0}
+
+
+def _with_options(
+    stack: Stack,
+    options: Mapping[str, Any],
+    software: Software,
+    trainer: str,
+    engine: Engine | None,
+    weight: float,
+    month: str = "",
+) -> Candidate:
+    """A candidate whose stack has what its release does as defaults."""
+    from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
+
+    known = {**options, **software.options}
+    of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
+    usual = {
+        name: value
+        for name, value in known.items()
+        if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
+    }
+    if stack.released and month:
+        of_stack["released"] = month
+    if usual or of_stack:
+        fields = stack.to_dict() | of_stack
+        fields["defaults"] = {**fields["defaults"], **usual}
+        stack = Stack.validated(fields, source=trainer)
+    return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
+
+
+def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
+    """Join equal candidates, and keep the most probable of them."""
+    joined: list[Candidate] = []
+    for one in found:
+        same = next((i for i, o in enumerate(joined) if o.stack == one.stack), None)
+        if same is None:
+            joined.append(one)
+        else:
+            joined[same] = replace(joined[same], weight=joined[same].weight + one.weight)
+    joined.sort(key=lambda one: -one.weight)
+    kept = [one for one in joined[:_MOST] if one.weight >= _LEAST_WEIGHT]
+    total = sum(one.weight for one in kept)
+    return tuple(replace(one, weight=one.weight / total) for one in kept)
+
+
+def _described(one: Candidate, others: Iterable[Candidate]) -> str:
+    """A candidate by what tells it from the others."""
+    words = [one.trainer]
+    if len({other.engine for other in others}) > 1 and one.engine is not None:
+        words.append(str(one.engine))
+    for name, value in one.options.items():
+        if len({str(other.options.get(name)) for other in others}) > 1:
+            words.append(f"{name} {value}")
+    return " ".join(words)
+
+
+def _month(
+    software: Software, places: tuple[str, ...], notes: list[str], conflicts: list[str]
+) -> tuple[str, bool]:
+    """Month of the software, empty for the newest, and whether its release is not known itself."""
+    named = _most_specific(_names(software), places)
+    known = trainers()[named[0]] if named else None
+    nearest, of_release = False, ""
+    if software.release and known is not None:
+        of_release, nearest = _released(software.release, known.releases)
+        if nearest:
+            notes.append(
+                f"{known.name} {software.release} is not known; facts of "
+                f"{of_release or 'the newest release'}"
+            )
+    dated = [
+        _released(release, library_releases().get(name, {}))[0]
+        for name, release in software.libraries.items()
+    ]
+    of_libraries = max(filter(None, dated), default="")
+    if software.date and of_release and _months(of_release) - _months(software.date) > 0:
+        conflicts.append(
+            f"release {software.release} is of {of_release}, later than the date {software.date}"
+        )
+    if software.date and of_libraries and _months(of_libraries) > _months(software.date):
+        conflicts.append(
+            f"its libraries are of {of_libraries}, later than the date {software.date}"
+        )
+    month = of_release or software.date or of_libraries
+    if not month and known is not None and known.releases:
+        newest = max(known.releases.items(), key=lambda one: (one[1], _version(one[0])))
+        notes.append(f"no release stated: {known.name} {newest[0]} ({newest[1]}) is assumed")
+    elif month and known is not None and known.releases and not of_release:
+        last = max(known.releases.values())
+        if _months(month) - _months(last) > _GAP_MONTHS:
+            notes.append(f"the newest {known.name} known is of {last}")
+            nearest = True
+    return month, nearest
+
+
+def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
+    """Month of a release, and whether it is that of the nearest one known.
+
+    A release with fewer numbers is the newest of those; tags of containers are months.
+    """
+    wanted = _version(release)
+    same = [name for name in releases if _same(_version(name), wanted)]
+    if wanted and same:
+        return releases[max(same, key=_version)], False
+    if re.fullmatch(r"2\d\.(0[1-9]|1[0-2])(\.\d+)*", release):
+        year, month = release.split(".")[:2]
+        return f"20{year}-{month}", False
+    before = [name for name in releases if _version(name) <= wanted]
+    known = max(before, key=_version) if before else min(releases, key=_version, default="")
+    return releases.get(known, ""), True
+
+
+def _same(known: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a release is the one that is wanted, or one of it: 0.2 is 0.2.0, and has 0.2.1."""
+    return known[: len(wanted)] == wanted or (*known, 0, 0)[: len(wanted)] == wanted
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])
+
+
+def _months(month: str) -> int:
+    year, number = map(int, month.split("-"))
+    return 12 * year + number
