@@ -58,7 +58,7 @@ class Software(ConfigBase):
     engine: Engine | None = None
     """What replicates or shards the training state, where it is not the trainer's usual one."""
     libraries: Mapping[str, str] = Field(default_factory=dict)
-    """Releases of torch, transformer-engine, transformers, flash-attn ..., by name."""
+    """Releases of torch, transformer-engine, flash-attn ... and of other trainers, by name."""
     options: Mapping[str, Any] = Field(default_factory=dict)
     """Fields of a strategy that the description states, such as attention_kernel."""
     others: tuple[str, ...] = ()
@@ -82,14 +82,15 @@ class Condition(ConfigBase):
     until: Month = ""
     """Last month."""
     on: tuple[str, ...] = ()
-    """Systems, architectures of accelerators, or families of these."""
+    """Systems by name or a part of it (gb200), architectures of accelerators, or their families."""
     engine: Annotated[
         tuple[Engine, ...],
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
     ] = ()
     when: Mapping[str, Any] = Field(default_factory=dict)
-    """Facts of the run: `experts`, whether the model has them, or an option that is stated or
-    follows from an earlier fact; a list has several values of which one must hold."""
+    """Facts of the run: `experts` and `many_experts`, whether the model has them; `says`, words of
+    the description; or an option that is stated or follows from an earlier fact. Of a list one must
+    hold."""
     source: str = ""
 
 

@@ -38,6 +38,7 @@ _LEAST_WEIGHT = 0.03
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
+_MANY_EXPERTS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Candidate:
     """Fields that facts of its release set."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Sources of these facts, by field."""
+    backend: str = ""
+    """Trainer that does its work, if it is another one."""
     hand_tuned: bool = False
     described: str = ""
     """What tells it from the other candidates."""
@@ -76,6 +79,16 @@ class Match:
     def stack(self) -> Stack:
         """Figures of the most probable candidate."""
         return self.candidates[0].stack
+
+    @property
+    def in_words(self) -> Iterator[str]:
+        """How the description was understood: a line, then one for each note and candidate."""
+        first = self.candidates[0]
+        engine = f", {first.engine}" if first.engine else ""
+        yield f"software: {first.trainer or 'unknown'}{engine} ({self.how})"
+        yield from (f"  {note}" for note in self.notes)
+        if len(self.candidates) > 1:
+            yield from (f"  {one.weight:.0%} {one.described}" for one in self.candidates)
 
 
 def stack_on(
@@ -137,21 +150,27 @@ def resolve(
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
-        places = (system.name, generation.value, generation.family)
-    return _resolved(record, places, None if model is None else model.has_experts)
+        names = dict.fromkeys((system.name, *system.name.split("-")))
+        places = (*names, generation.value, generation.family)
+    return _resolved(record, places, None if model is None else model.experts or 0)
 
 
 @lru_cache(512)
-def _resolved(software: Software, places: tuple[str, ...], experts: bool | None) -> Match:
+def _resolved(software: Software, places: tuple[str, ...], experts: int | None) -> Match:
     notes: list[str] = []
     conflicts: list[str] = []
     month, nearest = _month(software, places, notes, conflicts)
-    context = {"experts": experts, "says": _names(software), **software.options}
+    context = {"says": software.text, **software.options}
+    if experts is not None:
+        context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
+    at = _At(month=month, places=places, engine=software.engine, context=context)
     found: list[Candidate] = []
-    for weight, chain in _trainers(software, month, places, conflicts):
-        for share, engine in _engines(software, chain, month, places):
-            at = _At(month=month, places=places, engine=engine, context=context)
-            found += _candidates(software, chain, engine, at, weight * share)
+    for weight, chain in _trainers(software, at, conflicts):
+        for share, engine in _engines(software, chain, replace(at, engine=None)):
+            here = replace(at, engine=engine)
+            found += _candidates(
+                _accepted(software, chain, here, conflicts), chain, here, weight * share
+            )
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
         only = _with_options(stack, {}, software, "", software.engine, 1.0)
@@ -200,11 +219,24 @@ class _At:
     def _has(self, name: str, value: object) -> bool:
         known = self.context.get(name)
         wanted = value if isinstance(value, (list, tuple)) else (value,)
+        if name == "says":
+            return any(_said(str(phrase), str(known or "")) for phrase in wanted)
         return bool({known, *(known if isinstance(known, tuple) else ())} & set(wanted))
+
+    def earlier(self, months: int) -> "_At":
+        """The same so many months before."""
+        if not self.month or not months:
+            return self
+        year, month = divmod(_months(self.month) - 1 - months, 12)
+        return replace(self, month=f"{year}-{month + 1:02}")
 
     def with_options(self, options: Mapping[str, Any]) -> "_At":
         """The same where facts have set options."""
         return replace(self, context={**options, **self.context})
+
+
+def _said(phrase: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _names(software: Software) -> tuple[str, ...]:
@@ -234,15 +266,15 @@ def _most_specific(names: Sequence[str], places: tuple[str, ...]) -> list[str]:
 
 
 def _trainers(
-    software: Software, month: str, places: tuple[str, ...], conflicts: list[str]
+    software: Software, at: _At, conflicts: list[str]
 ) -> list[tuple[float, tuple[Trainer, ...]]]:
     """Trainers that may be meant, with probabilities that add up to 1.
 
-    Each with those whose facts hold where its own say nothing: its back end and what both are based
-    on.
+    Each with those whose facts hold where its own say nothing: its back end, and what both are
+    based on.
     """
     known, named = trainers(), _names(software)
-    names = _most_specific(named, places)
+    names = _most_specific(named, at.places)
     if not names and software.engine is not None:
         names = [
             one.name
@@ -250,32 +282,33 @@ def _trainers(
             if one.kind == "library"
             and any(software.engine.covers(Engine(e)) for c in one.engines for e in c.weights)
         ][:1]
-    at = _At(month=month, places=places, engine=software.engine, context=software.options)
     found: list[tuple[float, list[str]]] = []
     for name in [name for name in names if known[name].backends] or names:
         choice = next((c for c in reversed(known[name].backends) if at.holds(c)), None)
         weights = {} if choice is None else dict(choice.weights)
-        weights = {one: w for one, w in weights.items() if one in named} or weights
+        weights = {
+            one: w for one, w in weights.items() if set(lineage(one)) & {*named} - {*lineage(name)}
+        } or weights
         total = sum(weights.values()) or 1.0
-        own = lineage(name)
-        chains = {one: [*own, *(n for n in lineage(one) if n not in own)] for one in weights}
+        chains = {one: [name, *lineage(one), *lineage(name)[1:]] for one in weights}
         found += [(weights[one] / total, chain) for one, chain in chains.items()]
-        found += [] if weights else [(1.0, own)]
-    if found and not any(_runs_on(known[chain[0]], places) for _, chain in found):
-        conflicts.append(f"{found[0][1][0]} does not run on {places[0]}, as far as is known")
+        found += [] if weights else [(1.0, lineage(name))]
+    if found and not any(_runs_on(known[chain[0]], at.places) for _, chain in found):
+        conflicts.append(f"{found[0][1][0]} does not run on {at.places[0]}, as far as is known")
     total = sum(weight for weight, _ in found)
-    return [(weight / total, tuple(known[name] for name in chain)) for weight, chain in found]
+    return [
+        (weight / total, tuple(known[name] for name in dict.fromkeys(chain)))
+        for weight, chain in found
+    ]
 
 
 def _engines(
-    software: Software, chain: tuple[Trainer, ...], month: str, places: tuple[str, ...]
+    software: Software, chain: tuple[Trainer, ...], at: _At
 ) -> list[tuple[float, Engine | None]]:
-    """Engines that may be meant, with probabilities."""
+    """Engines that may be meant, with probabilities: those of a trainer that its back end has."""
     stated = software.engine
-    at = _At(month=month, places=places, engine=None, context=software.options)
+    runs = _engines_of(chain[1:]) if _has_backend(chain) else None
     for trainer in chain:
-        if trainer.backends and len(chain) > 1:  # those of the back end
-            continue
         unversioned = () if stated is None else trainer.unversioned.get(stated, ())
         choices = [one for one in unversioned or trainer.engines if at.holds(one)]
         if not choices:
@@ -283,25 +316,61 @@ def _engines(
         weights = {Engine(word): weight for word, weight in choices[-1].weights.items()}
         if stated is not None:
             weights = {one: weight for one, weight in weights.items() if stated.covers(one)}
+        if runs is not None and trainer is chain[0]:
+            weights = {one: weight for one, weight in weights.items() if one in runs}
         if weights:
             total = sum(weights.values())
             return [(weight / total, one) for one, weight in weights.items()]
     return [(1.0, stated)]
 
 
+def _has_backend(chain: tuple[Trainer, ...]) -> bool:
+    """Whether the second of these trainers does the work of the first."""
+    names = {name for choice in chain[0].backends for name in choice.weights}
+    return len(chain) > 1 and chain[1].name in names
+
+
+def _engines_of(chain: tuple[Trainer, ...]) -> set[Engine]:
+    """All engines that the first of these trainers with engines may use."""
+    for trainer in chain:
+        choices = [*trainer.engines, *(c for each in trainer.unversioned.values() for c in each)]
+        if choices:
+            return {Engine(word) for choice in choices for word in choice.weights}
+    return set()
+
+
+def _accepted(
+    software: Software, chain: tuple[Trainer, ...], at: _At, conflicts: list[str]
+) -> Software:
+    """The software with what a trainer uses in place of options that it refuses."""
+    options = dict(software.options)
+    for refusal in (one for trainer in chain for one in trainer.refuses if at.holds(one)):
+        refused = refusal.value if isinstance(refusal.value, (list, tuple)) else (refusal.value,)
+        if options.get(refusal.field) not in refused:
+            continue
+        place = f" on {at.places[0]}" if refusal.on else ""
+        text = f"{chain[0].name} has no {refusal.field} {options[refusal.field]}{place}"
+        text += f"; {refusal.instead} is used" if refusal.instead else ""
+        if text not in conflicts:
+            conflicts.append(text)
+        if refusal.instead:
+            options[refusal.field] = refusal.instead
+    return software.model_copy(update={"options": options})
+
+
 def _candidates(
     software: Software,
     chain: tuple[Trainer, ...],
-    engine: Engine | None,
     at: _At,
     weight: float,
 ) -> Iterator[Candidate]:
     """Candidates of a trainer and engine: one for each combination of what stays open."""
-    by_field: dict[str, list[Fact]] = {}
-    for trainer in reversed(chain):
+    by_field: dict[str, list[tuple[Fact, int]]] = {}
+    for position, trainer in reversed(tuple(enumerate(chain))):
+        lag = sum(one.lag for one in chain[:position])
         for fact in trainer.facts:
             if fact.field not in software.options:
-                by_field.setdefault(fact.field, []).append(fact)
+                by_field.setdefault(fact.field, []).append((fact, lag))
     open_ones: list[tuple[float, dict[str, Any]]] = [(weight, {})]
     for name, facts in by_field.items():
         open_ones = [
@@ -313,13 +382,14 @@ def _candidates(
     for share, chosen in open_ones:
         here = at.with_options(chosen)
         stack = _figures(chain, here)
-        one = _with_options(stack, chosen, software, chain[0].name, engine, share, at.month)
+        one = _with_options(stack, chosen, software, chain[0].name, at.engine, share, at.month)
         sources = {
-            name: next(f.source for f in reversed(facts) if here.holds(f))
+            name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
             for name, facts in by_field.items()
             if name in chosen
         }
-        yield replace(one, hand_tuned=chain[0].hand_tuned, sources=sources)
+        backend = chain[1].name if _has_backend(chain) else ""
+        yield replace(one, backend=backend, hand_tuned=chain[0].hand_tuned, sources=sources)
 
 
 def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
@@ -334,9 +404,12 @@ def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
 _UNDECIDED: Mapping[Any, float] = {None: 1.0}
 
 
-def _values(facts: Iterable[Fact], at: _At) -> Mapping[Any, float]:
-    """Values of a field with their probabilities: of the last fact that holds; None without one."""
-    held = [fact for fact in facts if at.holds(fact)]
+def _values(facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
+    """Values of a field with their probabilities: of the last fact that holds; None without one.
+
+    Each fact comes with the months that what has it is behind.
+    """
+    held = [fact for fact, lag in facts if at.earlier(lag).holds(fact)]
     if not held:
         return _UNDECIDED
     value = held[-1].value
@@ -391,6 +464,8 @@ def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
 def _described(one: Candidate, others: Iterable[Candidate]) -> str:
     """A candidate by what tells it from the others."""
     words = [one.trainer]
+    if len({other.backend for other in others}) > 1:
+        words.append(one.backend)
     if len({other.engine for other in others}) > 1 and one.engine is not None:
         words.append(str(one.engine))
     for name, value in one.options.items():
@@ -405,22 +480,25 @@ def _month(
     """Month of the software, empty for the newest, and whether its release is not known itself."""
     named = _most_specific(_names(software), places)
     known = trainers()[named[0]] if named else None
-    nearest, of_release = False, ""
-    if software.release and known is not None:
-        of_release, nearest = _released(software.release, known.releases)
+    nearest, of_release, release = False, "", ""
+    if known is not None:
+        release = software.release if known.name == software.trainer else ""
+        release = software.libraries.get(known.name) or release
+    if release and known is not None:
+        of_release, nearest = _released(release, known.releases)
         if nearest:
             notes.append(
-                f"{known.name} {software.release} is not known; facts of "
+                f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
     dated = [
-        _released(release, library_releases().get(name, {}))[0]
-        for name, release in software.libraries.items()
+        _released(one, library_releases().get(name) or _releases_of(name))[0]
+        for name, one in software.libraries.items()
     ]
     of_libraries = max(filter(None, dated), default="")
     if software.date and of_release and _months(of_release) - _months(software.date) > 0:
         conflicts.append(
-            f"release {software.release} is of {of_release}, later than the date {software.date}"
+            f"release {release} is of {of_release}, later than the date {software.date}"
         )
     if software.date and of_libraries and _months(of_libraries) > _months(software.date):
         conflicts.append(
@@ -428,14 +506,17 @@ def _month(
         )
     month = of_release or software.date or of_libraries
     if not month and known is not None and known.releases:
-        newest = max(known.releases.items(), key=lambda one: (one[1], _version(one[0])))
-        notes.append(f"no release stated: {known.name} {newest[0]} ({newest[1]}) is assumed")
+        notes.append(f"no release or month stated: the newest {known.name} is assumed")
     elif month and known is not None and known.releases and not of_release:
         last = max(known.releases.values())
         if _months(month) - _months(last) > _GAP_MONTHS:
             notes.append(f"the newest {known.name} known is of {last}")
             nearest = True
     return month, nearest
+
+
+def _releases_of(name: str) -> Mapping[str, str]:
+    return trainers()[name].releases if name in trainers() else {}
 
 
 def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:

@@ -9,7 +9,6 @@ from typing import Any
 from shardwise.config.software.record import (
     Engine,
     Software,
-    library_releases,
     option_words,
     trainers,
 )
@@ -51,10 +50,8 @@ def software_of(text: str) -> Software:
         version = _VERSION.match(text, end)
         if one.kind == "trainer" and version is not None:
             releases.setdefault(one.value, version[1])
-        if one.kind == "trainer" and version is not None and one.value in library_releases():
+        if one.kind in ("trainer", "library") and version is not None:
             libraries.setdefault(one.value, version[1])
-        if one.kind == "library" and version is not None:
-            libraries[one.value] = version[1]
         if one.kind == "option":
             options |= one.value
     release = releases.get(named[0], "") if named else ""
@@ -117,7 +114,8 @@ def _compiled(each: Iterable[tuple[str, Any, Iterable[str]]]) -> _Phrases:
             key, meaning = _key(phrase), _Meaning(kind=kind, value=value)
             found[key] = (*(one for one in found.get(key, ()) if one != meaning), meaning)
             parts = re.split(r"[\s_-]+", phrase.lower())
-            patterns[key] = r"[\s_-]*".join(map(re.escape, parts))
+            pattern = r"[\s_-]*".join(map(re.escape, parts))
+            patterns[key] = max(patterns.get(key, ""), pattern, key=len)  # the one with most gaps
     any_of = "|".join(patterns[key] for key in sorted(patterns, key=len, reverse=True))
     return found, re.compile(rf"(?<![a-z0-9])(?:{any_of})(?![a-z])", re.IGNORECASE)
 

@@ -524,7 +524,9 @@ def _items(name: str, value: object) -> Sequence[object]:
         return list(value) if several else [value]
     if isinstance(value, str):
         texts = [text.strip() for text in value.split(",")]
-        return texts if name == "stack" else [item for text in texts for item in _expanded(text)]
+        if name == "stack":
+            return [value] if any(map(is_description, texts)) else texts
+        return [item for text in texts for item in _expanded(text)]
     if isinstance(value, Iterable) and not isinstance(value, (Mapping, Stack)):
         return [item for one in value for item in _items(name, one)]
     return [value]

@@ -422,7 +422,7 @@ def _timed_note(result: SearchResult) -> str:
 
 def _scope_note(result: SearchResult) -> str:
     """What the space left out, and what it was widened by."""
-    lines = []
+    lines = list(result.software)
     if result.widened:
         lines.append(f"nothing fits without offload; also tried: {', '.join(result.widened)}")
     if result.not_tried:
