@@ -152,7 +152,10 @@ def resolve(
         generation = system.accelerator.generation
         names = dict.fromkeys((system.name, *system.name.split("-")))
         places = (*names, generation.value, generation.family)
-    return _resolved(record, places, None if model is None else model.experts or 0)
+    experts = None
+    if model is not None:
+        experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
+    return _resolved(record, places, experts)
 
 
 @lru_cache(512)
@@ -494,6 +497,7 @@ def _month(
     dated = [
         _released(one, library_releases().get(name) or _releases_of(name))[0]
         for name, one in software.libraries.items()
+        if known is None or name != known.name
     ]
     of_libraries = max(filter(None, dated), default="")
     if software.date and of_release and _months(of_release) - _months(software.date) > 0:
