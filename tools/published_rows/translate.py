@@ -59,7 +59,7 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     try:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
-        stack = stack_of(run, assumed)
+        stack = stack_of(run, assumed, system, model)
         stack = unknown_stack(run) if unknown_software else stack
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
