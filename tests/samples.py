@@ -32,11 +32,11 @@ from shardwise.parallel.pipeline_layout import by_stage
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
-_POSITIONS = ("attention", "cp_exchange", "quantization")
+_POSITIONS = ("attention", "cp_exchange", "quantization", "loss")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
-_FLAGS |= {"unpacks_frozen", "adds_expert_bias"}
+_FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -217,6 +217,9 @@ def rank_work(**fields: Any) -> RankWork:
             "loss_forward_bytes": 10,
             "loss_backward_bytes": 6,
             "loss_saved_bytes": 4,
+            "loss_chunk_tokens": 0,
+            "loss": 1,
+            "own_loss": True,
         }
         | {"document_len": fields.get("seq_len", 32) * fields.get("cp", 1)}
         | fields

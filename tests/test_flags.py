@@ -16,6 +16,7 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     PLACEMENTS,
     AttentionKind,
+    Loss,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
@@ -72,6 +73,7 @@ OWN: dict[str, list[Any]] = {
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, None, 1, 2],
     "fsdp_prefetch": [0, 1, 2],
+    "loss": ["stack"] * 6 + [word for word in Loss if word != "stack"],
     "optimizer": ["adamw", "adamw-8bit", "adafactor", "muon"],
     "training": [True, True, False],
     "frozen": [(), (), (), ("mlp",), ("attention", "norms")],
@@ -100,6 +102,8 @@ OWN: dict[str, list[Any]] = {
     "stack": STACKS,
 }
 VALUES = values_of_every(OWN, without=("gpus",))
+FULL_HEAD = ("fused_linear", "chunked_recompute")
+"""Losses that need the full head on a rank."""
 
 
 def machine() -> System:
@@ -164,6 +168,8 @@ def base(number: int) -> dict[str, Any]:
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,
         "tp2": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
+        "loss": row["tp_exchange"] == "summa"
+        or row["loss"] in (("loss_parallel",) if row["tp"] == 1 else FULL_HEAD),
     }
     if row["tp_exchange"] == "summa" and number % 2 == 0:
         beside = ("cp", "quantization", "quantized_weights", "lora_rank", "lora_parts")

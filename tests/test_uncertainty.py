@@ -222,11 +222,11 @@ def test_every_system_of_runs_has_a_generation() -> None:
 def test_an_interval_lies_about_the_step() -> None:
     """A factor either way, of the runs that are shown; none forward only."""
     model, system = Model.load("llama3-8b"), System.load("h100-sxm")
-    result = estimate(model, system, {"gpus": 64, "gbs": 128})
+    result = estimate(model, system, {"gpus": 8, "gbs": 16})
     found = result.interval
     assert found is not None
     assert found.low_s * found.high_s == pytest.approx(result.step_time_s**2)
-    strategy = Strategy(gpus=64, gbs=128).resolved(model)
+    strategy = Strategy(gpus=8, gbs=16).resolved(model)
     spread = uncertainty_of(run_features(model, system, strategy), validated_runs())
     assert found.high_s / result.step_time_s == pytest.approx(spread.factor)
     assert (found.level, found.runs, found.nearest) == (LEVEL, spread.runs, spread.nearest)

@@ -8,6 +8,7 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
+from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.mixture import mixture_interval
@@ -16,6 +17,7 @@ from shardwise.analysis.prediction_interval import interval_of, memory_interval_
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
+    AssumedNetwork,
     CommTime,
     Estimate,
     Interval,
@@ -185,19 +187,24 @@ def estimate(
         return unmeasured_features(the_model, table)
 
     @cache
+    def network() -> AssumedNetwork | None:
+        return assumed_network(the_model, the_system, table)
+
+    @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
         return tuple(_candidates(the_model, the_system, requested, match))
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        missing = len(unmeasured()) + match.conflicts
-        own = interval_of(the_model, the_system, resolved, step_s, counts, unmeasured=missing)
+        more: dict[str, Any] = {"network": network()}
+        more["unmeasured"] = len(unmeasured()) + match.conflicts
+        own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
             return own
         parts = []
         for one, its_strategy, _ in others():
             time_s = one.step_time_s
-            its = interval_of(the_model, the_system, its_strategy, time_s, unmeasured=missing)
+            its = interval_of(the_model, the_system, its_strategy, time_s, **more)
             parts += [] if its is None else [(one.weight, its.low_s, time_s, its.high_s)]
         low_s, high_s = mixture_interval(parts)
         return own.model_copy(update={"low_s": low_s, "high_s": high_s})
@@ -226,6 +233,7 @@ def estimate(
         "software_candidates": lambda: tuple(one for one, *_ in others()),
         "interval": interval,
         "memory_interval": memory_interval,
+        "assumed_network": network,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),

@@ -32,6 +32,11 @@ _MEGATRON: Abilities = {
     "fsdp_reshard": {True: ALWAYS, False: (0, 10)},
     "fsdp_prefetch": any_of(1),
     "grad_sync": any_of("stack", "micro_batch"),
+    "loss": {
+        **any_of("stack", "vocab_parallel"),
+        "vocab_parallel_fused": (0, 8),
+        "in_place": (0, 12),
+    },
     "dispatcher": {
         "all_gather": ALWAYS,
         "all_to_all": (0, 6),

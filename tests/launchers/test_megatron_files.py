@@ -225,6 +225,8 @@ def fields_of(options, gpus=8):
             {"dispatcher": "hybridep"},
         ),
         (EXPERTS + "--moe-expert-capacity-factor 1.5", {"expert_capacity": 1.5}),
+        (TINY, {"loss": "vocab_parallel"}),
+        (TINY + "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"loss": "in_place"}),
     ],
 )
 def test_defaults_and_older_spellings(options, expected):
@@ -235,7 +237,7 @@ def test_defaults_and_older_spellings(options, expected):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none", "loss_saved_bytes": 6}),
+        (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none"}),
         (
             TINY + "--tensor-model-parallel-size 2 --sequence-parallel",
             {"tp_hidden": 0, "tp_backward_async": True},

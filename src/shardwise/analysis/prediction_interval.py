@@ -21,7 +21,7 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import Interval, Memory, MemoryInterval
+from shardwise.analysis.results import AssumedNetwork, Interval, Memory, MemoryInterval
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
@@ -262,6 +262,7 @@ def interval_of(
     counted: Parameters | None = None,
     *,
     unmeasured: int = 0,
+    network: AssumedNetwork | None = None,
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -271,14 +272,19 @@ def interval_of(
         Parameters of the model, if already counted.
     unmeasured
         Number of its features that no measured run used (`features.unmeasured_features`).
+    network
+        Network cards that are assumed (`assumed_network`), with times of this step.
     """
     if not strategy.training:
         return None
     found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
     factor = widened(found.factor, unmeasured)
+    faster, slower = (
+        (step_s, step_s) if network is None else (network.faster_step_s, network.slower_step_s)
+    )
     return Interval(
-        low_s=step_s / factor,
-        high_s=step_s * factor,
+        low_s=step_s / _joined(factor, step_s / faster),
+        high_s=step_s * _joined(factor, slower / step_s),
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,
@@ -287,6 +293,11 @@ def interval_of(
         stack_sources=found.stack_sources,
         accelerator_sources=found.accelerator_sources,
     )
+
+
+def _joined(factor: float, other: float) -> float:
+    """Return the range of two independent errors of log time; the second is at least 1."""
+    return math.exp(math.hypot(math.log(factor), math.log(max(other, 1.0))))
 
 
 def widened(factor: float, unmeasured: int) -> float:

@@ -389,6 +389,26 @@ class Interval(Result):
     """Sources of measured runs on the same system: without any, the range is wider."""
 
 
+class AssumedNetwork(Result):
+    """The usual network cards of such servers, in place of those of a cluster."""
+
+    tier: str
+    links_per_node: int
+    link_rate: float
+    """Of one link, in one direction [byte/s]."""
+    spread: float
+    """Factor that the rate of all links of 8 of 10 clusters lies within."""
+    slower_step_s: float
+    """Step time where they have the rate over the spread."""
+    faster_step_s: float
+    """Step time where they have the rate times the spread."""
+
+    def over(self, step_s: float) -> "AssumedNetwork":
+        """Return its times over that of a step."""
+        times = {name: getattr(self, name) / step_s for name in ("slower_step_s", "faster_step_s")}
+        return self.model_copy(update={n: float(time) for n, time in times.items()})
+
+
 class MemoryInterval(Result):
     """Ranges of the measured peak memory of the peak-memory stage [byte]."""
 
@@ -555,6 +575,9 @@ class Estimate(Charted, Deferred):
     """None forward only, for which there are no measured runs."""
     memory_interval: MemoryInterval | None = None
     """None forward only."""
+    assumed_network: AssumedNetwork | None = None
+    """Network cards that the system assumes, and what others would change; they widen the interval.
+    None where no traffic passes them, and where the system describes one cluster."""
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""

@@ -232,6 +232,23 @@ class GradSync(Word):
     MICRO_BATCH = "micro_batch"
 
 
+class Loss(Word):
+    """Kernels of the cross entropy, and how much of the logits exists at a time."""
+
+    STACK = "stack"
+    EAGER = "eager"
+    COMPILED = "compiled"
+    VOCAB_PARALLEL = "vocab_parallel"
+    VOCAB_PARALLEL_FUSED = "vocab_parallel_fused"
+    LOSS_PARALLEL = "loss_parallel"
+    IN_PLACE = "in_place"
+    CHUNKED_LOGITS = "chunked_logits"
+    CHUNKED = "chunked"
+    CHUNKED_RECOMPUTE = "chunked_recompute"
+    FUSED_LINEAR = "fused_linear"
+    CUT = "cut"
+
+
 class TpOverlap(Word):
     """What overlaps the communication of tensor parallelism with compute."""
 

@@ -70,6 +70,21 @@ GradSync = Literal[
     "micro_batch",
 ]
 
+Loss = Literal[
+    "stack",
+    "eager",
+    "compiled",
+    "vocab_parallel",
+    "vocab_parallel_fused",
+    "loss_parallel",
+    "in_place",
+    "chunked_logits",
+    "chunked",
+    "chunked_recompute",
+    "fused_linear",
+    "cut",
+]
+
 Optimizer = Literal[
     "adamw",
     "adamw-8bit",
@@ -187,6 +202,7 @@ class StrategyKeywords(TypedDict, total=False):
     fsdp_reshard: bool
     fsdp_prefetch: int
     grad_sync: GradSync | enums.GradSync
+    loss: Loss | enums.Loss
     optimizer: Optimizer | enums.Optimizer
     frozen: Sequence[Frozen | enums.FrozenPart] | str
     lora_rank: int | None
@@ -255,6 +271,7 @@ class StrategyColumns(TypedDict, total=False):
     fsdp_reshard: Column[bool]
     fsdp_prefetch: Column[int]
     grad_sync: Column[GradSync | enums.GradSync]
+    loss: Column[Loss | enums.Loss]
     optimizer: Column[Optimizer | enums.Optimizer]
     frozen: Column[Sequence[Frozen | enums.FrozenPart] | str]
     lora_rank: Column[int | None]

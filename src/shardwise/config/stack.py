@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardwise import catalog
-from shardwise.config.base import NO_FLAG, Count, Sourced
+from shardwise.config.base import NO_FLAG, Count, Sourced, Whole
 from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Speed
 from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
@@ -21,6 +21,7 @@ from shardwise.config.enums import (
     GradSync,
     GroupedProducts,
     LaunchRule,
+    Loss,
     Quantization,
     RecomputePart,
     Schedule,
@@ -113,6 +114,14 @@ class Stack(Sourced):
     """Whether each micro-batch writes a gradient of the full embedding table, which is then added
     to the accumulated one (PyTorch's Embedding), or touches only the rows of its tokens
     (TensorFlow's IndexedSlices)."""
+    loss: Loss = Loss.EAGER
+    """Cross entropy where the strategy leaves it to the stack."""
+    loss_figures: Loss = Loss.STACK
+    """The loss that the next four figures are of: `stack` is that of the field `loss`. Any other
+    loss has standard figures."""
+    loss_chunk_tokens: Whole = 0
+    """Tokens whose logits are live at a time, in losses that split them into chunks; 0: as usual
+    with the loss (8 chunks; TRL: 256 tokens; Liger: by the widths of the model)."""
     loss_forward_bytes: PerElement
     """Bytes moved per logit by the loss, forward. With 16-bit logits SimuMax's runs of one node
     (B200) are met best by 4 forward, 4 backward and 2 saved with Transformer Engine's fused cross
@@ -120,7 +129,8 @@ class Stack(Sourced):
     loss_backward_bytes: PerElement
     """The same, backward."""
     loss_saved_bytes: PerElement
-    """Peak bytes per logit on the last stage between forward and backward of the loss."""
+    """Peak bytes per logit on the last stage between forward and backward of the loss; of a loss
+    that computes the head in chunks, per logit of one chunk."""
     loss_split_bytes: PerElement = 0.0
     """Additional bytes per logit where tensor parallelism splits the vocabulary."""
     grouped_products: GroupedProducts = GroupedProducts.FUSED
@@ -350,11 +360,17 @@ class Stack(Sourced):
         strategy = Strategy.validated(value, source="defaults")
         return {name: getattr(strategy, name) for name in strategy.set_fields()}
 
-    @field_validator("grad_sync", "pipeline_grad_sync")
+    @property
+    def loss_with_figures(self) -> Loss:
+        """The loss that its figures are of."""
+        return self.loss if self.loss_figures == Loss.STACK else self.loss_figures
+
+    @field_validator("grad_sync", "pipeline_grad_sync", "loss")
     @classmethod
-    def _of_its_own(cls, value: GradSync) -> GradSync:
-        if value == GradSync.STACK:
-            raise ValueError("is what a stack does; allowed: step, micro_batch")
+    def _of_its_own(cls, value: GradSync | Loss) -> GradSync | Loss:
+        if value == "stack":
+            allowed = ", ".join(word for word in type(value) if word != "stack")
+            raise ValueError(f"is what a stack does; allowed: {allowed}")
         return value
 
     @field_validator("capabilities", mode="before")

@@ -30,6 +30,7 @@ from shardwise.config.enums import (
     FrozenPart,
     GradSync,
     LoraPart,
+    Loss,
     OffloadPart,
     Optimizer,
     Quantization,
@@ -258,6 +259,11 @@ class Strategy(ConfigBase):
     """When ZeRO-2 and ZeRO-3 reduce gradients: what the stack does, once per step, with unsharded
     gradients until then, or with every micro-batch. Once per step, weights that fsdp_reshard does
     not free stay gathered for the step too."""
+    loss: Annotated[Loss, Role(In.MEMORY, ("forward", "backward", "tp_comm"))] = Loss.STACK
+    """Cross entropy after the head: what the stack does; on the logits of all tokens, by kernels
+    that run eagerly, are compiled, split the vocabulary among tensor-parallel ranks or work in
+    place; or in chunks of tokens, with or without the head, which then may run again; or in one
+    kernel with the head (Liger, cut cross entropy)."""
     optimizer: Annotated[Optimizer, Role(In.MODEL, ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[

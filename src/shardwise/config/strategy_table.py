@@ -90,6 +90,7 @@ class Table:
     tp_overlap: Ints
     cp_exchange: Ints
     grad_sync: Ints
+    loss: Ints
     optimizer: Ints
     recompute_parts: Ints
     frozen: Ints

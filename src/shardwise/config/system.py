@@ -356,6 +356,13 @@ class System(Sourced):
                     f"accelerator.memory[{index}].host.shared_by: {tier.host.shared_by} must be at "
                     f"most node.accelerators, {self.node.accelerators}"
                 )
+        for index, tier in enumerate(self.network):
+            path = tier.through_host
+            if path is not None and path.shared_by > self.node.accelerators:
+                raise ValueError(
+                    f"network[{index}].through_host.shared_by: {path.shared_by} must be at most "
+                    f"node.accelerators, {self.node.accelerators}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -417,11 +424,18 @@ class System(Sourced):
         return self.model_copy(update={"accelerator": chip})
 
     def tier_bandwidth(self, index: int) -> float:
-        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""
+        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s].
+
+        A link of rate B, or k shared by the m accelerators of a node: k B / m. Through the host of
+        n accelerators at most a B and H / (2 n): a byte is written to its memory and read from it.
+        """
         tier = self.network[index]
-        if tier.links_per_node is None:
-            return tier.bandwidth
-        return tier.bandwidth * tier.links_per_node / self.node.accelerators
+        rate = tier.bandwidth
+        if tier.links_per_node is not None:
+            rate = rate * tier.links_per_node / self.node.accelerators
+        if (path := tier.through_host) is not None:
+            rate = np.minimum(rate * path.link_share, path.bandwidth / (2 * path.shared_by))
+        return rate
 
 
 SystemLike = System | str | Path | Mapping[str, Any]

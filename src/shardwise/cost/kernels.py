@@ -405,11 +405,11 @@ class KernelRates:
 
         Shares of curves are those at the FLOPs and least bytes of the full kernel, of all its
         products or heads; the kernel's own share of the bandwidth multiplies that of the bytes.
-        Panels of a 2D product run one after the other.
+        Panels of a 2D product, and chunks of tokens, run one after the other.
         """
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             one = self.times(kernel.panel(kernel.panels))
-            compute, memory, total = (kernel.panels.count * time for time in one)
+            compute, memory, total = (kernel.panels.kernels * time for time in one)
             return compute, memory, total
         moved_bytes = kernel.bytes
         share = self._memory_share(moved_bytes)
@@ -449,7 +449,7 @@ class KernelRates:
     def launches(self, kernel: Kernel) -> Floats | float:
         """Launches of one kernel: one for each expert that runs separately, and for each panel."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
-            return kernel.panels.count
+            return kernel.panels.kernels
         if not isinstance(kernel, Matmul) or not kernel.grouped:
             return 1.0
         return np.where(self.one_by_one, np.maximum(kernel.batch, 1.0), 1.0)

@@ -38,6 +38,7 @@ _LEAST_WEIGHT = 0.03
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
+_HALF_YEAR = 6  # a year alone is read as its middle
 _MANY_EXPERTS = 256
 
 
@@ -150,8 +151,7 @@ def resolve(
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
-        names = dict.fromkeys((system.name, *system.name.split("-")))
-        places = (*names, generation.value, generation.family)
+        places = (system.name, *system.name.split("-"), generation.value, generation.family)
     experts = None
     if model is not None:
         experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
@@ -440,7 +440,7 @@ def _with_options(
         for name, value in known.items()
         if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
     }
-    if stack.released and month:
+    if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
     if usual or of_stack:
         fields = stack.to_dict() | of_stack
@@ -487,40 +487,43 @@ def _month(
     if known is not None:
         release = software.release if known.name == software.trainer else ""
         release = software.libraries.get(known.name) or release
-    if release and known is not None:
-        of_release, nearest = _released(release, known.releases)
+    releases = _releases_of(known.name) if known is not None else {}
+    if release and known is not None and releases:
+        of_release, nearest = _released(release, releases)
         if nearest:
             notes.append(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    dated = [
-        _released(one, library_releases().get(name) or _releases_of(name))[0]
-        for name, one in software.libraries.items()
-        if known is None or name != known.name
-    ]
-    of_libraries = max(filter(None, dated), default="")
-    if software.date and of_release and _months(of_release) - _months(software.date) > 0:
-        conflicts.append(
-            f"release {release} is of {of_release}, later than the date {software.date}"
-        )
-    if software.date and of_libraries and _months(of_libraries) > _months(software.date):
-        conflicts.append(
-            f"its libraries are of {of_libraries}, later than the date {software.date}"
-        )
+    of_libraries = _month_of_libraries(software, known)
+    for what, its in ((f"release {release}", of_release), ("one of its libraries", of_libraries)):
+        if software.date and its and _months(its) - _months(software.date) > _HALF_YEAR:
+            conflicts.append(f"{what} is of {its}, later than the date {software.date}")
     month = of_release or software.date or of_libraries
-    if not month and known is not None and known.releases:
+    if not month and known is not None and releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
-    elif month and known is not None and known.releases and not of_release:
-        last = max(known.releases.values())
+    elif month and known is not None and releases and not of_release:
+        last = max(releases.values())
         if _months(month) - _months(last) > _GAP_MONTHS:
             notes.append(f"the newest {known.name} known is of {last}")
             nearest = True
     return month, nearest
 
 
+def _month_of_libraries(software: Software, trainer: Trainer | None) -> str:
+    """The last month of releases of libraries and other trainers that are stated."""
+    found = ""
+    for name, release in software.libraries.items():
+        releases = {} if trainer is not None and name == trainer.name else _releases_of(name)
+        if any(_version(known) <= _version(release) for known in releases):
+            found = max(found, _released(release, releases)[0])
+    return found
+
+
 def _releases_of(name: str) -> Mapping[str, str]:
-    return trainers()[name].releases if name in trainers() else {}
+    """Months of releases of a library or a trainer."""
+    of_trainer = trainers()[name].releases if name in trainers() else {}
+    return library_releases().get(name) or of_trainer
 
 
 def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
@@ -537,7 +540,7 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
         return f"20{year}-{month}", False
     before = [name for name in releases if _version(name) <= wanted]
     known = max(before, key=_version) if before else min(releases, key=_version, default="")
-    return releases.get(known, ""), True
+    return releases.get(known, ""), _version(known)[:2] != wanted[:2]
 
 
 def _same(known: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -90,7 +90,8 @@ def _phrases() -> _Phrases:
     """Meanings of names, libraries and options by phrase, and a pattern of all."""
     words = option_words()
     each: list[tuple[str, Any, Iterable[str]]]
-    each = [("trainer", one.name, (one.name, *one.names)) for one in trainers().values()]
+    usual = sorted(trainers().values(), key=lambda one: "nvidia" not in one.on)
+    each = [("trainer", one.name, (one.name, *one.names)) for one in usual]
     each += [("library", name, phrases) for name, phrases in words["libraries"].items()]
     each += [
         ("option", {one["field"]: one["value"]}, tuple(one["words"])) for one in words["options"]
@@ -117,7 +118,7 @@ def _compiled(each: Iterable[tuple[str, Any, Iterable[str]]]) -> _Phrases:
             pattern = r"[\s_-]*".join(map(re.escape, parts))
             patterns[key] = max(patterns.get(key, ""), pattern, key=len)  # the one with most gaps
     any_of = "|".join(patterns[key] for key in sorted(patterns, key=len, reverse=True))
-    return found, re.compile(rf"(?<![a-z0-9])(?:{any_of})(?![a-z])", re.IGNORECASE)
+    return found, re.compile(rf"(?<![a-z0-9])(?:{any_of})(?![a-z]|(?<=\d)\d)", re.IGNORECASE)
 
 
 def lineage(name: str) -> list[str]:

@@ -47,7 +47,7 @@ CORE_SAYS = fields_named(
     "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
     " quantized_weights attention recompute recompute_parts recompute_layers zero dp_shard"
     " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
-    " embedding_as_layer loss_as_layer tp_exchange tp_overlap cp_exchange expert_capacity"
+    " embedding_as_layer loss_as_layer loss tp_exchange tp_overlap cp_exchange expert_capacity"
     " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
     " placement"
 )

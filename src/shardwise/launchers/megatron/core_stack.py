@@ -10,6 +10,7 @@ from shardwise.config.enums import (
     Dtype,
     FlashKernel,
     GradientDtype,
+    Loss,
     Recompute,
     RecomputePart,
 )
@@ -134,9 +135,8 @@ class CoreReading:
             self.overrides[name] = value
 
 
-_LOSSES = {"none": "megatron-lm-2024", "native": "megatron-lm-2026", "te": "megatron-bridge-2026"}
-"""Implementations of cross entropy, and a stack of the catalog with its figures."""
-_LOSS_FIGURES = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes")
+_LOSSES = {Loss.VOCAB_PARALLEL_FUSED: "native", Loss.IN_PLACE: "te"}
+"""Implementations of the fused cross entropy."""
 _WHOLE_LAYERS = "full"
 """Old spelling of no modules in cuda_graph_scope."""
 
@@ -146,31 +146,21 @@ def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     stack = strategy.loaded_stack()
     unfused = stack.attention == AttentionImplementation.UNFUSED
     kernel = "auto" if stack.flash_kernel == FlashKernel.BEST else "flash"
-    loss = _loss_of(stack)
+    loss = _LOSSES.get(stack.loss if strategy.loss == Loss.STACK else strategy.loss)
     torch_fsdp = strategy.zero > 1 and not strategy.fsdp_reshard
     fields: dict[str, Value] = {
         "attention_backend": "unfused" if unfused else kernel,
         "grad_reduce_in_fp32": stack.gradient_dtype == GradientDtype.FP32,
         "gradient_accumulation_fusion": stack.fused_gradient_accumulation and not torch_fsdp,
         "make_vocab_size_divisible_by": stack.vocab_multiple,
-        "cross_entropy_loss_fusion": loss != "none",
-        "cross_entropy_fusion_impl": loss if loss != "none" else None,
+        "cross_entropy_loss_fusion": loss is not None,
+        "cross_entropy_fusion_impl": loss,
         "bias_activation_fusion": stack.fused_swiglu,
         "activation_func_fp8_input_store": stack.quantized_activation_input,
     }
     if model.has_experts:
         fields |= {"moe_grouped_gemm": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32"}
     return fields | _graph_fields(model, strategy, stack.cuda_graphs)
-
-
-def _loss_of(stack: Stack) -> str:
-    """Implementation of cross entropy whose figures are closest to those of a stack."""
-
-    def distance(name: str) -> float:
-        other = Stack.load(_LOSSES[name])
-        return sum(abs(getattr(stack, one) - getattr(other, one)) for one in _LOSS_FIGURES)
-
-    return min(_LOSSES, key=distance)
 
 
 def _graph_fields(model: Model, strategy: Strategy, graphs: CudaGraphs) -> dict[str, Value]:
@@ -223,11 +213,13 @@ def read_stack(reading: CoreReading) -> None:
 def _read_loss(reading: CoreReading) -> None:
     fused = reading.flag("cross_entropy_loss_fusion")
     kind = reading.word("cross_entropy_fusion_impl", ("native", "te", "linear")) or "native"
-    figures = Stack.load(_LOSSES[kind if kind in _LOSSES else "te"] if fused else _LOSSES["none"])
-    if fused and kind not in _LOSSES:
+    if fused and kind == "linear":
         reading.note("cross_entropy_fusion_impl", "predicted as te")
-    for name in _LOSS_FIGURES:
-        reading.override(name, getattr(figures, name))
+    loss = Loss.VOCAB_PARALLEL
+    if fused:
+        loss = Loss.VOCAB_PARALLEL_FUSED if kind == "native" else Loss.IN_PLACE
+    if loss != reading.stack.loss:
+        reading.set("loss", loss)
 
 
 def _read_graphs(reading: CoreReading) -> None:

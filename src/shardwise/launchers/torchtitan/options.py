@@ -160,7 +160,7 @@ USUAL: Mapping[str, tuple[OptionValue, ...]] = {
     "parallelism.enable_sequence_parallel": (True,),
     "parallelism.spmd_backend": ("spmd_types", "partial_dtensor", "full_dtensor"),
     "training.disable_cuda_graphs": (True,),
-    "loss": ("CrossEntropyLoss.Config", "MTPLoss.Config"),
+    "loss": ("CrossEntropyLoss.Config", "MTPLoss.Config", "ChunkedLossWrapper.Config"),
     "activation_checkpoint.early_stop": (False,),
     "activation_checkpoint.debug": (False,),
     "compile.backend": ("inductor",),

@@ -41,6 +41,7 @@ class LayoutKeywords(TypedDict, total=False):
     fsdp_reshard: Choices[bool]
     fsdp_prefetch: Choices[int]
     grad_sync: Choices[of_strategy.GradSync | enums.GradSync]
+    loss: Choices[of_strategy.Loss | enums.Loss]
     optimizer: Choices[of_strategy.Optimizer | enums.Optimizer]
     frozen: Choices[Sequence[of_strategy.Frozen | enums.FrozenPart] | str]
     lora_rank: Choices[int | None]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.arrays import Bools, Column, Floats, Ints
@@ -30,6 +31,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
+from shardwise.engine.evaluate import evaluate_row
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.ops.param_count import count_parameters
@@ -313,26 +315,33 @@ LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
 
 
-def interval_factors(model: Model, system: System, table: Table) -> list[float | None]:
-    """Return the error range of each strategy: a measured time is within time / f and time x f.
+def interval_factors(
+    model: Model, system: System, table: Table
+) -> list[tuple[float, float] | None]:
+    """Return the range of each strategy's measured time over its step time.
 
     None forward only. Where figures of a system vary, the range is that of the system as it is.
     """
     counted = count_parameters(model)
-    found: list[float | None] = []
+    found: list[tuple[float, float] | None] = []
     for row in range(len(table)):
-        unmeasured = len(unmeasured_features(model, table.take(np.array([row]))))
-        strategy = table.strategy(row)
-        unit = interval_of(model, system, strategy, 1.0, counted, unmeasured=unmeasured)
-        found.append(None if unit is None else unit.high_s)
+        one = table.take(np.array([row]))
+        network = assumed_network(model, system, one)
+        interval = interval_of(
+            *(model, system, table.strategy(row), 1.0, counted),
+            unmeasured=len(unmeasured_features(model, one)),
+            network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
+        )
+        found.append(interval and (interval.low_s, interval.high_s))
     return found
 
 
-def interval_fields(time_s: float, factor: float | None) -> dict[str, float]:
+def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[str, float]:
     """Return the fields of a plan that say its range: none without one."""
-    if factor is None:
+    if factors is None:
         return {}
-    return {"interval_low_s": time_s / factor, "interval_high_s": time_s * factor}
+    low, high = factors
+    return {"interval_low_s": time_s * low, "interval_high_s": time_s * high}
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:

@@ -82,7 +82,7 @@ def plans_on(
 
 def _factors(
     model: Model, base: System, table: Table, strategies: Sequence[dict[str, object]]
-) -> list[float | None]:
+) -> list[tuple[float, float] | None]:
     """The error range of every row; rows of one strategy share it."""
     firsts: dict[int, int] = {}
     for row, strategy in enumerate(strategies):

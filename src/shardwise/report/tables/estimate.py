@@ -353,6 +353,7 @@ def closing_lines(result: Estimate) -> list[str]:
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
+    lines += _assumed_network(result)
     lines += _interval(result)
     lines += _memory_interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
@@ -369,6 +370,18 @@ def software_lines(result: Estimate) -> Iterator[str]:
     for one in result.software_candidates:
         times = f"{seconds(one.step_time_s)}, {readable(one.reserved_bytes, 'bytes')}"
         yield f"  {one.weight:.0%} {one.description}: {times}"
+
+
+def _assumed_network(result: Estimate) -> list[str]:
+    """Network cards that the system assumes, and the step with others."""
+    found = result.assumed_network
+    if found is None:
+        return []
+    rate = f"{found.link_rate * 8 / 1e9:.4g} Gbit/s"
+    slower, faster = seconds(found.slower_step_s), seconds(found.faster_step_s)
+    cards = f"network cards assumed: {found.links_per_node} x {rate} per node"
+    times = f"step time with 1/{found.spread:g} of it {slower}, with {found.spread:g}x {faster}"
+    return [f"{cards}; {times}"]
 
 
 def _interval(result: Estimate) -> list[str]:
