@@ -18,13 +18,19 @@ _FOUR_BITS: tuple[tuple[str, FrozenWeights], ...] = (
     (r"gptq|int4|4[- ]bit", FrozenWeights.INT4),
 )
 # Stacks of models of Hugging Face transformers; those that shard by PyTorch's FSDP.
-_TRANSFORMERS = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+_TRANSFORMERS = (
+    "huggingface-",
+    "llama-factory-",
+    "deepspeed-2024",
+    "deepspeed-2026",
+    "accelerate-",
+)
 # Software whose recipes have adapters in the MLP too: all projections in NVIDIA-NeMo/Automodel
 # (examples/llm_benchmark) and LLaMA-Factory (lora_target), the MLP in pytorch/torchtune
 # (recipes/configs: apply_lora_to_mlp) and in the script of QwenLM/Qwen for DeepSpeed (finetune.py).
 # Performance recipes of NeMo and Megatron-Bridge (linear_qkv) and MLPerf's have them in attention
 # alone, as transformers usually has.
-_ADAPTED_MLP = ("automodel-2025", "torchtune-2024", "deepspeed-2024", "llama-factory-2024")
+_ADAPTED_MLP = ("automodel-", "torchtune-", "deepspeed-2024", "deepspeed-2026", "llama-factory-")
 # Peak bytes per logit. The Triton kernel of fms-acceleration's "foak" (from Unsloth) writes
 # gradients over its input, the fp32 logits; those in 16 bits and their gradient are left.
 _FOAK_LOSS = 8.0
@@ -56,10 +62,10 @@ def is_pure(run: Run, stack: str) -> bool:
     text = (run.precision or "").lower()
     if _PURE.search(text) or stack == "torchtune-2024":
         return True
-    if stack not in _TRANSFORMERS or run.task not in ("sft", "lora"):
+    if not stack.startswith(_TRANSFORMERS) or run.task not in ("sft", "lora"):
         return False
     alone = not run.parallelism.zero_stage and (run.parallelism.fsdp_shard or 1) == 1
-    if stack == "deepspeed-2024":
+    if stack.startswith("deepspeed-"):
         one = run.hardware.count == 1
         return alone and one and is_lora(run) and "bf16" in text and not _base(run)
     return alone
@@ -125,7 +131,7 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
         added = "techniques are cumulative" in (run.notes or "")
         whole = added and not truth(features.get("chunked_cross_entropy"))
         return {"loss_saved_bytes": _WHOLE_LOSS} if whole else {}
-    if stack not in _TRANSFORMERS:
+    if not stack.startswith(_TRANSFORMERS):
         return {}
     if truth(features.get("liger")):
         return {"loss_saved_bytes": _CHUNK_LOSS}
@@ -184,6 +190,6 @@ def _adapters(run: Run, stack: str) -> dict[str, object]:
     if rank is None and (said := re.search(r"\b(?:r ?= ?|rank ?)(\d{1,9})", text)):
         rank = read_whole(said[1])
     ends = "trainable embedding" in text
-    in_mlp = stack in _ADAPTED_MLP
+    in_mlp = stack.startswith(_ADAPTED_MLP)
     parts = ("attention", *(("mlp",) if in_mlp else ()), *(("embedding", "head") if ends else ()))
     return {"lora_rank": rank or _RANK, "lora_parts": parts}

@@ -8,6 +8,7 @@ from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatch
 from shardwise.config.model import Model
 from shardwise.config.software.record import Engine, Software
 from shardwise.config.software.resolve import UNKNOWN_STACK, Match, resolve
+from shardwise.config.software.words import lineage
 from shardwise.config.software.words import software_of as read
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
@@ -62,9 +63,11 @@ def _engine(run: Run, said: Software) -> Engine | None:
         return said.engine
     if "deepspeed" in words:
         return Engine.DEEPSPEED if stage is None else Engine(f"deepspeed{stage}")
-    transformers = said.trainer in ("transformers", "trl", "peft", "accelerate", "llama-factory")
-    alone = (run.parallelism.fsdp_shard or 1) == 1
-    return Engine(f"deepspeed{stage}") if transformers and stage and alone else said.engine
+    if not {"transformers", "accelerate"} & {*lineage(said.trainer)}:
+        return said.engine
+    if (run.parallelism.fsdp_shard or 1) != 1:
+        return Engine.FSDP
+    return Engine(f"deepspeed{stage}") if stage else said.engine
 
 
 _KERNELS = {True: AttentionImplementation.FLASH, False: AttentionImplementation.UNFUSED}
@@ -107,7 +110,7 @@ def stack_of(
         assumed.append("communication overlaps")  # as in a tuned run
     stack = Stack.load(name)
     changes = feature_changes(run, stack)
-    if name in _PLAIN_PYTORCH:
+    if name.startswith(_PLAIN_PYTORCH):
         changes |= _added_kernels(run)
     changes |= memory_changes(run, name) | _release(run, stack)
     return stack.model_copy(update=changes)
@@ -203,7 +206,13 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
 
 
 # Stacks whose models are plain PyTorch, to which a run may add fused kernels.
-_PLAIN_PYTORCH = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+_PLAIN_PYTORCH = (
+    "huggingface-",
+    "llama-factory-",
+    "deepspeed-2024",
+    "deepspeed-2026",
+    "accelerate-",
+)
 
 
 def _fused_loss() -> dict[str, object]:
