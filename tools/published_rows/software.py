@@ -86,7 +86,7 @@ def _options(run: Run) -> dict[str, object]:
         options["compile"] = "layers" if truth(compiled) else "none"
     if (precision := run.precision_class) in _FUSED_TYPES:
         options["quantization"] = precision
-    if (dispatcher := _stated_dispatcher(run)) is not None and run.model.experts:
+    if (dispatcher := stated_dispatcher(run)) is not None and run.model.experts:
         options["dispatcher"] = dispatcher.value
     if truth(features.get("cutedsl_fused_grouped_mlp")) or _is_one_graph(run):
         options["expert_kernel"] = "fused"
@@ -96,6 +96,18 @@ def _options(run: Run) -> dict[str, object]:
 def match_of(run: Run, system: System | None = None, model: Model | None = None) -> Match:
     """What the software of a row is resolved to."""
     return resolve(software_of(run), system, model)
+
+
+def typed_software(run: Run, system: System, model: Model) -> Software:
+    """The software as its user would type it: with the figures of what features state."""
+    said = software_of(run)
+    stack = resolve(said, system, model).stack
+    changes = feature_changes(run, stack)
+    if stack.name.startswith(_PLAIN_PYTORCH):
+        changes |= _added_kernels(run)
+    changes |= memory_changes(run, stack.name)
+    changes.pop("copies_gradients", None)  # of recipes, which no row states
+    return said.model_copy(update={"options": {**said.options, **changes}})
 
 
 def stack_of(
@@ -147,7 +159,7 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     Recipes of Megatron-Bridge for many experts, and its fused kernels, use the flex dispatcher,
     whether a row says so or not.
     """
-    stated = _stated_dispatcher(run)
+    stated = stated_dispatcher(run)
     if stated in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
         return stated
     if stack.name == "megatron-bridge-2025" and (run.model.experts or 0) >= _MANY_EXPERTS:
@@ -155,7 +167,8 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     return stack.dispatcher
 
 
-def _stated_dispatcher(run: Run) -> Dispatcher | None:
+def stated_dispatcher(run: Run) -> Dispatcher | None:
+    """The dispatcher that a row names."""
     features = run.features
     keys = ("moe_flex_dispatcher_backend", "dispatcher", "kernels", "moe")
     words = [str(features.get(key) or "") for key in keys]

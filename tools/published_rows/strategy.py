@@ -13,7 +13,7 @@ from published_rows.fine_tuning import memory_fields
 from published_rows.recompute import is_xla, recompute_choices
 from published_rows.remarks import imbalance_of, is_unsplit, stage_fields
 from published_rows.row import Run
-from published_rows.software import capacity_of, dispatcher_of, newest
+from published_rows.software import capacity_of, dispatcher_of, newest, stated_dispatcher
 from published_rows.words import FP8_SWITCHES, truth
 from shardwise.config.enums import ZERO_WEIGHTS, GradSync
 from shardwise.config.model import Model
@@ -91,6 +91,22 @@ def strategy_of(
     if len(sizes) > 1:
         assumed.append(f"micro_batch {fields['micro_batch_size']}")
     return Strategy.validated(fields, source=run.id)
+
+
+def unstated(run: Run, strategy: Strategy) -> tuple[str, ...]:
+    """Fields of a strategy that follow from the software and that the row does not state."""
+    features, text = run.features, (run.precision or "").lower()
+    kept = r"fp8 params|float8 all-gather|\ball-gather\b"
+    low = re.search(kept, text) or truth(features.get("fp8_params"))
+    stated = {
+        "dispatcher": stated_dispatcher(run) is not None,
+        "expert_overlap": "moe_a2a_overlap" in features,
+        "quantized_weights": bool(low) or truth(features.get("fp8_param_gather")),
+        "grad_sync": False,
+        "fsdp_reshard": False,
+        "etp": bool(run.parallelism.etp or _whole(run, "expert_tensor_parallel_size")),
+    }
+    return tuple(name for name in stated if not stated[name] and name in strategy.model_fields_set)
 
 
 def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
