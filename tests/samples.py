@@ -11,7 +11,7 @@ from shardwise.arrays import Floats, gather
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import AttentionKernel, EfficiencyCurve, System
+from shardwise.config.system import EfficiencyCurve, FusedAttention, System
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
 from shardwise.cost.matmul import MatmulRates, matmul_times
@@ -43,7 +43,7 @@ def stack(**fields: Any) -> Stack:
     """Software that adds nothing: no launches, no overheads, nothing hidden, nothing in the way."""
     plain: dict[str, Any] = {
         "name": "plain",
-        "attention": "flash",
+        "attention_kernel": "best",
         "memory_traffic_factor": 1,
         "loss_forward_bytes": 10,
         "loss_backward_bytes": 6,
@@ -314,12 +314,12 @@ def flash(
         "memory_efficiency": 1,
         "launch": 0,
         "backward_ratio": 3,
-    } | {name: call.pop(name) for name in list(call) if name in AttentionKernel.model_fields}
+    } | {name: call.pop(name) for name in list(call) if name in FusedAttention.model_fields}
     rates = AttentionRates(
         peak=column(100 * TFLOPS),
         memory_rate=column(1 * TB),
         time_factor=column(call.pop("factor")),
-        kernel=AttentionKernel.validated(kernel),
+        kernel=FusedAttention.validated(kernel),
         multiprocessors=100,
     )
     shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}

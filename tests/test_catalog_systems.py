@@ -346,11 +346,21 @@ def test_compute_does_not_slow_what_a_slow_link_limits() -> None:
 
 
 def test_the_outermost_tier_says_whether_compute_slows_it() -> None:
-    """Groups inside a socket, over both sockets and over nodes, by hand."""
-    pcie = System.load("a100-80gb-pcie")
+    """NVLink is slowed; groups over both sockets of PCIe and over nodes, by hand, are not."""
     groups = np.array([[1, 4, 4, 4, 1], [1, 4, 8, 8, 1], [1, 4, 8, 16, 2]])
+    pcie, nvlink = System.load("a100-80gb-pcie"), System.load("a100-80gb-sxm")
 
-    assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, True, True]
+    assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, False, False]
+    in_node, over_nodes = np.array([[8], [8]]), np.array([[8], [16]])
+    assert slowed_by_compute(nvlink, in_node).tolist() == [True]
+    assert slowed_by_compute(nvlink, over_nodes).tolist() == [False]
+
+
+def test_compute_slows_no_network_between_nodes(system: System) -> None:
+    """Network cards and not processors limit it, where the catalog describes those of servers."""
+    tier = system.network[-1]
+    if tier.name == "fabric":
+        assert not tier.slowed_by_compute
 
 
 @each_row(

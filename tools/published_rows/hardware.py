@@ -63,13 +63,15 @@ _STAND_INS = (
     (r"\bH100[- ]NVL\b", "an H100 NVL as an H100 PCIe"),
     (r"A800.*PCI", "an A800 PCIe as an A100 PCIe"),
     (r"GH200", "a GH200 as an H200 in SXM servers"),
-    (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
     (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
     (r"5090 ?(D\b|Laptop)", "another RTX 5090 as one of 575 W"),
     (r"PRO ?6000.*Max-?Q", "an RTX PRO 6000 of 300 W as one of 600 W"),
     (r"power[- ]limited", "full power of a power-limited accelerator"),
     (r"power variant not stated", "full power"),
 )
+# Rates of the bins of an Ascend 910B over that of the catalog, 376 TFLOP/s (910B2 in Atlas 900 A2):
+# 313 in Atlas 800T A2, with 20 of 24 cores, 280 in Atlas 800I A2.
+_BINS = {"910B1": 400 / 376, "910B3": 313 / 376, "910B4": 280 / 376}
 # All links of a p4d or p4de instance of AWS, which are what it has A100 in: 400 Gbit/s of EFA.
 _AWS_A100 = 400 * _GIGABIT
 # NVLink bridges between two cards, one direction [byte/s] (data sheets of the cards).
@@ -102,6 +104,9 @@ def system_of(run: Run, assumed: list[str]) -> System:
         raise NotModeledError(f"accelerator {row.accelerator}: not in the catalog")
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
+    if (found := re.search(r"910B[134]", text)) is not None:
+        chip = system.accelerator.model_copy(update={"speed": _BINS[found[0]]})
+        system = system.model_copy(update={"accelerator": chip})
     if row.per_node and (row.count or 1) > row.per_node:
         system = _with_nodes(system, row.per_node)
     system = _with_bridges(system, row.intra or "")

@@ -4,7 +4,7 @@ from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
 from published_rows.words import says_flash, truth
-from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
+from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.model import Model
 from shardwise.config.software.record import Engine, Software
 from shardwise.config.software.resolve import UNKNOWN_STACK, Match, resolve
@@ -33,7 +33,9 @@ def software_of(run: Run) -> Software:
     text = " ".join(filter(None, (software.framework, software.version)))
     title = " ".join(filter(None, (run.group, run.source.title)))
     said = read(text)
-    if not said.trainer and "MLPerf" in title:
+    if (
+        said.trainer in ("", "pytorch") and "MLPerf" in title
+    ):  # which image a submission is built on
         said = said.model_copy(update={"trainer": "mlperf"})
     open_ones = "options not published" if run.micro_batch is None else ""
     libraries = dict(said.libraries)
@@ -70,26 +72,24 @@ def _engine(run: Run, said: Software) -> Engine | None:
     return Engine(f"deepspeed{stage}") if stage else said.engine
 
 
-_KERNELS = {True: AttentionImplementation.FLASH, False: AttentionImplementation.UNFUSED}
-
-
 def _options(run: Run) -> dict[str, object]:
     """Choices of the software that a row states, by fields of strategies and stacks."""
     features = run.features
     options: dict[str, object] = dict(read(run.attention_impl or "").options)
     flash = says_flash(run.attention_impl)
-    if flash is not None:
-        options["attention"] = _KERNELS[flash].value
     if flash is False:
         options["attention_kernel"] = "unfused"
+    elif flash:
+        options.setdefault("attention_kernel", "best")
     if (compiled := features.get("torch_compile")) is not None:
         options["compile"] = "layers" if truth(compiled) else "none"
     if (precision := run.precision_class) in _FUSED_TYPES:
         options["quantization"] = precision
     if (dispatcher := stated_dispatcher(run)) is not None and run.model.experts:
         options["dispatcher"] = dispatcher.value
-    if truth(features.get("cutedsl_fused_grouped_mlp")) or _is_one_graph(run):
-        options["expert_kernel"] = "fused"
+    fused = features.get("cutedsl_fused_grouped_mlp")
+    if run.model.experts and (fused is not None or _is_one_graph(run)):
+        options["expert_kernel"] = "fused" if truth(fused) or _is_one_graph(run) else "calls"
     return options
 
 
@@ -206,7 +206,7 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     if features.get("no_gradient_accumulation_fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
     if says_flash(run.attention_impl) is False:
-        changes |= {"attention": AttentionImplementation.UNFUSED}
+        changes |= {"attention_kernel": AttentionKernel.UNFUSED}
     changes |= _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.

@@ -428,19 +428,39 @@ _NVIDIA = frozenset(
 )  # fmt: skip
 
 
-class AttentionImplementation(Word):
-    """How a stack computes attention."""
+class AttentionKernel(Word):
+    """How attention is computed.
 
-    FLASH = "flash"
-    UNFUSED = "unfused"
+    What the stack does; the fastest kernel on the accelerator, which its figures are of; unfused
+    (products, softmax and dropout in kernels of their own); the memory-efficient kernel of PyTorch
+    and xFormers; FlashAttention 1 to 4; cuDNN; FlexAttention in Triton; on AMD Composable Kernel
+    with AITER, or AOTriton; the fused kernels of Ascend (npu) and of TPUs (splash).
+    """
 
-
-class FlashKernel(Word):
-    """Fused attention kernel of a stack."""
-
+    STACK = "stack"
     BEST = "best"
-    FLASH2 = "flash2"
+    UNFUSED = "unfused"
+    EFFICIENT = "efficient"
     FLASH1 = "flash1"
+    FLASH2 = "flash2"
+    FLASH3 = "flash3"
+    FLASH4 = "flash4"
+    CUDNN = "cudnn"
+    TRITON = "triton"
+    CK = "ck"
+    AOTRITON = "aotriton"
+    NPU = "npu"
+    SPLASH = "splash"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is one fused kernel, not what another choice amounts to."""
+        return self not in ("stack", "best", "unfused")
+
+    @property
+    def runs_fp32(self) -> bool:
+        """Whether it is fused and runs fp32, not only 16 bits and fewer."""
+        return self in ("efficient", "triton", "splash")
 
 
 class GroupedProducts(Word):

@@ -171,6 +171,23 @@ OffloadParts = Literal[
     "other",
 ]
 
+AttentionKernel = Literal[
+    "stack",
+    "best",
+    "unfused",
+    "efficient",
+    "flash1",
+    "flash2",
+    "flash3",
+    "flash4",
+    "cudnn",
+    "triton",
+    "ck",
+    "aotriton",
+    "npu",
+    "splash",
+]
+
 
 class StrategyKeywords(TypedDict, total=False):
     """Fields of a strategy."""
@@ -238,6 +255,7 @@ class StrategyKeywords(TypedDict, total=False):
     dp_tier: int | None
     pp_tier: int | None
     stack: str | Mapping[str, Any] | Stack | None
+    attention_kernel: AttentionKernel | enums.AttentionKernel
     any_software: bool
 
 
@@ -307,4 +325,5 @@ class StrategyColumns(TypedDict, total=False):
     dp_tier: Column[int | None]
     pp_tier: Column[int | None]
     stack: Column[str | Mapping[str, Any] | Stack | None]
+    attention_kernel: Column[AttentionKernel | enums.AttentionKernel]
     any_software: Column[bool]

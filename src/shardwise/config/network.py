@@ -124,7 +124,7 @@ class Tier(ConfigBase):
     slowed_by_compute: bool = True
     """Whether concurrent compute slows communication (`exchange_time_factor` of a stack): it does
     where the processors that copy the data are the limit, as on NVLink, and not where the link is
-    so slow that they are not, as on PCIe."""
+    so slow that they are not, as on PCIe and between nodes."""
     collectives: Mapping[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
     `all_gather` and `reduce_scatter` then."""

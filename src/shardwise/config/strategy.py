@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    AttentionKernel,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -428,6 +429,11 @@ class Strategy(ConfigBase):
     """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
     that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
     or `base` and the fields that differ from that stack."""
+    attention_kernel: Annotated[
+        AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
+    ] = AttentionKernel.STACK
+    """Attention kernel: what the stack does, the fastest on the accelerator (`best`), unfused, or
+    one by name. A kernel that the accelerator has no figure of is as fast as the best."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Allow what this stack release cannot run."""
 
@@ -567,7 +573,12 @@ class Strategy(ConfigBase):
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""
-        return stack_on(self.stack, on, model)
+        return stack_on(self.stack, on, model, self.stated_zero)
+
+    @property
+    def stated_zero(self) -> int | None:
+        """Stage of ZeRO, None where it is left to the software."""
+        return self.zero if "zero" in self.model_fields_set else None
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

@@ -41,7 +41,8 @@ def columns_of(
     """
     given = {SHORT_NAMES.get(n, n) for n, value in columns.items() if value is not None}
     columns = _with_defaults(columns)
-    columns["stack"] = _with_default_stack(columns["stack"], on, model)
+    stages = columns["zero"] if "zero" in given else None
+    columns["stack"] = _with_default_stack(columns["stack"], stages, on, model)
     columns |= _stack_defaults(columns["stack"], given)
     length = _common_length(columns)
     unnamed, columns["dispatcher"] = _unnamed_dispatchers(columns["dispatcher"], length)
@@ -415,13 +416,22 @@ def _stacks(column: object, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     return codes, tuple(stacks) or (_stack(DEFAULT_STACK),)
 
 
-def _with_default_stack(column: Any, on: System | str, model: Model) -> Any:
-    """A stack, or a column of them; what is None or describes software is that on the system."""
+def _with_default_stack(column: Any, stages: Any, on: System | str, model: Model) -> Any:
+    """A stack, or a column of them; what is None or describes software is that on the system.
 
-    def found(item: Any) -> Any:
-        return stack_on(item, on, model) if item is None or is_description(item) else item
+    What is described may depend on the stages of ZeRO that are stated.
+    """
 
-    return found(column) if _is_single(column) else [found(item) for item in column]
+    def found(item: Any, stage: Any) -> Any:
+        zero = stage if isinstance(stage, (int, np.integer)) else None
+        return stack_on(item, on, model, zero) if item is None or is_description(item) else item
+
+    if _is_single(column) and (_is_single(stages) or not is_description(column)):
+        return found(column, stages)
+    rows = len(stages) if _is_single(column) else len(column)
+    column = [column] * rows if _is_single(column) else column
+    stages = [stages] * rows if _is_single(stages) else stages
+    return [found(item, stage) for item, stage in zip(column, stages, strict=False)]
 
 
 def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
-    AttentionImplementation,
+    AttentionKernel,
     CudaGraphs,
     Dispatcher,
     Dtype,
@@ -83,6 +83,7 @@ class Table:
     dispatcher: Ints
     dispatch_dtype: Ints
     attention: Ints
+    attention_kernel: Ints
     recompute: Ints
     schedule: Ints
     placement: Ints
@@ -126,9 +127,11 @@ class Table:
 
     @property
     def fused_attention(self) -> Bools:
-        """Whether the stack has a fused attention kernel for the dtype of the row."""
-        fused = self.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+        """Whether the kernel in effect is a fused one that runs the dtype of the row."""
+        kernel = self.in_effect("attention_kernel")
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
+        with_fp32 |= np.isin(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
+        fused: Bools = kernel != AttentionKernel.UNFUSED.code
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
     @property

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 
 from shardwise.config import readers
 from shardwise.config.accelerator import (
-    AttentionKernel,
     Benchmarked,
+    FusedAttention,
     MatmulKernel,
     MemoryKernel,
 )
@@ -196,7 +196,7 @@ class Accelerator(ConfigBase):
     """The same of fused attention kernels."""
     vector_curve: Mapping[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
-    attention: AttentionKernel | None
+    attention: FusedAttention | None
     """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
     bytes."""
     memory_bound: MemoryKernel

@@ -116,6 +116,7 @@ DOCUMENTS: dict[str, str] = {"document_len": "the data set decides it"}
 MODEL_CODE: dict[str, str] = {
     "attention": "the code of the model decides it",
     "loss": "arguments of the Trainer or the code of the model decide it",
+    "attention_kernel": "the code of the model decides it (attn_implementation of transformers)",
 }
 PLACED: dict[str, str] = dict.fromkeys(
     ("extents", *TIER_FIELDS), "the rules of the stack refuse all but what its order of ranks gives"

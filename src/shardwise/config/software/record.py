@@ -35,9 +35,28 @@ class Engine(Word):
     XLA_SPMD = "xla_spmd"
     CUSTOM = "custom"
 
+    @property
+    def zero_stages(self) -> tuple[int, ...]:
+        """Stages of ZeRO that it may be, the usual one first; none where all are possible."""
+        return _ZERO_STAGES.get(self, ())
+
     def covers(self, other: "Engine | None") -> bool:
         """Whether another engine is this one, or one of its versions or stages."""
         return other is not None and (other == self or other[:-1] == self)
+
+
+_ZERO_STAGES: Mapping[Engine, tuple[int, ...]] = {
+    Engine.DDP: (0,),
+    Engine.DIST_OPT: (1, 0),
+    Engine.MEGATRON_FSDP: (3, 2, 1),
+    Engine.FSDP: (3, 2),
+    Engine.FSDP1: (3, 2),
+    Engine.FSDP2: (3, 2),
+    Engine.DEEPSPEED0: (0,),
+    Engine.DEEPSPEED1: (1,),
+    Engine.DEEPSPEED2: (2,),
+    Engine.DEEPSPEED3: (3,),
+}
 
 
 class Software(ConfigBase):

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from shardwise import catalog
 from shardwise.config import files
+from shardwise.config.capabilities import Capabilities
+from shardwise.config.enums import AttentionKernel, Generation
+from shardwise.config.software.attention import sdpa_kernel, te_kernel
 from shardwise.config.software.record import (
     Condition,
     Engine,
@@ -22,7 +25,7 @@ from shardwise.config.software.record import (
     library_releases,
     trainers,
 )
-from shardwise.config.software.words import lineage, software_of
+from shardwise.config.software.words import MIDDLE, lineage, software_of
 from shardwise.config.stack import Stack
 
 if TYPE_CHECKING:
@@ -34,12 +37,15 @@ How = Literal["stack", "matched", "nearest release", "several candidates", "unkn
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
+_KERNEL = "attention_kernel"
+# Words of facts for what a library chooses by its release and the accelerator.
+_CHOOSERS = {"sdpa": ("torch", sdpa_kernel), "te": ("transformer-engine", te_kernel)}
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
 _GAP_MONTHS = 9
-_HALF_YEAR = 6  # a year alone is read as its middle
 _MANY_EXPERTS = 256
+_EARLY = re.compile(r"dev|a\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,8 @@ class Match:
     """What contradicts, what was assumed, what may be meant; the most important first."""
     conflicts: int = 0
     """Facts of the description that contradict each other or the machine."""
+    month: str = ""
+    """Month of the facts, from a release or a date; empty: the newest."""
 
     @property
     def stack(self) -> Stack:
@@ -93,7 +101,10 @@ class Match:
 
 
 def stack_on(
-    value: "str | Stack | Software | None", on: "System | str", model: "Model | None" = None
+    value: "str | Stack | Software | None",
+    on: "System | str",
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Stack:
     """Return the stack of a strategy on a system: a name, a file, or a description of software.
 
@@ -101,11 +112,13 @@ def stack_on(
     ----------
     on
         The system, whose stack holds where the strategy names none; or the name of that stack.
+    zero
+        Stage of ZeRO where it is stated, which decides between engines.
     """
     if value is None:
         return Stack.load(on if isinstance(on, str) else on.stack)
     if isinstance(value, Software) or is_description(value):
-        return resolve(value, None if isinstance(on, str) else on, model).stack
+        return resolve(value, None if isinstance(on, str) else on, model, zero).stack
     return Stack.load(value)
 
 
@@ -120,18 +133,24 @@ def is_description(value: object) -> TypeGuard[Software | str]:
 
 
 def match_of(
-    value: "str | Stack | Software | None", system: "System", model: "Model | None" = None
+    value: "str | Stack | Software | None",
+    system: "System",
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Match:
     """Return how the software of a strategy was found; of a stack by name, that."""
     if is_description(value):
-        return resolve(value, system, model)
+        return resolve(value, system, model, zero)
     stack = stack_on(value, system)
     only = Candidate(weight=1.0, trainer="", engine=None, stack=stack, options={})
     return Match(software=Software(text=stack.name), how="stack", candidates=(only,))
 
 
 def resolve(
-    software: Software | str, system: "System | None" = None, model: "Model | None" = None
+    software: Software | str,
+    system: "System | None" = None,
+    model: "Model | None" = None,
+    zero: int | None = None,
 ) -> Match:
     """Resolve a description of software to stacks with their probabilities.
 
@@ -141,6 +160,8 @@ def resolve(
         Where it runs; None: facts that depend on the accelerator do not hold.
     model
         What is trained; None: facts that depend on experts do not hold.
+    zero
+        Stage of ZeRO where it is stated, which decides between engines.
 
     Examples
     --------
@@ -148,6 +169,8 @@ def resolve(
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
+    if zero is not None and "zero" not in record.options:
+        record = record.model_copy(update={"options": {**record.options, "zero": int(zero)}})
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
@@ -167,16 +190,20 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
     if experts is not None:
         context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
     at = _At(month=month, places=places, engine=software.engine, context=context)
+    meant = [
+        (weight * share, chain, replace(at, engine=engine))
+        for weight, chain in _trainers(software, at, conflicts)
+        for share, engine in _engines(software, chain, replace(at, engine=None))
+    ]
+    meant = [one for one in meant if one[2].has_stage] or meant
+    total = sum(weight for weight, *_ in meant)
     found: list[Candidate] = []
-    for weight, chain in _trainers(software, at, conflicts):
-        for share, engine in _engines(software, chain, replace(at, engine=None)):
-            here = replace(at, engine=engine)
-            found += _candidates(
-                _accepted(software, chain, here, conflicts), chain, here, weight * share
-            )
+    for weight, chain, here in meant:
+        accepted = _accepted(software, chain, here, conflicts)
+        found += _candidates(accepted, chain, here, weight / total)
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
-        only = _with_options(stack, {}, software, "", software.engine, 1.0)
+        only = _with_options(stack, {}, software, "", at, 1.0)
         return Match(
             software=software,
             how="unknown",
@@ -196,6 +223,7 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
         candidates=kept,
         notes=(*conflicts, *notes),
         conflicts=len(conflicts),
+        month=month,
     )
 
 
@@ -225,6 +253,13 @@ class _At:
         if name == "says":
             return any(_said(str(phrase), str(known or "")) for phrase in wanted)
         return bool({known, *(known if isinstance(known, tuple) else ())} & set(wanted))
+
+    @property
+    def has_stage(self) -> bool:
+        """Whether the engine has the stage of ZeRO that is stated, if any."""
+        stage, engine = self.context.get("zero"), self.engine
+        possible = () if engine is None else engine.zero_stages
+        return stage is None or not possible or stage in possible
 
     def earlier(self, months: int) -> "_At":
         """The same so many months before."""
@@ -342,12 +377,18 @@ def _engines_of(chain: tuple[Trainer, ...]) -> set[Engine]:
     return set()
 
 
+def _behind(chain: tuple[Trainer, ...]) -> list[tuple[Trainer, int]]:
+    """Trainers with the months that the first of them is behind."""
+    return [(one, sum(each.lag for each in chain[:i])) for i, one in enumerate(chain)]
+
+
 def _accepted(
     software: Software, chain: tuple[Trainer, ...], at: _At, conflicts: list[str]
 ) -> Software:
     """The software with what a trainer uses in place of options that it refuses."""
     options = dict(software.options)
-    for refusal in (one for trainer in chain for one in trainer.refuses if at.holds(one)):
+    refusals = [(one, lag) for trainer, lag in _behind(chain) for one in trainer.refuses]
+    for refusal in (one for one, lag in refusals if at.earlier(lag).holds(one)):
         refused = refusal.value if isinstance(refusal.value, (list, tuple)) else (refusal.value,)
         if options.get(refusal.field) not in refused:
             continue
@@ -369,8 +410,7 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Candidates of a trainer and engine: one for each combination of what stays open."""
     by_field: dict[str, list[tuple[Fact, int]]] = {}
-    for position, trainer in reversed(tuple(enumerate(chain))):
-        lag = sum(one.lag for one in chain[:position])
+    for trainer, lag in reversed(_behind(chain)):
         for fact in trainer.facts:
             if fact.field not in software.options:
                 by_field.setdefault(fact.field, []).append((fact, lag))
@@ -385,7 +425,7 @@ def _candidates(
     for share, chosen in open_ones:
         here = at.with_options(chosen)
         stack = _figures(chain, here)
-        one = _with_options(stack, chosen, software, chain[0].name, at.engine, share, at.month)
+        one = _with_options(stack, chosen, software, chain[0].name, at, share)
         sources = {
             name: next((f.source for f, lag in reversed(facts) if here.earlier(lag).holds(f)), "")
             for name, facts in by_field.items()
@@ -426,27 +466,57 @@ def _with_options(
     options: Mapping[str, Any],
     software: Software,
     trainer: str,
-    engine: Engine | None,
+    at: _At,
     weight: float,
-    month: str = "",
 ) -> Candidate:
     """A candidate whose stack has what its release does as defaults."""
     from shardwise.config.strategy import Strategy  # noqa: PLC0415 - a strategy has a stack
 
+    engine, month = at.engine, at.month
     known = {**options, **software.options}
+    if known.get(_KERNEL) in _CHOOSERS:
+        known |= {_KERNEL: _chosen_kernel(known.pop(_KERNEL), software, at)}
     of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
     usual = {
         name: value
         for name, value in known.items()
         if name in Strategy.model_fields.keys() - of_stack and value != getattr(stack, name, None)
     }
+    if engine is not None and engine.zero_stages:
+        usual.setdefault("zero", engine.zero_stages[0])
     if stack.released and month and "released" not in of_stack:
         of_stack["released"] = month
     if usual or of_stack:
         fields = stack.to_dict() | of_stack
         fields["defaults"] = {**fields["defaults"], **usual}
+        fields["capabilities"] = _with_values(stack.capabilities, usual)
         stack = Stack.validated(fields, source=trainer)
     return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
+
+
+def _chosen_kernel(chooser: str, software: Software, at: _At) -> AttentionKernel:
+    """The attention kernel that a library chooses in its release on an accelerator."""
+    library, choose = _CHOOSERS[chooser]
+    words = [place for place in at.places if place in tuple(Generation)]
+    releases = library_releases()[library]
+    known = [one for one, month in releases.items() if month <= (at.month or _NEWEST)]
+    oldest, newest = (pick(known or releases, key=_version) for pick in (min, max))
+    release = software.libraries.get(library, newest if known else oldest)
+    return choose(release, Generation(words[0]) if words else Generation.HOPPER)
+
+
+def _with_values(
+    capabilities: Capabilities | None, values: Mapping[str, Any]
+) -> Capabilities | None:
+    """Capabilities that have values which software has by default too."""
+    if capabilities is None:
+        return None
+    more = {
+        name: (*capabilities.fields[name], value)
+        for name, value in values.items()
+        if not capabilities.allows(name, value)
+    }
+    return capabilities.model_copy(update={"fields": {**capabilities.fields, **more}})
 
 
 def _most_probable(found: list[Candidate]) -> tuple[Candidate, ...]:
@@ -495,10 +565,16 @@ def _month(
                 f"{known.name} {release} is not known; facts of "
                 f"{of_release or 'the newest release'}"
             )
-    of_libraries = _month_of_libraries(software, known)
-    for what, its in ((f"release {release}", of_release), ("one of its libraries", of_libraries)):
-        if software.date and its and _months(its) - _months(software.date) > _HALF_YEAR:
-            conflicts.append(f"{what} is of {its}, later than the date {software.date}")
+    dated = _months_of_libraries(software, known)
+    of_libraries = max(dated.values(), default="")
+    stated = {f"release {release}": of_release} | {
+        name: month for name, month in dated.items() if not _is_benchmark(name)
+    }
+    conflicts += [
+        f"{name} is of {month}, later than the date {software.date}"
+        for name, month in stated.items()
+        if _is_later(month, software.date)
+    ]
     month = of_release or software.date or of_libraries
     if not month and known is not None and releases:
         notes.append(f"no release or month stated: the newest {known.name} is assumed")
@@ -510,14 +586,26 @@ def _month(
     return month, nearest
 
 
-def _month_of_libraries(software: Software, trainer: Trainer | None) -> str:
-    """The last month of releases of libraries and other trainers that are stated."""
-    found = ""
+def _months_of_libraries(software: Software, trainer: Trainer | None) -> dict[str, str]:
+    """Months of the releases of libraries and other trainers that are stated, by name."""
+    found: dict[str, str] = {}
     for name, release in software.libraries.items():
         releases = {} if trainer is not None and name == trainer.name else _releases_of(name)
-        if any(_version(known) <= _version(release) for known in releases):
-            found = max(found, _released(release, releases)[0])
+        early = _EARLY.search(release) is not None  # built before the release
+        if not early and any(_version(known) <= _version(release) for known in releases):
+            found[f"{name} {release}"] = _released(release, releases)[0]
     return found
+
+
+def _is_benchmark(name: str) -> bool:
+    trainer = trainers().get(name.split(maxsplit=1)[0])
+    return trainer is not None and trainer.kind == "benchmark"
+
+
+def _is_later(month: str, date: str) -> bool:
+    """Whether a month is after a date, which may be the middle of a year that was stated."""
+    same_year = date.endswith(f"-{MIDDLE}") and month[:4] == date[:4]
+    return bool(date) and month > date and not same_year
 
 
 def _releases_of(name: str) -> Mapping[str, str]:
@@ -535,9 +623,8 @@ def _released(release: str, releases: Mapping[str, str]) -> tuple[str, bool]:
     same = [name for name in releases if _same(_version(name), wanted)]
     if wanted and same:
         return releases[max(same, key=_version)], False
-    if re.fullmatch(r"2\d\.(0[1-9]|1[0-2])(\.\d+)*", release):
-        year, month = release.split(".")[:2]
-        return f"20{year}-{month}", False
+    if tag := re.match(r"(2\d)\.(0[1-9]|1[0-2])(?!\d)", release):
+        return f"20{tag[1]}-{tag[2]}", False
     before = [name for name in releases if _version(name) <= wanted]
     known = max(before, key=_version) if before else min(releases, key=_version, default="")
     return releases.get(known, ""), _version(known)[:2] != wanted[:2]

@@ -15,13 +15,14 @@ from shardwise.config.software.record import (
 
 _VERSION = re.compile(
     r"[\s(_=:@/-]*(?:release |version |core_)*[vr]?"
-    r"(\d+(?:\.(?:\d+|x))+(?:\.?(?:rc|post|dev)\d*)?)",
+    r"(\d+(?:\.(?:\d+|x))+(?:\.?(?:a|rc|post|dev)\d*)?)",
     re.IGNORECASE,
 )
 _YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)[-./](0[1-9]|1[0-2])(?!\d)")
 _YEAR = re.compile(r"(?<![\d.])(20[12]\d)(?![\d.])")
 _CONTAINER = re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?:[.\d]*)(?![\d.])")
-_MIDDLE = "07"
+MIDDLE = "07"
+"""Month of a year that is stated alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def _month(text: str, release: str) -> str:
     if found := _YEAR_MONTH.search(text):
         return f"{found[1]}-{found[2]}"
     if found := _YEAR.search(text):
-        return f"{found[1]}-{_MIDDLE}"
+        return f"{found[1]}-{MIDDLE}"
     if (found := _CONTAINER.search(text)) and found[0] != release:
         return f"20{found[1]}-{found[2]}"
     return ""

@@ -24,6 +24,8 @@ from shardwise.launchers.torchtitan.models import (
     python_flavor,
 )
 from shardwise.launchers.torchtitan.options import (
+    ATTENTION_BACKEND,
+    ATTENTION_KERNELS,
     CONVERTERS,
     DEFAULTS,
     ONE_TO_ONE,
@@ -595,6 +597,8 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     options: Options = {}
     for option in ONE_TO_ONE:
         value = getattr(strategy, option.field)
+        if option.path == ATTENTION_BACKEND and release == TOML_RELEASE:
+            continue
         if option.field == "tp_overlap":
             value = "ring" if value == "ring" and strategy.tp > 1 else "stack"
         if option.field == "cp_exchange" and strategy.cp == 1:
@@ -716,6 +720,9 @@ def _python_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if model.mtp and strategy.loss == Loss.CHUNKED:
         problem = f"torchtitan {release} has a loss of its own with mtp; nearest: compiled"
         yield Fault.of("loss", strategy.loss, problem)
+    if (kernel := strategy.attention_kernel) not in ATTENTION_KERNELS:
+        problem = f"torchtitan {release} allows: {', '.join(ATTENTION_KERNELS)} (its flex)"
+        yield Fault.of("attention_kernel", kernel, problem)
     if model.has_experts and strategy.etp > 1 and strategy.ep > 1:
         problem = f"torchtitan {release} does not split experts inside; nearest: 1"
         yield Fault.of("etp", strategy.etp, problem)
@@ -754,6 +761,9 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if strategy.loss == Loss.CHUNKED:
         problem = f"torchtitan {TOML_RELEASE} has no ChunkedLossWrapper; nearest: compiled"
         yield Fault.of("loss", strategy.loss, problem)
+    if (kernel := strategy.attention_kernel) != "stack":
+        problem = f"torchtitan {TOML_RELEASE} has no option for it; allowed: stack"
+        yield Fault.of("attention_kernel", kernel, problem)
     name = flavor.family
     if strategy.pp > 1 and name in _NO_PIPELINE:
         problem = f"torchtitan {TOML_RELEASE} has no pipeline for {name}; nearest: 1"

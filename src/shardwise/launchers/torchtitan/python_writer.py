@@ -21,7 +21,7 @@ from shardwise.launchers.torchtitan.models import (
     python_flavor,
     rope_arguments,
 )
-from shardwise.launchers.torchtitan.options import Options
+from shardwise.launchers.torchtitan.options import ATTENTION_BACKEND, Options
 
 FUNCTION = "plan"
 """Name of the function that returns the configuration."""
@@ -151,6 +151,8 @@ def _registered(
     lines = ["model_spec = model_registry(", f'    "{flavor.flavor}",']
     if plan.model.has_experts:
         lines.append(f"    moe_comm_backend={_dispatcher(plan.strategy)},")
+    if plan.strategy.attention_kernel != "stack":
+        lines.append(f"    attn_backend={_literal(options[ATTENTION_BACKEND])},")
     if plan.model.mtp:
         lines.append(f"    num_mtp_layers={plan.model.mtp},")
     if converters := _converters(options):
@@ -191,7 +193,7 @@ def _built(
         f"    lm_head=Linear.Config({features}, param_init={head}),",
         f"    layers={builder.function}(",
         *(f"        {argument}," for argument in layers),
-        '        attn_backend="flex",',
+        f"        attn_backend={_literal(options[ATTENTION_BACKEND])},",
         f"        rope={builder.rope_class}.Config("
         + ", ".join(f"{name}={value}" for name, value in rope.items())
         + "),",

@@ -76,6 +76,7 @@ class LayoutKeywords(TypedDict, total=False):
     dp_tier: Choices[int | None]
     pp_tier: Choices[int | None]
     stack: Choices[str | Mapping[str, Any] | Stack | None]
+    attention_kernel: Choices[of_strategy.AttentionKernel | enums.AttentionKernel]
     any_software: Choices[bool]
     scope: Literal["practical", "full"]
     batch: Literal["fixed", "largest"]

@@ -303,7 +303,7 @@ def stack_row(stack: Stack) -> Iterator[str]:
     yield stack.release or "-"
     yield str(basis.measured_runs or ("framework" if basis.framework_measured else "prior"))
     yield " ".join(families) or "-"
-    yield stack.attention
+    yield stack.attention_kernel
     yield stack.gradient_dtype
 
 

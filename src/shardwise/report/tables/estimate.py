@@ -144,6 +144,7 @@ def _options(strategy: Mapping[str, Any]) -> list[str]:
         "no data-parallel overlap": training and not strategy["dp_overlap"] and strategy["dp"] > 1,
         "fused activation": training and strategy["fused_activation"],
         f"{strategy['attention']} attention": strategy["attention"] != "model",
+        f"{strategy['attention_kernel']} attention kernel": strategy["attention_kernel"] != "stack",
         "forward only": not training,
     }
     parts = _OFFLOADED if training else _OFFLOADED[:1]  # forward only, the weights are all there is
