@@ -76,11 +76,8 @@ def _options(run: Run) -> dict[str, object]:
     """Choices of the software that a row states, by fields of strategies and stacks."""
     features = run.features
     options: dict[str, object] = dict(read(run.attention_impl or "").options)
-    flash = says_flash(run.attention_impl)
-    if flash is False:
+    if says_flash(run.attention_impl) is False:
         options["attention_kernel"] = "unfused"
-    elif flash:
-        options.setdefault("attention_kernel", "best")
     if (compiled := features.get("torch_compile")) is not None:
         options["compile"] = "layers" if truth(compiled) else "none"
     if (precision := run.precision_class) in _FUSED_TYPES:
