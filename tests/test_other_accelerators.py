@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rows import each_row
-from shardwise import Estimate, Model, System, estimate
+from shardwise import Estimate, InputError, Model, System, estimate
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.ops.operation import CollectiveKind
 
@@ -70,6 +70,18 @@ CAPACITIES = {
     "rtx-a6000": 51.6,
     "rtx-a5000": 25.8,
 }
+# TFLOP/s of the best product in 16 bits (zzc0721/torch-performance-test-data commit 9d82827, median
+# of the cards of a kind), where no timings of all shapes are public.
+BEST_PRODUCTS = {
+    "rtx-3090": 76.6,
+    "rtx-4090": 165.0,
+    "rtx-5090": 236.0,
+    "rtx-a6000": 123.3,
+    "rtx-pro-6000": 413.0,
+    "l40s": 269.2,
+    "h100-pcie": 495.9,
+    "v100-sxm-16gb": 88.9,
+}
 TORUS_DIMENSIONS = {"tpu-v4": 3, "tpu-v5e": 2, "tpu-v5p": 3, "tpu-v6e": 2, "tpu-v7x": 3}
 CARDS = (
     *("l40s", "rtx-6000-ada", "rtx-4090", "rtx-a6000", "rtx-a5000"),
@@ -99,6 +111,15 @@ def test_capacity_is_that_of_the_box(name: str, gigabytes: float) -> None:
     capacity = System.load(name).accelerator.memory[0].capacity / 1e9
 
     assert 0.985 * gigabytes <= capacity <= gigabytes
+
+
+@each_row(("name", "best"), BEST_PRODUCTS.items())
+def test_layers_have_nine_tenths_of_the_best_product(name: str, best: float) -> None:
+    """Sustained rates of products stay below the fastest shape of a short run, and near it."""
+    chip = System.load(name).accelerator
+    sustained = chip.matrix["fp16"] * chip.matmul["fp16"].efficiency / 1e12
+
+    assert 0.88 <= sustained / best <= 0.96
 
 
 def gather_s(name: str, members: int, buffer_bytes: float) -> float:
@@ -367,3 +388,11 @@ def test_runs_of_maxtext_are_met(name: str) -> None:
     got = estimate(model, name, common | strategy, flops_convention="full-attention")
 
     assert got.model_tflops_per_gpu == pytest.approx(measured, rel=0.12)
+
+
+def test_no_more_cards_share_a_host_than_a_node_has() -> None:
+    """A system that says otherwise is refused."""
+    fields = System.load("rtx-4090").to_dict()
+    fields["network"][0]["through_host"]["shared_by"] = 9
+    with pytest.raises(InputError, match=r"through_host.shared_by: 9 must be at most node"):
+        System.validated(fields)

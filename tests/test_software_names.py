@@ -28,7 +28,7 @@ def _words(match: Match, field: str) -> list[str]:
     return [str(one.options.get(field)) for one in match.candidates]
 
 
-@pytest.mark.parametrize("row", NAMES, ids=[row["text"] for row in NAMES])
+@pytest.mark.parametrize("row", NAMES, ids=[f"{row['text']} on {row['on']}" for row in NAMES])
 def test_names_of_software_resolve(row):
     """A description means these words; several candidates differ in what they are described by.
 
@@ -129,3 +129,10 @@ def test_months_of_releases(text, month):
 def test_releases_after_the_date_are_conflicts(text, conflicts):
     """A release is not later than the run, unless only the year is stated or it is a nightly."""
     assert _match(text, "h100-sxm").conflicts == conflicts
+
+
+def test_a_kernel_that_the_accelerator_does_not_run_is_a_conflict():
+    """FlashAttention 3 is of Hopper alone: on an A100 the description contradicts the machine."""
+    text = "HF Trainer, flash attention 3"
+    assert "runs on Hopper alone" in _match(text, "a100-80gb-sxm").notes[0]
+    assert not _match(text, "h100-sxm").conflicts

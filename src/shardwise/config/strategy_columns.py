@@ -423,7 +423,7 @@ def _with_default_stack(column: Any, stages: Any, on: System | str, model: Model
     """
 
     def found(item: Any, stage: Any) -> Any:
-        zero = stage if isinstance(stage, (int, np.integer)) else None
+        zero = int(stage) if isinstance(stage, (int, np.integer)) else None
         return stack_on(item, on, model, zero) if item is None or is_description(item) else item
 
     if _is_single(column) and (_is_single(stages) or not is_description(column)):

@@ -350,14 +350,15 @@ class System(Sourced):
 
     @model_validator(mode="after")
     def _links_are_shared_in_a_node(self) -> Self:
-        for index, tier in enumerate(self.accelerator.memory):
-            if tier.host is not None and tier.host.shared_by > self.node.accelerators:
+        for index, memory in enumerate(self.accelerator.memory):
+            host = memory.host
+            if host is not None and host.shared_by > self.node.accelerators:
                 raise ValueError(
-                    f"accelerator.memory[{index}].host.shared_by: {tier.host.shared_by} must be at "
+                    f"accelerator.memory[{index}].host.shared_by: {host.shared_by} must be at "
                     f"most node.accelerators, {self.node.accelerators}"
                 )
-        for index, tier in enumerate(self.network):
-            path = tier.through_host
+        for index, link in enumerate(self.network):
+            path = link.through_host
             if path is not None and path.shared_by > self.node.accelerators:
                 raise ValueError(
                     f"network[{index}].through_host.shared_by: {path.shared_by} must be at most "

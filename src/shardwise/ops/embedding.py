@@ -190,11 +190,5 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         collectives=before_column_parallel(work, model.hidden),
         parameters=np.where(holds_copy, columns * model.hidden, 0.0) + bias,
     )
-    loss = loss_operation(
-        work,
-        columns=columns,
-        chunk=chunk,
-        hidden=model.hidden,
-        parameters=columns * model.hidden + bias,
-    )
+    loss = loss_operation(work, columns=columns, chunk=chunk, hidden=model.hidden)
     return [*operations, with_chunks(head, work, chunk), loss]

@@ -15,6 +15,7 @@ from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
     CollectiveKind,
+    Kernel,
     Matmul,
     MemoryBound,
     Operation,
@@ -191,7 +192,7 @@ def with_chunks(head: Operation, work: RankWork, chunk: Floats) -> Operation:
         return head
     count = np.where(apart, np.ceil(work.tokens / chunk), 1.0)
     again = is_any(work.loss, "again")
-    kernels = []
+    kernels: list[Kernel] = []
     for kernel in head.kernels:
         if not isinstance(kernel, Matmul):
             kernels.append(kernel)
@@ -204,17 +205,18 @@ def with_chunks(head: Operation, work: RankWork, chunk: Floats) -> Operation:
             batch = np.where(again, kernel.batch, 0.0)
             kernels.append(replace(split, phase=Phase.INPUT_GRAD, batch=batch))
     product = next(k for k in head.kernels if isinstance(k, Matmul))
-    inputs = work.tokens * product.k * work.element_bytes
+    early = is_any(work.loss, "head_gradient") * product.k * product.n
     return replace(
         head,
         kernels=tuple(kernels),
-        working_bytes=np.where(apart, inputs, head.working_bytes),
+        saved_bytes=head.saved_bytes + early * work.element_bytes,
+        working_bytes=np.where(
+            apart, work.tokens * product.k * work.element_bytes, head.working_bytes
+        ),
     )
 
 
-def loss_operation(
-    work: RankWork, *, columns: Floats, chunk: Floats, hidden: float, parameters: Floats
-) -> Operation:
+def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: float) -> Operation:
     """Cross entropy of the logits of a rank.
 
     Ranks that split the vocabulary reduce three numbers per token, or gather the logits of the full
@@ -229,8 +231,6 @@ def loss_operation(
         Tokens of a chunk (`chunk_tokens`).
     hidden
         Width of the head's input.
-    parameters
-        Weights of the head on this rank.
     """
     by_row = {
         one.name: np.array([float(getattr(row, one.name)) for row in _ROWS])[work.loss]
@@ -254,7 +254,6 @@ def loss_operation(
     width = columns * np.where(gathers, work.tp, 1.0)
     logits, of_chunk = work.tokens * width, chunk * width
     extra = by_row["hidden_gradient"] * work.tokens * hidden
-    extra = extra + by_row["head_gradient"] * parameters * work.element_bytes
     saved = by_row["saved"] * logits
     forward, backward = (
         by_row[f"{name}_peak"] * logits + by_row[f"chunk_{name}_peak"] * of_chunk

@@ -14,6 +14,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import ConfigBase, Count
 from shardwise.config.enums import AttentionKernel, Generation
+from shardwise.config.software.record import library_releases
 
 Release = Annotated[
     tuple[int, ...], BeforeValidator(lambda text: release_numbers(text) if text else text)
@@ -85,6 +86,43 @@ def sdpa_kernel(
 def te_kernel(te_release: str, generation: Generation) -> AttentionKernel:
     """Kernel that Transformer Engine chooses, with flash-attn installed, for usual heads."""
     return _chosen(attention_facts().te, te_release, generation, 0)
+
+
+def kernel_of(
+    word: str, generation: Generation | None, libraries: Mapping[str, str], month: str = ""
+) -> AttentionKernel:
+    """Kernel that a word stands for, such as `sdpa` and `te`, what these libraries choose.
+
+    Parameters
+    ----------
+    libraries
+        Releases that are known, by name.
+    month
+        Month of the software, whose newest release of a library holds where none is known.
+    """
+    if word not in ("sdpa", "te"):
+        return AttentionKernel(word)
+    if generation is None:
+        return AttentionKernel.BEST
+    names = ("torch", "pytorch") if word == "sdpa" else ("transformer-engine",)
+    release = next((libraries[name] for name in names if name in libraries), "")
+    release = release or release_in(names[0], month)
+    if word == "te":
+        return te_kernel(release, generation)
+    return sdpa_kernel(release, generation, libraries.get("cuda"))
+
+
+def release_in(library: str, month: str) -> str:
+    """Newest release of a library in a month, or of all where that is empty."""
+    releases = library_releases()[library]
+    known = [name for name, of in releases.items() if of <= (month or of)]
+    return max(known or list(releases)[:1], key=release_numbers)
+
+
+def runs_on(kernel: AttentionKernel, generation: Generation | None) -> bool:
+    """Whether an accelerator runs a kernel, as far as is known."""
+    facts = attention_facts().kernels.get(kernel)
+    return facts is None or generation in (None, Generation.OTHER, *facts.runs_on)
 
 
 def _chosen(

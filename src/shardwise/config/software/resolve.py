@@ -15,7 +15,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.capabilities import Capabilities
 from shardwise.config.enums import AttentionKernel, Generation
-from shardwise.config.software.attention import sdpa_kernel, te_kernel
+from shardwise.config.software.attention import attention_facts, kernel_of, runs_on
 from shardwise.config.software.record import (
     Condition,
     Engine,
@@ -38,8 +38,6 @@ _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
 _KERNEL = "attention_kernel"
-# Words of facts for what a library chooses by its release and the accelerator.
-_CHOOSERS = {"sdpa": ("torch", sdpa_kernel), "te": ("transformer-engine", te_kernel)}
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
@@ -189,7 +187,11 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
     context = {"says": software.text, **software.options}
     if experts is not None:
         context |= {"experts": experts > 0, "many_experts": experts >= _MANY_EXPERTS}
-    at = _At(month=month, places=places, engine=software.engine, context=context)
+    libraries = software.libraries
+    at = _At(
+        month=month, places=places, engine=software.engine, context=context, libraries=libraries
+    )
+    software = _with_kernel(software, at, conflicts)
     meant = [
         (weight * share, chain, replace(at, engine=engine))
         for weight, chain in _trainers(software, at, conflicts)
@@ -235,6 +237,13 @@ class _At:
     places: tuple[str, ...]
     engine: Engine | None
     context: Mapping[str, Any]
+    libraries: Mapping[str, str]
+    """Releases that are stated."""
+
+    @property
+    def generation(self) -> Generation | None:
+        """Architecture of the accelerator, if one is known."""
+        return next((Generation(one) for one in self.places if one in [*Generation]), None)
 
     def holds(self, one: Condition) -> bool:
         """Whether something is so here."""
@@ -419,7 +428,7 @@ def _candidates(
         open_ones = [
             (share * part, chosen if value is None else {**chosen, name: value})
             for share, chosen in open_ones
-            for value, part in _values(facts, at.with_options(chosen)).items()
+            for value, part in _values(name, facts, at.with_options(chosen)).items()
         ]
         open_ones = sorted(open_ones, key=lambda one: -one[0])[:_MOST]
     for share, chosen in open_ones:
@@ -447,7 +456,7 @@ def _figures(chain: tuple[Trainer, ...], at: _At) -> Stack:
 _UNDECIDED: Mapping[Any, float] = {None: 1.0}
 
 
-def _values(facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
+def _values(field: str, facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
     """Values of a field with their probabilities: of the last fact that holds; None without one.
 
     Each fact comes with the months that what has it is behind.
@@ -456,9 +465,25 @@ def _values(facts: Iterable[tuple[Fact, int]], at: _At) -> Mapping[Any, float]:
     if not held:
         return _UNDECIDED
     value = held[-1].value
-    if isinstance(value, Mapping):
-        return {word: float(weight) for word, weight in value.items()}
-    return {tuple(value) if isinstance(value, list) else value: 1.0}
+    weights = value if isinstance(value, Mapping) else {value: 1.0}
+    if field != _KERNEL:
+        return {word: float(weight) for word, weight in weights.items()}
+    kernels: dict[Any, float] = {}
+    for word, weight in weights.items():
+        kernel = kernel_of(word, at.generation, at.libraries, at.month)
+        kernel = kernel if runs_on(kernel, at.generation) else AttentionKernel.BEST
+        kernels[kernel] = kernels.get(kernel, 0.0) + weight
+    return kernels
+
+
+def _with_kernel(software: Software, at: _At, conflicts: list[str]) -> Software:
+    """The software with the kernel that a stated choice of a library amounts to."""
+    if _KERNEL not in software.options:
+        return software
+    kernel = kernel_of(software.options[_KERNEL], at.generation, at.libraries, at.month)
+    if not runs_on(kernel, at.generation):
+        conflicts.append(f"{attention_facts().kernels[kernel].because}, not on {at.places[0]}")
+    return software.model_copy(update={"options": {**software.options, _KERNEL: kernel}})
 
 
 def _with_options(
@@ -474,8 +499,6 @@ def _with_options(
 
     engine, month = at.engine, at.month
     known = {**options, **software.options}
-    if known.get(_KERNEL) in _CHOOSERS:
-        known |= {_KERNEL: _chosen_kernel(known.pop(_KERNEL), software, at)}
     of_stack = {n: v for n, v in known.items() if n in Stack.model_fields.keys() - _OWN_FIGURES}
     usual = {
         name: value
@@ -492,17 +515,6 @@ def _with_options(
         fields["capabilities"] = _with_values(stack.capabilities, usual)
         stack = Stack.validated(fields, source=trainer)
     return Candidate(weight=weight, trainer=trainer, engine=engine, stack=stack, options=known)
-
-
-def _chosen_kernel(chooser: str, software: Software, at: _At) -> AttentionKernel:
-    """The attention kernel that a library chooses in its release on an accelerator."""
-    library, choose = _CHOOSERS[chooser]
-    words = [place for place in at.places if place in tuple(Generation)]
-    releases = library_releases()[library]
-    known = [one for one, month in releases.items() if month <= (at.month or _NEWEST)]
-    oldest, newest = (pick(known or releases, key=_version) for pick in (min, max))
-    release = software.libraries.get(library, newest if known else oldest)
-    return choose(release, Generation(words[0]) if words else Generation.HOPPER)
 
 
 def _with_values(

@@ -18,6 +18,7 @@ _VERSION = re.compile(
     r"(\d+(?:\.(?:\d+|x))+(?:\.?(?:a|rc|post|dev)\d*)?)",
     re.IGNORECASE,
 )
+_WHEEL = re.compile(r"(?<![a-z0-9])cu(1\d)(\d)(?!\d)", re.IGNORECASE)  # of CUDA: cu128
 _YEAR_MONTH = re.compile(r"(?<!\d)(20[12]\d)[-./](0[1-9]|1[0-2])(?!\d)")
 _YEAR = re.compile(r"(?<![\d.])(20[12]\d)(?![\d.])")
 _CONTAINER = re.compile(r"(?<![\d.])(2\d)\.(0[1-9]|1[0-2])(?:[.\d]*)(?![\d.])")
@@ -55,6 +56,8 @@ def software_of(text: str) -> Software:
             libraries.setdefault(one.value, version[1])
         if one.kind == "option":
             options |= one.value
+    if wheel := _WHEEL.search(text):
+        libraries.setdefault("cuda", f"{wheel[1]}.{wheel[2]}")
     release = releases.get(named[0], "") if named else ""
     return Software(
         trainer=named[0] if named else "",

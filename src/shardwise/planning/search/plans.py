@@ -332,7 +332,7 @@ def interval_factors(
             unmeasured=len(unmeasured_features(model, one)),
             network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
         )
-        found.append(interval and (interval.low_s, interval.high_s))
+        found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
 
 
