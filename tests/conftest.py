@@ -19,7 +19,7 @@ from shardwise import estimate
 from shardwise.cli import run
 from shardwise.config import files
 from shardwise.registry import PACKAGES
-from shardwise.validate.measured.predict import predict_runs
+from shardwise.validate.measured.predict import predict_as_typed, predict_runs
 from shardwise.validate.measured.runs import load_runs
 
 # What these assert is told as fully as in a test.
@@ -188,6 +188,12 @@ def pytest_runtest_protocol(item):
 def predictions():
     """Predictions of all runs that come with shardwise; they take some seconds."""
     return predict_runs(load_runs())
+
+
+@pytest.fixture(scope="session")
+def typed_predictions():
+    """The same with the software as their sources name it."""
+    return predict_as_typed(load_runs())
 
 
 @pytest.fixture

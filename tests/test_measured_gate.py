@@ -86,23 +86,34 @@ def missing(gate, found) -> list[str]:
 def text_of(gate) -> str:
     """The file: each change and each source on a line."""
     changes = yaml.safe_dump({"changes": gate["changes"]}, width=1000)
-    lines = ["percent:\n"]
-    for grade, sources in gate["percent"].items():
-        inside = yaml.safe_dump(sources, sort_keys=False, default_flow_style=None, width=1000)
-        lines += [f"  {grade}:\n", indent(inside, "    ")]
+    lines = []
+    for path in PATHS:
+        lines.append(f"{path}:\n")
+        for grade, sources in gate[path].items():
+            inside = yaml.safe_dump(sources, sort_keys=False, default_flow_style=None, width=1000)
+            lines += [f"  {grade}:\n", indent(inside, "    ")]
     return changes + "".join(lines)
 
 
+PATHS = ("percent", "as_typed")
+"""Errors with the stacks of the runs, and with the software as the source of each run names it."""
+
+
 @pytest.mark.nightly
-def test_no_source_got_worse(predictions):
-    """Neither its mean error nor the number of its runs that are predicted."""
-    found = figures_of(scoreboard(predictions))
+def test_no_source_got_worse(predictions, typed_predictions):
+    """Neither its mean error nor the number of its runs that are predicted, on both paths."""
+    boards = map(scoreboard, (predictions, typed_predictions))
+    found = dict(zip(PATHS, map(figures_of, boards), strict=True))
     kept = yaml.safe_load(GATE.read_text(encoding="utf-8"))
     reason = os.environ.get("SHARDWISE_UPDATE_GATE", "").strip()
     if reason:
-        kept = {"changes": [*kept["changes"], reason], "percent": found}
+        kept = {"changes": [*kept["changes"], reason], **found}
         GATE.write_text(text_of(kept), encoding="utf-8")
-    faults = worse(kept["percent"], found) + missing(kept["percent"], found)
+    faults = [
+        f"{path}: {fault}"
+        for path in PATHS
+        for fault in worse(kept[path], found[path]) + missing(kept[path], found[path])
+    ]
     assert not faults, "\n".join([*faults, HOW])
 
 
@@ -128,7 +139,8 @@ def test_the_gate_sees_what_is_worse():
 def test_the_file_is_written_a_line_for_each_change_and_source():
     """And read as it was."""
     figures = {"n": 3, "mape": 1.0, "bias": -1.0}
-    gate = {"changes": ["a new fit: of B200"], "percent": {"A": {"logs (x)": figures}, "B": {}}}
+    paths = {"percent": {"A": {"logs (x)": figures}, "B": {}}, "as_typed": {"A": {}, "B": {}}}
+    gate = {"changes": ["a new fit: of B200"], **paths}
     assert yaml.safe_load(text_of(gate)) == gate
     assert text_of(gate).splitlines()[2:5] == [
         "percent:", "  A:", "    logs (x): {n: 3, mape: 1.0, bias: -1.0}",

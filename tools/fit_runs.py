@@ -203,7 +203,7 @@ def _write_errors(at: Linear, errors: np.ndarray, others: Linear, unseen: np.nda
     rows = [json.dumps(["id", "source", "error", "fitted", *names])]
     for some, values, is_fitted in ((at, errors, True), (others, unseen, False)):
         for run, error in zip(some.runs, values, strict=True):
-            what = run_features(*run.case(), assumed=bool(run.assumed or run.ignored))
+            what = run_features(*run.case(), assumed=run.uncertain)
             figures = [getattr(what, name) for name in names]
             start = [run.id, run.source, round(float(error), 4), is_fitted]
             rows.append(json.dumps([*start, *figures]))

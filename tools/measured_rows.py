@@ -33,7 +33,7 @@ CATALOG = Path(catalog.__file__).parent / "measured"
 _SIZES = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab")
 # Keys of every run, and of every one that is not refused.
 _FACTS = ("source", "title", "ref", "grade", "task", "setup", "accelerator", "precision", "kind")
-_CASE = ("model", "system", "stack")
+_CASE = ("model", "system", "stack", "software", "unstated")
 
 
 def main() -> int:
@@ -161,6 +161,8 @@ class _RunFile:
             else self._named("stacks", stack["base"], stack),
             "strategy": strategy,
             "measured": figures_of(row),
+            "software": said.software.model_dump(mode="json", exclude_defaults=True),
+            "unstated": list(said.unstated) or None,
             "assumed": list(said.assumed) or None,
             "ignored": list(said.ignored) or None,
         }

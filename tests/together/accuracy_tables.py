@@ -124,12 +124,14 @@ CAUSES = (
 )  # fmt: skip
 
 
-def blocks(predictions: Sequence[Prediction]) -> dict[str, str]:
+def blocks(predictions: Sequence[Prediction], typed: Sequence[Prediction]) -> dict[str, str]:
     """Text of every block of the page, by name, in order."""
     board = scoreboard(predictions, references=references(predictions))
     unseen = left_out_errors(predictions)
     return {
         "headline": _headline(predictions, board),
+        "paths": _paths(board.rows, scoreboard(typed).rows),
+        "paths_by_source": _paths_by_source(board.rows, scoreboard(typed).rows),
         "sources": _groups(board.rows, "source"),
         "accelerators": _groups(board.rows, "accelerator"),
         "kinds": _kinds(board),
@@ -172,6 +174,54 @@ def _headline(predictions: Sequence[Prediction], board) -> str:
         add(f"grades A and B, {maker}", [one for one in good if _maker(one) == maker])
     add("grade C, all", [one for one in predictions if one.run.grade == "C"])
     return table(("runs", *HEADS), rows)
+
+
+def _paths(rows: Sequence[ScoredRun], typed: Sequence[ScoredRun]) -> str:
+    """Both paths by grade: each run once, and each source once."""
+    lines = []
+    for name, some in (("as typed", typed), ("tuned by hand", rows)):
+        for grade in ("A", "B"):
+            good = [row for row in _good(some) if row.grade == grade]
+            score = summary(np.array([row.error for row in good]))
+            inside = float(np.mean([_inside(row) for row in good]))
+            sources = list(_by_source(good).values())
+            sizes = float(np.mean([summary(np.array([r.error for r in s])).mape for s in sources]))
+            held = float(np.mean([np.mean([_inside(row) for row in s]) for s in sources]))
+            cells = (str(score.n), share(score.mape), signed(score.bias), share(inside))
+            lines.append((name, grade, *cells, str(len(sources)), share(sizes), share(held)))
+    heads = ("n", "mean size", "bias", "in interval", "sources", "mean of sources", "in interval")
+    return table(("software", "grade", *heads), lines)
+
+
+def _paths_by_source(rows: Sequence[ScoredRun], typed: Sequence[ScoredRun]) -> str:
+    """Both paths by source and grade, those of most runs first."""
+    tuned, plain = (_by_source(_good(some)) for some in (rows, typed))
+    lines = []
+    for key, some in sorted(plain.items(), key=lambda item: (-len(item[1]), item[0])):
+        cells: list[str] = []
+        for of_path in (some, tuned[key]):
+            score = summary(np.array([row.error for row in of_path]))
+            inside = float(np.mean([_inside(row) for row in of_path]))
+            cells += [share(score.mape), signed(score.bias), share(inside)]
+        lines.append((*key, str(len(some)), *cells))
+    heads = (
+        "as typed: mean size",
+        "bias",
+        "in interval",
+        "tuned: mean size",
+        "bias",
+        "in interval",
+    )
+    return table(("source", "grade", "n", *heads), lines)
+
+
+def _by_source(rows: Sequence[ScoredRun]) -> dict[tuple[str, str], list[ScoredRun]]:
+    """Runs with an interval, by source and grade."""
+    found: dict[tuple[str, str], list[ScoredRun]] = {}
+    for row in rows:
+        if row.interval is not None:
+            found.setdefault((row.source, row.grade), []).append(row)
+    return found
 
 
 def _maker(one: Prediction) -> str:

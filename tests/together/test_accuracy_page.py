@@ -18,9 +18,9 @@ BLOCK = re.compile(r"<!-- table: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 @pytest.mark.nightly
-def test_the_pages_show_the_errors_as_they_are(predictions):
+def test_the_pages_show_the_errors_as_they_are(predictions, typed_predictions):
     """Every block, on one page each."""
-    found = blocks(predictions)
+    found = blocks(predictions, typed_predictions)
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     shown = [name for text in texts.values() for name, _ in BLOCK.findall(text)]
     assert sorted(shown) == sorted(found)

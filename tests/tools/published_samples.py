@@ -9,6 +9,7 @@ def row_of(name, *, step=None, source="paper", count=8, batch=8, **fields):
         "id": name,
         "group": source,
         "grade": "A",
+        "year": 2024,
         "source": {"title": source, "ref": "arXiv"},
         "model": {"name": "m", "seq_len": 4096, "layers": 2},
         "hardware": {"accelerator": "H100", "count": count},

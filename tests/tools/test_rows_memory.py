@@ -121,8 +121,8 @@ def test_the_last_stages_of_internevo_take_what_is_left_over():
 @each_row(
     ("framework", "year", "features", "name", "saved"),
     [
-        ("Megatron-LM", 2026, {"cross-entropy-fusion-impl": "native"}, "megatron-core-2025", 10),
-        ("Megatron-LM", 2026, {"cross-entropy-loss-fusion": True}, "megatron-core-2025", 4),
+        ("Megatron-LM", 2026, {"cross-entropy-fusion-impl": "native"}, "megatron-lm-2026", 10),
+        ("Megatron-LM", 2026, {"cross-entropy-loss-fusion": True}, "megatron-lm-2026", 4),
         ("Megatron-LM", 2021, {}, "megatron-lm-2022", 10),
         ("torchtitan", 2025, {"torch_compile": True}, "torchtitan-2025", 4),
         ("torchtitan", 2025, {"torch_compile": False}, "torchtitan-eager", 12),

@@ -4,6 +4,7 @@ from typing import Any
 
 from published_samples import row_of
 
+from published_rows.hardware import system_of
 from published_rows.releases import released
 from published_rows.row import Run
 from published_rows.software import dispatcher_of, stack_of
@@ -18,18 +19,11 @@ from shardwise import Stack
         ("Hugging Face Trainer", "huggingface-2024"),
         ("TRL", "huggingface-2024"),
         ("HF Transformers + PEFT + DeepSpeed", "deepspeed-2024"),
-        ("LLaMA-Factory", "llama-factory-2024"),
         ("torchtune", "torchtune-2024"),
         ("GPT-NeoX (DeepSpeed)", "gpt-neox-2023"),
-        ("Primus (Megatron)", "primus-2026"),
-        ("Megatron-DeepSpeed (Intel Gaudi fork)", "gaudi-2025"),
-        ("DeepSpeed ZeRO-3", "deepspeed-2021"),
         ("Megatron-LM", "megatron-lm-2024"),
         ("Pai-Megatron-Patch", "megatron-lm-2024"),
         ("FlagScale (Megatron-LM)", "megatron-lm-2024"),
-        ("ModelLink (Megatron-LM + MindSpeed)", "mindspeed-2024"),
-        ("Megatron-DeepSpeed (ALCF)", "megatron-deepspeed-2024"),
-        ("Megatron-DeepSpeed", "megatron-deepspeed-2022"),
         ("OneFlow", "oneflow-2021"),
         ("LiBai (OneFlow)", "oneflow-2021"),
         ("Something else", "unknown"),
@@ -63,11 +57,14 @@ def test_options_of_megatron_lm_are_off_where_a_run_publishes_its_own() -> None:
 
 def test_products_of_cann_have_their_communication_in_them_if_a_run_says_so() -> None:
     """As with user buffers on GPUs; MindSpeed's communication waits else."""
-    software = {"framework": "ModelLink (Megatron-LM + MindSpeed)"}
+    fields = {
+        "software": {"framework": "ModelLink (Megatron-LM + MindSpeed)"},
+        "hardware": {"accelerator": "Ascend 910B", "count": 8},
+    }
     tuned = Stack.load("megatron-core-2025")
     for value, hidden in ((True, tuned.tp_hidden), (False, 0.0)):
-        run = row_of("one", software=software, features={"use_mc2": value})
-        assert stack_of(run, []).tp_hidden == hidden
+        run = row_of("one", **fields, features={"use_mc2": value})
+        assert stack_of(run, [], system_of(run, [])).tp_hidden == hidden
 
 
 def test_fused_kernels_that_a_run_adds_to_plain_pytorch() -> None:

@@ -35,7 +35,7 @@ def test_what_is_understood_is_not_ignored():
     """A row of plain words."""
     assert ignored() == ()
     features = {"tp-comm-overlap": True, "recipe": "x", "nccl_ub": False, "cuda_graphs": "yes"}
-    assert ignored(features=features) == ()
+    assert ignored(features=features) == ("features.nccl_ub: no effect",)
 
 
 @each_row(
@@ -53,8 +53,8 @@ def test_what_is_understood_is_not_ignored():
          "software.framework 'Trainer X': not known; the stack is unknown"),
         ({"precision": "int3"}, "precision 'int3': not understood"),
         ({"attention_impl": "magic"}, "attention_impl 'magic': not understood"),
-        ({"colour": "red"}, "colour: not known"),
-        ({"parallelism": {"dp": 4, "tp": 2, "sdp": 2}}, "parallelism.sdp: not known"),
+        ({"colour": "red"}, "colour 'red': not known"),
+        ({"parallelism": {"dp": 4, "tp": 2, "sdp": 2}},  "parallelism.sdp '2': not known"),
     ],
 )  # fmt: skip
 def test_what_is_ignored_is_said(fields, said):

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from published_rows.remarks import vocabulary, window_of
 from published_rows.row import Architecture, Run
 from shardwise.config.model import Model
 from shardwise.validate.measured.runs import NotModeledError
@@ -45,7 +46,7 @@ def model_of(run: Run, assumed: list[str]) -> Model:
     fields: dict[str, Any] = {
         "name": row.name or run.id,
         "hidden": row.hidden,
-        "vocab": vocab,
+        "vocab": vocabulary(run, vocab),
         "seq_len": row.seq_len,
         "layers": _layers(run, assumed),
         "norm": "rmsnorm" if "rms" in (row.norm or "rmsnorm").lower() else "layernorm",
@@ -55,8 +56,8 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "mtp": row.mtp_layers or 0,
     }
     groups = fields["layers"]
-    if len(groups) > 1 and _layers_alternate(row):
-        fields["interleave"] = _interleave(row)
+    if len(groups) > 1 and _layers_alternate(run):
+        fields["interleave"] = _interleave(run)
     return Model.validated(fields, source=run.id)
 
 
@@ -115,39 +116,29 @@ def _alternating_layers(
     return [run for run in groups if run["count"]]
 
 
-def _layers_alternate(row: Architecture) -> bool:
+def _layers_alternate(run: Run) -> bool:
     """Whether kinds of layers alternate, rather than follow one another."""
-    return _windows(row) is not None or _every_other_dense(row)
+    return window_of(run) is not None or _every_other_dense(run.model)
 
 
 def _every_other_dense(row: Architecture) -> bool:
     return row.dense_layers is not None and row.dense_layers * 2 == row.layers
 
 
-def _interleave(row: Architecture) -> list[int]:
-    windows = _windows(row)
-    return [1, 1] if windows is None else [windows[0], 1]
-
-
-def _windows(row: Architecture) -> tuple[int, int] | None:
-    """Layers with a sliding window for each without, and the window."""
-    text = row.attention or ""
-    if found := re.search(r"alternating full / sliding-window-(\d{1,9})", text):
-        return 1, int(found[1])
-    if found := re.search(r"(\d{1,9}):1 local\((\d{1,9})\)", text):
-        return int(found[1]), int(found[2])
-    return None
+def _interleave(run: Run) -> list[int]:
+    windows = window_of(run)
+    return [1, 1] if windows is None else [*windows[:2]]
 
 
 def _attentions(run: Run, assumed: list[str]) -> list[tuple[int, dict[str, object]]]:
     """Kinds of attention, each with its number of consecutive layers."""
-    row = run.model
     full = _attention(run, assumed)
-    windows = _windows(row)
+    windows = window_of(run)
     if windows is None:
         return [(1, full)]
-    count, window = windows
-    return [(count, full | {"window": window}), (1, full)]
+    count, rest, window = windows
+    kinds = [(count, full | {"window": window}), (rest, full)]
+    return kinds if rest else [(1, kinds[0][1])]
 
 
 def _attention(run: Run, assumed: list[str]) -> dict[str, Any]:

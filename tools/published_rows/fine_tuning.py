@@ -2,8 +2,11 @@
 
 import re
 
+from published_rows.remarks import document_length, is_muon, is_packed_squad, offload_fields
 from published_rows.row import Run
+from published_rows.words import truth
 from shardwise.config.enums import FrozenWeights, GradientDtype, Loss
+from shardwise.units import read_whole
 
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
 _SQUAD = 256
@@ -15,13 +18,19 @@ _FOUR_BITS: tuple[tuple[str, FrozenWeights], ...] = (
     (r"gptq|int4|4[- ]bit", FrozenWeights.INT4),
 )
 # Stacks of models of Hugging Face transformers; those that shard by PyTorch's FSDP.
-_TRANSFORMERS = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+_TRANSFORMERS = (
+    "huggingface-",
+    "llama-factory-",
+    "deepspeed-2024",
+    "deepspeed-2026",
+    "accelerate-",
+)
 # Software whose recipes have adapters in the MLP too: all projections in NVIDIA-NeMo/Automodel
 # (examples/llm_benchmark) and LLaMA-Factory (lora_target), the MLP in pytorch/torchtune
 # (recipes/configs: apply_lora_to_mlp) and in the script of QwenLM/Qwen for DeepSpeed (finetune.py).
 # Performance recipes of NeMo and Megatron-Bridge (linear_qkv) and MLPerf's have them in attention
 # alone, as transformers usually has.
-_ADAPTED_MLP = ("automodel-2025", "torchtune-2024", "deepspeed-2024", "llama-factory-2024")
+_ADAPTED_MLP = ("automodel-", "torchtune-", "deepspeed-2024", "deepspeed-2026", "llama-factory-")
 # Peak bytes per logit. The Triton kernel of fms-acceleration's "foak" (from Unsloth) writes
 # gradients over its input, the fp32 logits; those in 16 bits and their gradient are left.
 _FOAK_LOSS = 8.0
@@ -50,10 +59,10 @@ def is_pure(run: Run, stack: str) -> bool:
     text = (run.precision or "").lower()
     if _PURE.search(text) or stack == "torchtune-2024":
         return True
-    if stack not in _TRANSFORMERS or run.task not in ("sft", "lora"):
+    if not stack.startswith(_TRANSFORMERS) or run.task not in ("sft", "lora"):
         return False
     alone = not run.parallelism.zero_stage and (run.parallelism.fsdp_shard or 1) == 1
-    if stack == "deepspeed-2024":
+    if stack.startswith("deepspeed-"):
         one = run.hardware.count == 1
         return alone and one and is_lora(run) and "bf16" in text and not _base(run)
     return alone
@@ -67,8 +76,7 @@ def _is_precision_aware(run: Run, stack: str) -> bool:
     use_precision_aware_optimizer, main_grads_dtype and exp_avg_dtype bfloat16).
     """
     latent = "mla" in (run.model.attention or "").lower() and bool(run.model.experts)
-    plain = "muon" not in str(run.features.get("optimizer") or "").lower()
-    return stack.startswith("megatron-bridge") and latent and plain
+    return stack.startswith("megatron-bridge") and latent and not is_muon(run)
 
 
 def _base(run: Run) -> FrozenWeights | None:
@@ -107,7 +115,7 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     if "accelerated-peft-autogptq" in str(features.get("framework") or ""):
         # Kernels of Triton (fms-acceleration, plugins/accelerated-peft: use_triton).
         changes |= {"fused_int4": True}
-    if _on(features.get("optimizer_in_bwd")) or "in_bwd" in str(features.get("optimizer") or ""):
+    if truth(features.get("optimizer_in_bwd")) or "in_bwd" in str(features.get("optimizer") or ""):
         changes |= {"update_in_backward": True}
     return changes | _loss(run, stack)
 
@@ -118,13 +126,13 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
     if stack == "torchtune-2024":
         # Techniques that are added one by one: the loss is whole until chunks are.
         added = "techniques are cumulative" in (run.notes or "")
-        whole = added and not _on(features.get("chunked_cross_entropy"))
+        whole = added and not truth(features.get("chunked_cross_entropy"))
         return {"loss_saved_bytes": _WHOLE_LOSS} if whole else {}
-    if stack not in _TRANSFORMERS:
+    if not stack.startswith(_TRANSFORMERS):
         return {}
-    if _on(features.get("liger")):
+    if truth(features.get("liger")):
         return {"loss": Loss.FUSED_LINEAR}
-    if _on(features.get("fused_cross_entropy")):
+    if truth(features.get("fused_cross_entropy")):
         return {"loss_saved_bytes": _FOAK_LOSS}
     if (run.model.pos_emb or "").startswith("learned") and is_pure(run, stack):
         return {"loss_saved_bytes": _NARROW_LOSS}
@@ -145,34 +153,40 @@ def memory_fields(run: Run, stack: str, assumed: list[str]) -> dict[str, object]
     """
     features = run.features
     fields: dict[str, object] = {}
-    if run.task in ("sft", "lora") and "packed sequences" in (run.notes or ""):
-        # Paragraphs and questions of SQuAD, on which NeMo's recipes fine-tune.
+    if length := document_length(run):
+        fields["document_len"] = length
+    elif is_packed_squad(run):
         fields["document_len"] = _SQUAD
         assumed.append(f"documents of {_SQUAD} tokens")
     # A paged optimizer has its state in unified memory, which torch does not count.
     named = str(features.get("optimizer") or "").lower()
     if "8bit" in named or "8-bit" in named:
         fields["optimizer"] = "adamw-8bit"
-    elif is_pure(run, stack) or _is_precision_aware(run, stack):
+    elif is_muon(run):
+        fields["optimizer"] = "muon"
+    elif "adafactor" in named:
+        fields["optimizer"] = "adafactor"
+    elif "sgd" in named:
+        fields["optimizer"] = "sgd-momentum"
+    elif (
+        is_pure(run, stack)
+        or _is_precision_aware(run, stack)
+        or truth(features.get("bf16_moments"))
+    ):
         fields["optimizer"] = "adamw-bf16"
-    if _on(features.get("activation_offloading")):
-        fields["offload_activations"] = True
-    if str(features.get("optimizer_offload") or "").lower() == "cpu" or "paged" in named:
+    fields |= offload_fields(run)
+    if "paged" in named:
         fields["offload_optimizer"] = True
-    if str(features.get("param_offload") or "").lower() == "cpu":
-        fields["offload_weights"] = True
     return fields | (_adapters(run, stack) if is_lora(run) else {})
 
 
 def _adapters(run: Run, stack: str) -> dict[str, object]:
     """Rank and places of adapters; embedding and head where they are trained next to them."""
     text = run.model.notes or ""
-    rank = re.search(r"\br ?= ?(\d{1,9})", text)
+    rank = read_whole(str(run.features.get("lora_rank")))
+    if rank is None and (said := re.search(r"\b(?:r ?= ?|rank ?)(\d{1,9})", text)):
+        rank = read_whole(said[1])
     ends = "trainable embedding" in text
-    in_mlp = stack in _ADAPTED_MLP
+    in_mlp = stack.startswith(_ADAPTED_MLP)
     parts = ("attention", *(("mlp",) if in_mlp else ()), *(("embedding", "head") if ends else ()))
-    return {"lora_rank": int(rank[1]) if rank else _RANK, "lora_parts": parts}
-
-
-def _on(value: object) -> bool:
-    return str(value).strip('"').lower() in ("true", "1", "yes")
+    return {"lora_rank": rank or _RANK, "lora_parts": parts}

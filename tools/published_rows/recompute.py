@@ -96,6 +96,14 @@ def remat_fields(run: Run, policy: str) -> dict[str, object]:
     return fields
 
 
+_TENSORS = _PRODUCTS | _SAVED_BY.keys()
+# Parts by words of sources that name no module.
+_WORDS = {
+    "norm": ("attention_norm", "mlp_norm"),
+    "mla up": ("mla_up",),
+    "activation func": ("activation",),
+    "core attention": ("core_attention",),
+}
 _NORMS = {"attention_norm", "mlp_norm"}
 _MODULES = {
     "core_attn": ("core_attention",),
@@ -108,16 +116,35 @@ _MODULES = {
 }
 
 
+_SWITCHED_ON = re.compile(r"(activation_|gradient_)?checkpointing[=: ]*(true|on|enabled)")
+
+
+def _saves_more(run: Run) -> bool:
+    """Whether a switch for recompute does not mean full layers.
+
+    AutoModel's published steps with it are 0.65 to 0.88 of those with full recompute; what it saves
+    is not known.
+    """
+    return "AutoModel" in (run.software.framework or "")
+
+
+def _modules(settings: Mapping[str, Any]) -> object:
+    return settings.get("recompute_modules") or settings.get("modules")
+
+
 def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict[str, Any]:
     settings = run.recompute or {}
-    modules = re.findall(r"\w+", str(settings.get("recompute_modules") or ""))
+    modules = re.findall(r"\w+", str(_modules(settings) or ""))
     parts = {part for m in modules for part in _MODULES.get(m, ())}
     if not model.has_experts and all(one.attention.latent is None for one in model.layers):
         parts -= _NORMS  # Megatron's dense layers have their norms in the products that follow
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
-    number = str(settings.get("recompute_num_layers"))
+    if re.search(r"norm.* recompute|recompute .*norm", text):
+        parts |= {part for word, some in _WORDS.items() if word in text for part in some}
+    number = str(settings.get("recompute_num_layers") or settings.get("num_layers"))
     layers = read_whole(number)
-    if "full" in text and "flash" not in text:
+    whole = "full" in text and "flash" not in text
+    if whole or (_SWITCHED_ON.match(text) and not _saves_more(run)):
         return {"recompute": "full"} | ({"recompute_layers": layers} if layers else {})
     if parts:
         return {"recompute": "selective", "recompute_parts": tuple(sorted(parts))}
@@ -167,7 +194,8 @@ def _remat(run: Run, assumed: list[str]) -> dict[str, object]:
 _UNDERSTOOD = re.compile(
     r"(full|none|unknown|custom|selective \((core|recipe|--recompute-activations)|selective core|"
     r"selective op|per-op|selective layer ac \(every 2nd|selective$|"
-    r"activation_checkpointing=(false|not set))"
+    r"(activation_|gradient_)?checkpointing[=: ]*(true|on|enabled|false|off|not set)|"
+    r"(rms|layer) ?norm.* recompute)"
 )
 
 
@@ -176,13 +204,21 @@ def ignored_recompute(run: Run) -> tuple[str, ...]:
     settings = run.recompute or {}
     found = []
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
-    modules = re.findall(r"\w+", str(settings.get("recompute_modules") or "").lower())
+    modules = re.findall(r"\w+", str(_modules(settings) or "").lower())
     known = _UNDERSTOOD.match(text.strip('"')) or (is_xla(run) and policy_of(run))
+    if _SWITCHED_ON.match(text) and _saves_more(run):
+        found.append(f"recompute {text!r}: not modeled (what AutoModel saves)")
     if text and not known:
         found.append(f"recompute {text!r}: not understood")
     unknown = sorted(set(modules) - _MODULES.keys() - {"none"})
     if unknown:
         found.append(f"recompute of {', '.join(unknown)}: not known")
+    custom = settings.get("custom")
+    tensors = custom.keys() - _TENSORS if isinstance(custom, Mapping) else ()
+    if tensors:
+        found.append(f"recompute.custom of {', '.join(sorted(tensors))}: not known")
+    if settings.get("note"):
+        found.append(f"recompute.note {settings['note']!r}: not used")
     if settings.get("cpu_offloading_num_layers"):
         found.append("activations of some layers on the host: not modeled")
     return tuple(found)

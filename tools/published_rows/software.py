@@ -1,19 +1,18 @@
-"""The `Stack` of a measured run: by framework and release, changed by the features of the row."""
-
-import re
+"""The software of a measured run: what the row states of it, its `Stack`, and what changes it."""
 
 from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
-from published_rows.words import says_flash
+from published_rows.words import says_flash, truth
 from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype
+from shardwise.config.model import Model
+from shardwise.config.software.record import Engine, Software
+from shardwise.config.software.resolve import UNKNOWN_STACK, Match, resolve
+from shardwise.config.software.words import lineage
+from shardwise.config.software.words import software_of as read
 from shardwise.config.stack import Stack
+from shardwise.config.system import System
 
-# First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
-_COMPILED_LOSS, _TRANSFORMER_ENGINE = 2025, 2023
-
-UNKNOWN_STACK = "unknown"
-"""Stack of rows that name no software, or software that no stack is of."""
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
 
@@ -23,87 +22,107 @@ _PLAIN_MEGATRON = "megatron-lm-2024"
 _OVERLAP_IS_OPTION = (_PLAIN_MEGATRON, "mindspeed-2024")
 _USER_BUFFERS = "megatron-core-2025"
 
-# Stacks of the catalog by framework (and the source of rows that name none); the first match.
-_FRAMEWORKS: tuple[tuple[str, str], ...] = (
-    (r"llm-foundry|Composer", "composer-2023"),
-    (r"torchtitan|torchao", "torchtitan-2024"),
-    (r"InternEvo|InternLM", "internevo-2023"),
-    (r"Paddle", "paddlenlp-2024"),
-    (r"OneFlow", "oneflow-2021"),
-    (r"AutoModel", "automodel-2025"),
-    (r"LLaMA-?Factory", "llama-factory-2024"),
-    (r"torchtune", "torchtune-2024"),
-    (r"GPT-NeoX", "gpt-neox-2023"),
-    (r"(HF|Hugging ?Face|Transformers|PEFT).*DeepSpeed", "deepspeed-2024"),
-    (r"Primus", "primus-2026"),
-    (r"^Meta\b", "meta-2024"),
-    (r"Gaudi", "gaudi-2025"),
-    (r"HAI-LLM", "deepseek-2024"),
-    (r"(?i)MaxText|Pax|\bJAX\b|Levanter|EasyLM", "maxtext-2024"),
-    (r"MindSpeed|ModelLink", "mindspeed-2024"),
-    (r"Megatron-DeepSpeed \(ALCF\)", "megatron-deepspeed-2024"),
-    (r"DeepSpeed ZeRO", "deepspeed-2021"),
-    (r"Megatron-DeepSpeed", "megatron-deepspeed-2022"),
-    (r"PyTorch FSDP|flash-attn", "torchtitan-2024"),
-    (
-        r"\bHF\b|Hugging ?Face|\bTRL\b|accelerate|fms-acceleration|(?i:axolotl|unsloth|SFTTrainer)",
-        "huggingface-2024",
-    ),
-    (r"(?i)lit-?gpt|Lightning|OLMo", "torchtitan-eager"),
-    (r"NeMo-Megatron", "megatron-lm-2022"),
-    (r"NeMo Megatron|NeuronX", "neuronx-2024"),
-    (r"Megatron-Bridge", "megatron-bridge-2025"),
-    (r"^Megatron-Core$", _PLAIN_MEGATRON),
-    (r"NeMo|Megatron-Core", "nemo-2025"),
-    (r"Megatron-LM|Megatron-Patch|Megatron-SWIFT|MegaScale|\bmcore\b", _PLAIN_MEGATRON),
-)
+
+def software_of(run: Run) -> Software:
+    """What a row states of its software: trainer, release or date, engine and options.
+
+    Titles say what kind of run it is (MLPerf, performance, benchmarks), and name other trainers
+    that it compares with.
+    """
+    software = run.software
+    text = " ".join(filter(None, (software.framework, software.version)))
+    title = " ".join(filter(None, (run.group, run.source.title)))
+    said = read(text)
+    if (
+        said.trainer in ("", "pytorch") and "MLPerf" in title
+    ):  # which image a submission is built on
+        said = said.model_copy(update={"trainer": "mlperf"})
+    open_ones = "options not published" if run.micro_batch is None else ""
+    libraries = dict(said.libraries)
+    for name, key in (("torch", "torch"), ("transformer-engine", "te")):
+        if release := software.extra.get(key):
+            libraries[name] = str(release)
+    update = {
+        "text": "; ".join(filter(None, (text, title, open_ones))),
+        "date": "" if said.release else released(run),
+        "engine": _engine(run, said),
+        "libraries": libraries,
+        "options": {**said.options, **_options(run)},
+    }
+    return said.model_copy(update=update)
 
 
-def stack_of(run: Run, assumed: list[str]) -> Stack:
-    """Find the stack of a run, changed by its features."""
-    framework = run.software.framework or ""
-    group = run.group or ""
-    name = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), "")
-    if name == _PLAIN_MEGATRON and (run.year or 2024) < _TRANSFORMER_ENGINE:
-        name = "megatron-lm-2022"
-    if name == _PLAIN_MEGATRON and run.micro_batch is None:
-        name = _USER_BUFFERS  # its options are not published: those of a tuned run
-        assumed.append("communication overlaps")
-    if name in ("", "nemo-2025") and "MLPerf" in group:
-        name = "mlperf-2024"
-    if name in _TRAINERS and _shards_by_deepspeed(run):
-        name = "deepspeed-2024"
-    if not name:
-        name = UNKNOWN_STACK
-        assumed.append("software")
-    if name == "torchtitan-2024":
-        name = _torchtitan(run)
-    if name == "megatron-deepspeed-2022" and says_flash(run.attention_impl):
-        name = "megatron-deepspeed-2024"  # the one of 2022 has no such kernel
-    if name == "megatron-bridge-2025" and run.model.experts:
-        name = _bridge_with_experts(run)
-    stack = Stack.load(name)
-    changes = feature_changes(run, stack)
-    if name in _PLAIN_PYTORCH:
-        changes |= _added_kernels(run)
-    changes |= memory_changes(run, name) | _release(run, stack)
-    return stack.model_copy(update=changes)
+_NOT_OF_TRANSFORMERS = ("", "deepspeed", "megatron-deepspeed", "gpt-neox")
 
 
-# Stacks of Hugging Face's Trainer, which shards by PyTorch's FSDP or by DeepSpeed.
-_TRAINERS = ("huggingface-2024", "llama-factory-2024")
-
-
-def _shards_by_deepspeed(run: Run) -> bool:
-    """Whether a run of the Trainer shards by DeepSpeed: it says so, or states a stage of ZeRO.
+def _engine(run: Run, said: Software) -> Engine | None:
+    """What shards the states: as named, or DeepSpeed by its stage for trainers of transformers.
 
     FSDP has strategies instead of stages (accelerate, FullyShardedDataParallelPlugin).
     """
-    said = f"{run.software.framework} {run.features}".lower()
-    if "deepspeed" in said:
-        return True
-    p = run.parallelism
-    return bool(p.zero_stage) and "fsdp" not in said and (p.fsdp_shard or 1) == 1
+    stage, words = run.parallelism.zero_stage, f"{run.software.framework} {run.features}".lower()
+    if said.trainer in _NOT_OF_TRANSFORMERS or "fsdp" in words:
+        return said.engine
+    if "deepspeed" in words:
+        return Engine.DEEPSPEED if stage is None else Engine(f"deepspeed{stage}")
+    if not {"transformers", "accelerate"} & {*lineage(said.trainer)}:
+        return said.engine
+    if (run.parallelism.fsdp_shard or 1) != 1:
+        return Engine.FSDP
+    return Engine(f"deepspeed{stage}") if stage else said.engine
+
+
+def _options(run: Run) -> dict[str, object]:
+    """Choices of the software that a row states, by fields of strategies and stacks."""
+    features = run.features
+    options: dict[str, object] = dict(read(run.attention_impl or "").options)
+    if says_flash(run.attention_impl) is False:
+        options["attention_kernel"] = "unfused"
+    if (compiled := features.get("torch_compile")) is not None:
+        options["compile"] = "layers" if truth(compiled) else "none"
+    if (precision := run.precision_class) in _FUSED_TYPES:
+        options["quantization"] = precision
+    if (dispatcher := stated_dispatcher(run)) is not None and run.model.experts:
+        options["dispatcher"] = dispatcher.value
+    fused = features.get("cutedsl_fused_grouped_mlp")
+    if run.model.experts and (fused is not None or _is_one_graph(run)):
+        options["expert_kernel"] = "fused" if truth(fused) or _is_one_graph(run) else "calls"
+    return options
+
+
+def match_of(run: Run, system: System | None = None, model: Model | None = None) -> Match:
+    """What the software of a row is resolved to."""
+    return resolve(software_of(run), system, model)
+
+
+def typed_software(run: Run, system: System, model: Model) -> Software:
+    """The software as its user would type it: with the figures of what features state."""
+    said = software_of(run)
+    stack = resolve(said, system, model).stack
+    changes = feature_changes(run, stack)
+    if stack.name.startswith(_PLAIN_PYTORCH):
+        changes |= _added_kernels(run)
+    changes |= memory_changes(run, stack.name)
+    changes.pop("copies_gradients", None)  # of recipes, which no row states
+    return said.model_copy(update={"options": {**said.options, **changes}})
+
+
+def stack_of(
+    run: Run, assumed: list[str], system: System | None = None, model: Model | None = None
+) -> Stack:
+    """Find the stack of a run, changed by its features."""
+    match = match_of(run, system, model)
+    name = "megatron-bridge-fused" if newest(run) and run.model.experts else match.stack.name
+    if name == UNKNOWN_STACK:
+        assumed.append("software")
+    if name == _USER_BUFFERS and run.micro_batch is None:
+        assumed.append("communication overlaps")  # as in a tuned run
+    stack = Stack.load(name)
+    changes = feature_changes(run, stack)
+    if name.startswith(_PLAIN_PYTORCH):
+        changes |= _added_kernels(run)
+    changes |= memory_changes(run, name) | _release(run, stack)
+    return stack.model_copy(update=changes)
 
 
 def _release(run: Run, stack: Stack) -> dict[str, object]:
@@ -125,25 +144,10 @@ def unknown_stack(run: Run) -> Stack:
 def ignored_software(run: Run) -> tuple[str, ...]:
     """What a row says of its software that is not known."""
     framework = run.software.framework
-    known = framework is None or "MLPerf" in (run.group or "")
-    if known or any(re.search(pattern, str(framework)) for pattern, _ in _FRAMEWORKS):
+    said = software_of(run)
+    if framework is None or said.trainer or said.engine:
         return ()
     return (f"software.framework {framework!r}: not known; the stack is {UNKNOWN_STACK}",)
-
-
-def _torchtitan(run: Run) -> str:
-    """The stack of a torchtitan run; it compiled unless the row says otherwise."""
-    if run.features.get("torch_compile") is False:
-        return "torchtitan-eager"
-    before = re.search(r"torchtitan 0\.[01]\b", run.software.version or "") is not None
-    compiled = (run.year or 0) >= _COMPILED_LOSS and not before
-    return "torchtitan-2025" if compiled else "torchtitan-2024"
-
-
-def _bridge_with_experts(run: Run) -> str:
-    """The stack of a Megatron-Bridge run with experts."""
-    fused = truth(run.features.get("cutedsl_fused_grouped_mlp")) or newest(run)
-    return "megatron-bridge-fused" if fused else "megatron-bridge-2025"
 
 
 def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
@@ -152,18 +156,24 @@ def dispatcher_of(run: Run, stack: Stack) -> Dispatcher:
     Recipes of Megatron-Bridge for many experts, and its fused kernels, use the flex dispatcher,
     whether a row says so or not.
     """
-    features = run.features
-    keys = ("moe_flex_dispatcher_backend", "dispatcher", "kernels")
-    words = [str(features.get(key) or "") for key in keys]
-    words += ["deepep"] if truth(features.get("deepep")) else []
-    text = " ".join(words).lower()
-    if "hybridep" in text:
-        return Dispatcher.HYBRIDEP
-    if "deepep" in text:
-        return Dispatcher.DEEPEP
+    stated = stated_dispatcher(run)
+    if stated in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
+        return stated
     if stack.name == "megatron-bridge-2025" and (run.model.experts or 0) >= _MANY_EXPERTS:
         return Dispatcher.HYBRIDEP
     return stack.dispatcher
+
+
+def stated_dispatcher(run: Run) -> Dispatcher | None:
+    """The dispatcher that a row names."""
+    features = run.features
+    keys = ("moe_flex_dispatcher_backend", "dispatcher", "kernels", "moe")
+    words = [str(features.get(key) or "") for key in keys]
+    words += ["deepep"] if truth(features.get("deepep")) else []
+    text = " ".join(words).lower()
+    found = {"hybridep": Dispatcher.HYBRIDEP, "deepep": Dispatcher.DEEPEP}
+    found |= dict.fromkeys(("alltoall", "all_to_all", "all-to-all"), Dispatcher.ALL_TO_ALL)
+    return next((one for word, one in found.items() if word in text), None)
 
 
 def capacity_of(run: Run) -> float | None:
@@ -206,7 +216,13 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
 
 
 # Stacks whose models are plain PyTorch, to which a run may add fused kernels.
-_PLAIN_PYTORCH = ("huggingface-2024", "llama-factory-2024", "deepspeed-2024")
+_PLAIN_PYTORCH = (
+    "huggingface-",
+    "llama-factory-",
+    "deepspeed-2024",
+    "deepspeed-2026",
+    "accelerate-",
+)
 
 
 def _fused_loss() -> dict[str, object]:
@@ -297,7 +313,11 @@ def newest(run: Run) -> bool:
     the verification cards of the same release, which name the framework without its core.
     """
     card = run.software.framework == "Megatron-Bridge" and run.precision_class in _FUSED_TYPES
-    return card or "full_iter" in str(run.features.get("helpers") or "")
+    return card or _is_one_graph(run)
+
+
+def _is_one_graph(run: Run) -> bool:
+    return "full_iter" in str(run.features.get("helpers") or "")
 
 
 def _expert_changes(run: Run) -> dict[str, object]:
@@ -305,8 +325,3 @@ def _expert_changes(run: Run) -> dict[str, object]:
     if "clamped" in (run.model.mlp or ""):
         changes |= {"fused_swiglu": False}
     return changes
-
-
-def truth(value: object) -> bool:
-    """Whether a feature is on, as rows write it."""
-    return str(value).strip('"').lower() in ("true", "1", "yes")

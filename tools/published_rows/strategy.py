@@ -11,9 +11,10 @@ from typing import Any
 
 from published_rows.fine_tuning import memory_fields
 from published_rows.recompute import is_xla, recompute_choices
+from published_rows.remarks import imbalance_of, is_unsplit, stage_fields
 from published_rows.row import Run
-from published_rows.software import capacity_of, dispatcher_of, newest, truth
-from published_rows.words import FP8_SWITCHES
+from published_rows.software import capacity_of, dispatcher_of, newest, stated_dispatcher
+from published_rows.words import FP8_SWITCHES, truth
 from shardwise.config.enums import ZERO_WEIGHTS, GradSync
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -24,6 +25,11 @@ from shardwise.units import read_whole
 from shardwise.validate.measured.runs import NotModeledError
 
 _MOST_REPEATS = 10_000
+# Schedules by the words of torchtitan and of papers; the others follow from the chunks.
+_SCHEDULES = {
+    "dualpipe": "dualpipe", "gpipe": "gpipe", "zbb": "zb-h1", "zb-h1": "zb-h1", "zbh1": "zb-h1",
+    "zbv": "zb-v", "zb-v": "zb-v",
+}  # fmt: skip
 # Recipes of these stacks interleave down to a layer in a chunk (NeMo's performance recipes).
 _INTERLEAVE = ("megatron-core-2025", "nemo-2025", "meta-2024")
 
@@ -55,7 +61,9 @@ def strategy_of(
         "cp": cp,
         "dp": dp,
         "ep": p.ep or 1,
-        "etp": p.etp or _expert_tensors(run, stack, tp),
+        "etp": p.etp
+        or _whole(run, "expert_tensor_parallel_size")
+        or _expert_tensors(run, stack, tp),
         "global_batch_size": run.global_batch,
         "seq_len": run.model.seq_len,
         "stack": stack,
@@ -85,6 +93,22 @@ def strategy_of(
     return Strategy.validated(fields, source=run.id)
 
 
+def unstated(run: Run, strategy: Strategy) -> tuple[str, ...]:
+    """Fields of a strategy that follow from the software and that the row does not state."""
+    features, text = run.features, (run.precision or "").lower()
+    kept = r"fp8 params|float8 all-gather|\ball-gather\b"
+    low = re.search(kept, text) or truth(features.get("fp8_params"))
+    stated = {
+        "dispatcher": stated_dispatcher(run) is not None,
+        "expert_overlap": "moe_a2a_overlap" in features,
+        "quantized_weights": bool(low) or truth(features.get("fp8_param_gather")),
+        "grad_sync": False,
+        "fsdp_reshard": False,
+        "etp": bool(run.parallelism.etp or _whole(run, "expert_tensor_parallel_size")),
+    }
+    return tuple(name for name in stated if not stated[name] and name in strategy.model_fields_set)
+
+
 def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
     """Ranks that split an expert where a row does not say.
 
@@ -93,6 +117,11 @@ def _expert_tensors(run: Run, stack: Stack, tp: int) -> int:
     """
     alone = (run.parallelism.ep or 1) == 1 and bool(run.model.experts)
     return tp if alone and stack.name.startswith(("megatron", "nemo")) else 1
+
+
+def _whole(run: Run, name: str) -> int | None:
+    """A feature that is a whole number above 0; None: none is stated."""
+    return read_whole(str(run.features.get(name))) or None
 
 
 def _accelerators_of_ranks(ranks: int, unit: str | None) -> int:
@@ -106,6 +135,11 @@ def _batches(run: Run, pp: int, dp: int, assumed: list[str]) -> tuple[int, ...]:
     assert run.global_batch is not None  # noqa: S101 - checked before
     # MaxText and Pax print sequences for each accelerator, and accumulate no gradients.
     size = run.global_batch // dp if is_xla(run) else run.micro_batch
+    if size is None:
+        size = _whole(run, "local_batch")
+    if size is None and (steps := _whole(run, "gradient_accumulation")):
+        size, rest = divmod(run.global_batch, dp * steps)
+        size = size if size and not rest else None
     if size is None and run.global_batch % dp == 0:
         sizes = _default_sizes(run, pp, run.global_batch // dp)
         if len(sizes) == 1:
@@ -150,7 +184,7 @@ def _type_of_products(run: Run, assumed: list[str]) -> str:
     text = (run.precision or "").lower()
     if "fp8" in text or "fp4" in text:
         return text
-    if FP8_SWITCHES & run.features.keys():
+    if [name for name in FP8_SWITCHES if name in run.features]:
         return "fp8"
     if "MLPerf" in (run.group or ""):
         assumed.append("fp8")
@@ -161,7 +195,8 @@ def _type_of_products(run: Run, assumed: list[str]) -> str:
 def _sharding(run: Run, stack: Stack, dp: int, system: System) -> dict[str, Any]:
     p = run.parallelism
     shard = p.fsdp_shard
-    zero3 = p.zero_stage == ZERO_WEIGHTS or bool(run.features.get("use_megatron_fsdp"))
+    zero3 = p.zero_stage == ZERO_WEIGHTS or truth(run.features.get("use_megatron_fsdp"))
+    zero3 = zero3 or (p.zero_stage is None and shard is None and truth(run.features.get("fsdp2")))
     if p.zero_stage is None and shard is not None and (shard > 1 or shard == -1):
         zero3 = True
     if zero3:
@@ -176,7 +211,9 @@ def _sharding(run: Run, stack: Stack, dp: int, system: System) -> dict[str, Any]
         return fields
     stage = p.zero_stage
     if stage is None:
-        stage = 1 if p.distributed_optimizer else 0
+        stated = p.distributed_optimizer
+        sharded = truth(run.features.get("use_dist_optimizer")) if stated is None else stated
+        stage = 1 if sharded else 0
     fields = {"zero": int(stage)}
     group = p.extra.get("zero1_group")
     if group and group < dp and dp % group == 0:
@@ -213,7 +250,9 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
     fields: dict[str, object] = {}
     if tp > 1:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
-        fields["sequence_parallel"] = bool(run.parallelism.sp) or is_xla(run)
+        split = run.parallelism.sp
+        split = truth(features.get("sequence_parallel")) if split is None else split
+        fields["sequence_parallel"] = (split or is_xla(run)) and not is_unsplit(run)
     overlap = str(features.get("overlap") or "")
     if features.get("dp_overlap") is not None:
         fields["dp_overlap"] = truth(features["dp_overlap"])
@@ -221,8 +260,13 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
         fields["dp_overlap"] = False
     if "cuda_launch_blocking" in features or "no gradient bucketing" in (run.notes or ""):
         fields["dp_overlap"] = False
-    if "a2a" in str(features.get("cp_comm_type") or ""):
+    kind = str(features.get("cp_comm_type") or "")
+    if "a2a" in kind or "ulysses" in kind:
         fields["cp_exchange"] = "all_to_all"
+    elif "gather" in kind:
+        fields["cp_exchange"] = "all_gather"
+    if truth(features.get("tp_pp_dp_mapping")):
+        fields["placement"] = "tp-cp-pp-dp"
     if truth(features.get("moe_a2a_overlap")) or (run.model.experts and newest(run)):
         fields["expert_overlap"] = True
     return fields
@@ -238,14 +282,18 @@ def _stages(
         vpp = _default_chunks(run, stack, model.depth, pp, micro_batches)
         assumed.append("no interleaving" if vpp == 1 else f"vpp {vpp}")
     fields: dict[str, object] = {"vpp": vpp}
-    if str(run.features.get("schedule")) == "DualPipe":
-        fields["schedule"] = "dualpipe"
+    schedule = str(run.features.get("schedule") or "").lower()
+    named = next((name for word, name in _SCHEDULES.items() if word in schedule), None)
+    if named is not None:
+        fields["schedule"] = named
     chunks, layers = pp * vpp, model.depth
-    layout = run.features.get("pp_layout")
-    if layout:
+    layout = str(run.features.get("pp_layout") or "")
+    if "t" in layout:
         return fields | {
             "stage_layers": tuple(chunk.count("t") for chunk in _expand_layout(layout))
         }
+    if moved := stage_fields(run, model, chunks):
+        return fields | moved
     if layers % chunks == 0:
         return fields
     assumed.append("layers spread over the stages")
@@ -295,7 +343,10 @@ def _experts(
         fields["ep"] = math.gcd(dp, run.model.experts or 1, 64)
         assumed.append(f"ep {fields['ep']}")
     capacity = capacity_of(run)
-    return fields | ({"expert_capacity": capacity} if capacity else {})
+    if capacity:
+        return fields | {"expert_capacity": capacity}
+    imbalance = imbalance_of(run, assumed)
+    return fields | ({"expert_imbalance": imbalance} if imbalance else {})
 
 
 def _default_sizes(run: Run, pp: int, sequences: int) -> tuple[int, ...]:

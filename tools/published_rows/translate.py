@@ -7,11 +7,13 @@ from typing import Any
 from published_rows.architecture import model_of
 from published_rows.hardware import system_of
 from published_rows.recompute import ignored_recompute
+from published_rows.remarks import ignored_remarks
 from published_rows.row import Run, RunFault
-from published_rows.software import ignored_software, stack_of, unknown_stack
-from published_rows.strategy import strategy_of
-from published_rows.words import ignored_words
+from published_rows.software import ignored_software, stack_of, typed_software, unknown_stack
+from published_rows.strategy import strategy_of, unstated
+from published_rows.words import Read, ignored_words
 from shardwise.config.model import Model
+from shardwise.config.software.record import Software
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError
@@ -30,6 +32,10 @@ class Translation:
     """Assumptions where the row is silent."""
     ignored: tuple[str, ...] = ()
     """What the row says and the translation does not use."""
+    software: Software
+    """What the row says of its software."""
+    unstated: tuple[str, ...] = ()
+    """Fields of the strategy that follow from the software and that the row does not state."""
 
 
 def translate(run: Run, *, unknown_software: bool = False) -> Translation:
@@ -52,17 +58,31 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     if run.task == "pretrain-total":
         raise NotModeledError("the total of a project, with its restarts, is not a step")
     assumed: list[str] = []
+    features = Read(run.features)
+    run = run.model_copy()
+    run.__dict__["features"] = features  # records what the translation looks up
     try:
         model = model_of(run, assumed)
         system = system_of(run, assumed)
-        stack = stack_of(run, assumed)
+        stack = stack_of(run, assumed, system, model)
         stack = unknown_stack(run) if unknown_software else stack
         strategy = strategy_of(run, model, system, stack, assumed)
     except InputError as error:
         raise NotModeledError("; ".join(str(fault) for fault in error.faults)) from None
-    ignored = (*ignored_software(run), *ignored_recompute(run), *ignored_words(run))
+    ignored = (
+        *ignored_software(run),
+        *ignored_recompute(run),
+        *ignored_words(run, frozenset(features.seen)),
+        *ignored_remarks(run),
+    )
     return Translation(
-        model=model, system=system, strategy=strategy, assumed=tuple(assumed), ignored=ignored
+        model=model,
+        system=system,
+        strategy=strategy,
+        assumed=tuple(assumed),
+        ignored=ignored,
+        software=typed_software(run, system, model),
+        unstated=unstated(run, strategy),
     )
 
 
@@ -75,7 +95,7 @@ def measured_run(run: Run, *, unknown_software: bool = False) -> MeasuredRun:
     except NotModeledError as reason:
         return MeasuredRun.validated(fields | {"refused": str(reason)}, source=run.id)
     what = {name: getattr(found, name) for name in ("model", "system", "strategy")}
-    said = {"assumed": found.assumed, "ignored": found.ignored}
+    said = {name: getattr(found, name) for name in ("assumed", "ignored", "software", "unstated")}
     return MeasuredRun.validated(fields | what | said, source=run.id)
 
 

@@ -31,6 +31,9 @@ class RunOptions:
     references: bool = opt(
         "--references", "runs: also the errors of Calculon, NERSC's model, SimuMax and AMPeD."
     )
+    as_typed: bool = opt(
+        "--as-typed", "runs: with the software as the source of each run names it."
+    )
     plot: str | None = opt(
         "--plot FILE", "runs: write charts to FILE: .html, .json, .png, .svg.", OUTPUT
     )
@@ -125,6 +128,7 @@ def _validate_runs(
     watch = Stopwatch()
     selection: dict[str, Any] = {"grade": options.grade, "kind": options.kind}
     selection |= {"source": options.source, "references": options.references}
+    selection |= {"as_typed": options.as_typed}
     board = validate_suite("runs", data=data, **selection)
     log.info("predicted %d runs in %s", len(board.rows), watch)
     show(board.to_dict, printed("measured:print_runs", board, rows=rows), json=json, output=output)

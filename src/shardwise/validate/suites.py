@@ -9,7 +9,7 @@ from shardwise.config.arguments import one_of, text_of
 from shardwise.errors import Fault, InputError, check_flags, check_path, refuse
 from shardwise.validate import COLLECTIONS, SUITES, Scoreboard, no_such_suite, validate
 from shardwise.validate.kernels import KernelScores, kernel_scores
-from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.predict import Prediction, predict_as_typed, predict_runs
 from shardwise.validate.measured.runs import Grade, Run, load_runs, read_runs
 from shardwise.validate.measured.scoreboard import Scoreboard as RunScoreboard
 from shardwise.validate.measured.scoreboard import scoreboard
@@ -30,6 +30,7 @@ def validate_suite(
     kind: Literal["dense", "moe"] | None = None,
     source: str | None = None,
     references: bool = False,
+    as_typed: bool = False,
 ) -> RunScoreboard: ...
 
 
@@ -49,6 +50,7 @@ def validate_suite(
     kind: str | None = None,
     source: str | None = None,
     references: bool = False,
+    as_typed: bool = False,
 ) -> RunScoreboard | KernelScores | Scoreboard:
     """Compare estimates with measured training runs, measured kernels or published figures.
 
@@ -64,6 +66,9 @@ def validate_suite(
         contains this text.
     references
         Whether to add the errors of Calculon, NERSC's model, SimuMax and AMPeD on the same runs.
+    as_typed
+        Whether to predict with the software as the sources name it, without figures of a stack that
+        follow from anything else.
 
     Returns
     -------
@@ -80,15 +85,17 @@ def validate_suite(
     >>> [part.name for part in validate_suite("seqsel").parts]
     ['fig1_state', 'fig1_activations', 'fig7_activations', 'tab4_layer', 'tab5_step_time']
     """
-    check_flags(references=references)
+    check_flags(references=references, as_typed=as_typed)
     if not isinstance(suite, str):
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     if data is not None:
         check_path("data", data)
     options: dict[str, Any] = {"grade": grade, "kind": kind, "source": source}
-    options |= {"references": references or None}
+    options |= {"references": references or None, "as_typed": as_typed or None}
     if suite == RUNS:
-        return runs_scoreboard(data, grade=grade, kind=kind, source=source, references=references)
+        return runs_scoreboard(
+            data, grade=grade, kind=kind, source=source, references=references, as_typed=as_typed
+        )
     if suite not in SUITES and suite != KERNELS:
         raise no_such_suite(suite, [*SUITES, *COLLECTIONS])
     options |= {} if suite == KERNELS else {"data": data}
@@ -111,6 +118,7 @@ def runs_scoreboard(
     kind: str | None,
     source: str | None,
     references: bool,
+    as_typed: bool = False,
 ) -> RunScoreboard:
     """Predict measured training runs, those of the catalog or of a file, and score them."""
     texts = [] if grade is None else (text_of(grade) or "").split(",")
@@ -122,7 +130,7 @@ def runs_scoreboard(
         of_data = "" if data is None else f" --data {data}"
         problem = f"matches no source; to list them: shardwise validate runs{of_data}"
         raise InputError(Fault.of("source", source, problem))
-    predictions = predict_runs(runs)
+    predictions = predict_as_typed(runs) if as_typed else predict_runs(runs)
     selected = [
         one
         for one in predictions

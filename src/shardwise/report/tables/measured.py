@@ -71,8 +71,12 @@ def _headline(
 
 
 def _groups(by: str, scores: Mapping[str, RunScore]) -> Table:
-    """Those of most runs first."""
+    """Those of most runs first; of sources also the mean, in which each counts once."""
     table = _scores_table(by)
+    known = [score for score in scores.values() if score.errors.n]
+    if by == "source" and len(known) > 1:
+        mean = RunScore.mean(known)
+        table.add_row("mean of sources", *_cells(mean), end_section=True)
     for name, score in sorted(scores.items(), key=lambda item: -item[1].errors.n):
         table.add_row(name, *_cells(score))
     return table

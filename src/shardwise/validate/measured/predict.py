@@ -6,12 +6,13 @@ reserved by the allocator (max_memory_reserved), or used on the device (nvidia-s
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.prediction_interval import uncertainty_of, widened
 from shardwise.analysis.validated_runs import run_features, validated_runs
 from shardwise.errors import InputError
@@ -76,6 +77,33 @@ def predict_runs(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Predic
     return tuple(found[position] for position in range(len(runs)))
 
 
+def predict_as_typed(runs: Sequence[Run], *, leave_out: bool = True) -> tuple[Prediction, ...]:
+    """Predict runs with the software as their sources name it, in their order.
+
+    The time is that of the most probable software; the interval is that of all that may be meant.
+
+    Parameters
+    ----------
+    runs, leave_out
+        As those of `predict_runs`.
+    """
+    candidates = [run.as_typed() for run in runs]
+    every = [run for some in candidates for _, run in some]
+    predicted = iter(predict_runs(every, leave_out=leave_out))
+    found = []
+    for run, some in zip(runs, candidates, strict=True):
+        each = [(weight, next(predicted)) for weight, _ in some]
+        parts = [
+            (weight, one.interval[0], one.step_time_s, one.interval[1])
+            for weight, one in each
+            if one.interval is not None and one.step_time_s is not None
+        ]
+        first = next((one for _, one in each if one.refused is None), each[0][1])
+        interval = mixture_interval(parts) if parts else None
+        found.append(replace(first, run=run, interval=interval))
+    return tuple(found)
+
+
 def tables_of(cases: Mapping[int, Case]) -> list[list[tuple[int, Case]]]:
     """Group runs of one model on one system, which are evaluated as one table."""
     tables: dict[tuple[str, str], list[tuple[int, Case]]] = defaultdict(list)
@@ -117,8 +145,7 @@ def _prediction(
     tokens = float(table.tokens_per_s[row]) * step_s
     seq_len = int(table.table.seq_len[row])
     per_step = tokens * flops_per_token(case.model, seq_len, counted=counted)
-    assumed = bool(run.assumed or run.ignored)
-    described = run_features(*case, assumed=assumed, counted=counted)
+    described = run_features(*case, assumed=run.uncertain, counted=counted)
     without = run.source if leave_out else None
     spread = uncertainty_of(described, validated_runs(), without=without)
     features = unmeasured_features(case.model, table.table.take(np.array([row])))

@@ -22,13 +22,16 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, SkipValidation
+from pydantic import BeforeValidator, Field, SkipValidation
 
 from shardwise import catalog
 from shardwise.analysis.saved import kind_of_saved
 from shardwise.config import files
 from shardwise.config.base import MOST, ConfigBase
 from shardwise.config.model import Model
+from shardwise.config.software.record import Software
+from shardwise.config.software.resolve import match_of
+from shardwise.config.software.words import software_of
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -58,6 +61,11 @@ _PRECISIONS: Mapping[str, PrecisionClass] = {
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
 }
+
+
+NO_EFFECT, NOT_USED = "no effect", "not used"
+"""What phrases of `ignored` have in them that make no run uncertain: those of settings that change
+nothing, and of remarks that nothing reads."""
 
 
 class NotModeledError(Exception):
@@ -101,6 +109,10 @@ class Case(NamedTuple):
     strategy: Strategy
 
 
+def _described(value: object) -> object:
+    return software_of(value) if isinstance(value, str) else value
+
+
 class Run(ConfigBase):
     """One measured training run."""
 
@@ -129,6 +141,10 @@ class Run(ConfigBase):
     model: SkipValidation[Model | None] = None
     system: SkipValidation[System | None] = None
     strategy: SkipValidation[Strategy | None] = None
+    software: Annotated[Software | None, BeforeValidator(_described)] = None
+    """What the source says of its software, as its user would type it."""
+    unstated: tuple[str, ...] = ()
+    """Fields of the strategy that follow from the software and that the source does not state."""
     assumed: tuple[str, ...] = ()
     """What the source does not say, and the strategy assumes; a phrase each."""
     ignored: tuple[str, ...] = ()
@@ -144,6 +160,14 @@ class Run(ConfigBase):
         (MOST, "1024+"),
     )
     """Most accelerators of each class of sizes."""
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether something that matters is assumed or ignored."""
+        harmless = (NO_EFFECT, NOT_USED)
+        return bool(self.assumed) or any(
+            not any(word in said for word in harmless) for said in self.ignored
+        )
 
     @property
     def tokens_per_step(self) -> int | None:
@@ -187,6 +211,24 @@ class Run(ConfigBase):
         if self.model is None or self.system is None or self.strategy is None:
             raise NotModeledError("system is missing")
         return Case(self.model, self.system, self.strategy)
+
+    def as_typed(self) -> tuple[tuple[float, "Run"], ...]:
+        """Return the run with each software that the words of its source may mean, by probability.
+
+        Its strategy has what the source states, and what that software does where it states
+        nothing. A run that names no software is as it is.
+        """
+        if self.refused is not None or self.software is None or self.strategy is None:
+            return ((1.0, self),)
+        assert self.system is not None  # noqa: S101 - as it has a strategy
+        own = self.strategy.model_fields_set - {*self.unstated, "stack"}
+        stated = {name: getattr(self.strategy, name) for name in own}
+        found = []
+        for one in match_of(self.software, self.system, self.model).candidates:
+            fields = stated | {"stack": one.stack, "any_software": True}
+            strategy = Strategy.validated(fields, source=self.id)
+            found.append((one.weight, self.model_copy(update={"strategy": strategy})))
+        return tuple(found)
 
 
 @cache
@@ -347,7 +389,7 @@ def _merged(common: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]
 # Keys of a row that are no fields of its strategy.
 _FACTS = (
     *("source", "title", "ref", "grade", "task", "setup", "accelerator", "precision", "kind"),
-    *("assumed", "ignored", "refused"),
+    *("software", "unstated", "assumed", "ignored", "refused"),
 )
 _KEYS = ("id", "name", "model", "system", "strategy", "stack", "measured", *_FACTS)
 

@@ -112,6 +112,25 @@ class RunScore:
     memory: Summary
     """Errors of the peak memory."""
 
+    @classmethod
+    def mean(cls, scores: Sequence["RunScore"]) -> "RunScore":
+        """The mean of the scores of groups, in which each group counts once; n is their number."""
+
+        def mean(name: str) -> float:
+            figures = [getattr(one, name, getattr(one.errors, name, np.nan)) for one in scores]
+            known = [value for value in figures if np.isfinite(value)]
+            return float(np.mean(known)) if known else np.nan
+
+        sizes = {name: mean(name) for name in ("mape", "median_ape", "bias", "p90")}
+        return cls(
+            rows=sum(one.rows for one in scores),
+            refused=0,
+            errors=Summary(n=len(scores), **sizes),
+            skill=mean("skill"),
+            coverage=mean("coverage"),
+            memory=summary(np.array([])),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, those of the step time at the top."""
         rest = {"skill": self.skill, "coverage": self.coverage, "memory": asdict(self.memory)}
