@@ -183,8 +183,11 @@ class Stack(Sourced):
     """When ZeRO-2 and ZeRO-3 reduce gradients without a pipeline, where the strategy leaves it to
     the stack: with every micro-batch (FSDP2 if nothing is set, DeepSpeed, Megatron-FSDP), or once
     per `step`, with the last one, with unsharded gradients until then (`no_sync` of FSDP)."""
-    pipeline_grad_sync: GradSync = GradSync.MICRO_BATCH
-    """The same in a pipeline (torch.distributed.pipelining: once per step)."""
+    pipeline_grad_sync: GradSync = GradSync.STEP
+    """The same in a pipeline: once per step (torch.distributed.pipelining, MegaScale's ZeRO-2),
+    or with every micro-batch, whose gradients would then be reduced m times (Megatron-FSDP)."""
+    pipeline_reshard: bool = True
+    """Default of `fsdp_reshard` in a pipeline with ZeRO-3 (torchtitan: false)."""
     unsharded_gradients: bool = False
     """Whether ranks store all gradients that ZeRO-2 reduces until the update, not only their shard
     (PaddlePaddle's stage 2, as its runs show)."""

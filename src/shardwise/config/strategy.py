@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    ZERO_WEIGHTS,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -510,6 +511,8 @@ class Strategy(ConfigBase):
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
         if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
             inherited["etp"] = self.tp
+        if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
+            inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
         if inherited:
             return self.model_copy(update=inherited).resolved(model, default_stack)
         gpus, dp = self._accelerators(fault)

@@ -148,9 +148,7 @@ def _once_per_step(step: Step) -> ReplicaCommunication:
         sums = [before + time for before, time in zip(sums, times, strict=True)]
     gradients_s, weights_s = sums[0] + _time_of(step, between_shards(step)), sums[1]
     in_backward = backward_windows(step, critical.on(lambda times: times.backward_pass_s))
-    in_forward = _step_windows(step, critical.on(lambda times: times.forward_pass_s), "forward")
-    behind = table.by_stack(lambda stack: stack.gathers_behind)
-    in_forward = Windows(chunks=behind * in_forward.chunks, tail=behind * in_forward.tail)
+    in_forward = forward_windows(step)
     return {
         "gradients": (gradients_s, _behind(step, gradients_s, in_backward)),
         "weights_forward": (weights_s, _behind(step, weights_s, in_forward)),
@@ -176,6 +174,13 @@ def backward_windows(step: Step, pass_s: Floats) -> Windows:
     return _step_windows(step, pass_s, "backward")
 
 
+def forward_windows(step: Step) -> Windows:
+    """Windows of weights that are gathered once per step, behind the first forward pass [s]."""
+    free = _step_windows(step, step.critical.on(lambda times: times.forward_pass_s), "forward")
+    behind = step.table.by_stack(lambda stack: stack.gathers_behind)
+    return Windows(chunks=behind * free.chunks, tail=behind * free.tail)
+
+
 def _step_windows(step: Step, pass_s: Floats, direction: str) -> Windows:
     return windows(
         step.table,
@@ -195,7 +200,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     pass: a pass P hides at most P x contention; without prefetch nothing is hidden. Gradients that
     are synchronized once per step are reduce-scattered in the last backward pass, in the time that
     gathers leave free, and weights that are not released are then gathered in the first forward
-    pass alone. Hybrid sharding adds up the shards among its groups once per step, in the time that
+    pass alone, chunk by chunk in a pipeline. Hybrid sharding adds up the shards among its groups once per step, in the time that
     other communication of the last backward pass leaves free.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
@@ -265,6 +270,10 @@ def _by_layer(step: Step) -> ReplicaCommunication:
         at_end = _behind(step, scattered, backward_windows(step, window_s))
         in_backward = np.where(last & prefetches, exposed(again, backward_s), in_backward)
         in_gradients = np.where(last, at_end, in_gradients)
+    once_exposed = exposed(once, forward_s)
+    if np.any(last):
+        at_start = _behind(step, once, forward_windows(step))
+        once_exposed = np.where(last, at_start, once_exposed)
     groups = _time_of(step, between_shards(step))
     concurrent = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
@@ -273,7 +282,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
             reductions * scattered + groups,
             reductions * in_gradients + exposed(groups, left_s),
         ),
-        "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
+        "weights_forward": (m * forward + once, m * in_forward + once_exposed),
         "weights_backward": (m * again, m * in_backward),
     }
 
