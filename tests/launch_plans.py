@@ -67,3 +67,26 @@ def with_effect(model: Model, fields: dict[str, Any], but: Collection[str]) -> d
         for name, value in fields.items()
         if name not in but and not idle.get(name, False) and not plan.is_idle(name)
     }
+
+
+TYPES = ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype")
+_NAMED = {("adamw", "bf16"): "adamw-bf16", ("adamw", "fp8"): "adamw-8bit"}
+
+
+def with_types(fields: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
+    """The fields, with the types in effect, which a file may say in one of several ways."""
+    types = {name: str(strategy.in_effect(name)) for name in TYPES}
+    if strategy.dtype == "fp32":  # they are fp32 then
+        types |= dict.fromkeys(TYPES, "fp32") | {"moment_dtype": types["moment_dtype"]}
+    kind = (str(strategy.optimizer), types["moment_dtype"])
+    types["optimizer"] = _NAMED.get(kind, kind[0])
+    if types["optimizer"] in ("adamw-bf16", "adamw-8bit"):
+        types["moment_dtype"] = "by name"
+    if types["reduce_dtype"] == types["gradient_dtype"]:
+        types["reduce_dtype"] = "gradient"
+    stack = fields.get("stack")
+    if isinstance(stack, dict) and stack.keys() <= {"base", "gradient_dtype"}:
+        types["stack"] = stack["base"]
+    elif isinstance(stack, dict):
+        types["stack"] = {name: value for name, value in stack.items() if name not in TYPES}
+    return fields | {name: value for name, value in types.items() if name in fields}

@@ -62,10 +62,11 @@ def _values(name: str) -> list[Any]:
     return list(field.words)
 
 
+_TYPES = ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype")
 CHANGES = {
     name: values
     for name in COLUMNS
-    if name not in (*_ALWAYS, *_SKIPPED) and (values := _values(name))
+    if name not in (*_ALWAYS, *_SKIPPED, *_TYPES) and (values := _values(name))
 }
 
 
@@ -93,7 +94,12 @@ def draw(drawn: random.Random, stack: str) -> dict[str, Any]:
         row["recompute"] = choose(["full", "selective"])
     for name in drawn.sample(sorted(CHANGES), choose([0, 0, 1, 1, 1, 2, 2, 3])):
         row[name] = choose(CHANGES[name])
-    return row | _consequences(drawn, row)
+    row |= _consequences(drawn, row)
+    apart = random.Random(repr(sorted(row.items())))  # noqa: S311 - of tests
+    if apart.random() < 1 / 4:
+        name = apart.choice(_TYPES)
+        row[name] = apart.choice(COLUMNS[name].words)
+    return row
 
 
 def _consequences(drawn: random.Random, row: dict[str, Any]) -> dict[str, Any]:

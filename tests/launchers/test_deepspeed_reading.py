@@ -358,14 +358,17 @@ def test_options_that_stand_for_fields() -> None:
     assert host.strategy["recompute"] == "full"
     assert host.strategy["offload_activations"] is True
     types = read({**BATCH, "data_types": {"grad_accum_dtype": "fp32"}}, DENSE, 8)
-    assert types.strategy["stack"] == {"base": "deepspeed-2026", "gradient_dtype": "fp32"}
+    assert types.strategy["gradient_dtype"] == "fp32"
+    for word, own in (("fp32", "fp32"), ("bf16", "compute")):
+        reduced = read({**BATCH, "communication_data_type": word}, DENSE, 8).strategy
+        assert reduced["reduce_dtype"] == own
     states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     pure = read({**BATCH, "bf16": {"enabled": True, **states}}, DENSE, 8).strategy
     assert pure["optimizer"] == "adamw-bf16"
-    assert pure["stack"] == {"base": "deepspeed-2026", "master_weights": False}
+    assert pure["master_dtype"] == "bf16"
     both = {"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": True, **states}}
-    mixed = read({**BATCH, **both}, DENSE, 8).strategy["stack"]
-    assert mixed == {"base": "deepspeed-2026", "gradient_dtype": "fp32", "master_weights": False}
+    mixed = read({**BATCH, **both}, DENSE, 8).strategy
+    assert (mixed["gradient_dtype"], mixed["master_dtype"]) == ("fp32", "bf16")
     cast = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
     launch = read({**BATCH, **cast}, DENSE, 8)
     assert launch.strategy["dtype"] == "fp16"

@@ -3,7 +3,7 @@
 import re
 
 from published_rows.row import Run
-from shardwise.config.enums import FrozenWeights, GradientDtype
+from shardwise.config.enums import FrozenWeights, GradientDtype, MasterDtype, WeightDtype
 
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
 _SQUAD = 256
@@ -99,7 +99,11 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     if _is_precision_aware(run, stack):
         changes |= {"copies_gradients": False}
     if is_pure(run, stack):
-        changes |= {"master_weights": False, "gradient_dtype": GradientDtype.COMPUTE}
+        changes |= {
+            "weight_dtype": WeightDtype.COMPUTE,
+            "master_dtype": MasterDtype.NONE,
+            "gradient_dtype": GradientDtype.COMPUTE,
+        }
     base = _base(run)
     if base is not None:
         changes |= {"frozen_weights": base}

@@ -21,10 +21,15 @@ from shardwise.config.enums import (
     GradSync,
     GroupedProducts,
     LaunchRule,
+    MasterDtype,
+    MomentDtype,
     Quantization,
     RecomputePart,
+    ReduceDtype,
     Schedule,
     TpExchange,
+    WeightDtype,
+    Word,
 )
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
@@ -152,11 +157,21 @@ class Stack(Sourced):
     once in a forward pass of a dropless layer; the launches that follow are exposed at first."""
     vocab_multiple: Count = 1
     """The vocabulary rows of a rank are padded to a multiple of this (Megatron-LM: 128)."""
+    weight_dtype: WeightDtype = WeightDtype.COMPUTE
+    """Type in which trained weights are stored, where the strategy leaves it to the stack: that of
+    products, or fp32, of which products read 16-bit copies (a transformers model that is loaded
+    without a dtype)."""
     gradient_dtype: GradientDtype
-    """Type in which gradients are accumulated and reduced; `compute`: the dtype of the strategy."""
-    master_weights: bool = True
-    """Whether the optimizer has an fp32 copy of 16-bit weights. Without it, it updates the weights
-    themselves (pure 16-bit training; in torch its state then has their type too: adamw-bf16)."""
+    """Type in which gradients accumulate; `compute`: the dtype of the strategy. Gradients of fp32
+    weights are fp32."""
+    reduce_dtype: ReduceDtype = ReduceDtype.GRADIENT
+    """Type in which replicas reduce them, and in which they wait for that unsharded (reduce_dtype
+    of FSDP; FSDP1's `no_sync` leaves them in the dtype of the strategy)."""
+    master_dtype: MasterDtype = MasterDtype.FP32
+    """Type of the optimizer's own copy of 16-bit weights. `none`: it updates the weights themselves
+    (pure 16-bit training; its moments then have their type too in torch)."""
+    moment_dtype: MomentDtype = MomentDtype.FP32
+    """Type of the moments of optimizers whose name does not say it."""
     frozen_weights: FrozenWeights = FrozenWeights.DTYPE
     """Type in which frozen weights of the matrix products of layers are stored: that of the
     strategy, or 4 bits with scales (nf4: bitsandbytes and torchao; int4: GPTQ). Products read a
@@ -353,12 +368,35 @@ class Stack(Sourced):
         strategy = Strategy.validated(value, source="defaults")
         return {name: getattr(strategy, name) for name in strategy.set_fields()}
 
-    @field_validator("grad_sync", "pipeline_grad_sync")
+    @field_validator(
+        *("grad_sync", "pipeline_grad_sync", "weight_dtype", "gradient_dtype", "reduce_dtype"),
+        *("master_dtype", "moment_dtype"),
+    )
     @classmethod
-    def _of_its_own(cls, value: GradSync) -> GradSync:
+    def _of_its_own(cls, value: Word) -> Word:
         if value == GradSync.STACK:
-            raise ValueError("is what a stack does; allowed: step, micro_batch")
+            others = ", ".join(word for word in type(value) if word != value)
+            raise ValueError(f"is what a stack does; allowed: {others}")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_names(cls, value: object) -> object:
+        """Read `master_weights`, which files of earlier releases have for `master_dtype`."""
+        if not isinstance(value, Mapping) or "master_weights" not in value:
+            return value
+        fields = dict(value)
+        has_copy = fields.pop("master_weights")
+        if not isinstance(has_copy, bool):
+            raise ValueError("master_weights: must be true or false")  # noqa: TRY004 - a fault of a file
+        fields["master_dtype"] = "fp32" if has_copy else "none"
+        if not has_copy:
+            fields["weight_dtype"] = "compute"
+        sources = dict(fields.get("sources", {}))
+        if "master_weights" in sources:
+            sources["master_dtype"] = sources.pop("master_weights")
+            fields["sources"] = sources
+        return fields
 
     @field_validator("capabilities", mode="before")
     @classmethod

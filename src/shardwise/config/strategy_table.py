@@ -91,6 +91,11 @@ class Table:
     cp_exchange: Ints
     grad_sync: Ints
     optimizer: Ints
+    weight_dtype: Ints
+    master_dtype: Ints
+    moment_dtype: Ints
+    gradient_dtype: Ints
+    reduce_dtype: Ints
     recompute_parts: Ints
     frozen: Ints
     lora_parts: Ints

@@ -8,15 +8,18 @@ from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     ZERO_WEIGHTS,
     Dtype,
+    GradientDtype,
+    MasterDtype,
+    MomentDtype,
     Optimizer,
     Recompute,
+    ReduceDtype,
     TpOverlap,
 )
 from shardwise.config.files import parse_json
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
-from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.deepspeed import options
@@ -104,6 +107,9 @@ def config_fields(
 # --- Precision and optimizer ----------------------------------------------------------------------
 
 
+_TYPES = {"fp32": "fp32", "bf16": "compute", "fp16": "compute"}
+
+
 def _enabled(section: Section, trainer_flag: str) -> bool:
     """Whether a type is on; the Trainer may decide it."""
     if section.data.get("enabled") == AUTO:
@@ -130,8 +136,15 @@ def _precision(top: Section) -> Fields:
     elif not unknown:
         fields.setdefault("dtype", "fp32")
     types = top.section("data_types")
-    if types.word("grad_accum_dtype", ("fp32", "bf16", "fp16"), "bf16") == "fp32":
-        fields["stack"] = {"base": STACK, "gradient_dtype": "fp32"}
+    if types.word("grad_accum_dtype", (*_TYPES, "none"), "none") == "fp32":
+        fields["gradient_dtype"] = "fp32"
+    reduced = top.word("communication_data_type", (*_TYPES, "none"), "none")
+    if reduced != "none":
+        fields["reduce_dtype"] = _TYPES[reduced]
+    for half in (bf16, fp16):
+        word = "bf16" if half is bf16 else "fp16"
+        if half.flag(f"{word}_master_weights_and_grads"):
+            fields["master_dtype"] = word
     return fields
 
 
@@ -140,13 +153,8 @@ def _optimizer(top: Section, fields: Fields) -> Fields:
     section = top.section("optimizer")
     bf16 = top.section("bf16" if "bf16" in top.data else "bfloat16")
     states = bf16.flag("bf16_optimizer_states")
-    master = bf16.flag("bf16_master_weights_and_grads")
-    if states and not master:
+    if states and fields.get("master_dtype") != "bf16":
         bf16.wrong("bf16_optimizer_states", "needs bf16_master_weights_and_grads")
-    if master:
-        stack = fields["stack"]
-        own = stack if isinstance(stack, Mapping) else {"base": STACK}
-        fields["stack"] = {**own, "master_weights": False}
     if "type" not in section:
         return {"optimizer": "adamw-bf16"} if states else {}
     written = section.value("type")
@@ -349,12 +357,12 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
             yield fault(field, "PipelineModule cuts stages by a method in Python, not by counts")
     if model.has_experts and strategy.expert_capacity is not None:
         yield fault("expert_capacity", "AutoEP drops no tokens")
-    if strategy.optimizer == Optimizer.ADAMW_BF16:
+    named = "moment_dtype" if strategy.moment_dtype != MomentDtype.STACK else "optimizer"
+    if _half_moments(strategy):
         if strategy.dtype != Dtype.BF16:
-            yield fault("optimizer", "bf16_optimizer_states needs dtype bf16")
-        if _stack(strategy).master_weights:
-            problem = "bf16_optimizer_states has no fp32 weights: set master_weights: false"
-            yield fault("optimizer", f"{problem} in the stack")
+            yield fault(named, "bf16_optimizer_states needs dtype bf16")
+        if strategy.in_effect("master_dtype") != MasterDtype.BF16:
+            yield fault(named, "bf16_optimizer_states needs bf16 masters: set master_dtype bf16")
 
 
 def write(plan: LaunchPlan, release: str, _: str) -> tuple[LaunchFile, ...]:
@@ -367,10 +375,6 @@ def write(plan: LaunchPlan, release: str, _: str) -> tuple[LaunchFile, ...]:
     )
 
 
-def _stack(strategy: Strategy) -> Stack:
-    return strategy.loaded_stack()
-
-
 def _micro_batches(strategy: Strategy) -> int:
     batch, dp = strategy.global_batch_size or 1, strategy.dp or 1
     return batch // (strategy.micro_batch_size * dp)
@@ -378,7 +382,6 @@ def _micro_batches(strategy: Strategy) -> int:
 
 def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     """Return DeepSpeed's configuration of a strategy."""
-    stack = _stack(strategy)
     config: dict[str, Any] = {
         "train_batch_size": strategy.global_batch_size,
         "train_micro_batch_size_per_gpu": strategy.micro_batch_size,
@@ -386,12 +389,15 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     }
     if strategy.dtype != Dtype.FP32:
         config[strategy.dtype.value] = {"enabled": True}
-    if not stack.master_weights and strategy.dtype == Dtype.BF16:
-        config["bf16"]["bf16_master_weights_and_grads"] = True
-    if strategy.optimizer == Optimizer.ADAMW_BF16:
+    if strategy.in_effect("master_dtype") == strategy.dtype:
+        config[strategy.dtype.value][f"{strategy.dtype}_master_weights_and_grads"] = True
+    if _half_moments(strategy):
         config["bf16"]["bf16_optimizer_states"] = True
-    if stack.gradient_dtype == "fp32":
+    if strategy.in_effect("gradient_dtype") == GradientDtype.FP32:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
+    reduced = {ReduceDtype.FP32: "fp32", ReduceDtype.COMPUTE: strategy.dtype.value}
+    if (word := strategy.in_effect("reduce_dtype")) in reduced:
+        config["communication_data_type"] = reduced[ReduceDtype(word)]
     config["zero_optimization"] = _zero(model, strategy)
     if strategy.optimizer in options.OPTIMIZERS:
         kind, params = options.OPTIMIZERS[strategy.optimizer]
@@ -404,11 +410,17 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     return config
 
 
+def _half_moments(strategy: Strategy) -> bool:
+    """Whether moments have 16 bits."""
+    named = strategy.optimizer == Optimizer.ADAMW_BF16
+    return named or strategy.in_effect("moment_dtype") == MomentDtype.BF16
+
+
 def _stage(strategy: Strategy) -> int:
     """ZeRO stage; on one replica, where none has an effect, that which other options need."""
     if strategy.offload_weights:
         return ZERO_WEIGHTS
-    states = strategy.offload_optimizer or strategy.optimizer == Optimizer.ADAMW_BF16
+    states = strategy.offload_optimizer or _half_moments(strategy)
     return max(strategy.zero, ZERO_OPTIMIZER if states else 0)
 
 

@@ -102,7 +102,6 @@ OFFLOAD_IGNORED = (
 TOP_DEFAULTS: Mapping[str, object] = {
     "amp": None,
     "torch_autocast": None,
-    "communication_data_type": None,
     "seq_parallel_communication_data_type": None,
     "sparse_attention": None,
     "sparse_gradients": False,
@@ -181,7 +180,7 @@ SECTION_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     },
     "pipeline": {"partition": "best", "activation_checkpoint_interval": 0},
     "bf16": {},
-    "fp16": {"fp16_master_weights_and_grads": False},
+    "fp16": {},
     "optimizer": {"legacy_fusion": False},
     "data_types": {"param_dtype": None, "buffer_dtype": None},
 }

@@ -215,7 +215,6 @@ def _sections(model: Model, options: Options) -> list[str]:
     loss = "MTPLoss" if model.mtp else "CrossEntropyLoss"
     mode = str(options["activation_checkpoint.mode"])
     training = _section(options, "training") | {
-        "dtype": "float32",
         "mixed_precision_reduce": "float32",
         "steps": STEPS,
         "disable_cuda_graphs": True,
