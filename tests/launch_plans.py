@@ -7,6 +7,7 @@ from typing import Any
 from launcher_draws import MODELS, NVIDIA, draw
 from launcher_rules.plan import plan_of
 from shardwise import InputError, Model, Strategy, System
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.registry import refused
@@ -36,6 +37,10 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
             row["cp_exchange"] = source.choice(["ring", "all_gather", "all_to_all"])
         if source.random() < 1 / 8:
             row |= {"recompute": "full", "offload_activations": True, "offload_parts": None}
+        if found % 4 == 1:  # drawn apart, so that all else is as without
+            apart = random.Random(repr(sorted(row.items())))  # noqa: S311 - of tests
+            name = "dtype" if found % 8 == 1 else apart.choice(TYPES)
+            row[name] = apart.choice(COLUMNS[name].words)
         try:
             strategy = Strategy(**row).resolved(model)
         except InputError:

@@ -94,12 +94,7 @@ def draw(drawn: random.Random, stack: str) -> dict[str, Any]:
         row["recompute"] = choose(["full", "selective"])
     for name in drawn.sample(sorted(CHANGES), choose([0, 0, 1, 1, 1, 2, 2, 3])):
         row[name] = choose(CHANGES[name])
-    row |= _consequences(drawn, row)
-    apart = random.Random(repr(sorted(row.items())))  # noqa: S311 - of tests
-    if apart.random() < 1 / 4:
-        name = apart.choice(_TYPES)
-        row[name] = apart.choice(COLUMNS[name].words)
-    return row
+    return row | _consequences(drawn, row)
 
 
 def _consequences(drawn: random.Random, row: dict[str, Any]) -> dict[str, Any]:

@@ -129,10 +129,9 @@ INTEGRATION = {
     "steps_per_print": 1,
     "wall_clock_breakdown": False,
 }
-BUCKETS = {f"zero_optimization.{name}_bucket_size" for name in ("allgather", "reduce")}
+BUCKETS = {"zero_optimization.allgather_bucket_size"}
 SMALL = {
-    f"zero_optimization.{name}"
-    for name in ("sub_group_size", "reduce_bucket_size", "stage3_param_persistence_threshold")
+    f"zero_optimization.{name}" for name in ("sub_group_size", "stage3_param_persistence_threshold")
 }
 PIECES = "train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 4"
 HOST = {"offload_weights": True, "offload_optimizer": True}
@@ -145,11 +144,25 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
     return LAUNCHER.read(text)
 
 
+def bucket(size: float) -> dict[str, Any]:
+    return {"stack": {"base": "deepspeed-2026", "reduce_bucket_size": size}}
+
+
 @each_row(
     ("config", "model", "fields", "left"),
     [
-        (QWEN, DENSE, {"zero": 2, "dp_overlap": True, "optimizer": "adamw"}, OPEN | BUCKETS),
-        (FACTORY, DENSE, {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST}, OPEN),
+        (
+            QWEN,
+            DENSE,
+            {"zero": 2, "dp_overlap": True, "optimizer": "adamw", **bucket(2e8)},
+            OPEN | BUCKETS,
+        ),
+        (
+            FACTORY,
+            DENSE,
+            {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST, **bucket(4096**2)},
+            OPEN,
+        ),
         (
             AUTOTP,
             DENSE,
@@ -167,6 +180,7 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
                 "fsdp_prefetch": 0,
                 "fsdp_reshard": True,
                 **HOST,
+                **bucket(0),
             },
             SMALL,
         ),

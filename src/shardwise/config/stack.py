@@ -206,6 +206,15 @@ class Stack(Sourced):
     unsharded_gradients: bool = False
     """Whether ranks store all gradients that ZeRO-2 reduces until the update, not only their shard
     (PaddlePaddle's stage 2, as its runs show)."""
+    reduce_bucket_size: Size = 0.0
+    """Gradients that wait in a buffer for their reduction by ZeRO [elements]; two buffers where
+    ZeRO-1 and ZeRO-2 overlap it (DeepSpeed's reduce_bucket_size)."""
+    max_live_parameters: Size = 0.0
+    """Weights that ZeRO-3 may leave gathered [elements] (DeepSpeed's stage3_max_live_parameters);
+    0: those of a layer and of prefetched ones."""
+    max_reuse_distance: Size = 0.0
+    """Weights that other layers use in between, up to which ZeRO-3 leaves one gathered [elements]
+    (stage3_max_reuse_distance): from forward to backward, twice those behind a layer."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""

@@ -129,7 +129,9 @@ def state_size(moment_bytes: Floats) -> Floats:
     return np.where(moment_bytes < _HALF, 0.0, moment_bytes / FP32_BYTES)
 
 
-def least_state_bytes(optimizer: Ints, master_bytes: Floats, moment_bytes: Floats) -> Floats:
+def least_state_bytes(
+    optimizer: Ints, master_bytes: Floats, moment_bytes: Floats | float
+) -> Floats:
     """Least state per trained weight [byte]: that of a matrix of a layer.
 
     Parameters

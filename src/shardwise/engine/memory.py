@@ -18,6 +18,7 @@ from shardwise.engine.zero import (
     WeightTotals,
     gathers_master,
     largest_gradients,
+    reduced_bytes,
     releases,
     weight_totals,
 )
@@ -167,7 +168,7 @@ def stage_memory(
         state=ends.state(shares) + optimizer.here,
         master=np.where(as_weights, masters, 0.0),
         activations=peak.activations,
-        buffers=peak.buffers,
+        buffers=peak.buffers + _buckets(table, costs, (layers, ends)),
         part=np.where(peak.of_layers, in_layers.component, component),
         in_update=peak.in_update,
         offloaded=here.away + activations.away + optimizer.away,
@@ -281,6 +282,17 @@ def _kept_inputs(table: Table, costs: ComponentCosts, group: StageGroup) -> Floa
     if not np.any(rows):
         return np.zeros_like(costs.memory_rate)
     return np.where(rows, group.layers * costs.boundary_bytes, 0.0)
+
+
+def _buckets(table: Table, costs: ComponentCosts, of: Sequence[WeightTotals]) -> Floats:
+    """Buffers of gradients that wait for their reduction by ZeRO [byte]."""
+    size = table.by_stack(lambda stack: stack.reduce_bucket_size)
+    if not np.any(size):
+        return np.zeros_like(costs.memory_rate)
+    trained = sum(one.unsharded("gradients") for one in of) / costs.resident_gradient_bytes
+    number = np.where(table.dp_overlap & (table.zero < ZERO_WEIGHTS), 2.0, 1.0)
+    used = np.minimum(size, trained) * number * reduced_bytes(table, costs)
+    return np.where(table.training & (table.zero > 0), used, 0.0)
 
 
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:

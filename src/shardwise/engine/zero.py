@@ -260,7 +260,8 @@ class Unsharded:
     From ZeRO 2 on these are the gradients of the component, from ZeRO 3 on also its weights and
     those of the prefetched layers. A tied head reads the embedding table. Where embedding and head
     are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the head's
-    gradient follows in the type of the weights.
+    gradient follows in the type of the weights. DeepSpeed leaves weights gathered that are used
+    again soon: at the end of forward the last ones, which backward uses first.
     """
 
     layer: Floats
@@ -283,8 +284,19 @@ class Unsharded:
             sizes = [np.where(count > 0, one.unsharded(name), 0.0) for count, one in in_layers]
             return np.maximum.reduce(sizes)
 
+        limit = np.minimum(
+            table.by_stack(lambda stack: stack.max_live_parameters),
+            table.by_stack(lambda stack: stack.max_reuse_distance) / 2,
+        )
+        every = sum(
+            count * one.unsharded("stored")
+            for count, one in zip(counts, components, strict=True)
+            if one
+        )
+        kept = np.minimum(limit * costs.element_bytes, every)
+
         def gathered(gradients: Floats, weights: Floats) -> Floats:
-            prefetched = weights + table.fsdp_prefetch * stored
+            prefetched = np.maximum(weights + table.fsdp_prefetch * stored, kept)
             return np.where(scattered, gradients, 0.0) + np.where(released, prefetched, 0.0)
 
         stored = most("stored")

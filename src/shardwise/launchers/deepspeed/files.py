@@ -20,6 +20,7 @@ from shardwise.config.files import parse_json
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
+from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.deepspeed import options
@@ -91,6 +92,8 @@ def config_fields(
     top = Section(data, found, prefix)
     zero = top.section("zero_optimization")
     fields: Fields = {"stack": STACK, **_precision(top), **_degrees(top, zero, model)}
+    if buffers := _buffers(zero, model):
+        fields["stack"] = {"base": STACK, **buffers}
     fields |= _sharding(zero, model) | _optimizer(top, fields) | _checkpointing(top)
     fields |= _batch(top, fields, gpus)
     top.ignore(*options.TOP_IGNORED)
@@ -226,6 +229,29 @@ def _sharding(zero: Section, model: Model | None) -> Fields:
     if fields.get("offload_optimizer") and stage == 0:
         zero.wrong("offload_optimizer", "is of ZeRO stages 1 to 3")
     return fields | (_gathered(zero, model) if stage == ZERO_WEIGHTS else _ungathered(zero))
+
+
+_BUFFERS = {
+    "reduce_bucket_size": "reduce_bucket_size",
+    "max_live_parameters": "stage3_max_live_parameters",
+    "max_reuse_distance": "stage3_max_reuse_distance",
+}
+"""Sizes of ZeRO's buffers [elements] by fields of a stack."""
+
+
+def _buffers(zero: Section, model: Model | None) -> Fields:
+    """Fields of the stack for the sizes that a file sets; the Trainer fills in width squared."""
+    usual = Stack.load(STACK)
+    found: Fields = {}
+    for field, key in _BUFFERS.items():
+        if zero.data.get(key) == AUTO:
+            zero.ignore(key)
+            size = model.hidden**2 if model is not None and field == "reduce_bucket_size" else None
+        else:
+            size = zero.count(key, least=0)
+        if size is not None and size != getattr(usual, field):
+            found[field] = size
+    return found
 
 
 def _ungathered(zero: Section) -> Fields:
@@ -389,7 +415,8 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     }
     if strategy.dtype != Dtype.FP32:
         config[strategy.dtype.value] = {"enabled": True}
-    if strategy.in_effect("master_dtype") == strategy.dtype:
+    half = strategy.dtype != Dtype.FP32
+    if half and strategy.in_effect("master_dtype") == strategy.dtype:
         config[strategy.dtype.value][f"{strategy.dtype}_master_weights_and_grads"] = True
     if _half_moments(strategy):
         config["bf16"]["bf16_optimizer_states"] = True
@@ -440,6 +467,9 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
         zero["stage3_prefetch_bucket_size"] = strategy.fsdp_prefetch * layer_weights(model)
         zero["stage3_max_live_parameters"] = live
         zero["stage3_max_reuse_distance"] = live
+    bucket = strategy.loaded_stack().reduce_bucket_size
+    if bucket != Stack.load(STACK).reduce_bucket_size:
+        zero["reduce_bucket_size"] = int(bucket)
     return zero
 
 

@@ -48,7 +48,6 @@ OPTIMIZER_TYPES = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "adafactor
 ZERO_DEFAULTS: Mapping[str, object] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
-    "reduce_bucket_size": 500_000_000,
     "use_multi_rank_bucket_allreduce": True,
     "allgather_partitions": True,
     "allgather_bucket_size": 500_000_000,

@@ -433,11 +433,12 @@ def _most_parameters(case: _Case) -> float:
         of_stacks = {str(getattr(stack, name)) for stack in stacks} if "stack" in found else set()
         return found - {"stack"} | of_stacks
 
-    types = [words(name) for name in ("weight_dtype", "master_dtype", "moment_dtype")]
-    sizes = {name: least_sizes(weight, *types, Optimizer(name)) for name in optimizers}
-    state = np.min(
-        [least_state_bytes(np.array(Optimizer(n).code), *both) for n, both in sizes.items()], axis=0
-    )
+    types = (words("weight_dtype"), words("master_dtype"), words("moment_dtype"))
+    least = [
+        least_state_bytes(np.array(one.code), *least_sizes(weight, *types, one))
+        for one in map(Optimizer, optimizers)
+    ]
+    state = np.min(least, axis=0)
     if any(stack.update_in_backward for stack in stacks):
         gradient = 0.0
     if not _trains_everything(case):
