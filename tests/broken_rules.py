@@ -48,6 +48,30 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
     "schedule": ({"schedule": "interleaved"}, MODEL, SYSTEM, ("interleaved", "vpp is 1")),
     "positions": ({"seq_len": 64}, MODEL, SYSTEM, ("64", "32 learned positions")),
     "zero": ({"zero": 4}, MODEL, SYSTEM, ("4", "allowed: 0, 1, 2, 3")),
+    "weight_dtype_recipe": (
+        {"weight_dtype": "fp32", "quantization": "fp8_tensor", "quantized_weights": True},
+        MODEL,
+        System.load("h100-sxm"),
+        ("fp32", "quantization"),
+    ),
+    "master_dtype": (
+        {"weight_dtype": "fp32", "master_dtype": "fp16"},
+        MODEL,
+        SYSTEM,
+        ("fp16", "updated themselves"),
+    ),
+    "gradient_dtype": (
+        {"weight_dtype": "fp32", "gradient_dtype": "compute"},
+        MODEL,
+        SYSTEM,
+        ("compute", "weights in fp32"),
+    ),
+    "moment_dtype": (
+        {"optimizer": "adamw-8bit", "moment_dtype": "fp32"},
+        MODEL,
+        SYSTEM,
+        ("fp32", "name of the optimizer"),
+    ),
     "dp_shard": ({"dp": 4, "dp_shard": 3}, MODEL, SYSTEM, ("3", "must divide dp 4")),
     "dp_shard_zero": ({"dp": 4, "dp_shard": 2, "zero": 0}, MODEL, SYSTEM, ("2", "zero 0")),
     "dp_shard_experts": (

@@ -7,6 +7,7 @@ from typing import Any
 from launcher_draws import MODELS, NVIDIA, draw
 from launcher_rules.plan import plan_of
 from shardwise import InputError, Model, Strategy, System
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.registry import refused
@@ -36,6 +37,10 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
             row["cp_exchange"] = source.choice(["ring", "all_gather", "all_to_all"])
         if source.random() < 1 / 8:
             row |= {"recompute": "full", "offload_activations": True, "offload_parts": None}
+        if found % 4 == 1:  # drawn apart, so that all else is as without
+            apart = random.Random(repr(sorted(row.items())))  # noqa: S311 - of tests
+            name = "dtype" if found % 8 == 1 else apart.choice(TYPES)
+            row[name] = apart.choice(COLUMNS[name].words)
         try:
             strategy = Strategy(**row).resolved(model)
         except InputError:
@@ -67,3 +72,26 @@ def with_effect(model: Model, fields: dict[str, Any], but: Collection[str]) -> d
         for name, value in fields.items()
         if name not in but and not idle.get(name, False) and not plan.is_idle(name)
     }
+
+
+TYPES = ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype")
+_NAMED = {("adamw", "bf16"): "adamw-bf16", ("adamw", "fp8"): "adamw-8bit"}
+
+
+def with_types(fields: dict[str, Any], strategy: Strategy) -> dict[str, Any]:
+    """The fields, with the types in effect, which a file may say in one of several ways."""
+    types = {name: str(strategy.in_effect(name)) for name in TYPES}
+    if strategy.dtype == "fp32":  # they are fp32 then
+        types |= dict.fromkeys(TYPES, "fp32") | {"moment_dtype": types["moment_dtype"]}
+    kind = (str(strategy.optimizer), types["moment_dtype"])
+    types["optimizer"] = _NAMED.get(kind, kind[0])
+    if types["optimizer"] in ("adamw-bf16", "adamw-8bit"):
+        types["moment_dtype"] = "by name"
+    if types["reduce_dtype"] == types["gradient_dtype"]:
+        types["reduce_dtype"] = "gradient"
+    stack = fields.get("stack")
+    if isinstance(stack, dict) and stack.keys() <= {"base", "gradient_dtype"}:
+        types["stack"] = stack["base"]
+    elif isinstance(stack, dict):
+        types["stack"] = {name: value for name, value in stack.items() if name not in TYPES}
+    return fields | {name: value for name, value in types.items() if name in fields}

@@ -63,10 +63,11 @@ def _values(name: str) -> list[Any]:
     return list(field.words)
 
 
+_TYPES = ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype")
 CHANGES = {
     name: values
     for name in COLUMNS
-    if name not in (*_ALWAYS, *_SKIPPED) and (values := _values(name))
+    if name not in (*_ALWAYS, *_SKIPPED, *_TYPES) and (values := _values(name))
 }
 
 

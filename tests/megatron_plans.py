@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launch_plans import is_legal
+from launch_plans import is_legal, with_types
 from launcher_draws import MODELS, NVIDIA, draw
 from shardwise import Model, Strategy, System
 from shardwise.config.strategy_table import Table
@@ -72,6 +72,7 @@ def effective(model: Model, strategy: Strategy) -> dict[str, Any]:
     if split and not overlaps_tp(one):  # no option stops what overlaps in backward
         plain = one.loaded_stack().model_copy(update={"tp_hidden": 0.0})
         fields |= {"tp_overlap": "stack", "stack": plain.to_fields()}
+    fields = with_types(fields, one)
     return fields | {name: None for name, without in unset.items() if without}
 
 

@@ -14,6 +14,7 @@ from shardwise.parallel.pipeline_layout import layers_on_ranks, stage_groups
 
 Values = Mapping[str, Any]
 OFFLOADS = ("offload_weights", "offload_activations", "offload_optimizer")
+TYPES = ("weight_dtype", "master_dtype", "gradient_dtype", "reduce_dtype")
 SPREAD = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 
 
@@ -134,6 +135,8 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "fsdp_prefetch": zero == 3,
         "grad_sync": zero >= 2 and training,
         **dict.fromkeys(("recompute", "optimizer", "fused_activation", *OFFLOADS[1:]), training),
+        **dict.fromkeys(TYPES, training and options["dtype"] != "fp32"),
+        "moment_dtype": training,
     }
     if name == "zero":
         splits = kind["dp"] and training

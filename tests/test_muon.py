@@ -15,13 +15,14 @@ from samples import column
 from shardwise import Model, estimate_many
 from shardwise.analysis.results import Estimate
 from shardwise.config.enums import Optimizer
+from shardwise.config.strategy_table import Table
 from shardwise.cost.optimizer import (
     TrainedWeights,
     least_state_bytes,
-    master_bytes,
     newton_schulz_flops,
     state_bytes,
 )
+from shardwise.ops.quantization import weight_sizes
 
 pytestmark = pytest.mark.any_software
 
@@ -191,12 +192,10 @@ def test_state_and_passes(optimizer: str, matrix: float, other: float, moved: fl
             quantized=column(0),
             newton_schulz_flops=column(0),
         )
-        assert state_bytes(code, column(4), some) == pytest.approx(10 * expected)
-        assert state_bytes(code, column(0), some) == pytest.approx(10 * (expected - 4))
-    assert least_state_bytes(code, column(4)) == pytest.approx(matrix)
-    assert master_bytes(column(2), has_master=True) == 4
-    assert master_bytes(column(4), has_master=True) == 0
-    assert master_bytes(column(2), has_master=False) == 0
+        table = Table.of(samples.model(), {"gpus": 1, "gbs": 1, "optimizer": optimizer})
+        sizes = weight_sizes(table, column(2))
+        assert state_bytes(code, sizes, some) == pytest.approx(10 * expected)
+    assert least_state_bytes(code, sizes.master, sizes.moment) == pytest.approx(matrix)
     update = run(optimizer=optimizer).layers[0].optimizer
     rest = 8 * 64 / 4 * 2 * (other - matrix)
     assert update.bytes == pytest.approx((MATRICES / 4 + 2 * 64) * (moved + 6) + rest)

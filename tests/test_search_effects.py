@@ -51,7 +51,8 @@ SYSTEMS = {
 }
 STACKS = ("megatron-core-2025", "megatron-lm-2022", "calculon")
 WORDS = ("cp_exchange", "quantized_weights", "fsdp_reshard", "grad_sync", "dispatcher")
-WORDS += ("dispatch_dtype", "expert_overlap", "tp_exchange")
+WORDS += ("dispatch_dtype", "expert_overlap", "tp_exchange", "weight_dtype", "master_dtype")
+WORDS += ("moment_dtype", "gradient_dtype", "reduce_dtype")
 VALUES: dict[str, list[Any]] = {
     **LEGAL,
     **{name: values_of(COLUMNS[name]) for name in WORDS},

@@ -53,7 +53,7 @@ def test_pipelines_that_shard_gradients_last_store_them_unsharded() -> None:
     """4 bytes of all weights of a stage, and none whole for one layer besides."""
     software = {"pipeline_grad_sync": "step"}
     for zero in (2, 3):
-        split = run(zero=zero, pp=2, dp=4)
+        split = run(zero=zero, pp=2, dp=4, grad_sync="micro_batch")
         whole = run(software, zero=zero, pp=2, dp=4)
         assert [stage.gradients for stage in whole.stages] == [
             pytest.approx(4 * stage.gradients) for stage in split.stages
@@ -70,7 +70,7 @@ def test_they_reduce_them_once_per_step(zero: int, reshard: bool, times: float) 
     Of a micro-batch, 2 + 2 bytes are gathered for two passes, and 4 bytes scattered.
     """
     columns = {"zero": zero, "fsdp_reshard": reshard, "pp": 2, "dp": 4, "gbs": 16}
-    every = run(**columns).comm_s["dp"].total
+    every = run(**columns, grad_sync="micro_batch").comm_s["dp"].total
     once = run({"pipeline_grad_sync": "step"}, **columns).comm_s["dp"].total
     tables = _gathered_once(columns)
     assert once - tables == pytest.approx((every - tables) * times / 2)
@@ -79,7 +79,7 @@ def test_they_reduce_them_once_per_step(zero: int, reshard: bool, times: float) 
 def _gathered_once(columns: dict[str, Any]) -> float:
     """Time of what is exchanged once a step anyway: a tied head's gradients, ZeRO 2's weights."""
     one = run(**columns | {"gbs": 8}).comm_s["dp"].total
-    return 2 * one - run(**columns).comm_s["dp"].total
+    return 2 * one - run(**columns, grad_sync="micro_batch").comm_s["dp"].total
 
 
 def _same_memory(software: dict[str, Any], zero: int, **columns: Any) -> bool:
@@ -188,7 +188,7 @@ software_terms = st.fixed_dictionaries(
         "loss_split_bytes": st.sampled_from([0, 4]),
         "gradient_dtype": st.sampled_from(["fp32", "compute"]),
         "gathers_master": st.booleans(),
-        "master_weights": st.booleans(),
+        "master_dtype": st.sampled_from(["fp32", "none"]),
         "clears_gradients": st.booleans(),
         "update_in_backward": st.booleans(),
     }
@@ -222,7 +222,7 @@ def test_more_replicas_that_share_never_hold_more(
 @given(software_terms, st.sampled_from([0, 1, 2, 3]))
 def test_no_term_holds_less(software: dict[str, Any], zero: int) -> None:
     """Software with such a term holds at least what the same without it does."""
-    savings = ("gradient_dtype", "gathers_master", "master_weights")
+    savings = ("gradient_dtype", "gathers_master", "master_dtype")
     savings += ("clears_gradients", "update_in_backward")
     same = {name: software[name] for name in savings}
     bare, terms = (run(some, zero=zero, pp=2, dp=4).memory_bytes for some in (same, software))

@@ -10,8 +10,9 @@ import pytest
 
 import samples
 from rows import each_row
-from shardwise import Estimate, Model
+from shardwise import Estimate, Model, estimate
 from shardwise.analysis.results import Memory
+from shardwise.config.strategy_table import Table
 
 pytestmark = pytest.mark.any_software
 
@@ -91,7 +92,10 @@ def test_head_and_its_gradient_are_unsharded_while_it_works(tied: bool) -> None:
 def test_the_embedding_is_unsharded_while_it_is_looked_up() -> None:
     """On the first of two stages, where little else is needed."""
     words = samples.model(samples.layer(count=2), vocab=200_000, tied_embeddings=False)
-    bare, weights = (run(architecture=words, zero=zero, pp=2).stages[0] for zero in (1, 3))
+    bare, weights = (
+        run(architecture=words, zero=zero, pp=2, grad_sync="micro_batch").stages[0]
+        for zero in (1, 3)
+    )
     table = 64 * (200_000 + 32)
     assert bare.peak.operation != "embedding"
     assert weights.peak.operation == "embedding"
@@ -270,7 +274,7 @@ def test_stages_communicate_as_much_as_the_largest() -> None:
     """
     architecture = samples.model(tied_embeddings=False)
     first = 2 * LAYER + 1032 * 64
-    result = run(architecture=architecture, pp=2, zero=3, gbs=32)
+    result = run(architecture=architecture, pp=2, zero=3, gbs=32, grad_sync="micro_batch")
     assert max(stage.parameters for stage in result.stages) == first
     assert result.time_s["dp_comm"] * LINK == pytest.approx(2 * 7 / 8 * 8 * first)
     assert [stage.gradients for stage in result.stages] == pytest.approx(
@@ -296,3 +300,22 @@ def test_all_reduced_gradients_stay_where_software_stores_them():
     assert whole.gradients == held({}, zero=1).gradients == 4 * WHOLE
     assert whole.buffers == held({}, zero=1).buffers
     assert held({"unsharded_gradients": True}, zero=1) == held({}, zero=1)
+
+
+def test_zero_2_in_a_pipeline_communicates_as_zero_1() -> None:
+    """Once per step and chunk, whatever the micro-batches (MegaScale, arXiv 2402.15627)."""
+    columns: dict[str, Any] = {"pp": 2, "vpp": 2, "dp": 4, "gbs": 256}
+    assert spent(zero=2, **columns) == pytest.approx(spent(zero=1, **columns))
+    assert held(zero=2, **columns).gradients == held(zero=1, **columns).gradients
+
+
+def test_weights_of_torch_pipelines_stay_gathered_for_the_step() -> None:
+    """FSDP2 under torch.distributed.pipelining: 2 bytes of weights and 4 of gradients of a stage,
+    unsharded, by default; weights are gathered and gradients reduced once."""
+    columns: dict[str, Any] = {"pp": 2, "dp": 4, "gbs": 32, "mbs": 1, "stack": "torchtitan-2025"}
+    plain = estimate(samples.model(vocab=10), "h100-sxm", **columns)
+    assert plain.strategy["fsdp_reshard"] is False
+    count = plain.stages[0].gradients / 4
+    assert plain.stages[0].weights == pytest.approx((2 + 4 / 4) * count)
+    assert Table.of(samples.model(), {**columns, "gpus": 8}).fsdp_reshard.tolist() == [False]
+    assert Table.of(samples.model(), {**columns, "pp": 1}).fsdp_reshard.tolist() == [True]

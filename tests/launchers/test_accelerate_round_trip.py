@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from launch_plans import legal_plans, with_effect
+from launch_plans import legal_plans, with_effect, with_types
 from profiles import drawn
 from shardwise.launchers.accelerate import LAUNCHER
 from shardwise.launchers.launch import LaunchPlan, LaunchText
@@ -17,6 +17,7 @@ IN_CODE = {
     "micro_batch_size", "global_batch_size", "optimizer",  # of the Trainer's command line
     "tp_exchange", "tp_overlap", "ep", "etp", "expert_imbalance", "dispatcher", "grad_sync", "loss",
     "attention_kernel",
+    "weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype",
 }  # fmt: skip
 """Fields that the YAML does not hold."""
 
@@ -24,6 +25,7 @@ IN_CODE = {
 def expected(plan: LaunchPlan) -> dict[str, Any]:
     """Fields of a plan that the YAML holds."""
     fields = with_effect(plan.model, plan.strategy.to_dict(), IN_CODE)
+    fields = with_types(fields, plan.strategy)
     reshards = fields.pop("fsdp_reshard", True)
     if not reshards and "zero" in fields:  # one option, which ZeRO 2 has too
         fields["zero"] = 2
@@ -40,7 +42,8 @@ def returned(plan: LaunchPlan) -> dict[str, Any]:
     assert left <= {"parallelism_config.parallelism_config_tp_size"}, left
     strategy = plan.strategy
     own = {name: getattr(strategy, name) for name in ("seq_len", "global_batch_size")}
-    return type(strategy)(**{**own, **launch.strategy}).resolved(plan.model).to_dict()
+    again = type(strategy)(**{**own, **launch.strategy}).resolved(plan.model)
+    return with_types(again.to_dict(), again)
 
 
 def test_plans_come_back() -> None:

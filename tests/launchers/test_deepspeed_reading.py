@@ -129,10 +129,9 @@ INTEGRATION = {
     "steps_per_print": 1,
     "wall_clock_breakdown": False,
 }
-BUCKETS = {f"zero_optimization.{name}_bucket_size" for name in ("allgather", "reduce")}
+BUCKETS = {"zero_optimization.allgather_bucket_size"}
 SMALL = {
-    f"zero_optimization.{name}"
-    for name in ("sub_group_size", "reduce_bucket_size", "stage3_param_persistence_threshold")
+    f"zero_optimization.{name}" for name in ("sub_group_size", "stage3_param_persistence_threshold")
 }
 PIECES = "train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 4"
 HOST = {"offload_weights": True, "offload_optimizer": True}
@@ -145,11 +144,25 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
     return LAUNCHER.read(text)
 
 
+def bucket(size: float) -> dict[str, Any]:
+    return {"stack": {"base": "deepspeed-2026", "reduce_bucket_size": size}}
+
+
 @each_row(
     ("config", "model", "fields", "left"),
     [
-        (QWEN, DENSE, {"zero": 2, "dp_overlap": True, "optimizer": "adamw"}, OPEN | BUCKETS),
-        (FACTORY, DENSE, {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST}, OPEN),
+        (
+            QWEN,
+            DENSE,
+            {"zero": 2, "dp_overlap": True, "optimizer": "adamw", **bucket(2e8)},
+            OPEN | BUCKETS,
+        ),
+        (
+            FACTORY,
+            DENSE,
+            {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST, **bucket(4096**2)},
+            OPEN,
+        ),
         (
             AUTOTP,
             DENSE,
@@ -167,6 +180,7 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
                 "fsdp_prefetch": 0,
                 "fsdp_reshard": True,
                 **HOST,
+                **bucket(0),
             },
             SMALL,
         ),
@@ -358,14 +372,17 @@ def test_options_that_stand_for_fields() -> None:
     assert host.strategy["recompute"] == "full"
     assert host.strategy["offload_activations"] is True
     types = read({**BATCH, "data_types": {"grad_accum_dtype": "fp32"}}, DENSE, 8)
-    assert types.strategy["stack"] == {"base": "deepspeed-2026", "gradient_dtype": "fp32"}
+    assert types.strategy["gradient_dtype"] == "fp32"
+    for word, own in (("fp32", "fp32"), ("bf16", "compute")):
+        reduced = read({**BATCH, "communication_data_type": word}, DENSE, 8).strategy
+        assert reduced["reduce_dtype"] == own
     states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     pure = read({**BATCH, "bf16": {"enabled": True, **states}}, DENSE, 8).strategy
     assert pure["optimizer"] == "adamw-bf16"
-    assert pure["stack"] == {"base": "deepspeed-2026", "master_weights": False}
+    assert pure["master_dtype"] == "bf16"
     both = {"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": True, **states}}
-    mixed = read({**BATCH, **both}, DENSE, 8).strategy["stack"]
-    assert mixed == {"base": "deepspeed-2026", "gradient_dtype": "fp32", "master_weights": False}
+    mixed = read({**BATCH, **both}, DENSE, 8).strategy
+    assert (mixed["gradient_dtype"], mixed["master_dtype"]) == ("fp32", "bf16")
     cast = {"torch_autocast": {"enabled": True, "dtype": "float16"}}
     launch = read({**BATCH, **cast}, DENSE, 8)
     assert launch.strategy["dtype"] == "fp16"

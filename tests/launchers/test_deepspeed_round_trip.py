@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from launch_plans import legal_plans, with_effect
+from launch_plans import legal_plans, with_effect, with_types
 from profiles import drawn
 from shardwise.launchers.deepspeed import LAUNCHER
 from shardwise.launchers.launch import LaunchPlan, LaunchText
@@ -30,6 +30,7 @@ CLIENT = ("adamw-8bit",)
 def expected(plan: LaunchPlan) -> dict[str, Any]:
     """Fields of a plan that the JSON holds."""
     fields = with_effect(plan.model, plan.strategy.to_dict(), IN_CODE)
+    fields = with_types(fields, plan.strategy)
     if not fields["offload_activations"]:
         fields["recompute"] = "none"  # turned on by the model's code
     if fields["optimizer"] in CLIENT:
@@ -50,7 +51,8 @@ def returned(plan: LaunchPlan) -> dict[str, Any]:
     assert left <= {"activation_checkpointing"}, left
     fields = {name: value for name, value in launch.strategy.items() if name != "stack"}
     row = {"seq_len": plan.strategy.seq_len, "stack": LAUNCHER.stack, **fields}
-    return type(plan.strategy)(**row).resolved(plan.model).to_dict()
+    again = type(plan.strategy)(**row).resolved(plan.model)
+    return with_types(again.to_dict(), again)
 
 
 def test_plans_come_back() -> None:

@@ -7,10 +7,16 @@ import yaml
 
 from rows import each_row
 from shardwise import Model, Strategy, System
-from shardwise.launchers import accelerate, deepspeed
+from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
 from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText, nodes_of
 from shardwise.launchers.registry import launch_files
 
+PURE = {
+    "weight_dtype": "compute",
+    "master_dtype": "none",
+    "moment_dtype": "bf16",
+    "gradient_dtype": "compute",
+}
 DENSE = Model.load("llama3-8b")
 # Without embedding and head of 128,256 x 4,096 each, and the last norm: 32 layers.
 WEIGHTS, LAYER = 8_030_261_248, 218_112_128
@@ -55,11 +61,38 @@ def test_deepspeeds_json() -> None:
     assert "rdzv" not in one
 
 
-def test_gradients_in_fp32_come_back() -> None:
-    stack = {"base": "deepspeed-2026", "gradient_dtype": "fp32"}
-    config, _ = files(deepspeed.LAUNCHER, stack=stack)
-    text = LaunchText(source="ds.json", text=config.text, model=DENSE, gpus=16)
-    assert deepspeed.LAUNCHER.read(text).strategy["stack"] == stack
+@each_row(
+    ("launcher", "types"),
+    [
+        (deepspeed.LAUNCHER, {"gradient_dtype": "fp32"}),
+        (deepspeed.LAUNCHER, {"reduce_dtype": "fp32"}),
+        (deepspeed.LAUNCHER, {"master_dtype": "bf16", "moment_dtype": "bf16"}),
+        (deepspeed.LAUNCHER, {"master_dtype": "fp16", "dtype": "fp16"}),
+        (torchtitan.LAUNCHER, {}),
+        (torchtitan.LAUNCHER, PURE),
+        (megatron.LAUNCHER, {"gradient_dtype": "fp32"}),
+        (megatron.LAUNCHER, {"master_dtype": "fp16", "zero": 1}),
+        (megatron.LAUNCHER, {"moment_dtype": "fp16", "zero": 1}),
+        (megatron.LAUNCHER, {"moment_dtype": "bf16", "zero": 1}),
+        (megatron_bridge.LAUNCHER, {"moment_dtype": "fp16", "master_dtype": "fp16", "zero": 1}),
+    ],
+)
+def test_types_come_back(launcher: Launcher, types: dict[str, Any]) -> None:
+    """A plan, written and read again, has the types of weights, masters, moments, gradients."""
+    written, *_ = files(launcher, **types)
+    text = LaunchText(source=f"p{written.ending}", text=written.text, model=DENSE, gpus=16)
+    row = launcher.read(text).strategy
+    again = Strategy.validated({name: row[name] for name in row if name in Strategy.model_fields})
+    planned = Strategy(**{"stack": launcher.stack, **types})
+    for name in ("weight_dtype", "master_dtype", "gradient_dtype", "reduce_dtype"):
+        assert again.in_effect(name) == planned.in_effect(name), name
+    assert _moments(again) == _moments(planned)
+
+
+def _moments(strategy: Strategy) -> str:
+    """Type of moments, by the name of the optimizer too."""
+    named = strategy.optimizer == "adamw-bf16"
+    return "bf16" if named else str(strategy.in_effect("moment_dtype"))
 
 
 @each_row(

@@ -272,7 +272,6 @@ def test_what_is_unknown_is_listed() -> None:
 @pytest.mark.parametrize(
     ("section", "line", "option"),
     [
-        ("training", 'dtype = "bfloat16"', "training.dtype"),
         (
             "parallelism",
             'pipeline_parallel_schedule_csv = "a.csv"',

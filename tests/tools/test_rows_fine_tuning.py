@@ -125,7 +125,7 @@ def test_types_of_weights_of_transformers(precision, zero, pure):
     shards = {"zero_stage": zero, "fsdp_shard": 8} if zero else {}
     run = run_on("HF Trainer", task="sft", precision=precision, parallelism=shards)
     strategy = translate(run).strategy
-    assert strategy.stack.master_weights is not pure
+    assert strategy.stack.master_dtype == ("none" if pure else "fp32")
     assert strategy.optimizer == ("adamw-bf16" if pure else "adamw")
     assert strategy.stack.gradient_dtype == ("compute" if pure else "fp32")
 
@@ -206,7 +206,7 @@ def test_recipes_with_a_precision_aware_optimizer(framework, attention, features
     run = run_on(framework, model=MIXTURE | latent, features=features, year=2025)
     strategy = translate(run).strategy
     assert strategy.optimizer == optimizer
-    assert strategy.stack.master_weights
+    assert strategy.stack.master_dtype == "fp32"
     assert strategy.stack.copies_gradients is (optimizer != "adamw-bf16")
 
 

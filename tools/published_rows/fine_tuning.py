@@ -5,7 +5,7 @@ import re
 from published_rows.remarks import document_length, is_muon, is_packed_squad, offload_fields
 from published_rows.row import Run
 from published_rows.words import truth
-from shardwise.config.enums import FrozenWeights, GradientDtype, Loss
+from shardwise.config.enums import FrozenWeights, GradientDtype, Loss, MasterDtype, WeightDtype
 from shardwise.units import read_whole
 
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
@@ -104,7 +104,11 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
     if _is_precision_aware(run, stack):
         changes |= {"copies_gradients": False}
     if is_pure(run, stack):
-        changes |= {"master_weights": False, "gradient_dtype": GradientDtype.COMPUTE}
+        changes |= {
+            "weight_dtype": WeightDtype.COMPUTE,
+            "master_dtype": MasterDtype.NONE,
+            "gradient_dtype": GradientDtype.COMPUTE,
+        }
     base = _base(run)
     if base is not None:
         changes |= {"frozen_weights": base}

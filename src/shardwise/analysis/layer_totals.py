@@ -50,7 +50,7 @@ from shardwise.cost.overlap import both_ways_time, link_duplex
 from shardwise.engine.data_parallel import backward_windows
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.step_time import Update, after_backward
-from shardwise.engine.zero import shards
+from shardwise.engine.zero import reduced_bytes, shards
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.ops.quantization import RECIPES
 
@@ -74,7 +74,7 @@ def _layer(count: int, costs: Sequence[OperationCost], evaluation: Evaluation) -
     quantized = sum(float(cost.operation.read_quantized[0]) for cost in costs)
     weights = blocks.weight_sizes.resident(np.array([parameters]), np.array([quantized]))
     owned, gradients = _trained_shard(costs, table, 1), _trained_shard(costs, table, 2)
-    state = float(state_bytes(table.optimizer, blocks.weight_sizes.master, owned)[0])
+    state = float(state_bytes(table.optimizer, blocks.weight_sizes, owned)[0])
     checkpoint = float(blocks.boundary_bytes[0]) if recomputed == FULL_LAYER else 0.0
     saved = checkpoint + sum(saved_activation_bytes(cost, recomputed) for cost in costs)
     forward = _collectives(costs, Phase.FORWARD)
@@ -249,7 +249,7 @@ def required_bandwidth(evaluation: Evaluation) -> RequiredBandwidth:
     step, table = evaluation.step, evaluation.step.table
     window = backward_windows(step, step.critical.on(lambda t: t.backward_pass_s))
     replicated = (table.replicas > 1) & table.training
-    trained = step.largest.all_trained.weights * step.costs.gradient_bytes
+    trained = step.largest.all_trained.weights * reduced_bytes(step.table, step.costs)
     gradients = np.where(replicated, trained, 0.0)
     rates = {
         "dp_chunks": _rate(gradients * (1 - 1 / table.vpp), window.chunks),
@@ -291,7 +291,7 @@ def _offload_rates(evaluation: Evaluation) -> dict[str, Floats]:
     dense, expert = shards(table, 1)
     trained, expert_trained = trained_on(blocks, step.largest.resident, layers=True)
     owned = trained.over(dense).plus(expert_trained.over(expert))
-    state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes.master, owned), 0.0)
+    state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)
     moved_activations = np.where(table.offload_activations, activations, 0.0)
     moved_state = np.where(table.offload_optimizer, state, 0.0)

@@ -29,6 +29,7 @@ from shardwise.engine.data_parallel import (
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.step import Step
 from shardwise.engine.step_time import Update
+from shardwise.engine.zero import reduced_bytes
 from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.parallel.pipeline_layout import by_stage
 
@@ -300,7 +301,7 @@ def _by_layer(step: Step, name: str, kind: CollectiveKind, times: float) -> list
     def size(part: LayerBytes, *, experts: bool) -> Floats:
         moved, trained = costs.weight_sizes.moved, part.expert_trained if experts else part.trained
         if kind is CollectiveKind.REDUCE_SCATTER:
-            return trained.weights * costs.gradient_bytes
+            return trained.weights * reduced_bytes(step.table, costs)
         if trained_only:
             return moved(trained.weights, trained.quantized)
         if experts:

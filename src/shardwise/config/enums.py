@@ -471,10 +471,53 @@ class GroupedProducts(Word):
 
 
 class GradientDtype(Word):
-    """Type that gradients accumulate in."""
+    """Type in which gradients accumulate; `compute` is the dtype of the strategy."""
 
+    STACK = "stack"
     FP32 = "fp32"
     COMPUTE = "compute"
+
+
+class ReduceDtype(Word):
+    """Type in which replicas reduce gradients; `gradient` is the type they accumulate in."""
+
+    STACK = "stack"
+    GRADIENT = "gradient"
+    FP32 = "fp32"
+    COMPUTE = "compute"
+
+
+class WeightDtype(Word):
+    """Type in which trained weights are stored.
+
+    Weights in fp32 are updated themselves, and products read copies in the dtype of the strategy
+    (autocast, mixed precision of FSDP).
+    """
+
+    STACK = "stack"
+    COMPUTE = "compute"
+    FP32 = "fp32"
+
+
+class MasterDtype(Word):
+    """Type of the optimizer's own copy of weights in 16 bits; `none`: it updates these."""
+
+    STACK = "stack"
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    NONE = "none"
+
+
+class MomentDtype(Word):
+    """Type of the moments of an optimizer; int8 has an fp32 scale for each 256 values."""
+
+    STACK = "stack"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    INT8 = "int8"
 
 
 class FrozenWeights(Word):

@@ -95,6 +95,42 @@ Optimizer = Literal[
     "sgd",
 ]
 
+WeightDtype = Literal[
+    "stack",
+    "compute",
+    "fp32",
+]
+
+MasterDtype = Literal[
+    "stack",
+    "fp32",
+    "fp16",
+    "bf16",
+    "none",
+]
+
+MomentDtype = Literal[
+    "stack",
+    "fp32",
+    "bf16",
+    "fp16",
+    "fp8",
+    "int8",
+]
+
+GradientDtype = Literal[
+    "stack",
+    "fp32",
+    "compute",
+]
+
+ReduceDtype = Literal[
+    "stack",
+    "gradient",
+    "fp32",
+    "compute",
+]
+
 Frozen = Literal[
     "embedding",
     "attention",
@@ -221,6 +257,11 @@ class StrategyKeywords(TypedDict, total=False):
     grad_sync: GradSync | enums.GradSync
     loss: Loss | enums.Loss
     optimizer: Optimizer | enums.Optimizer
+    weight_dtype: WeightDtype | enums.WeightDtype
+    master_dtype: MasterDtype | enums.MasterDtype
+    moment_dtype: MomentDtype | enums.MomentDtype
+    gradient_dtype: GradientDtype | enums.WeightDtype
+    reduce_dtype: ReduceDtype | enums.ReduceDtype
     frozen: Sequence[Frozen | enums.FrozenPart] | str
     lora_rank: int | None
     lora_parts: Sequence[LoraParts | enums.LoraPart] | str
@@ -291,6 +332,11 @@ class StrategyColumns(TypedDict, total=False):
     grad_sync: Column[GradSync | enums.GradSync]
     loss: Column[Loss | enums.Loss]
     optimizer: Column[Optimizer | enums.Optimizer]
+    weight_dtype: Column[WeightDtype | enums.WeightDtype]
+    master_dtype: Column[MasterDtype | enums.MasterDtype]
+    moment_dtype: Column[MomentDtype | enums.MomentDtype]
+    gradient_dtype: Column[GradientDtype | enums.WeightDtype]
+    reduce_dtype: Column[ReduceDtype | enums.ReduceDtype]
     frozen: Column[Sequence[Frozen | enums.FrozenPart] | str]
     lora_rank: Column[int | None]
     lora_parts: Column[Sequence[LoraParts | enums.LoraPart] | str]

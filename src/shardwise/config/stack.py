@@ -21,10 +21,14 @@ from shardwise.config.enums import (
     GroupedProducts,
     LaunchRule,
     Loss,
+    MasterDtype,
+    MomentDtype,
     Quantization,
     RecomputePart,
+    ReduceDtype,
     Schedule,
     TpExchange,
+    WeightDtype,
     Word,
 )
 from shardwise.config.expressions.records import merged
@@ -163,11 +167,21 @@ class Stack(Sourced):
     once in a forward pass of a dropless layer; the launches that follow are exposed at first."""
     vocab_multiple: Count = 1
     """The vocabulary rows of a rank are padded to a multiple of this (Megatron-LM: 128)."""
+    weight_dtype: WeightDtype = WeightDtype.COMPUTE
+    """Type in which trained weights are stored, where the strategy leaves it to the stack: that of
+    products, or fp32, of which products read 16-bit copies (a transformers model that is loaded
+    without a dtype)."""
     gradient_dtype: GradientDtype
-    """Type in which gradients are accumulated and reduced; `compute`: the dtype of the strategy."""
-    master_weights: bool = True
-    """Whether the optimizer has an fp32 copy of 16-bit weights. Without it, it updates the weights
-    themselves (pure 16-bit training; in torch its state then has their type too: adamw-bf16)."""
+    """Type in which gradients accumulate; `compute`: the dtype of the strategy. Gradients of fp32
+    weights are fp32."""
+    reduce_dtype: ReduceDtype = ReduceDtype.GRADIENT
+    """Type in which replicas reduce them, and in which they wait for that unsharded (reduce_dtype
+    of FSDP; FSDP1's `no_sync` leaves them in the dtype of the strategy)."""
+    master_dtype: MasterDtype = MasterDtype.FP32
+    """Type of the optimizer's own copy of 16-bit weights. `none`: it updates the weights themselves
+    (pure 16-bit training; its moments then have their type too in torch)."""
+    moment_dtype: MomentDtype = MomentDtype.FP32
+    """Type of the moments of optimizers whose name does not say it."""
     frozen_weights: FrozenWeights = FrozenWeights.DTYPE
     """Type in which frozen weights of the matrix products of layers are stored: that of the
     strategy, or 4 bits with scales (nf4: bitsandbytes and torchao; int4: GPTQ). Products read a
@@ -194,11 +208,23 @@ class Stack(Sourced):
     """When ZeRO-2 and ZeRO-3 reduce gradients without a pipeline, where the strategy leaves it to
     the stack: with every micro-batch (FSDP2 if nothing is set, DeepSpeed, Megatron-FSDP), or once
     per `step`, with the last one, with unsharded gradients until then (`no_sync` of FSDP)."""
-    pipeline_grad_sync: GradSync = GradSync.MICRO_BATCH
-    """The same in a pipeline (torch.distributed.pipelining: once per step)."""
+    pipeline_grad_sync: GradSync = GradSync.STEP
+    """The same in a pipeline: once per step (torch.distributed.pipelining, MegaScale's ZeRO-2),
+    or with every micro-batch, whose gradients would then be reduced m times (Megatron-FSDP)."""
+    pipeline_reshard: bool = True
+    """Default of `fsdp_reshard` in a pipeline with ZeRO-3 (torchtitan: false)."""
     unsharded_gradients: bool = False
     """Whether ranks store all gradients that ZeRO-2 reduces until the update, not only their shard
     (PaddlePaddle's stage 2, as its runs show)."""
+    reduce_bucket_size: Size = 0.0
+    """Gradients that wait in a buffer for their reduction by ZeRO [elements]; two buffers where
+    ZeRO-1 and ZeRO-2 overlap it (DeepSpeed's reduce_bucket_size)."""
+    max_live_parameters: Size = 0.0
+    """Weights that ZeRO-3 may leave gathered [elements] (DeepSpeed's stage3_max_live_parameters);
+    0: those of a layer and of prefetched ones."""
+    max_reuse_distance: Size = 0.0
+    """Weights that other layers use in between, up to which ZeRO-3 leaves one gathered [elements]
+    (stage3_max_reuse_distance): from forward to backward, twice those behind a layer."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""
@@ -366,7 +392,10 @@ class Stack(Sourced):
         """The loss that its figures are of."""
         return self.loss if self.loss_figures == Loss.STACK else self.loss_figures
 
-    @field_validator("grad_sync", "pipeline_grad_sync", "loss", "attention_kernel")
+    @field_validator(
+        *("grad_sync", "pipeline_grad_sync", "weight_dtype", "gradient_dtype", "reduce_dtype"),
+        *("master_dtype", "moment_dtype", "loss", "attention_kernel"),
+    )
     @classmethod
     def _of_its_own(cls, value: Word) -> Word:
         if value == "stack":
@@ -402,6 +431,25 @@ class Stack(Sourced):
         if sources:
             rest["sources"] = {names.get(name, name): source for name, source in sources.items()}
         return rest
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_names(cls, value: object) -> object:
+        """Read `master_weights`, which files of earlier releases have for `master_dtype`."""
+        if not isinstance(value, Mapping) or "master_weights" not in value:
+            return value
+        fields = dict(value)
+        has_copy = fields.pop("master_weights")
+        if not isinstance(has_copy, bool):
+            raise ValueError("master_weights: must be true or false")  # noqa: TRY004 - a fault of a file
+        fields["master_dtype"] = "fp32" if has_copy else "none"
+        if not has_copy:
+            fields["weight_dtype"] = "compute"
+        sources = dict(fields.get("sources", {}))
+        if "master_weights" in sources:
+            sources["master_dtype"] = sources.pop("master_weights")
+            fields["sources"] = sources
+        return fields
 
     @field_validator("capabilities", mode="before")
     @classmethod

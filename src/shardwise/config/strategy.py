@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    ZERO_WEIGHTS,
     AttentionKernel,
     AttentionKind,
     CpExchange,
@@ -29,17 +30,22 @@ from shardwise.config.enums import (
     Dispatcher,
     Dtype,
     FrozenPart,
+    GradientDtype,
     GradSync,
     LoraPart,
     Loss,
+    MasterDtype,
+    MomentDtype,
     OffloadPart,
     Optimizer,
     Quantization,
     Recompute,
     RecomputePart,
+    ReduceDtype,
     Schedule,
     TpExchange,
     TpOverlap,
+    WeightDtype,
     Word,
     any_case,
 )
@@ -267,6 +273,30 @@ class Strategy(ConfigBase):
     kernel with the head (Liger, cut cross entropy)."""
     optimizer: Annotated[Optimizer, Role(In.MODEL, ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
+    weight_dtype: Annotated[WeightDtype, Role(In.PRECISION, ONCE_PER_STEP, work=True)] = (
+        WeightDtype.STACK
+    )
+    """Type in which trained weights are stored: what the stack does, that of products, or fp32, of
+    which products read copies in the type of products (autocast, FSDP's mixed precision)."""
+    master_dtype: Annotated[MasterDtype, Role(In.PRECISION, ONCE_PER_STEP, work=True)] = (
+        MasterDtype.STACK
+    )
+    """Type of the optimizer's own copy of weights that are stored in 16 bits; none: it updates the
+    weights themselves."""
+    moment_dtype: Annotated[MomentDtype, Role(In.PRECISION, ONCE_PER_STEP, work=True)] = (
+        MomentDtype.STACK
+    )
+    """Type of the moments of the optimizer: that of its name (adamw-bf16, adamw-8bit) or of the
+    stack, or the one set here."""
+    gradient_dtype: Annotated[
+        GradientDtype, Role(In.PRECISION, ("backward", *ONCE_PER_STEP), work=True)
+    ] = GradientDtype.STACK
+    """Type in which gradients accumulate: what the stack does, fp32, or that of products."""
+    reduce_dtype: Annotated[ReduceDtype, Role(In.PRECISION, ("dp_comm",), work=True)] = (
+        ReduceDtype.STACK
+    )
+    """Type in which replicas reduce gradients: what the stack does, that of gradients, fp32, or
+    that of products."""
     frozen: Annotated[
         tuple[FrozenPart, ...],
         Role(In.MODEL, ("backward", *INSIDE_LAYERS, *ONCE_PER_STEP, "bubble"), work=True),
@@ -540,6 +570,8 @@ class Strategy(ConfigBase):
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
         if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
             inherited["etp"] = self.tp
+        if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
+            inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}
         if inherited:
             return self.model_copy(update=inherited | {"stack": stack}).resolved(model, on)
         gpus, dp = self._accelerators(fault)
@@ -579,6 +611,11 @@ class Strategy(ConfigBase):
     def stated_zero(self) -> int | None:
         """Stage of ZeRO, None where it is left to the software."""
         return self.zero if "zero" in self.model_fields_set else None
+
+    def in_effect(self, name: str, default_stack: str = DEFAULT_STACK) -> Word:
+        """Word of a choice that may be left to the stack: its own, or that of the stack."""
+        own: Word = getattr(self, name)
+        return getattr(self.loaded_stack(default_stack), name) if own == "stack" else own
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

@@ -11,7 +11,7 @@ import numpy as np
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MISSING, MOST
-from shardwise.config.enums import Dispatcher, Schedule, TpExchange, Word
+from shardwise.config.enums import ZERO_WEIGHTS, Dispatcher, Schedule, TpExchange, Word
 from shardwise.config.model import Model
 from shardwise.config.software.resolve import is_description, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
@@ -56,6 +56,10 @@ def columns_of(
             found[name], found[LISTS[name]] = _READ_LISTS[name](column, length)
         else:
             found[name] = _READ[field.kind](field, column, length)
+    if "fsdp_reshard" not in given:
+        reshard = np.array([one.pipeline_reshard for one in found["stacks"]])[found["stack"]]
+        single = (found["pp"] == 1) | (found["zero"] != ZERO_WEIGHTS)
+        found["fsdp_reshard"] = found["fsdp_reshard"] & (single | reshard)
     _fill_degrees(found, model, length)
     one_chunk = _usual_codes(found, "schedule", Schedule.ONE_F_ONE_B)
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)

@@ -93,6 +93,11 @@ class Table:
     grad_sync: Ints
     loss: Ints
     optimizer: Ints
+    weight_dtype: Ints
+    master_dtype: Ints
+    moment_dtype: Ints
+    gradient_dtype: Ints
+    reduce_dtype: Ints
     recompute_parts: Ints
     frozen: Ints
     lora_parts: Ints

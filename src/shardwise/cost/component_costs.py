@@ -40,6 +40,7 @@ from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, r
 from shardwise.ops.linear import with_accumulation
 from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase, RankWork
+from shardwise.ops.precision import reduced_size
 from shardwise.ops.quantization import WeightSizes, weight_sizes
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import Extents, place
@@ -319,7 +320,9 @@ class ComponentCosts:
     element_bytes: Floats
     weight_sizes: WeightSizes
     gradient_bytes: Floats
-    """Size of a gradient as it accumulates and is communicated [byte]."""
+    """Size of a gradient as it accumulates [byte]."""
+    reduce_bytes: Floats
+    """The same in the type of the reduction (`engine.zero.reduced_bytes`) [byte]."""
     resident_gradient_bytes: Floats
     """The same, plus a gradient in the type of the weights where the stack stores it too [byte]."""
     boundary_bytes: Floats
@@ -405,6 +408,7 @@ class _StorageChoices:
     recompute: _Recompute
     weight_sizes: WeightSizes
     resident_gradient_bytes: Floats
+    reduce_bytes: Floats
     optimizer: Ints
     offload_parts: Ints
 
@@ -422,6 +426,7 @@ class _StorageChoices:
             recompute=_Recompute.of(table, checkpoint),
             weight_sizes=weight_sizes(table, element_bytes),
             resident_gradient_bytes=gradient_bytes + np.where(separate, element_bytes, 0.0),
+            reduce_bytes=reduced_size(table, element_bytes, gradient_bytes),
             optimizer=table.optimizer,
             offload_parts=table.offload_parts,
         )
@@ -576,6 +581,7 @@ def _component_bytes(
         element_bytes=totals.element_bytes[at],
         weight_sizes=choices.weight_sizes,
         gradient_bytes=totals.gradient_bytes[at],
+        reduce_bytes=choices.reduce_bytes,
         resident_gradient_bytes=choices.resident_gradient_bytes,
         boundary_bytes=totals.boundary_bytes[at],
         memory_rate=no_rate,

@@ -633,7 +633,7 @@ def weight_bytes(
         if expert
         else (part.parameters, part.quantized_parameters, part.trained)
     )
-    state = state_bytes(optimizer, sizes.master, trained)
+    state = state_bytes(optimizer, sizes, trained)
     return WeightBytes(
         stored=sizes.total(weights, quantized, sizes.stored),
         copies=quantized * sizes.copies,

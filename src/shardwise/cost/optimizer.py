@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
-from shardwise.config.enums import ZERO_WEIGHTS, Optimizer
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Optimizer
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
 
+_HALF = 2
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that make Muon's update orthogonal (arXiv 2502.16982, section 2.1)."""
 _OF_HEAD = ("head", "mtp.head")
@@ -91,18 +92,16 @@ def trained_weights(operations: Sequence[Operation], zero: Floats) -> TrainedWei
     )
 
 
-# Bytes of state per weight without the fp32 copy. Adam: two fp32 moments (arXiv 1412.6980,
-# algorithm 1); in 8 bits with an fp32 scale for each block (arXiv 2110.02861, section 2), blocks of
-# 256 as in bitsandbytes from 0.44 on (2048 in the paper); or in bf16 (arXiv 2412.19437, section
-# 3.3.3). Adafactor keeps sums of rows and columns only (arXiv 1804.04235, algorithm 4), Muon one
-# moment of its matrices (arXiv 2502.16982, section 2.1), SGD one or none.
+# Moments per weight. Adam: two (arXiv 1412.6980, algorithm 1). Adafactor keeps sums of rows and
+# columns only (arXiv 1804.04235, algorithm 4), Muon one moment of its matrices (arXiv 2502.16982,
+# section 2.1), SGD one or none.
 _MOMENTS = {
-    "adamw": 8.0,
-    "adamw-8bit": 2 * (1 + 4 / 256),
-    "adamw-bf16": 4.0,
+    "adamw": 2.0,
+    "adamw-8bit": 2.0,
+    "adamw-bf16": 2.0,
     "adafactor": 0.0,
-    "muon": 4.0,
-    "sgd-momentum": 4.0,
+    "muon": 1.0,
+    "sgd-momentum": 1.0,
     "sgd": 0.0,
 }
 # Reads of the gradient, and of the weight in addition to its update: before it updates, Adafactor
@@ -117,71 +116,56 @@ _GRADIENT_SWEEPS = 1.5
 
 
 def _moments(optimizer: Ints) -> Floats:
-    """Moments per weight that the row's optimizer itself updates [byte]."""
+    """Moments per weight that the row's optimizer itself updates."""
     return np.array([_MOMENTS[name] for name in Optimizer])[optimizer]
 
 
-def state_size(optimizer: Ints) -> Floats:
+def state_size(moment_bytes: Floats) -> Floats:
     """Size of a moment over that of one in fp32, of torch's optimizers; 0 where one kernel updates.
 
     The temporary tensors of an update have the type of the moments (torch/optim/adam.py: the root
     of the second one). 8-bit optimizers have no such tensors (bitsandbytes, torchao).
-
-    Parameters
-    ----------
-    optimizer
-        Codes of `Optimizer`; shape (n,).
     """
-    sizes = dict.fromkeys(Optimizer, 1.0) | {"adamw-bf16": 0.5, "adamw-8bit": 0.0}
-    return np.array([sizes[name] for name in Optimizer])[optimizer]
+    return np.where(moment_bytes < _HALF, 0.0, moment_bytes / FP32_BYTES)
 
 
-def master_bytes(element_bytes: Floats, *, has_master: Bools | bool) -> Floats:
-    """Size of the fp32 copy of a weight in a smaller type [byte] (arXiv 1910.02054, section 3).
-
-    Parameters
-    ----------
-    has_master
-        Whether the optimizer has such a copy (`Stack.master_weights`).
-    """
-    return np.where(has_master & (element_bytes < FP32_BYTES), float(FP32_BYTES), 0.0)
-
-
-def least_state_bytes(optimizer: Ints, master_bytes: Floats) -> Floats:
+def least_state_bytes(
+    optimizer: Ints, master_bytes: Floats, moment_bytes: Floats | float
+) -> Floats:
     """Least state per trained weight [byte]: that of a matrix of a layer.
 
     Parameters
     ----------
     optimizer
         Codes of `Optimizer`; shape (n,).
-    master_bytes
-        Size of the fp32 copy of a weight (`master_bytes`) [byte]; shape (n,).
+    master_bytes, moment_bytes
+        Size of a master and of a moment (`ops.precision`) [byte]; shape (n,).
     """
-    return _moments(optimizer) + master_bytes
+    return _moments(optimizer) * moment_bytes + master_bytes
 
 
-def _moment_bytes(optimizer: Ints, trained: TrainedWeights) -> Floats:
+def _moment_bytes(optimizer: Ints, moment_bytes: Floats, trained: TrainedWeights) -> Floats:
     """Moments of so many weights [byte]; what Muon leaves to AdamW has AdamW's."""
-    own, muon = _moments(optimizer), optimizer == MUON
+    own, muon = _moments(optimizer) * moment_bytes, optimizer == MUON
     if not np.any(muon):
         return own * trained.weights
-    others = np.where(muon, _MOMENTS["adamw"], own)
+    others = np.where(muon, _MOMENTS["adamw"] * moment_bytes, own)
     return own * trained.matrices + others * (trained.weights - trained.matrices)
 
 
-def state_bytes(optimizer: Ints, master_bytes: Floats, trained: TrainedWeights) -> Floats:
-    """State of the weights [byte]: moments, and an fp32 copy of weights in a smaller type.
+def state_bytes(optimizer: Ints, sizes: WeightSizes, trained: TrainedWeights) -> Floats:
+    """State of the weights [byte]: moments, and the weights that the optimizer updates.
 
     Parameters
     ----------
     optimizer
         Codes of `Optimizer`; shape (n,).
-    master_bytes
-        Size of the fp32 copy of a weight (`master_bytes`) [byte]; shape (n,).
+    sizes
+        Bytes per weight [byte]; columns of shape (n,).
     trained
         Weights with gradients [elements]; columns of shape (n,).
     """
-    return _moment_bytes(optimizer, trained) + master_bytes * trained.weights
+    return _moment_bytes(optimizer, sizes.moment, trained) + sizes.master * trained.weights
 
 
 def newton_schulz_time(optimizer: Ints, owned: TrainedWeights, matrix_rate: Floats) -> Floats:
@@ -219,41 +203,55 @@ def update_bytes(
     *,
     reduced: TrainedWeights,
     owned: TrainedWeights,
-    element_bytes: Floats,
+    sizes: WeightSizes,
     gradient_bytes: Floats,
 ) -> UpdateBytes:
     """Bytes that an optimizer step moves [byte].
 
-    Per owned weight: read the gradient, read and write the fp32 weight and the state, write the
-    weight if its type is smaller; without an fp32 copy read and write the weight itself. Per local
-    one: 1.5 sweeps over its gradient (zeroing, norm, clipping).
+    Per owned weight: read the gradient, read and write its master and the state, write the weight
+    that products read; without a master read and write the weight itself. Per local one: 1.5 sweeps
+    over its gradient (zeroing, norm, clipping). Unsharded fp32 weights are cast as products read
+    them (`quantizing_time`), not here.
 
     Parameters
     ----------
     reduced
         Weights whose reduced gradients the rank stores, after ZeRO shards them; shape (rows,).
     """
-    copied = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
-    weight = np.where(copied, element_bytes, 0.0)
-    updated_bytes = np.where(copied, FP32_BYTES, element_bytes)
+    copied = sizes.master > 0
+    weight = np.where(copied & ~unsharded_fp32(table, sizes), sizes.plain, 0.0)
+    updated_bytes = np.where(copied, sizes.master, sizes.plain)
     reads = np.array([_GRADIENT_READS[name] for name in Optimizer])[table.optimizer]
     again = np.array([_WEIGHT_READS[name] for name in Optimizer])[table.optimizer]
     each = reads * gradient_bytes + (2 + again) * updated_bytes + weight
     return UpdateBytes(
         sweeps=_GRADIENT_SWEEPS * reduced.weights * gradient_bytes,
-        update=each * owned.weights + 2 * _moment_bytes(table.optimizer, owned),
+        update=each * owned.weights + 2 * _moment_bytes(table.optimizer, sizes.moment, owned),
         copies=weight * owned.weights,
     )
 
 
+def unsharded_fp32(table: Table, sizes: WeightSizes) -> Bools:
+    """Rows whose weights are stored in fp32 on each replica; autocast makes 16-bit copies."""
+    rows: Bools = sizes.is_stored & (table.zero < ZERO_GRADIENTS)
+    return rows
+
+
 def quantizing_time(
-    table: Table, *, quantized: Floats, trained: Floats, sizes: WeightSizes, memory_rate: Floats
+    table: Table,
+    *,
+    quantized: Floats,
+    trained: Floats,
+    local: Floats,
+    sizes: WeightSizes,
+    memory_rate: Floats,
 ) -> Floats:
-    """Time of quantizing weights in a step of training [s].
+    """Time of quantizing weights in a step of training, or of casting fp32 ones [s].
 
     Trained weights are quantized once after the update, for all micro-batches; where ZeRO-3 gathers
     weights, all weights are quantized after every gather, of which there is one per step where they
-    stay gathered.
+    stay gathered. Autocast reads unsharded fp32 weights and writes 16-bit ones once in each
+    micro-batch (torch.autocast, cache_enabled).
 
     Parameters
     ----------
@@ -261,6 +259,8 @@ def quantizing_time(
         Weights of the rank that products read quantized [elements]; shape (rows,).
     trained
         Those of them that are trained [elements]; shape (rows,).
+    local
+        Trained weights of the rank whose gradients it stores [elements]; shape (rows,).
     sizes
         Bytes that quantizing one weight moves [byte]; columns of shape (rows,).
     memory_rate
@@ -269,4 +269,8 @@ def quantizing_time(
     each = np.where(table.stays_gathered, 1, table.micro_batches)
     gathers = each * np.where(table.fsdp_reshard, 2.0, 1.0)
     each_step = np.where(table.zero >= ZERO_WEIGHTS, gathers * quantized, trained)
-    return each_step * sizes.quantizing / memory_rate
+    moved = each_step * sizes.quantizing
+    if np.any(cast := unsharded_fp32(table, sizes)):
+        casts = table.micro_batches * (FP32_BYTES + sizes.plain) * local
+        moved = moved + np.where(cast, casts, 0.0)
+    return moved / memory_rate

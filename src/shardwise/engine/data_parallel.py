@@ -15,6 +15,7 @@ from shardwise.cost.links import processor_share
 from shardwise.cost.optimizer import MUON, TrainedWeights
 from shardwise.cost.overlap import exposed_communication, gradient_communication
 from shardwise.engine.step import Step
+from shardwise.engine.zero import reduced_bytes, updated_weights
 from shardwise.ops.embedding import vocabulary_share
 from shardwise.ops.layer import rank_work
 from shardwise.ops.lora import Subset
@@ -137,10 +138,12 @@ def _once_per_step(step: Step) -> ReplicaCommunication:
     for trained, members in replica_groups(step):
         if trained is step.largest.expert_trained and not np.any(trained.weights):
             continue
-        weights = costs.weight_sizes.moved(trained.weights, trained.quantized)
+        weights = updated_weights(table, costs, trained)
         times = gradient_communication(
             step.system,
-            gradient_bytes=np.where(table.training, trained.weights * costs.gradient_bytes, 0.0),
+            gradient_bytes=np.where(
+                table.training, trained.weights * reduced_bytes(table, costs), 0.0
+            ),
             weight_bytes=np.where(table.training, weights, 0.0),
             sharded=table.zero >= ZERO_OPTIMIZER,
             extents=shard_extents(table, members),
@@ -148,9 +151,7 @@ def _once_per_step(step: Step) -> ReplicaCommunication:
         sums = [before + time for before, time in zip(sums, times, strict=True)]
     gradients_s, weights_s = sums[0] + _time_of(step, between_shards(step)), sums[1]
     in_backward = backward_windows(step, critical.on(lambda times: times.backward_pass_s))
-    in_forward = _step_windows(step, critical.on(lambda times: times.forward_pass_s), "forward")
-    behind = table.by_stack(lambda stack: stack.gathers_behind)
-    in_forward = Windows(chunks=behind * in_forward.chunks, tail=behind * in_forward.tail)
+    in_forward = forward_windows(step)
     return {
         "gradients": (gradients_s, _behind(step, gradients_s, in_backward)),
         "weights_forward": (weights_s, _behind(step, weights_s, in_forward)),
@@ -176,6 +177,13 @@ def backward_windows(step: Step, pass_s: Floats) -> Windows:
     return _step_windows(step, pass_s, "backward")
 
 
+def forward_windows(step: Step) -> Windows:
+    """Windows of weights that are gathered once per step, behind the first forward pass [s]."""
+    free = _step_windows(step, step.critical.on(lambda times: times.forward_pass_s), "forward")
+    behind = step.table.by_stack(lambda stack: stack.gathers_behind)
+    return Windows(chunks=behind * free.chunks, tail=behind * free.tail)
+
+
 def _step_windows(step: Step, pass_s: Floats, direction: str) -> Windows:
     return windows(
         step.table,
@@ -195,8 +203,8 @@ def _by_layer(step: Step) -> ReplicaCommunication:
     pass: a pass P hides at most P x contention; without prefetch nothing is hidden. Gradients that
     are synchronized once per step are reduce-scattered in the last backward pass, in the time that
     gathers leave free, and weights that are not released are then gathered in the first forward
-    pass alone. Hybrid sharding adds up the shards among its groups once per step, in the time that
-    other communication of the last backward pass leaves free.
+    pass alone, chunk by chunk in a pipeline. Hybrid sharding adds up the shards among its groups
+    once per step, in the time that other communication of the last backward pass leaves free.
     (arXiv 2304.11277, sections 3.3 and 4.)
     """
     table, costs, critical, training = step.table, step.costs, step.critical, step.table.training
@@ -219,7 +227,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
         return moved(dense.weights, dense.quantized), moved(expert.weights, expert.quantized)
 
     def gradients(part: LayerBytes) -> tuple[Floats, Floats]:
-        size = costs.gradient_bytes
+        size = reduced_bytes(table, costs)
         return part.trained.weights * size, part.expert_trained.weights * size
 
     def time(kind: CollectiveKind, sizes: Callable[[LayerBytes], tuple[Floats, Floats]]) -> Floats:
@@ -265,6 +273,8 @@ def _by_layer(step: Step) -> ReplicaCommunication:
         at_end = _behind(step, scattered, backward_windows(step, window_s))
         in_backward = np.where(last & prefetches, exposed(again, backward_s), in_backward)
         in_gradients = np.where(last, at_end, in_gradients)
+    at_start = _behind(step, once, forward_windows(step))
+    once_exposed = np.where(last, at_start, exposed(once, forward_s))
     groups = _time_of(step, between_shards(step))
     concurrent = np.where(prefetches, backward, scattered)
     left_s = np.maximum(0.0, backward_s - concurrent * (1 - used_share) / contention)
@@ -273,7 +283,7 @@ def _by_layer(step: Step) -> ReplicaCommunication:
             reductions * scattered + groups,
             reductions * in_gradients + exposed(groups, left_s),
         ),
-        "weights_forward": (m * forward + once, m * in_forward + exposed(once, forward_s)),
+        "weights_forward": (m * forward + once, m * in_forward + once_exposed),
         "weights_backward": (m * again, m * in_backward),
     }
 
@@ -303,8 +313,8 @@ def replica_collectives(step: Step) -> dict[str, Pieces]:
     weights: Pieces = []
     for (trained, replicas), after in zip(replica_groups(step), between_shards(step), strict=True):
         shard = shard_extents(table, replicas)
-        gradients += [(kind, trained.weights * costs.gradient_bytes, shard), after]
-        moved = costs.weight_sizes.moved(trained.weights, trained.quantized)
+        gradients += [(kind, trained.weights * reduced_bytes(table, costs), shard), after]
+        moved = updated_weights(table, costs, trained)
         weights.append((CollectiveKind.ALL_GATHER, moved, shard))
     return {"gradients": gradients, "weights": weights}
 
@@ -326,7 +336,7 @@ def between_shards(step: Step) -> Pieces:
     pieces: Pieces = []
     for trained, replicas in replica_groups(step):
         shard = shard_extents(step.table, replicas)
-        size = trained.weights * step.costs.gradient_bytes / shard[-1]
+        size = trained.weights * reduced_bytes(step.table, step.costs) / shard[-1]
         buffer = np.where(step.table.training, size, 0.0)
         pieces.append((CollectiveKind.ALL_REDUCE, buffer, replicas // shard))
     return pieces
@@ -338,12 +348,12 @@ def _between_mirrors(step: Step) -> Pieces:
     Ranks i and p - 1 - i share both stages: an all-reduce, in pairs across the pipeline, of the
     gradients that the replicas have reduced before. Compute does not hide it.
     """
-    pair = _ends_of_pipeline(step)
+    pair, size = _ends_of_pipeline(step), reduced_bytes(step.table, step.costs)
     rows = step.table.training & (step.table.schedule == Schedule.DUALPIPE.code)
     return [
         (
             CollectiveKind.ALL_REDUCE,
-            np.where(rows, trained.weights * step.costs.gradient_bytes / replicas[-1], 0.0),
+            np.where(rows, trained.weights * size / replicas[-1], 0.0),
             pair,
         )
         for trained, replicas in replica_groups(step)
@@ -387,5 +397,5 @@ def _copied_embeddings(step: Step) -> Pieces:
     several &= ~Subset.of(table).freezes("head" if model.tied_embeddings else "embedding")
     rows = vocabulary_share(model, rank_work(table))
     copied = np.where(several, rows * model.hidden / table.tp2, 0.0)
-    buffer = copied * step.costs.gradient_bytes
+    buffer = copied * reduced_bytes(step.table, step.costs)
     return [(CollectiveKind.ALL_REDUCE, buffer, _ends_of_pipeline(step))]

@@ -18,6 +18,7 @@ from shardwise.engine.zero import (
     WeightTotals,
     gathers_master,
     largest_gradients,
+    reduced_bytes,
     releases,
     weight_totals,
 )
@@ -68,7 +69,7 @@ class StageMemory:
     state: Floats
     """Optimizer state, with fp32 copies of weights."""
     master: Floats
-    """Of these, fp32 weights that ZeRO 3 gathers from, and next to which none are stored (FSDP)."""
+    """Of these, fp32 weights that are stored as such, and that ZeRO 3 gathers from (FSDP)."""
     activations: Floats
     """Saved between forward and backward, for the micro-batches in flight."""
     buffers: Floats
@@ -135,10 +136,10 @@ def stage_memory(
     layers, ends = weight_totals(costs, group)
     released = releases(table)
     here = in_tiers(layers.weights(shares, released), table.offload_weights, group.layers)
-    state = layers.shared("state", shares.optimizer)
+    state = layers.state(shares)
     optimizer = in_tiers(state, table.offload_optimizer, group.layers)
-    masters = ends.shared("master", shares.optimizer)
-    masters = masters + layers.shared("master", shares.optimizer) * optimizer.share
+    masters = ends.master(shares) + layers.master(shares) * optimizer.share
+    as_weights = gathers_master(table, costs) | shares.on_replicas
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     saved = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
@@ -164,10 +165,10 @@ def stage_memory(
     return StageMemory(
         stored=ends.weights(shares, released) + here.here,
         gradients=peak.gradients,
-        state=ends.shared("state", shares.optimizer) + optimizer.here,
-        master=np.where(gathers_master(table, costs), masters, 0.0),
+        state=ends.state(shares) + optimizer.here,
+        master=np.where(as_weights, masters, 0.0),
         activations=peak.activations,
-        buffers=peak.buffers,
+        buffers=peak.buffers + _buckets(table, costs, (layers, ends)),
         part=np.where(peak.of_layers, in_layers.component, component),
         in_update=peak.in_update,
         offloaded=here.away + activations.away + optimizer.away,
@@ -283,6 +284,17 @@ def _kept_inputs(table: Table, costs: ComponentCosts, group: StageGroup) -> Floa
     return np.where(rows, group.layers * costs.boundary_bytes, 0.0)
 
 
+def _buckets(table: Table, costs: ComponentCosts, of: Sequence[WeightTotals]) -> Floats:
+    """Buffers of gradients that wait for their reduction by ZeRO [byte]."""
+    size = table.by_stack(lambda stack: stack.reduce_bucket_size)
+    if not np.any(size):
+        return np.zeros_like(costs.memory_rate)
+    trained = sum(one.unsharded("gradients") for one in of) / costs.resident_gradient_bytes
+    number = np.where(table.dp_overlap & (table.zero < ZERO_WEIGHTS), 2.0, 1.0)
+    used = np.minimum(size, trained) * number * reduced_bytes(table, costs)
+    return np.where(table.training & (table.zero > 0), used, 0.0)
+
+
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """Transient bytes of the update per weight that a rank updates.
 
@@ -291,12 +303,12 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """
     element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
-    copies = table.by_stack(lambda stack: stack.master_weights and stack.copies_gradients)
-    copied = copies & (element < FP32_BYTES)
+    copies = table.by_stack(lambda stack: stack.copies_gradients)
+    copied = copies & (costs.weight_sizes.master == FP32_BYTES) & (element < FP32_BYTES)
     return (
         np.where(copied, FP32_BYTES, 0.0)
         + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
-        + table.by_stack(lambda stack: stack.update_bytes) * state_size(table.optimizer)
+        + table.by_stack(lambda stack: stack.update_bytes) * state_size(costs.weight_sizes.moment)
     )
 
 
@@ -526,11 +538,9 @@ def expert_memory(
     experts = WeightTotals(layers.expert, None)
     shares = Shares.of(table, costs).of_experts()
     stored = experts.weights(shares, releases(table))
-    state = in_tiers(
-        experts.shared("state", shares.optimizer), table.offload_optimizer, group.layers
-    )
-    master = experts.shared("master", shares.optimizer) * state.share
-    master = np.where(gathers_master(table, costs), master, 0.0)
+    state = in_tiers(experts.state(shares), table.offload_optimizer, group.layers)
+    as_weights = gathers_master(table, costs) | shares.on_replicas
+    master = np.where(as_weights, experts.master(shares) * state.share, 0.0)
     early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
     gradients = np.where(
         early,

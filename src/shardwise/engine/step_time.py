@@ -108,7 +108,7 @@ def _offload(step: Step, after_s: Floats) -> tuple[Floats, Floats]:
     trained, expert = trained_on(costs, step.largest.resident, layers=True)
     dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
     owned = trained.over(dense_shards).plus(expert.over(expert_shards))
-    state = state_bytes(table.optimizer, costs.weight_sizes.master, owned)
+    state = state_bytes(table.optimizer, costs.weight_sizes, owned)
     updated = trained.plus(expert)
     weights = costs.weight_sizes.resident(updated.weights, updated.quantized)
     backward = critical.on(lambda times: times.backward_pass_s)
@@ -202,7 +202,7 @@ class Update:
                 table,
                 reduced=reduced,
                 owned=owned,
-                element_bytes=costs.element_bytes,
+                sizes=costs.weight_sizes,
                 gradient_bytes=costs.gradient_bytes,
             ),
             products_s=newton_schulz_time(table.optimizer, owned, costs.matrix_rate),
@@ -210,6 +210,7 @@ class Update:
                 table,
                 quantized=quantized,
                 trained=trained,
+                local=reduced.weights,
                 sizes=costs.weight_sizes,
                 memory_rate=costs.memory_rate,
             ),

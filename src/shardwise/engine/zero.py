@@ -10,6 +10,8 @@ from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER, ZERO_WEIGHTS
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import WeightBytes
+from shardwise.cost.optimizer import TrainedWeights, unsharded_fp32
+from shardwise.ops.operation import FP32_BYTES
 from shardwise.parallel.pipeline_layout import StageGroup
 
 
@@ -40,6 +42,8 @@ class Shares:
     weights: tuple[Floats, Floats]
     """Of trained weights. Weights gathered from the optimizer's copy have no shard of their own;
     weights that are not released after forward are unsharded."""
+    on_replicas: Bools
+    """Rows whose fp32 weights are stored on each replica, whatever ZeRO 1 shards."""
     frozen_only: tuple[Floats, Floats] | None
     """Share of frozen weights, which have no fp32 copy, in addition; None where no row has it."""
 
@@ -55,15 +59,26 @@ class Shares:
             dense, expert = dense - frozen[0], expert - frozen[1]
         return cls(
             optimizer=_inverse(table, ZERO_OPTIMIZER),
-            gradients=_gradients(table),
+            gradients=_gradients(table, costs),
+            on_replicas=unsharded_fp32(table, costs.weight_sizes),
             weights=(unsharded + dense, unsharded + expert),
             frozen_only=frozen,
         )
 
     def of_experts(self) -> "Shares":
         """The shares of expert weights in place of those of dense ones."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Shares(**{name: both and (both[1], both[1]) for name, both in columns.items()})
+        frozen = self.frozen_only
+
+        def twice(both: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+            return both[1], both[1]
+
+        return Shares(
+            optimizer=twice(self.optimizer),
+            gradients=twice(self.gradients),
+            weights=twice(self.weights),
+            on_replicas=self.on_replicas,
+            frozen_only=None if frozen is None else twice(frozen),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,20 @@ class WeightTotals:
         """One field of `WeightBytes` before sharding [byte]."""
         size: Floats = getattr(self.dense, name)
         return size if self.expert is None else size + getattr(self.expert, name)
+
+    def master(self, shares: Shares) -> Floats:
+        """Weights of a rank that the optimizer updates, if products read others [byte]."""
+        own = self.shared("master", shares.optimizer)
+        if not np.any(shares.on_replicas):
+            return own
+        return np.where(shares.on_replicas, self.unsharded("master"), own)
+
+    def state(self, shares: Shares) -> Floats:
+        """Optimizer state of a rank, with these [byte]."""
+        own = self.shared("state", shares.optimizer)
+        if not np.any(shares.on_replicas):
+            return own
+        return own + self.master(shares) - self.shared("master", shares.optimizer)
 
     def weights(self, shares: Shares, releases: Bools) -> Floats:
         """Weights of a rank [byte], with quantized copies, unsharded until they are released."""
@@ -176,12 +205,18 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
     return 1 / dense, 1 / expert
 
 
-def _gradients(table: Table) -> tuple[Floats, Floats]:
-    """Share of a rank of gradients, dense and of experts."""
+def _gradients(table: Table, costs: ComponentCosts) -> tuple[Floats, Floats]:
+    """Share of a rank of gradients, dense and of experts.
+
+    Those that wait for their reduction unsharded have its type (PyTorch, _fsdp_param.py,
+    to_accumulated_grad_if_needed).
+    """
     unsharded = (table.zero >= ZERO_GRADIENTS) & ~scatters(table)
     if not np.any(unsharded):
         return _inverse(table, ZERO_GRADIENTS)
-    dense, expert = (np.where(unsharded, 1.0, share) for share in _inverse(table, ZERO_GRADIENTS))
+    waiting = costs.reduce_bytes / costs.resident_gradient_bytes
+    whole = np.where(table.syncs_once, waiting, 1.0)
+    dense, expert = (np.where(unsharded, whole, share) for share in _inverse(table, ZERO_GRADIENTS))
     return dense, expert
 
 
@@ -195,9 +230,27 @@ def scatters(table: Table) -> Bools:
 def gathers_master(table: Table, costs: ComponentCosts) -> Bools:
     """Rows whose trained weights ZeRO 3 gathers from the fp32 copy of the optimizer."""
     split = (table.zero >= ZERO_WEIGHTS) & table.training
-    gathers = table.by_stack(lambda stack: stack.gathers_master)
-    rows: Bools = split & gathers & (costs.weight_sizes.master > 0)
+    gathers = table.by_stack(lambda stack: stack.gathers_master) & (table.weight_dtype == 0)
+    sizes = costs.weight_sizes
+    rows: Bools = split & ((gathers & (sizes.master == FP32_BYTES)) | sizes.is_stored)
     return rows
+
+
+def reduced_bytes(table: Table, costs: ComponentCosts) -> Floats:
+    """Size of a gradient as replicas reduce it [byte].
+
+    The type that a stack reduces in is that of ZeRO 2 and 3 (FSDP): DDP reduces gradients as they
+    are.
+    """
+    named = (table.zero >= ZERO_GRADIENTS) | (table.reduce_dtype > 0)
+    return np.where(named, costs.reduce_bytes, costs.gradient_bytes)
+
+
+def updated_weights(table: Table, costs: ComponentCosts, trained: TrainedWeights) -> Floats:
+    """Bytes of trained weights that replicas gather after the update [byte]: as they are stored."""
+    moved = costs.weight_sizes.moved(trained.weights, trained.quantized)
+    whole = unsharded_fp32(table, costs.weight_sizes)
+    return np.where(whole, FP32_BYTES * trained.weights, moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +260,8 @@ class Unsharded:
     From ZeRO 2 on these are the gradients of the component, from ZeRO 3 on also its weights and
     those of the prefetched layers. A tied head reads the embedding table. Where embedding and head
     are gathered together (`Stack.whole_ends`), their weights stay unsharded, and the head's
-    gradient follows in the type of the weights.
+    gradient follows in the type of the weights. DeepSpeed leaves weights gathered that are used
+    again soon: at the end of forward the last ones, which backward uses first.
     """
 
     layer: Floats
@@ -230,8 +284,19 @@ class Unsharded:
             sizes = [np.where(count > 0, one.unsharded(name), 0.0) for count, one in in_layers]
             return np.maximum.reduce(sizes)
 
+        limit = np.minimum(
+            table.by_stack(lambda stack: stack.max_live_parameters),
+            table.by_stack(lambda stack: stack.max_reuse_distance) / 2,
+        )
+        every = sum(
+            count * one.unsharded("stored")
+            for count, one in zip(counts, components, strict=True)
+            if one
+        )
+        kept = np.minimum(limit * costs.element_bytes, every)
+
         def gathered(gradients: Floats, weights: Floats) -> Floats:
-            prefetched = weights + table.fsdp_prefetch * stored
+            prefetched = np.maximum(weights + table.fsdp_prefetch * stored, kept)
             return np.where(scattered, gradients, 0.0) + np.where(released, prefetched, 0.0)
 
         stored = most("stored")

@@ -12,7 +12,6 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     Dtype,
     FrozenWeights,
-    GradientDtype,
     GroupedProducts,
     NormPlacement,
 )
@@ -27,6 +26,7 @@ from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
 from shardwise.ops.operation import Operation, RankWork, zeros
+from shardwise.ops.precision import gradient_size
 from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
 from shardwise.ops.summa import norm_statistics, tp_share
@@ -89,7 +89,6 @@ _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for nam
 def rank_work(table: Table) -> RankWork:
     """The work of one rank on one micro-batch, for the strategies of a table."""
     element_bytes = _BYTES_BY_CODE[table.dtype]
-    accumulates = table.by_stack(_gradient_bytes)
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
@@ -106,7 +105,7 @@ def rank_work(table: Table) -> RankWork:
             lambda stack: stack.frozen_weights == FrozenWeights.INT4 and not stack.fused_int4
         ),
         "dispatch_bytes": dispatch_bytes(table.dispatch_dtype, element_bytes),
-        "gradient_bytes": np.where(accumulates > 0, accumulates, element_bytes),
+        "gradient_bytes": gradient_size(table, element_bytes),
         "flash": table.fused_attention,
         "activation_input_bytes": np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
         "dense_table": table.by_stack(lambda stack: stack.dense_embedding_gradient),
@@ -127,13 +126,6 @@ def rank_work(table: Table) -> RankWork:
             column = getattr(table, one.name)
             columns[one.name] = column.astype(np.float64) if one.type == Floats else column
     return RankWork(**columns)
-
-
-def _gradient_bytes(stack: Stack) -> float:
-    """Size of an accumulated gradient; 0 where it follows the strategy's dtype."""
-    return (
-        0.0 if stack.gradient_dtype == GradientDtype.COMPUTE else DTYPE_BYTES[stack.gradient_dtype]
-    )
 
 
 def layer_operations(

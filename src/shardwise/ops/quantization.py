@@ -19,7 +19,6 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.enums import DispatchDtype, FrozenWeights, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import (
-    FP32_BYTES,
     Collective,
     CollectiveKind,
     Kernel,
@@ -29,6 +28,7 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
 )
+from shardwise.ops.precision import fp32_weights, master_size, moment_size
 
 _BF16_BYTES = 2.0
 # Along the rows and along the columns.
@@ -150,7 +150,11 @@ class WeightSizes:
     frozen: Floats
     """A quantized one that is not trained, where trained ones have no shard of their own."""
     master: Floats
-    """The fp32 copy of a weight in a smaller type; 0: the optimizer has none."""
+    """The weight that the optimizer updates, where products read another; 0: it has none."""
+    is_stored: Bools
+    """Whether that is the weight as it is stored, in fp32, and not an additional copy."""
+    moment: Floats
+    """One moment of the optimizer."""
     stored: Floats
     """A quantized one as stored, and sharded where weights are."""
     gathered: Floats
@@ -222,11 +226,12 @@ def weight_sizes(table: Table, element_bytes: Floats) -> WeightSizes:
     copies = np.where(alone, every - stored, every)
     transposing = np.where(transposable, 2 * copies, gathered + stored)
     frozen = frozen_bytes(table, element_bytes)
-    has_copy = table.by_stack(lambda stack: stack.master_weights) & (element_bytes < FP32_BYTES)
     return WeightSizes(
         plain=element_bytes,
         frozen=frozen,
-        master=np.where(has_copy, FP32_BYTES, 0.0),
+        master=master_size(table, element_bytes),
+        is_stored=fp32_weights(table, element_bytes),
+        moment=moment_size(table, element_bytes),
         stored=np.where(quantized, stored, frozen),
         gathered=np.where(quantized & alone, gathered, frozen),
         copies=copies,

@@ -11,6 +11,7 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
     Dispatcher,
+    Dtype,
     Quantization,
     Recompute,
     Schedule,
@@ -111,6 +112,11 @@ def _idle_zero(kind: Kind, table: Table) -> Bools:
     return ~splits if not (kind.dp and kind.training) else np.zeros_like(splits)
 
 
+def _idle_types(kind: Kind, table: Table) -> Bools:
+    """Types of what training stores; with products in fp32 all but the moments are fp32."""
+    return (table.dtype == Dtype.FP32.code) | (not kind.training)
+
+
 EFFECTS: dict[str, Idle] = {
     "tp_exchange": lambda kind, _: not kind.tp,
     "tp_overlap": lambda kind, _: not kind.tp,
@@ -136,6 +142,11 @@ EFFECTS: dict[str, Idle] = {
     ),
     "lora_parts": lambda _, table: table.lora_rank == 0,
     "optimizer": lambda kind, _: not kind.training,
+    "weight_dtype": _idle_types,
+    "master_dtype": _idle_types,
+    "moment_dtype": lambda kind, _: not kind.training,
+    "gradient_dtype": _idle_types,
+    "reduce_dtype": _idle_types,
     "fused_activation": lambda kind, _: not kind.training,
     "offload_activations": lambda kind, _: not kind.training,
     "offload_parts": lambda kind, table: ~table.offload_activations | (not kind.training),

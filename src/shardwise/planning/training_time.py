@@ -12,19 +12,20 @@ from shardwise.analysis.training_run.goodput import goodput_of
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import RunFigures, training_time
 from shardwise.config.base import ConfigBase
-from shardwise.config.enums import Optimizer
+from shardwise.config.enums import Optimizer, WeightDtype
 from shardwise.config.inputs import read_inputs
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
-from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
 from shardwise.config.system import Price, Site, System, SystemLike
-from shardwise.cost.optimizer import least_state_bytes, master_bytes
+from shardwise.cost.optimizer import least_state_bytes
 from shardwise.errors import InputError
 from shardwise.estimator import estimate
 from shardwise.ops.layer import DTYPE_BYTES
+from shardwise.ops.operation import FP32_BYTES
+from shardwise.ops.precision import least_sizes
 from shardwise.units import Tokens
 
 _FEW_TOKENS = 100_000
@@ -145,11 +146,15 @@ def checkpoint_bytes(found: Estimate) -> float:
     matrices of layers.
     """
     element = DTYPE_BYTES[found.strategy["dtype"]]
-    optimizer = np.array([Optimizer(found.strategy["optimizer"]).code])
-    strategy = Strategy.validated({"stack": found.strategy["stack"]}, source="strategy")
-    has_master = strategy.loaded_stack(DEFAULT_STACK).master_weights
-    master = master_bytes(np.array([element]), has_master=has_master)
-    state = float(least_state_bytes(optimizer, master)[0])
+    optimizer = Optimizer(found.strategy["optimizer"])
+    names = ("weight_dtype", "master_dtype", "moment_dtype")
+    words = {name: found.strategy[name] for name in ("stack", *names)}
+    strategy = Strategy.validated(words, source="strategy")
+    weight, master, moment = (strategy.in_effect(name) for name in names)
+    sizes = least_sizes(np.array([element]), {weight}, {master}, {moment}, optimizer)
+    state = float(least_state_bytes(np.array([optimizer.code]), *sizes)[0])
+    if weight == WeightDtype.FP32 and element < FP32_BYTES:
+        state -= element  # the fp32 weights, of which there is no other copy
     return found.parameters * element + found.trainable_parameters * state
 
 

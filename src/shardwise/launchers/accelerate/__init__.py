@@ -14,14 +14,17 @@ from shardwise.launchers.launch import (
 SAYS = fields_named(
     "gpus tp cp dp micro_batch_size global_batch_size seq_len dtype quantization quantized_weights"
     " recompute zero dp_shard fsdp_reshard optimizer frozen lora_rank lora_parts tp_exchange"
-    " cp_exchange offload_weights offload_optimizer"
+    " cp_exchange grad_sync offload_weights offload_optimizer"
 )
 _NO_STAGES = "the stack refuses pp, without which it has no effect"
 _MORE = {
     "stage_layers": _NO_STAGES,
     "embedding_as_layer": _NO_STAGES,
     "loss_as_layer": _NO_STAGES,
-    "grad_sync": "sync_each_batch of the Trainer's accelerator_config decides it",
+    **dict.fromkeys(
+        ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype"),
+        "mixed precision decides it, and the stack refuses other types",
+    ),
 }
 LAUNCHER = Launcher(
     name=NAME,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.config.enums import Dtype, Quantization, Recompute
+from shardwise.config.enums import Dtype, GradSync, Quantization, Recompute
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
@@ -427,12 +427,18 @@ def _in_code(plan: LaunchPlan) -> Iterator[str]:
     yield from trained_in_code(strategy)
 
 
+_SYNC_EACH = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+"""AcceleratorConfig of transformers, whose plugin reduces gradients of each micro-batch."""
+
+
 def _trainer_arguments(strategy: Strategy) -> Iterator[str]:
     """Arguments of the Hugging Face Trainer."""
     steps = (strategy.global_batch_size or 1) // (strategy.micro_batch_size * (strategy.dp or 1))
     yield f"--per_device_train_batch_size {strategy.micro_batch_size}"
     yield f"--gradient_accumulation_steps {steps}"
     yield f"--optim {options.OPTIMIZERS[strategy.optimizer]}"
+    if strategy.in_effect("grad_sync") == GradSync.MICRO_BATCH:
+        yield f"--accelerator_config '{_SYNC_EACH}'"
     if strategy.recompute == Recompute.FULL and not _is_sharded(strategy):
         yield "--gradient_checkpointing true"
     yield from loss_arguments(strategy)

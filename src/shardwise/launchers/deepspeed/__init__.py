@@ -15,8 +15,13 @@ from shardwise.launchers.launch import (
 SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero"
     " fsdp_reshard fsdp_prefetch optimizer frozen lora_rank lora_parts tp_overlap dp_overlap"
+    " master_dtype moment_dtype gradient_dtype reduce_dtype"
     " offload_weights offload_activations offload_optimizer placement"
 ).union(one.field for one in DEGREES)
+_FIXED = {
+    "grad_sync": "the stage decides it: 2 and 3 reduce gradients of each micro-batch",
+    "weight_dtype": "the sections bf16 and fp16 store weights in 16 bits",
+}
 LAUNCHER = Launcher(
     name=NAME,
     title="DeepSpeed",
@@ -28,5 +33,5 @@ LAUNCHER = Launcher(
     faults=faults,
     write=write,
     says=SAYS,
-    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE,
+    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _FIXED,
 )

@@ -8,8 +8,12 @@ from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     ZERO_WEIGHTS,
     Dtype,
+    GradientDtype,
+    MasterDtype,
+    MomentDtype,
     Optimizer,
     Recompute,
+    ReduceDtype,
     TpOverlap,
 )
 from shardwise.config.files import parse_json
@@ -89,6 +93,8 @@ def config_fields(
     top = Section(data, found, prefix)
     zero = top.section("zero_optimization")
     fields: Fields = {"stack": STACK, **_precision(top), **_degrees(top, zero, model)}
+    if buffers := _buffers(zero, model):
+        fields["stack"] = {"base": STACK, **buffers}
     fields |= _sharding(zero, model) | _optimizer(top, fields) | _checkpointing(top)
     fields |= _batch(top, fields, gpus)
     top.ignore(*options.TOP_IGNORED)
@@ -103,6 +109,9 @@ def config_fields(
 
 
 # --- Precision and optimizer ----------------------------------------------------------------------
+
+
+_TYPES = {"fp32": "fp32", "bf16": "compute", "fp16": "compute"}
 
 
 def _enabled(section: Section, trainer_flag: str) -> bool:
@@ -131,8 +140,15 @@ def _precision(top: Section) -> Fields:
     elif not unknown:
         fields.setdefault("dtype", "fp32")
     types = top.section("data_types")
-    if types.word("grad_accum_dtype", ("fp32", "bf16", "fp16"), "bf16") == "fp32":
-        fields["stack"] = {"base": STACK, "gradient_dtype": "fp32"}
+    if types.word("grad_accum_dtype", (*_TYPES, "none"), "none") == "fp32":
+        fields["gradient_dtype"] = "fp32"
+    reduced = top.word("communication_data_type", (*_TYPES, "none"), "none")
+    if reduced != "none":
+        fields["reduce_dtype"] = _TYPES[reduced]
+    for half in (bf16, fp16):
+        word = "bf16" if half is bf16 else "fp16"
+        if half.flag(f"{word}_master_weights_and_grads"):
+            fields["master_dtype"] = word
     return fields
 
 
@@ -141,13 +157,8 @@ def _optimizer(top: Section, fields: Fields) -> Fields:
     section = top.section("optimizer")
     bf16 = top.section("bf16" if "bf16" in top.data else "bfloat16")
     states = bf16.flag("bf16_optimizer_states")
-    master = bf16.flag("bf16_master_weights_and_grads")
-    if states and not master:
+    if states and fields.get("master_dtype") != "bf16":
         bf16.wrong("bf16_optimizer_states", "needs bf16_master_weights_and_grads")
-    if master:
-        stack = fields["stack"]
-        own = stack if isinstance(stack, Mapping) else {"base": STACK}
-        fields["stack"] = {**own, "master_weights": False}
     if "type" not in section:
         return {"optimizer": "adamw-bf16"} if states else {}
     written = section.value("type")
@@ -219,6 +230,29 @@ def _sharding(zero: Section, model: Model | None) -> Fields:
     if fields.get("offload_optimizer") and stage == 0:
         zero.wrong("offload_optimizer", "is of ZeRO stages 1 to 3")
     return fields | (_gathered(zero, model) if stage == ZERO_WEIGHTS else _ungathered(zero))
+
+
+_BUFFERS = {
+    "reduce_bucket_size": "reduce_bucket_size",
+    "max_live_parameters": "stage3_max_live_parameters",
+    "max_reuse_distance": "stage3_max_reuse_distance",
+}
+"""Sizes of ZeRO's buffers [elements] by fields of a stack."""
+
+
+def _buffers(zero: Section, model: Model | None) -> Fields:
+    """Fields of the stack for the sizes that a file sets; the Trainer fills in width squared."""
+    usual = Stack.load(STACK)
+    found: Fields = {}
+    for field, key in _BUFFERS.items():
+        if zero.data.get(key) == AUTO:
+            zero.ignore(key)
+            size = model.hidden**2 if model is not None and field == "reduce_bucket_size" else None
+        else:
+            size = zero.count(key, least=0)
+        if size is not None and size != getattr(usual, field):
+            found[field] = size
+    return found
 
 
 def _ungathered(zero: Section) -> Fields:
@@ -350,12 +384,12 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
             yield fault(field, "PipelineModule cuts stages by a method in Python, not by counts")
     if model.has_experts and strategy.expert_capacity is not None:
         yield fault("expert_capacity", "AutoEP drops no tokens")
-    if strategy.optimizer == Optimizer.ADAMW_BF16:
+    named = "moment_dtype" if strategy.moment_dtype != MomentDtype.STACK else "optimizer"
+    if _half_moments(strategy):
         if strategy.dtype != Dtype.BF16:
-            yield fault("optimizer", "bf16_optimizer_states needs dtype bf16")
-        if _stack(strategy).master_weights:
-            problem = "bf16_optimizer_states has no fp32 weights: set master_weights: false"
-            yield fault("optimizer", f"{problem} in the stack")
+            yield fault(named, "bf16_optimizer_states needs dtype bf16")
+        if strategy.in_effect("master_dtype") != MasterDtype.BF16:
+            yield fault(named, "bf16_optimizer_states needs bf16 masters: set master_dtype bf16")
 
 
 def write(plan: LaunchPlan, release: str, _: str) -> tuple[LaunchFile, ...]:
@@ -368,10 +402,6 @@ def write(plan: LaunchPlan, release: str, _: str) -> tuple[LaunchFile, ...]:
     )
 
 
-def _stack(strategy: Strategy) -> Stack:
-    return strategy.loaded_stack()
-
-
 def _micro_batches(strategy: Strategy) -> int:
     batch, dp = strategy.global_batch_size or 1, strategy.dp or 1
     return batch // (strategy.micro_batch_size * dp)
@@ -379,7 +409,6 @@ def _micro_batches(strategy: Strategy) -> int:
 
 def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     """Return DeepSpeed's configuration of a strategy."""
-    stack = _stack(strategy)
     config: dict[str, Any] = {
         "train_batch_size": strategy.global_batch_size,
         "train_micro_batch_size_per_gpu": strategy.micro_batch_size,
@@ -387,12 +416,16 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     }
     if strategy.dtype != Dtype.FP32:
         config[strategy.dtype.value] = {"enabled": True}
-    if not stack.master_weights and strategy.dtype == Dtype.BF16:
-        config["bf16"]["bf16_master_weights_and_grads"] = True
-    if strategy.optimizer == Optimizer.ADAMW_BF16:
+    half = strategy.dtype != Dtype.FP32
+    if half and strategy.in_effect("master_dtype") == strategy.dtype:
+        config[strategy.dtype.value][f"{strategy.dtype}_master_weights_and_grads"] = True
+    if _half_moments(strategy):
         config["bf16"]["bf16_optimizer_states"] = True
-    if stack.gradient_dtype == "fp32":
+    if strategy.in_effect("gradient_dtype") == GradientDtype.FP32:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
+    reduced = {ReduceDtype.FP32: "fp32", ReduceDtype.COMPUTE: strategy.dtype.value}
+    if (word := strategy.in_effect("reduce_dtype")) in reduced:
+        config["communication_data_type"] = reduced[ReduceDtype(word)]
     config["zero_optimization"] = _zero(model, strategy)
     if strategy.optimizer in options.OPTIMIZERS:
         kind, params = options.OPTIMIZERS[strategy.optimizer]
@@ -405,11 +438,17 @@ def configuration(model: Model, strategy: Strategy) -> dict[str, Any]:
     return config
 
 
+def _half_moments(strategy: Strategy) -> bool:
+    """Whether moments have 16 bits."""
+    named = strategy.optimizer == Optimizer.ADAMW_BF16
+    return named or strategy.in_effect("moment_dtype") == MomentDtype.BF16
+
+
 def _stage(strategy: Strategy) -> int:
     """ZeRO stage; on one replica, where none has an effect, that which other options need."""
     if strategy.offload_weights:
         return ZERO_WEIGHTS
-    states = strategy.offload_optimizer or strategy.optimizer == Optimizer.ADAMW_BF16
+    states = strategy.offload_optimizer or _half_moments(strategy)
     return max(strategy.zero, ZERO_OPTIMIZER if states else 0)
 
 
@@ -429,6 +468,9 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
         zero["stage3_prefetch_bucket_size"] = strategy.fsdp_prefetch * layer_weights(model)
         zero["stage3_max_live_parameters"] = live
         zero["stage3_max_reuse_distance"] = live
+    bucket = strategy.loaded_stack().reduce_bucket_size
+    if bucket != Stack.load(STACK).reduce_bucket_size:
+        zero["reduce_bucket_size"] = int(bucket)
     return zero
 
 

@@ -48,7 +48,6 @@ OPTIMIZER_TYPES = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "adafactor
 ZERO_DEFAULTS: Mapping[str, object] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
-    "reduce_bucket_size": 500_000_000,
     "use_multi_rank_bucket_allreduce": True,
     "allgather_partitions": True,
     "allgather_bucket_size": 500_000_000,
@@ -102,7 +101,6 @@ OFFLOAD_IGNORED = (
 TOP_DEFAULTS: Mapping[str, object] = {
     "amp": None,
     "torch_autocast": None,
-    "communication_data_type": None,
     "seq_parallel_communication_data_type": None,
     "sparse_attention": None,
     "sparse_gradients": False,
@@ -181,7 +179,7 @@ SECTION_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     },
     "pipeline": {"partition": "best", "activation_checkpoint_interval": 0},
     "bf16": {},
-    "fp16": {"fp16_master_weights_and_grads": False},
+    "fp16": {},
     "optimizer": {"legacy_fusion": False},
     "data_types": {"param_dtype": None, "buffer_dtype": None},
 }

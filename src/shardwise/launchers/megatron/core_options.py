@@ -50,7 +50,7 @@ CORE_SAYS = fields_named(
     " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
     " embedding_as_layer loss_as_layer loss tp_exchange tp_overlap cp_exchange expert_capacity"
     " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
-    " placement attention_kernel"
+    " placement attention_kernel master_dtype moment_dtype gradient_dtype"
 )
 """Fields of a strategy that fields of Megatron-Core say."""
 CORE_DEFAULTS: Fields = {
@@ -95,6 +95,8 @@ CORE_DEFAULTS: Fields = {
     "fp4_recipe": "nvfp4",
     "exp_avg_dtype": "fp32",
     "exp_avg_sq_dtype": "fp32",
+    "main_grads_dtype": "fp32",
+    "main_params_dtype": "fp32",
 }
 """Defaults of the classes themselves; launchers have some of their own. What is not listed is off
 or not set."""

@@ -173,7 +173,7 @@ def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     torch_fsdp = strategy.zero > 1 and not strategy.fsdp_reshard
     fields: dict[str, Value] = {
         "attention_backend": _backend(strategy),
-        "grad_reduce_in_fp32": stack.gradient_dtype == GradientDtype.FP32,
+        "grad_reduce_in_fp32": strategy.in_effect("gradient_dtype") == GradientDtype.FP32,
         "gradient_accumulation_fusion": stack.fused_gradient_accumulation and not torch_fsdp,
         "make_vocab_size_divisible_by": stack.vocab_multiple,
         "cross_entropy_loss_fusion": loss is not None,

@@ -14,6 +14,8 @@ from shardwise.config.enums import (
     CpExchange,
     Dispatcher,
     Dtype,
+    GradientDtype,
+    MasterDtype,
     OffloadPart,
     Optimizer,
     Quantization,
@@ -252,8 +254,12 @@ def _read_instances(reading: CoreReading, gpus: int | None) -> None:
 def optimizer_fields(strategy: Strategy) -> dict[str, Value]:
     """Update rule, type and place of its state."""
     name, moments = _OPTIMIZERS[strategy.optimizer]
+    if moments == "fp32":
+        moments = str(strategy.in_effect("moment_dtype"))
     on_host = strategy.offload_optimizer
-    aware = on_host or moments != "fp32"
+    half = strategy.in_effect("master_dtype") == MasterDtype.FP16
+    aware = on_host or half or moments != "fp32"
+    narrow = strategy.in_effect("gradient_dtype") == GradientDtype.COMPUTE
     fields: dict[str, Value] = {
         "optimizer": name,
         "use_precision_aware_optimizer": aware,
@@ -261,6 +267,8 @@ def optimizer_fields(strategy: Strategy) -> dict[str, Value]:
         "optimizer_offload_fraction": 1.0 if on_host else None,
         "exp_avg_dtype": moments if aware else None,
         "exp_avg_sq_dtype": moments if aware else None,
+        "main_grads_dtype": "bf16" if aware and narrow and strategy.dtype == Dtype.BF16 else None,
+        "main_params_dtype": "fp16" if half else None,
     }
     if name == "sgd":
         with_momentum = strategy.optimizer == Optimizer.SGD_MOMENTUM
@@ -274,6 +282,11 @@ def read_optimizer(reading: CoreReading) -> None:
     aware = reading.flag("use_precision_aware_optimizer")
     first, second = (_type(reading, one) for one in ("exp_avg_dtype", "exp_avg_sq_dtype"))
     moments = first if aware else "fp32"
+    master, gradient = (_type(reading, one) for one in ("main_params_dtype", "main_grads_dtype"))
+    if aware and master == "fp16":
+        reading.set("master_dtype", MasterDtype.FP16)
+    if aware and gradient != "fp32" and reading.flag("grad_reduce_in_fp32"):
+        reading.note("main_grads_dtype", "predicted in fp32, the type of grad_reduce_in_fp32")
     adam = {core: own for own, (kind, core) in _OPTIMIZERS.items() if kind == "adam"}
     if name == "sgd":
         momentum = reading.number("sgd_momentum")
@@ -282,15 +295,18 @@ def read_optimizer(reading: CoreReading) -> None:
         own = Optimizer.MUON
     else:
         own = adam.get(moments, Optimizer.ADAMW)
-        if aware and (moments not in adam or second != moments):
+        if aware and second != moments:
             reading.note("exp_avg_sq_dtype", f"both moments are predicted in {moments}")
     reading.set("optimizer", own)
+    if aware and (name != "adam" or moments not in adam) and moments in _SMALL:
+        reading.set("moment_dtype", moments)
     if reading.flag("optimizer_cpu_offload"):
         reading.set("offload_optimizer", True)
         if (share := reading.number("optimizer_offload_fraction")) not in (None, 1):
             reading.note("optimizer_offload_fraction", f"{share:g} of it; predicted as all of it")
 
 
+_SMALL = ("bf16", "fp16", "fp8")
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "uint8": "fp8"}
 
 

@@ -162,6 +162,8 @@ _REPLICAS = (
         "optimizer_offload_fraction",
         "exp_avg_dtype",
         "exp_avg_sq_dtype",
+        "main_grads_dtype",
+        "main_params_dtype",
         "sgd_momentum",
     ),
     Option(

@@ -75,8 +75,6 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--linear-num-key-heads": ("16",),
     "--linear-num-value-heads": ("32",),
     "--linear-value-head-dim": ("128",),
-    "--main-grads-dtype": ("fp32", "torch.float32"),
-    "--main-params-dtype": ("fp32", "torch.float32"),
     "--mamba-head-dim": ("64",),
     "--mamba-num-groups": ("8",),
     "--mamba-state-dim": ("128",),

@@ -172,7 +172,6 @@ _PATTERNS = (
     "optimizer.overlap_cpu_optimizer_d2h_h2d",
     "optimizer.pin_cpu_*",
     "optimizer.store_param_remainders",
-    "optimizer.main_grads_dtype",
     "optimizer.config_logger_dir",
     "optimizer.barrier_with_L1_time",
     "optimizer.fp8_recipe",
@@ -196,7 +195,6 @@ _PATTERNS = (
 )
 
 _USUAL: Mapping[str, object] = {
-    "optimizer.main_params_dtype": "float32",
     "ddp.outer_dp_sharding_strategy": "no_shard",
     "ddp.data_parallel_sharding_strategy": "no_shard",
     "model.min_offloaded_tensor_size": 1024 * 1024,

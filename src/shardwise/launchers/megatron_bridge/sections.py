@@ -47,7 +47,7 @@ _NOT_WRITTEN = ("torch_fsdp2_reshard_after_forward", "max_position_embeddings", 
 """Fields of Megatron-LM's command line that no section has, and one that recipes set."""
 _FORMULAS = ("moe_router_pre_softmax", "moe_router_dtype", "moe_router_score_function")
 """Fields of a router's formula, which a recipe of the model has right."""
-_TYPED = ("exp_avg_dtype", "exp_avg_sq_dtype")
+_TYPED = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype")
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "uint8"}
 _BACKENDS = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
 """Members of AttnBackend (megatron/core/transformer/enums.py)."""

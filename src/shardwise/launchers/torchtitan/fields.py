@@ -251,6 +251,7 @@ _PREFIX = "parallelism."
 _REPLICATE = f"{_PREFIX}data_parallel_replicate_degree"
 _SHARD = f"{_PREFIX}data_parallel_shard_degree"
 _RESHARD = f"{_PREFIX}fsdp_reshard_after_forward"
+_DTYPE = "training.dtype"
 _LOCAL, _GLOBAL = "training.local_batch_size", "training.global_batch_size"
 _MICRO = f"{_PREFIX}pipeline_parallel_microbatch_size"
 _EVERY = "activation_checkpoint.selective_ac_option"
@@ -310,7 +311,7 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     reading.refuse()
     fields |= _batch(reading, fields)
     fields |= _recompute(reading, model, fields)
-    fields |= _quantization(reading)
+    fields |= {**_quantization(reading), **_stored_types(reading)}
     reading.refuse()
     pipeline = Pipeline(pp=int(str(fields["pp"])), schedule=str(fields["schedule"]))
     fields |= stage_fields(model, pipeline, reading.options, reading.source)
@@ -446,6 +447,28 @@ def _batch(reading: Reading, fields: Mapping[str, object]) -> dict[str, object]:
                 "micro-batches",
             )
     return {"micro_batch_size": micro, "global_batch_size": total}
+
+
+PURE: Mapping[str, str] = {
+    "weight_dtype": "compute",
+    "master_dtype": "none",
+    "moment_dtype": "bf16",
+    "gradient_dtype": "compute",
+    "reduce_dtype": "fp32",
+}
+"""What `training.dtype = "bfloat16"` means: 16 bits throughout, but gradients travel in fp32."""
+
+
+def _stored_types(reading: Reading) -> Mapping[str, str]:
+    word = str(reading.options[_DTYPE])
+    if word not in ("float32", "bfloat16"):
+        reading.wrong(_DTYPE, "allowed: float32, bfloat16")
+    return PURE if word == "bfloat16" else {}
+
+
+def is_pure(strategy: Strategy) -> bool:
+    """Whether nothing but the reduction of gradients is fp32."""
+    return all(strategy.in_effect(name) == word for name, word in PURE.items())
 
 
 def _recompute(reading: Reading, model: Model, fields: Mapping[str, object]) -> dict[str, object]:
@@ -620,6 +643,7 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
         | _converters_options(model, strategy)
         | {
             "activation_checkpoint.selective_ac_option": "op",
+            _DTYPE: "bfloat16" if is_pure(strategy) else "float32",
             **_compile_options(strategy),
         }
     )

@@ -98,6 +98,7 @@ OTHERS: Mapping[str, OptionValue] = {
     "model.converters": [],
     "training.local_batch_size": 8,
     "training.global_batch_size": -1,
+    "training.dtype": "float32",
     "parallelism.data_parallel_replicate_degree": 1,
     "parallelism.data_parallel_shard_degree": -1,
     "parallelism.fsdp_reshard_after_forward": "default",
@@ -158,7 +159,6 @@ WITHOUT_EFFECT: tuple[str, ...] = (
 """Options that change neither the time nor the memory of a step that we predict; `*`: a section."""
 
 USUAL: Mapping[str, tuple[OptionValue, ...]] = {
-    "training.dtype": ("float32",),
     "training.mixed_precision_reduce": ("float32",),
     "training.gc_debug": (False,),
     "optimizer.implementation": ("fused", "foreach"),

@@ -221,7 +221,6 @@ def _sections(plan: LaunchPlan, options: Options) -> list[str]:
         loss = f"{CHUNKED_LOSS}(loss_fn={loss})"
     mode = str(options["activation_checkpoint.mode"])
     training = _section(options, "training") | {
-        "dtype": "float32",
         "mixed_precision_reduce": "float32",
         "steps": STEPS,
         "disable_cuda_graphs": True,

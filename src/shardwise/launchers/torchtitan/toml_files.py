@@ -121,7 +121,6 @@ _RUN: Mapping[str, OptionValue] = {
     "validation.enable": False,
     "training.dataset": "c4_test",
     "training.steps": STEPS,
-    "training.dtype": "float32",
     "training.mixed_precision_reduce": "float32",
     "optimizer.implementation": "fused",
     "lr_scheduler.warmup_steps": 2,

@@ -12,9 +12,13 @@ from shardwise.config.enums import (
     Dtype,
     FrozenPart,
     FrozenWeights,
+    GradientDtype,
     LoraPart,
     Loss,
+    MasterDtype,
+    MomentDtype,
     OffloadPart,
+    Optimizer,
     Position,
     Quantization,
     Recompute,
@@ -26,6 +30,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.ops.lora import Subset, components_of_model, runs_backward
 from shardwise.ops.loss import FIGURES
+from shardwise.ops.precision import OWN_MOMENTS, fp32_weights
 from shardwise.parallel.constraints.constraint import Constraint, one, rule
 
 _MEMORY_TIERS = 2
@@ -324,9 +329,51 @@ _QUANTIZATION_CONSTRAINTS: tuple[Constraint, ...] = (
     ),
 )
 
+
+def _wide(table: Table) -> Bools:
+    """Rows that store trained weights in fp32."""
+    return fp32_weights(table, np.where(table.dtype == Dtype.FP32.code, 4.0, 2.0))
+
+
+_OWN_MOMENTS = np.array(
+    [OWN_MOMENTS.get(name, MomentDtype.STACK).code for name in Optimizer], dtype=np.int64
+)
+
+_TYPE_CONSTRAINTS: tuple[Constraint, ...] = (
+    rule(
+        "weight_dtype_recipe",
+        "weight_dtype",
+        lambda t: _wide(t) & t.quantized_weights,
+        "fp32 weights are not stored in the type of quantization; allowed: stack, compute",
+    ),
+    rule(
+        "master_dtype",
+        "master_dtype",
+        lambda t: _wide(t) & (t.master_dtype > 0) & (t.master_dtype != MasterDtype.NONE.code),
+        "weights in fp32 are updated themselves; allowed: stack, none, or weight_dtype compute",
+    ),
+    rule(
+        "gradient_dtype",
+        "gradient_dtype",
+        lambda t: _wide(t) & (t.gradient_dtype == GradientDtype.COMPUTE.code),
+        "gradients of weights in fp32 are fp32; allowed: stack, fp32, or weight_dtype compute",
+    ),
+    rule(
+        "moment_dtype",
+        "moment_dtype",
+        lambda t: (
+            (t.moment_dtype > 0)
+            & (_OWN_MOMENTS[t.optimizer] > 0)
+            & (t.moment_dtype != _OWN_MOMENTS[t.optimizer])
+        ),
+        "the name of the optimizer says the type of its moments; leave it out, or choose adamw",
+    ),
+)
+
 OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
     *_TRAINABLE_CONSTRAINTS,
     *_QUANTIZATION_CONSTRAINTS,
+    *_TYPE_CONSTRAINTS,
     rule(
         "positions",
         "seq_len",

@@ -23,11 +23,12 @@ from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.cost.component_costs import stored_bytes
-from shardwise.cost.optimizer import least_state_bytes, master_bytes
+from shardwise.cost.optimizer import least_state_bytes
 from shardwise.engine.evaluate import peak_memory
 from shardwise.errors import Fault, InputError, check_word
 from shardwise.ops.layer import DTYPE_BYTES
 from shardwise.ops.param_count import count_parameters
+from shardwise.ops.precision import least_sizes
 from shardwise.ops.quantization import FROZEN_BYTES, RECIPES
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
@@ -424,12 +425,20 @@ def _most_parameters(case: _Case) -> float:
     second = _beyond_bytes(case.system) if any(offloads) else 0.0
     weight = np.array([DTYPE_BYTES[name] for name in case.space.values("dtype", case.system) or ()])
     optimizers = case.space.values("optimizer", case.system) or ()
-    optimizer = np.array([Optimizer(name).code for name in optimizers])
     gradient = min(DTYPE_BYTES.values())
     stacks = case.space.stacks(case.system)
-    has_master = all(stack.master_weights for stack in stacks)
-    master = master_bytes(weight, has_master=has_master)
-    state = np.min(least_state_bytes(optimizer[:, np.newaxis], master), axis=0)
+
+    def words(name: str) -> set[str]:
+        found = {str(word) for word in case.space.values(name, case.system) or ("stack",)}
+        of_stacks = {str(getattr(stack, name)) for stack in stacks} if "stack" in found else set()
+        return found - {"stack"} | of_stacks
+
+    types = (words("weight_dtype"), words("master_dtype"), words("moment_dtype"))
+    least = [
+        least_state_bytes(np.array(one.code), *least_sizes(weight, *types, one))
+        for one in map(Optimizer, optimizers)
+    ]
+    state = np.min(least, axis=0)
     if any(stack.update_in_backward for stack in stacks):
         gradient = 0.0
     if not _trains_everything(case):
