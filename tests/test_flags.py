@@ -95,7 +95,7 @@ OWN: dict[str, list[Any]] = {
     "offload_optimizer": [True, False],
     "placement": [PLACEMENTS[0], "pp-dp-tp-cp", "dp-tp-cp-pp"],
     "extents": [None, None, "tp=1"],
-    "attention_kernel": ["stack", "stack", "stack", "stack", "unfused", "efficient"],
+    "attention_kernel": ["stack", "stack", "stack", "unfused", "efficient"],
     "tp_tier": [-1, -1, -1, 0, 1],
     "cp_tier": [-1, -1, -1, 0, 1],
     "dp_tier": [-1, -1, -1, 0, 1],
@@ -140,6 +140,12 @@ def experts() -> Model:
 MODELS = {"dense": grouped(), "experts": experts()}
 
 
+def is_unfused(row: dict[str, Any]) -> bool:
+    """Whether attention is, which excludes context parallelism and 2D products."""
+    words = row["attention_kernel"], row["stack"].attention_kernel
+    return words[0] == "unfused" or (words[0] == "stack" and words[1] == "unfused")
+
+
 def base(number: int) -> dict[str, Any]:
     """Strategy of a number: fields have values that have nothing to do with the others'.
 
@@ -161,7 +167,7 @@ def base(number: int) -> dict[str, Any]:
         "expert_imbalance": row["expert_capacity"] is not None,
         "quantized_weights": row["quantization"] == "none",
         "quantization": row["dtype"] == "fp32",
-        "cp": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
+        "cp": row["dtype"] == "fp32" or is_unfused(row),
         "vpp": row["pp"] == 1,
         "offload_parts": not row["offload_activations"],
         "lora_rank": not row["training"],
@@ -169,7 +175,7 @@ def base(number: int) -> dict[str, Any]:
         "frozen": row["lora_rank"] > 0 or not row["training"],
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,
-        "tp2": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
+        "tp2": row["dtype"] == "fp32" or is_unfused(row),
         "loss": row["tp_exchange"] == "summa"
         or row["loss"] in (("loss_parallel",) if row["tp"] == 1 else FULL_HEAD),
     }
