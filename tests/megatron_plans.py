@@ -69,6 +69,8 @@ def effective(model: Model, strategy: Strategy) -> dict[str, Any]:
     }
     fields["stage_layers"] = layers_on_ranks(model.depth, Table.of(model, [one]), 0)
     fields["placement"] = order_of(one)
+    if one.loss == one.loaded_stack().loss:
+        fields["loss"] = "stack"
     if split and not overlaps_tp(one):  # no option stops what overlaps in backward
         plain = one.loaded_stack().model_copy(update={"tp_hidden": 0.0})
         fields |= {"tp_overlap": "stack", "stack": plain.to_fields()}

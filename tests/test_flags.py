@@ -73,7 +73,7 @@ OWN: dict[str, list[Any]] = {
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, None, 1, 2],
     "fsdp_prefetch": [0, 1, 2],
-    "loss": ["stack"] * 6 + [word for word in Loss if word != "stack"],
+    "loss": ["stack"] * 4 + [word for word in Loss if word != "stack"],
     "optimizer": ["adamw", "adamw-8bit", "adafactor", "muon"],
     "training": [True, True, False],
     "frozen": [(), (), (), ("mlp",), ("attention", "norms")],
