@@ -210,7 +210,7 @@ class Stack(Sourced):
     per `step`, with the last one, with unsharded gradients until then (`no_sync` of FSDP)."""
     pipeline_grad_sync: GradSync = GradSync.STEP
     """The same in a pipeline: once per step (torch.distributed.pipelining, MegaScale's ZeRO-2),
-    or with every micro-batch, whose gradients would then be reduced m times (Megatron-FSDP)."""
+    or with every micro-batch (PaddleNLP)."""
     pipeline_reshard: bool = True
     """Default of `fsdp_reshard` in a pipeline with ZeRO-3 (torchtitan: false)."""
     unsharded_gradients: bool = False
