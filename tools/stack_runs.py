@@ -16,10 +16,11 @@ import numpy as np
 
 from published_rows.packed import load_rows, read_rows
 from published_rows.row import Run
-from published_rows.software import UNKNOWN_STACK, stack_of
+from published_rows.software import stack_of
 from published_rows.translate import measured_run
 from shardwise import catalog
 from shardwise.analysis.validated_runs import framework_of
+from shardwise.config.software.resolve import UNKNOWN_STACK
 from shardwise.validate.measured.predict import Prediction, predict_runs
 
 _PATH = Path(catalog.__file__).parent / "fit" / "stacks.json"

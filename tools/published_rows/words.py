@@ -377,8 +377,8 @@ def _ignored_texts(run: "Run") -> Iterator[str]:
     if run.precision and run.precision_class == "unknown":
         yield f"precision {run.precision!r}: not understood"
     for section, known in _KEYS.items():
-        one = getattr(run, section) if section else run
-        extra = (one or {}) if section == "recompute" else one.extra
+        one: Any = getattr(run, section) if section else run
+        extra: Mapping[str, Any] = (one or {}) if section == "recompute" else one.extra
         for key in sorted(key for key in extra.keys() - known if extra[key] is not None):
             yield f"{section}.{key}".lstrip(".") + f" {str(extra[key])!r}: not known"
 

@@ -391,6 +391,8 @@ _FACTS = (
     *("source", "title", "ref", "grade", "task", "setup", "accelerator", "precision", "kind"),
     *("software", "unstated", "assumed", "ignored", "refused"),
 )
+_OF_CASES = ("software", "unstated")
+"""Keys of runs that are predicted."""
 _KEYS = ("id", "name", "model", "system", "strategy", "stack", "measured", *_FACTS)
 
 
@@ -400,6 +402,7 @@ def _run(
     """One run."""
     facts = {"id": name} | {key: row[key] for key in _FACTS if row.get(key) is not None}
     if "refused" in row:
+        facts = {key: value for key, value in facts.items() if key not in _OF_CASES}
         sizes = {key: row.get(key) for key in ("gpus", "seq_len", "global_batch_size")}
         return Run.validated({**facts, **sizes, "measured": _figures(row, source)}, source=source)
     for key in ("model", "system"):
