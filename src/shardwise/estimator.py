@@ -10,8 +10,9 @@ import numpy as np
 
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.operations import missed_operations, operation_estimates
-from shardwise.analysis.prediction_interval import interval_of, memory_interval_of, rests_on
+from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
@@ -185,7 +186,9 @@ def estimate(
         )
 
     def memory_interval() -> MemoryInterval | None:
-        return memory_interval_of(memory) if resolved.training else None
+        if not resolved.training:
+            return None
+        return memory_interval_of(memory, the_system, resolved)
 
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(

@@ -383,6 +383,14 @@ class FlashKernel(Word):
     FLASH1 = "flash1"
 
 
+class Tuning(Word):
+    """Who tunes software, which sets on which side of a prediction its measured times lie."""
+
+    STOCK = "stock"
+    HAND = "hand"
+    HOBBY = "hobby"
+
+
 class GroupedProducts(Word):
     """How a stack runs the matrix products of experts."""
 

@@ -313,26 +313,31 @@ LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
 
 
-def interval_factors(model: Model, system: System, table: Table) -> list[float | None]:
-    """Return the error range of each strategy: a measured time is within time / f and time x f.
+Factors = tuple[float, float]
+"""Bounds of an interval over the predicted time."""
+
+
+def interval_factors(model: Model, system: System, table: Table) -> list[Factors | None]:
+    """Return the error range of each strategy: its bounds over the predicted time.
 
     None forward only. Where figures of a system vary, the range is that of the system as it is.
     """
     counted = count_parameters(model)
-    found: list[float | None] = []
+    found: list[Factors | None] = []
     for row in range(len(table)):
         unmeasured = len(unmeasured_features(model, table.take(np.array([row]))))
         strategy = table.strategy(row)
         unit = interval_of(model, system, strategy, 1.0, counted, unmeasured=unmeasured)
-        found.append(None if unit is None else unit.high_s)
+        found.append(None if unit is None else (unit.low_s, unit.high_s))
     return found
 
 
-def interval_fields(time_s: float, factor: float | None) -> dict[str, float]:
+def interval_fields(time_s: float, factors: Factors | None) -> dict[str, float]:
     """Return the fields of a plan that say its range: none without one."""
-    if factor is None:
+    if factors is None:
         return {}
-    return {"interval_low_s": time_s / factor, "interval_high_s": time_s * factor}
+    low, high = factors
+    return {"interval_low_s": time_s * low, "interval_high_s": time_s * high}
 
 
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
