@@ -254,7 +254,7 @@ def side_quantiles(deviations: Floats, sources: NDArray[np.str_]) -> tuple[float
     """
     votes = 1 / counts(sources)
     weights = np.concatenate([votes, _SYMMETRY * votes])
-    level = (1 + min(LEVEL * (1 + 1 / len(np.unique(sources))), 1.0)) / 2
+    level = (1 + min(LEVEL * (1 + 1 / len(set(sources.tolist()))), 1.0)) / 2
     both = np.concatenate([deviations, -deviations])
     return quantile(-both, weights, level), quantile(both, weights, level)
 
