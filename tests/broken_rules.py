@@ -205,10 +205,34 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("tp x cp = 16", "heads of the model, 8"),
     ),
     "context_attention": (
-        {"cp": 2, "stack": samples.stack(attention="unfused")},
+        {"cp": 2, "stack": samples.stack(attention_kernel="unfused")},
         MODEL,
         SYSTEM,
         ("2", "flash attention", "allowed: 1"),
+    ),
+    "attention_accelerator": (
+        {"attention_kernel": "flash3", "recompute": "full", "seq_len": 2048, "dtype": "bf16"},
+        Model.load("llama3-8b"),
+        System.load("a100-80gb-sxm"),
+        ("flash3", "(ampere)", "Hopper alone", "efficient, flash1, flash2, cudnn, triton"),
+    ),
+    "attention_heads": (
+        {"attention_kernel": "flash1"},
+        samples.model(samples.layer(attention={"head_dim": 192})),
+        SYSTEM,
+        ("flash1", "at most 128", "192"),
+    ),
+    "attention_fp32": (
+        {"attention_kernel": "cudnn", "dtype": "fp32"},
+        MODEL,
+        SYSTEM,
+        ("cudnn", "fp32 runs efficient, triton or unfused"),
+    ),
+    "attention_positions": (
+        {"attention_kernel": "flash2"},
+        samples.model(position="relative-xl"),
+        SYSTEM,
+        ("flash2", "relative-xl", "allowed: stack, best, unfused"),
     ),
     "latent_heads": ({"attention": "multiquery"}, EXPERTS, SYSTEM, ("latent", "allowed: model")),
     "half_stages": (

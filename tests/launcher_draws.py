@@ -44,6 +44,7 @@ _NUMBERS: dict[str, list[Any]] = {
     "last_stage_layers": [1, 4, 8],
     "expert_capacity": [1.5],
     "etp": [1, 2, 4],
+    "attention_kernel": ["best", "unfused", "flash2", "flash3", "flash4", "cudnn"],
 }
 # Those that a draw always sets, and those that say nothing of what software runs.
 _ALWAYS = ("tp", "pp", "cp", "dp", "zero", "gpus", "micro_batch_size", "global_batch_size")

@@ -11,7 +11,7 @@ from shardwise.arrays import Floats, gather
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import AttentionKernel, EfficiencyCurve, System
+from shardwise.config.system import EfficiencyCurve, FusedAttention, System
 from shardwise.cost.attention import AttentionRates, attention_times
 from shardwise.cost.collective import collective_time
 from shardwise.cost.matmul import MatmulRates, matmul_times
@@ -32,18 +32,18 @@ from shardwise.parallel.pipeline_layout import by_stage
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
-_POSITIONS = ("attention", "cp_exchange", "quantization")
+_POSITIONS = ("attention", "cp_exchange", "quantization", "loss")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
 _FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
-_FLAGS |= {"unpacks_frozen", "adds_expert_bias"}
+_FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
 
 
 def stack(**fields: Any) -> Stack:
     """Software that adds nothing: no launches, no overheads, nothing hidden, nothing in the way."""
     plain: dict[str, Any] = {
         "name": "plain",
-        "attention": "flash",
+        "attention_kernel": "best",
         "memory_traffic_factor": 1,
         "loss_forward_bytes": 10,
         "loss_backward_bytes": 6,
@@ -217,6 +217,9 @@ def rank_work(**fields: Any) -> RankWork:
             "loss_forward_bytes": 10,
             "loss_backward_bytes": 6,
             "loss_saved_bytes": 4,
+            "loss_chunk_tokens": 0,
+            "loss": 1,
+            "own_loss": True,
         }
         | {"document_len": fields.get("seq_len", 32) * fields.get("cp", 1)}
         | fields
@@ -311,12 +314,12 @@ def flash(
         "memory_efficiency": 1,
         "launch": 0,
         "backward_ratio": 3,
-    } | {name: call.pop(name) for name in list(call) if name in AttentionKernel.model_fields}
+    } | {name: call.pop(name) for name in list(call) if name in FusedAttention.model_fields}
     rates = AttentionRates(
         peak=column(100 * TFLOPS),
         memory_rate=column(1 * TB),
         time_factor=column(call.pop("factor")),
-        kernel=AttentionKernel.validated(kernel),
+        kernel=FusedAttention.validated(kernel),
         multiprocessors=100,
     )
     shape = {"sequences": sequences, "seq_len": seq_len, "heads": heads, "moved_bytes": moved}

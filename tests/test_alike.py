@@ -101,7 +101,7 @@ UNTRIED = [
     ("tp_exchange", "p2p_rs_ag"),
     ("schedule", "zb-h1"),
 ]
-LAYOUT = {"gpus": 16, "tp": 2, "pp": 2, "gbs": 64}
+LAYOUT = {"gpus": 8, "tp": 2, "pp": 2, "gbs": 32}
 
 
 @each_row(("field", "value"), UNTRIED)

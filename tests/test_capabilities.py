@@ -346,7 +346,7 @@ def test_every_estimate_names_its_software(capsys: pytest.CaptureFixture[str]) -
     command = ["estimate", "llama3-8b", "h100-sxm", *flags.split()]
     assert run([*command, "--json"]) == 0
     software = {"stack": "torchtitan-2025", "release": "torchtitan 0.2", "checked": True}
-    assert json.loads(capsys.readouterr().out)["software"] == software
+    assert software.items() <= json.loads(capsys.readouterr().out)["software"].items()
     assert run(command) == 0
     assert "llama3-8b on h100-sxm with torchtitan-2025 (torchtitan 0.2)" in capsys.readouterr().out
     ran = estimate("llama3-8b", "h100-sxm", {"gpus": 8, "gbs": 8, "any_software": True})

@@ -186,7 +186,7 @@ SUGGESTED = {
 }
 NOTHING = {
     "models": "falcon-40b nemotron-4-340b bloom-176b GPT-NeoX-20B gpt2 gpt4 gpt-4o llama9 opt-175b",
-    "systems": "h20 gh200 mi250x a10g h300 b100 b100-sxm gaudi3 tpu-v3 nvidia",
+    "systems": "h20 gh200 mi250x a40 h300 b100 b100-sxm gaudi3 tpu-v3 nvidia",
 }
 
 

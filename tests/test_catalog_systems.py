@@ -85,6 +85,10 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
         ("Gaudi 2", "gaudi2"),
         ("Ascend 910B", "ascend-910b"),
         ("RTX 4090", "rtx-4090"),
+        ("RTX 3090", "rtx-3090"),
+        ("GeForce RTX 5090", "rtx-5090"),
+        ("RTX PRO 6000", "rtx-pro-6000"),
+        ("A10G", "a10g"),
         ("A6000", "rtx-a6000"),
     ],
 )
@@ -297,7 +301,8 @@ def test_the_800s_are_like_the_100s_with_slower_nvlink(cut: str, full: str) -> N
     assert less.accelerator.model_copy(update=apart) == more.accelerator.model_copy(update=apart)
     assert less.network[0].bandwidth < more.network[0].bandwidth
     assert less.network[0].collectives == more.network[0].collectives
-    assert less.network[1] == more.network[1]
+    one = {"rate_spread": 1.0}  # of one cluster
+    assert less.network[1].model_copy(update=one) == more.network[1].model_copy(update=one)
 
 
 def test_latency_is_that_of_two_members() -> None:
@@ -341,11 +346,21 @@ def test_compute_does_not_slow_what_a_slow_link_limits() -> None:
 
 
 def test_the_outermost_tier_says_whether_compute_slows_it() -> None:
-    """Groups inside a socket, over both sockets and over nodes, by hand."""
-    pcie = System.load("a100-80gb-pcie")
+    """NVLink is slowed; groups over both sockets of PCIe and over nodes, by hand, are not."""
     groups = np.array([[1, 4, 4, 4, 1], [1, 4, 8, 8, 1], [1, 4, 8, 16, 2]])
+    pcie, nvlink = System.load("a100-80gb-pcie"), System.load("a100-80gb-sxm")
 
-    assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, True, True]
+    assert slowed_by_compute(pcie, groups).tolist() == [True, False, False, False, False]
+    in_node, over_nodes = np.array([[8], [8]]), np.array([[8], [16]])
+    assert slowed_by_compute(nvlink, in_node).tolist() == [True]
+    assert slowed_by_compute(nvlink, over_nodes).tolist() == [False]
+
+
+def test_compute_slows_no_network_between_nodes(system: System) -> None:
+    """Network cards and not processors limit it, where the catalog describes those of servers."""
+    tier = system.network[-1]
+    if tier.name == "fabric":
+        assert not tier.slowed_by_compute
 
 
 @each_row(

@@ -170,7 +170,7 @@ BAD = [
     ((*MAIN_JOB, "--tp", "x"), "--tp: 'x': must be a whole number"),
     ((*MAIN_JOB, "--tpp", 8), "no such option: --tpp"),
     ((*MAIN_JOB, "--dtype", "fp99"), "dtype: 'fp99': allowed: bf16, fp16, fp32"),
-    ((*MAIN_JOB, "--stack", "megatron"), "no such stack"),
+    ((*MAIN_JOB, "--stack", "megatrn"), "no such stack"),
     ((*MAIN_JOB, "--flops-convention", "mine"), "flops-convention: 'mine': allowed: causal"),
     ((*MAIN_JOB, "--strategy", "none.yaml"), "none.yaml: no such file"),
     ((*MAIN_JOB, "--output", "result.txt"), "result.txt: cannot be written; allowed endings"),

@@ -16,6 +16,7 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     PLACEMENTS,
     AttentionKind,
+    Loss,
 )
 from shardwise.config.strategy_table import Table
 from shardwise.engine.evaluate import evaluate
@@ -48,7 +49,7 @@ SPARE: dict[str, Any] = {
 }
 STACKS = [
     samples.stack(flex_permute_traffic_factor=0.5, **SPARE, step_overhead=1e-3),
-    samples.stack(**SPARE, attention="unfused", gradient_dtype="compute", host_launch=2e-6),
+    samples.stack(**SPARE, attention_kernel="unfused", gradient_dtype="compute", host_launch=2e-6),
     samples.stack(name="scatters", pp_scatter_gather=True, weight_gradient_buffers=True),
 ]
 OWN: dict[str, list[Any]] = {
@@ -72,6 +73,7 @@ OWN: dict[str, list[Any]] = {
     "zero": [0, 1, 2, 3],
     "dp_shard": [None, None, 1, 2],
     "fsdp_prefetch": [0, 1, 2],
+    "loss": ["stack"] * 6 + [word for word in Loss if word != "stack"],
     "optimizer": ["adamw", "adamw-8bit", "adafactor", "muon"],
     "training": [True, True, False],
     "frozen": [(), (), (), ("mlp",), ("attention", "norms")],
@@ -93,6 +95,7 @@ OWN: dict[str, list[Any]] = {
     "offload_optimizer": [True, False],
     "placement": [PLACEMENTS[0], "pp-dp-tp-cp", "dp-tp-cp-pp"],
     "extents": [None, None, "tp=1"],
+    "attention_kernel": ["stack", "stack", "stack", "stack", "unfused", "efficient"],
     "tp_tier": [-1, -1, -1, 0, 1],
     "cp_tier": [-1, -1, -1, 0, 1],
     "dp_tier": [-1, -1, -1, 0, 1],
@@ -100,6 +103,8 @@ OWN: dict[str, list[Any]] = {
     "stack": STACKS,
 }
 VALUES = values_of_every(OWN, without=("gpus",))
+FULL_HEAD = ("fused_linear", "chunked_recompute")
+"""Losses that need the full head on a rank."""
 
 
 def machine() -> System:
@@ -113,7 +118,8 @@ def machine() -> System:
         {"name": "host", "capacity": 1e12, "bandwidth": 20e9},
     ]
     matrix = {"bf16": 100e12, "fp16": 100e12, "fp32": 50e12, "fp8": 200e12}
-    return samples.system(network=network, memory=memory, matrix=matrix)
+    slower = {"other_kernels": {"efficient": 2}}
+    return samples.system(network=network, memory=memory, matrix=matrix, attention=slower)
 
 
 def grouped() -> Model:
@@ -155,7 +161,7 @@ def base(number: int) -> dict[str, Any]:
         "expert_imbalance": row["expert_capacity"] is not None,
         "quantized_weights": row["quantization"] == "none",
         "quantization": row["dtype"] == "fp32",
-        "cp": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
+        "cp": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
         "vpp": row["pp"] == 1,
         "offload_parts": not row["offload_activations"],
         "lora_rank": not row["training"],
@@ -163,7 +169,9 @@ def base(number: int) -> dict[str, Any]:
         "frozen": row["lora_rank"] > 0 or not row["training"],
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,
-        "tp2": row["dtype"] == "fp32" or row["stack"].attention == "unfused",
+        "tp2": row["dtype"] == "fp32" or row["stack"].attention_kernel == "unfused",
+        "loss": row["tp_exchange"] == "summa"
+        or row["loss"] in (("loss_parallel",) if row["tp"] == 1 else FULL_HEAD),
     }
     if row["tp_exchange"] == "summa" and number % 2 == 0:
         beside = ("cp", "quantization", "quantized_weights", "lora_rank", "lora_parts")

@@ -135,7 +135,7 @@ def test_products_of_a_layer_by_hand() -> None:
 
 def test_flash_attention_by_the_products_inside() -> None:
     """Two forward, five backward, half of each; the kernel's time by their FLOPs."""
-    result = listed(samples.deepseek(), software={"attention": "flash"})
+    result = listed(samples.deepseek(), software={"attention_kernel": "best"})
     ahead = rows(result, "attention.core")
     # 2 sequences x 8 heads, 32 queries and keys; widths 12 (queries, keys) and 8 (values).
     assert [(g.product, *shape(g), g.share) for g in ahead[:2]] == [
@@ -154,7 +154,7 @@ def test_flash_attention_by_the_products_inside() -> None:
     kernels = estimate(
         samples.deepseek(),
         samples.system(),
-        {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(attention="flash")},
+        {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(attention_kernel="best")},
         operations=True,
     ).operations
     core = [o for o in kernels or () if o.operation == "attention.core" and o.kind == "attention"]
@@ -164,7 +164,7 @@ def test_flash_attention_by_the_products_inside() -> None:
 
 def test_unfused_attention_multiplies_all_scores() -> None:
     """Six whole products: two forward, four backward."""
-    result = listed(software={"attention": "unfused"})
+    result = listed(software={"attention_kernel": "unfused"})
     names = [
         g.product for d in ("forward", "input_grad") for g in rows(result, "attention.core", d)
     ]
@@ -245,7 +245,7 @@ def test_odd_shapes_lose_no_flop(
         gbs=3,
         expert_imbalance=imbalance,
         recompute=recompute,
-        software={"attention": "flash"},
+        software={"attention_kernel": "best"},
     )
     assert sum(gemm.flops for gemm in result.gemms or ()) == result.matrix_flops
 

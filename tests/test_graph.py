@@ -118,7 +118,7 @@ def test_edges_lead_from_input_to_output(case: tuple[ComputeGraph, Estimate]) ->
 
 
 def part_of(model: Model, name: str = "layer 0", **strategy: Any) -> ComponentGraph:
-    software = strategy.pop("software", {"attention": "flash"})
+    software = strategy.pop("software", {"attention_kernel": "best"})
     given = {"dp": 1, "mbs": 2, "gbs": 2, "stack": samples.stack(**software)} | strategy
     graph = graph_of(model, samples.system(), given)
     return next(part for part in graph.parts if part.name == name)
@@ -179,7 +179,7 @@ def test_a_second_norm_gathers_its_own_output() -> None:
 
 def test_unfused_attention_is_cut_around_its_softmax() -> None:
     """Scores, softmax, values in a row; their products are those of the operation."""
-    part = part_of(samples.model(), software={"attention": "unfused"})
+    part = part_of(samples.model(), software={"attention_kernel": "unfused"})
     scores = between(part, "attention.scores", "attention.softmax")
     assert (scores.tensor, scores.shape) == ("scores", (16, 32, 32))
     assert between(part, "attention.softmax", "attention.values").shape == (16, 32, 32)

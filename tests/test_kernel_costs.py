@@ -12,7 +12,7 @@ from profiles import examples
 from rows import each_row
 from samples import GB, column, exchange, flash, product
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import AttentionKernel, System
+from shardwise.config.system import FusedAttention, System
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.collective import collective_time, transfer_time
 from shardwise.cost.component_costs import component_costs, operation_costs
@@ -85,7 +85,7 @@ def test_head_width_between_two_known_is_interpolated_in_its_logarithm() -> None
     """0.4 at 64 and 0.6 at 256 give 0.5 at 128; outside, the nearest holds."""
     described = {"tile": 128, "longest_weight": 0, "memory_efficiency": 1, "launch": 0}
     shares = {"efficiency": {256: 0.6, 64: 0.4}, "backward_ratio": 3}
-    kernel = AttentionKernel.validated(described | shares)
+    kernel = FusedAttention.validated(described | shares)
     assert head_efficiency(kernel, 128) == pytest.approx(0.5)
     assert [head_efficiency(kernel, width) for width in (32, 64, 256, 512)] == [0.4, 0.4, 0.6, 0.6]
 

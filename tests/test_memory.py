@@ -133,7 +133,7 @@ def test_interleaved_stages_hold_more() -> None:
 def test_recompute_keeps_what_the_paper_says(recompute: str, kept: float, tp: int) -> None:
     """arXiv 2205.05198, table 2, with sequence parallelism: s b h / t times so much per layer."""
     columns = {"tp": tp, "sequence_parallel": True, "recompute": recompute, "dtype": "fp16"}
-    held = run(software={"attention": "unfused"}, **columns).memory_bytes
+    held = run(software={"attention_kernel": "unfused"}, **columns).memory_bytes
     assert held.activations == pytest.approx((4 * kept + 1) * SBH / tp, rel=1e-12)
 
 
@@ -142,7 +142,7 @@ def test_full_recompute_rebuilds_one_layer() -> None:
     model = samples.model(vocab=10)
     kept = 34 * SBH + 5 * 8 * 32 * SBH / 64
     # Its input is held already.
-    full = run(model, {"attention": "unfused"}, recompute="full").memory_bytes.buffers
+    full = run(model, {"attention_kernel": "unfused"}, recompute="full").memory_bytes.buffers
     assert full == kept - 2 * SBH + WORKING
 
 
@@ -154,7 +154,7 @@ def test_the_core_is_rebuilt_when_what_follows_it_is_gone(seq_len: int) -> None:
     meanwhile 24 of the 34 bytes that the layer keeps are released: all that stands behind.
     """
     model, activation = samples.model(vocab=10, seq_len=seq_len), 2 * seq_len * 64
-    result = run(model, {"attention": "unfused"}, recompute="selective")
+    result = run(model, {"attention_kernel": "unfused"}, recompute="selective")
     scores = 8 * seq_len / 64 * activation
     later = (2 * 320 / 64 - 1) * activation
     core = 5 * scores + 2 * scores - 24 * activation
@@ -203,7 +203,7 @@ def test_more_recompute_saves_less() -> None:
     table = estimate_many(
         samples.model(samples.layer(count=24)),
         samples.system(),
-        columns | {"stack": samples.stack(attention="unfused")},
+        columns | {"stack": samples.stack(attention_kernel="unfused")},
     )
     none, selective, full = table.memory_bytes["activations"]
     assert none > selective > full
@@ -290,7 +290,7 @@ def test_peak_memory_stage_has_the_most_memory(
 ) -> None:
     """Looking at the first of each run of equal stages misses none; its parts are that stage's."""
     model = samples.model(samples.layer(count=12), vocab=vocabulary, tied_embeddings=tied)
-    software = samples.stack(attention="flash" if flash else "unfused")
+    software = samples.stack(attention_kernel="best" if flash else "unfused")
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     machine = samples.system()
     table = Table.of(model, columns | {"stack": software})

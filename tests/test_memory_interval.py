@@ -110,7 +110,7 @@ def test_an_interval_lies_about_the_peak() -> None:
     result = estimate("llama3-8b", "h100-sxm", {**LAYOUT, "stack": "torchtitan-2025"})
     found, memory, known = result.memory_interval, result.memory_bytes, memory_runs()
     assert found is not None
-    stack = Strategy(stack="torchtitan-2025").loaded_stack(System.load("h100-sxm").stack)
+    stack = Strategy(stack="torchtitan-2025").loaded_stack(System.load("h100-sxm"))
     for reserved, peak, low, high in (
         (False, memory.total, found.total_low, found.total_high),
         (True, memory.reserved, found.reserved_low, found.reserved_high),

@@ -387,7 +387,12 @@ def test_a_second_norm_is_of_parallel_layers() -> None:
 
 def paper_layer(model: Model, table: dict[str, object]) -> tuple[list[Operation], float]:
     """Operations of a layer under a strategy of the unfused stack in fp16."""
-    columns = {"dp": 1, "gbs": 1, "dtype": "fp16", "stack": samples.stack(attention="unfused")}
+    columns = {
+        "dp": 1,
+        "gbs": 1,
+        "dtype": "fp16",
+        "stack": samples.stack(attention_kernel="unfused"),
+    }
     work = rank_work(Table.of(model, columns | table))
     return layer_operations(model, model.layers[0], work), float(work.tokens[0]) * model.hidden
 

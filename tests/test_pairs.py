@@ -38,7 +38,7 @@ pytestmark = pytest.mark.any_software
 BOTH = [False, True]
 # Launches that graphs capture, and experts whose products some recipes fuse.
 SLOW_LAUNCHES = samples.stack(
-    attention="unfused",
+    attention_kernel="unfused",
     host_launch=1e-4,
     cuda_graphs="partial",
     grouped_products="loop",

@@ -28,8 +28,8 @@ def test_points_of_a_sweep_have_it_too():
     assert first.best[0].interval_s == pytest.approx((interval.low_s, interval.high_s))
     faster = second.best[0]
     assert faster.step_time_s < first.best[0].step_time_s
-    ratio = faster.step_time_s / first.best[0].step_time_s
-    assert faster.interval_s == pytest.approx((interval.low_s * ratio, interval.high_s * ratio))
+    factors = [end / first.best[0].step_time_s for end in (interval.low_s, interval.high_s)]
+    assert faster.interval_s == pytest.approx([faster.step_time_s * f for f in factors])
 
 
 def test_forward_only_there_is_none():

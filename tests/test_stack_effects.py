@@ -14,9 +14,9 @@ from profiles import examples
 from rows import each_row
 from samples import column, run
 from shardwise import Estimate, InputError, System
-from shardwise.config.enums import CpExchange
+from shardwise.config.enums import AttentionKernel, CpExchange
 from shardwise.config.strategy_table import Table
-from shardwise.config.system import AttentionKernel
+from shardwise.config.system import FusedAttention
 from shardwise.cost.attention import head_efficiency
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.layer_cost import Launched
@@ -77,7 +77,7 @@ def _layer(stacks: Any) -> Any:
 
 def test_other_flash_kernels_take_so_many_times_as_long() -> None:
     """Of compute; one that the accelerator does not name is as fast as the best."""
-    kernels = [{"flash_kernel": name} for name in ("best", "flash2", "flash1")]
+    kernels = [{"attention_kernel": name} for name in ("best", "flash2", "flash1")]
     best, second, first = core(*kernels, attention={"other_kernels": OTHERS})
     assert (second / best, first / best) == pytest.approx((1.5, 4))
     best, second, first = core(*kernels, attention={"other_kernels": {"flash1": 3}})
@@ -92,12 +92,13 @@ def test_a_table_of_attention_is_that_of_the_best_kernel() -> None:
     described = tables.machine(attention=samples.system().to_dict()["accelerator"]["attention"])
     chip = described.accelerator
     assert chip.attention is not None
-    others = chip.attention.model_copy(update={"other_kernels": OTHERS})
+    named = {AttentionKernel(name): factor for name, factor in OTHERS.items()}
+    others = chip.attention.model_copy(update={"other_kernels": named})
     described = described.model_copy(
         update={"accelerator": chip.model_copy(update={"attention": others})}
     )
     best, first = (
-        tables.rates(described, "bf16", flash_kernel=name).times(tables.flash())[0][0]
+        tables.rates(described, "bf16", attention_kernel=name).times(tables.flash())[0][0]
         for name in ("best", "flash1")
     )
     assert first == pytest.approx(4 * best)
@@ -111,24 +112,24 @@ def test_every_system_has_its_own_factor_of_other_flash_kernels() -> None:
         attention = system["accelerator"]["attention"] | {"other_kernels": {"flash1": factor}}
         chip = system["accelerator"] | {"attention": attention}
         systems.append(System.validated(system | {"accelerator": chip}))
-    strategy = PLAIN | {"stack": samples.stack(flash_kernel="flash1")}
+    strategy = PLAIN | {"stack": samples.stack(attention_kernel="flash1")}
     together = estimate_many(samples.model(), systems, strategy).step_time_s
     alone = [estimate_many(samples.model(), one, strategy).step_time_s[0] for one in systems]
     assert together.tolist() == pytest.approx(alone)
     assert together[0] < together[1]
 
 
-@each_row("kernel", ["flash3", "Best", ""])
-def test_an_unknown_flash_kernel_is_refused(kernel: str) -> None:
-    """With those that are known."""
-    with pytest.raises(InputError, match="allowed: best, flash2, flash1"):
-        samples.stack(flash_kernel=kernel)
+@each_row("kernel", ["flash5", "Best", "", "stack"])
+def test_an_unknown_attention_kernel_is_refused(kernel: str) -> None:
+    """With those that are known; a stack does something of its own."""
+    with pytest.raises(InputError, match=r"attention_kernel: .*(best|flash2|allowed)"):
+        samples.stack(attention_kernel=kernel)
 
 
 def test_heads_with_narrower_values_have_shares_of_their_own() -> None:
     """By the width of queries; where there are none, and for equal or wider values, the usual."""
     fields = {"tile": 128, "longest_weight": 0, "memory_efficiency": 1, "launch": 0}
-    plain = AttentionKernel.validated(
+    plain = FusedAttention.validated(
         fields | {"efficiency": {64: 0.4, 256: 0.8}, "backward_ratio": 3}
     )
     latent = plain.model_copy(update={"latent_efficiency": {192: 0.7}})

@@ -144,14 +144,14 @@ def test_attention_takes_its_ratio_longer_backward() -> None:
 
 def test_selective_recompute_repeats_products_and_softmax() -> None:
     """Unfused: two products, softmax and dropout of every layer, and nothing else."""
-    plain = run(software={"attention": "unfused"}, operations=True)
+    plain = run(software={"attention_kernel": "unfused"}, operations=True)
     ahead = [
         row
         for row in plain.operations or ()
         if row.operation in ("attention.core", "attention.softmax") and row.phase == "forward"
     ]
     assert len(ahead) == 4
-    again = run(software={"attention": "unfused"}, recompute="selective").time_s["recompute"]
+    again = run(software={"attention_kernel": "unfused"}, recompute="selective").time_s["recompute"]
     assert again == pytest.approx(4 * sum(row.time_s for row in ahead))
     assert again > 0
 

@@ -19,6 +19,7 @@ from shardwise.analysis.prediction_interval import (
     left_out_sizes,
     rests_on,
     uncertainty_of,
+    widened,
 )
 from shardwise.analysis.validated_runs import (
     RunFeatures,
@@ -270,13 +271,16 @@ def test_every_system_of_runs_has_a_generation() -> None:
 def test_an_interval_lies_about_the_step() -> None:
     """A factor each way, of the runs that are shown; none forward only."""
     model, system = Model.load("llama3-8b"), System.load("h100-sxm")
-    result = estimate(model, system, {"gpus": 64, "gbs": 128})
+    result = estimate(model, system, {"gpus": 8, "gbs": 16})
     found = result.interval
     assert found is not None
-    strategy = Strategy(gpus=64, gbs=128).resolved(model)
+    strategy = Strategy(gpus=8, gbs=16).resolved(model)
     spread = uncertainty_of(run_features(model, system, strategy), validated_runs())
-    assert found.high_s / result.step_time_s == pytest.approx(spread.slower)
-    assert result.step_time_s / found.low_s == pytest.approx(spread.faster)
+    slower, faster = (
+        widened(one, len(result.unmeasured_features)) for one in (spread.slower, spread.faster)
+    )
+    assert found.high_s / result.step_time_s == pytest.approx(slower)
+    assert result.step_time_s / found.low_s == pytest.approx(faster)
     assert (found.level, found.runs, found.nearest) == (LEVEL, spread.runs, spread.nearest)
     assert 1.01 < spread.faster < spread.slower < 1.5
     alone = estimate(model, system, {"gpus": 8, "gbs": 8, "training": False})

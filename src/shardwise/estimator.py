@@ -1,6 +1,6 @@
 """`estimate` and `estimate_many`: one strategy in full detail, or a table of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType
@@ -8,19 +8,24 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
+from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.memory_interval import memory_interval_of
+from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
+    AssumedNetwork,
     CommTime,
     Estimate,
     Interval,
+    Memory,
     MemoryInterval,
     Software,
+    SoftwareCandidate,
 )
 from shardwise.analysis.stages import memory_record, stage_estimates
 from shardwise.arrays import Floats, Ints, gather
@@ -29,6 +34,7 @@ from shardwise.config.inputs import read_inputs
 from shardwise.config.keywords import StrategyColumns, StrategyKeywords
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.readers import foreign
+from shardwise.config.software.resolve import Match, match_of
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
@@ -57,6 +63,7 @@ from shardwise.parallel.constraints import first_violation, refuse_illegal
 _FORWARD_SHARE = 1 / 3
 # Rows evaluated at a time: their columns stay in the cache, and memory in bounds.
 _CHUNK = 1 << 16
+_SEVERAL = 2
 
 
 @overload
@@ -162,7 +169,8 @@ def estimate(
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     requested = strategy_of(inputs.strategy, inputs.fields)
-    resolved = requested.resolved(the_model, the_system.stack)
+    match = match_of(requested.stack, the_system, the_model, requested.stated_zero)
+    resolved = requested.resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     result = evaluate_row(the_model, the_system, table)
@@ -179,16 +187,34 @@ def estimate(
     def unmeasured() -> tuple[str, ...]:
         return unmeasured_features(the_model, table)
 
+    @cache
+    def network() -> AssumedNetwork | None:
+        return assumed_network(the_model, the_system, table)
+
+    @cache
+    def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
+        return tuple(_candidates(the_model, the_system, requested, match))
+
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        return interval_of(
-            the_model, the_system, resolved, step_s, counts, unmeasured=len(unmeasured())
-        )
+        more: dict[str, Any] = {"network": network()}
+        more["unmeasured"] = len(unmeasured()) + match.conflicts
+        own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
+        if own is None or len(others()) < _SEVERAL:
+            return own
+        parts = []
+        for one, its_strategy, _ in others():
+            time_s = one.step_time_s
+            its = interval_of(the_model, the_system, its_strategy, time_s, **more)
+            parts += [] if its is None else [(one.weight, its.low_s, time_s, its.high_s)]
+        low_s, high_s = mixture_interval(parts)
+        return own.model_copy(update={"low_s": low_s, "high_s": high_s})
 
     def memory_interval() -> MemoryInterval | None:
-        if not resolved.training:
-            return None
-        return memory_interval_of(memory, the_system, resolved)
+        own = memory_interval_of(memory, the_system, resolved) if resolved.training else None
+        if own is None or len(others()) < _SEVERAL:
+            return own
+        return _mixed_memory(own, the_system, others())
 
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(
@@ -200,8 +226,10 @@ def estimate(
         "breakdown": lambda: _communication().breakdown_of(result),
         "efficiency": lambda: _layer_totals().efficiency(result, flops_per_s * step_s),
         "required_bandwidth": lambda: _layer_totals().required_bandwidth(result),
+        "software_candidates": lambda: tuple(one for one, *_ in others()),
         "interval": interval,
         "memory_interval": memory_interval,
+        "assumed_network": network,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),
@@ -217,6 +245,10 @@ def estimate(
             stack=stack.name,
             release=stack.release,
             checked=stack.capabilities is not None and not resolved.any_software,
+            how=match.how,
+            trainer=match.candidates[0].trainer,
+            engine=match.candidates[0].engine,
+            notes=match.notes,
         ),
         parameters=counted.total,
         active_parameters=counted.active,
@@ -245,6 +277,46 @@ def estimate(
         operations=operation_estimates(result) if operations else None,
         gemms=_layer_totals().gemm_estimates(result) if gemms else None,
     )
+
+
+def _mixed_memory(
+    own: MemoryInterval,
+    system: System,
+    candidates: Sequence[tuple[SoftwareCandidate, Strategy, Memory]],
+) -> MemoryInterval:
+    """The range of the memory of one of several candidates."""
+    each = [
+        (one.weight, memory, memory_interval_of(memory, system, strategy))
+        for one, strategy, memory in candidates
+    ]
+    total = [(w, of.total_low, its.total, of.total_high) for w, its, of in each]
+    reserved = [(w, of.reserved_low, its.reserved, of.reserved_high) for w, its, of in each]
+    bounds = (*mixture_interval(total), *mixture_interval(reserved))
+    names = ("total_low", "total_high", "reserved_low", "reserved_high")
+    return own.model_copy(update=dict(zip(names, bounds, strict=True)))
+
+
+def _candidates(
+    model: Model, system: System, requested: Strategy, match: Match
+) -> Iterator[tuple[SoftwareCandidate, Strategy, Memory]]:
+    """Estimates with each software that a description may mean, if they are several."""
+    for one in match.candidates if len(match.candidates) >= _SEVERAL else ():
+        strategy = requested.model_copy(update={"stack": one.stack}).resolved(model, system)
+        table = Table.of(model, [strategy])
+        if first_violation(model, system, table)[0] >= 0:
+            continue
+        result = evaluate_row(model, system, table)
+        candidate = SoftwareCandidate(
+            description=one.described,
+            trainer=one.trainer,
+            engine=one.engine,
+            stack=one.stack.name,
+            weight=one.weight,
+            step_time_s=float(result.step_time_s[0]),
+            reserved_bytes=float(result.reserved_bytes[0]),
+        )
+        memory = memory_record(result.memory, float(result.reserved_bytes[0]), system, 0)
+        yield candidate, strategy, memory
 
 
 def _refuse_ours(**options: bool) -> None:
@@ -310,7 +382,7 @@ def estimate_many(
         like = np.arange(len(table))
     else:
         the_system = System.load(system)
-        table = Table.of(the_model, strategies, the_system.stack)
+        table = Table.of(the_model, strategies, the_system)
         firsts, position = distinct_rows([getattr(table, name) for name in COLUMNS])
         like = firsts[position]  # equal rows are evaluated once
         groups = [(np.sort(firsts), the_system, None)]
@@ -352,16 +424,17 @@ def _on_systems(
     model: Model, strategies: Any, systems: Sequence[System]
 ) -> tuple[Table, list[tuple[Ints, System, SystemColumns | None]]]:
     """Pair rows with systems; return groups of rows whose systems have the same structure."""
-    names = list(dict.fromkeys(system.stack for system in systems)) or [DEFAULT_STACK]
-    tables = [Table.of(model, strategies, name) for name in names]
+    by_software = {(one.stack, one.accelerator.generation): one for one in systems}
+    kinds = list(by_software)
+    tables = [Table.of(model, strategies, one) for one in by_software.values() or [DEFAULT_STACK]]
     table = tables[0]
     if len(table) == 1:
         table = table.take(np.zeros(len(systems), dtype=np.int64))
     if len(systems) != len(table):
         problem = f"{len(systems)} systems for {len(table)} strategies; provide one for each"
         raise InputError(Fault(source="system", problem=problem))
-    if len(names) > 1:
-        which = np.array([names.index(system.stack) for system in systems])
+    if len(kinds) > 1:
+        which = np.array([kinds.index((one.stack, one.accelerator.generation)) for one in systems])
         rows = np.broadcast_to(np.arange(len(tables[0])), which.shape)
         table = Table.by_row([one.take(rows) for one in tables], which)
     return table, [(rows, columns.base, columns) for rows, columns in by_structure(systems)]

@@ -29,6 +29,10 @@ _DEEPSPEED: Abilities = {
     "dispatch_dtype": any_of("dtype"),
     "expert_overlap": any_of(False),
     "grad_sync": any_of("stack", "micro_batch"),
+    "loss": {
+        **any_of("stack", "eager", "fused_linear"),
+        **dict.fromkeys(("cut", "chunked_recompute"), (0, 19)),  # trainers of that year
+    },
     "quantization": any_of("none"),
     "quantized_weights": any_of(False),
     "fused_activation": any_of(False),

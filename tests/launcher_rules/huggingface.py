@@ -35,8 +35,13 @@ _HUGGINGFACE: Abilities = {
     "quantization": any_of("none", "fp8_tensor"),
     "recompute": any_of("none", "full"),
     "recompute_layers": any_of(None),
+    "loss": {
+        **any_of("stack", "eager", "fused_linear", "cut"),
+        **dict.fromkeys(("chunked", "chunked_recompute"), (1, 14)),  # Unsloth and TRL of 2026
+    },
     "offload_activations": any_of(False),
-    "optimizer": any_of("adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum"),
+    # adamw-bf16 is AdamW of 16-bit weights, whose state has their type.
+    "optimizer": any_of("adamw", "adamw-bf16", "adamw-8bit", "adafactor", "sgd", "sgd-momentum"),
 }
 
 

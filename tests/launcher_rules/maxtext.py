@@ -33,6 +33,7 @@ _MAXTEXT: Abilities = {
     "quantization": any_of("none", "fp8_tensor"),
     "quantized_weights": any_of(False),
     "recompute_layers": any_of(None),
+    "loss": any_of("stack", "eager"),
     "fused_activation": any_of(False),
     "optimizer": any_of("adamw", "adamw-bf16", "muon", "sgd", "sgd-momentum"),
     "lora_rank": any_of(None),

@@ -32,6 +32,14 @@ _MEGATRON: Abilities = {
     "fsdp_reshard": {True: ALWAYS, False: (0, 10)},
     "fsdp_prefetch": any_of(1),
     "grad_sync": any_of("stack", "micro_batch"),
+    "loss": {
+        **any_of("stack", "vocab_parallel"),
+        "vocab_parallel_fused": (0, 8),
+        "in_place": (0, 12),
+    },
+    "attention_kernel": any_of(
+        "stack", "best", "unfused", "flash2", "flash3", "flash4", "cudnn", "ck", "aotriton"
+    ),
     "dispatcher": {
         "all_gather": ALWAYS,
         "all_to_all": (0, 6),
@@ -341,7 +349,13 @@ def _primus(plan: Plan) -> Iterator[str]:
         yield "quantization nvfp4: cannot"
 
 
+def _megatron_attention(plan: Plan) -> Iterator[str]:
+    if plan["attention_kernel"] == "flash4" and plan["cp"] > 1:  # TE, utils.py
+        yield "attention_kernel flash4: no context parallelism"
+
+
 _MEGATRON_RULES: tuple[Rule, ...] = (
+    _megatron_attention,
     grid_faults,
     expert_degree_faults,
     _megatron_degrees,

@@ -29,6 +29,7 @@ _TITAN: Abilities = {
     "fsdp_prefetch": any_of(1),
     "dp_overlap": any_of(True),
     "recompute_layers": any_of(None),
+    "loss": {**any_of("stack", "eager", "compiled", "loss_parallel"), "chunked": _MAIN},
     "quantized_weights": any_of(False, True),
     "dtype": any_of("bf16", "fp32"),
     "optimizer": {"adamw": ALWAYS, "adamw-bf16": _MAIN, "muon": _MAIN},
@@ -122,6 +123,8 @@ def _titan_precision(plan: Plan, compiled: bool) -> Iterator[str]:
     is_gathered = plan["zero"] >= 2 or not plan.is_sharded
     if plan["quantized_weights"] and (is_main or recipe != "fp8_tensor" or not is_gathered):
         yield "quantized_weights: of fp8_tensor with FSDP, up to release 0.2"
+    if plan["tp"] > 1 and plan["loss"] == "eager":  # unless loss parallelism is off
+        yield "loss eager: splits the vocabulary"
     if plan["tp"] > 1 and plan["tp_overlap"] == "ring" and not compiled:
         yield "tp_overlap ring: needs torch.compile"
     if plan["tp"] > 1 and plan["tp_overlap"] == "ring" and plan["tp_exchange"] != "rs_ag":

@@ -26,7 +26,7 @@ STRICTER = {
     "1.14 (June 2026)) supports cp_exchange ring only": "all_to_all needs DeepSpeed",
 }
 """What a stack refuses and its launcher does not: a part of the refusal, and why."""
-LISTED = re.compile(r"v?pp \d+: must divide \d+ layers|first_stage_layers\b")
+LISTED = re.compile(r"v?pp \d+: must divide \d+ layers|first_stage_layers\b(?!: excl)")
 """Faults of stages that no option counts: since Megatron-Core 0.13 layouts list their layers."""
 
 

@@ -42,7 +42,7 @@ def strategy_of(text: str, source: str = "job.yaml") -> dict[str, Any]:
         (NEMO_1 % ("32", ""), {"dtype": "fp32"}),
         (NEMO_1 % ("bf16", ", fp8: true"), {"quantization": "fp8_tensor"}),
         (NEMO_1 % ("bf16", ", fsdp: true, fsdp_sharding_strategy: grad"), {"zero": 2}),
-        (NEMO_1 % ("bf16", ", use_flash_attention: false"), {"attention": "unfused"}),
+        (NEMO_1 % ("bf16", ", use_flash_attention: false"), {"attention_kernel": "unfused"}),
         (NEMO_2 % ("16-mixed", ", fsdp: megatron"), {"dtype": "fp16", "zero": 3}),
         (NEMO_2 % ("bf16-mixed", ""), {"dtype": "bf16", "zero": 1, "gradient_dtype": "fp32"}),
     ],

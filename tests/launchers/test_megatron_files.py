@@ -225,6 +225,8 @@ def fields_of(options, gpus=8):
             {"dispatcher": "hybridep"},
         ),
         (EXPERTS + "--moe-expert-capacity-factor 1.5", {"expert_capacity": 1.5}),
+        (TINY, {"loss": "vocab_parallel"}),
+        (TINY + "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"loss": "in_place"}),
     ],
 )
 def test_defaults_and_older_spellings(options, expected):
@@ -235,7 +237,7 @@ def test_defaults_and_older_spellings(options, expected):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none", "loss_saved_bytes": 6}),
+        (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none"}),
         (
             TINY + "--tensor-model-parallel-size 2 --sequence-parallel",
             {"tp_hidden": 0, "tp_backward_async": True},
@@ -253,8 +255,6 @@ def test_defaults_and_older_spellings(options, expected):
             TINY + "--cuda-graph-impl local --cuda-graph-scope full_iteration",
             {"cuda_graphs": "full"},
         ),
-        (TINY + "--use-flash-attn", {"flash_kernel": "flash2", "attention": "flash"}),
-        (TINY + "--attention-backend unfused", {"attention": "unfused"}),
         (TINY + "--make-vocab-size-divisible-by 64", {"vocab_multiple": 64}),
         (TINY + "--no-gradient-accumulation-fusion", {"fused_gradient_accumulation": False}),
         (TINY + "--swiglu --no-bias-swiglu-fusion", {"fused_swiglu": False}),
@@ -267,6 +267,22 @@ def test_defaults_and_older_spellings(options, expected):
 def test_options_of_the_software_change_its_stack(options, expected):
     stack = Strategy.validated(fields_of(options)).loaded_stack()
     assert {name: getattr(stack, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "kernel"),
+    [
+        ("", "stack"),
+        ("--attention-backend auto", "best"),
+        ("--use-flash-attn", "flash2"),
+        ("--attention-backend flash", "flash2"),
+        ("--attention-backend fused", "cudnn"),
+        ("--attention-backend unfused", "unfused"),
+        ("--attention-backend local", "unfused"),
+    ],
+)
+def test_the_attention_backend_is_a_field(option, kernel):
+    assert Strategy.validated(fields_of(TINY + option)).attention_kernel == kernel
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise import Model
+from shardwise import Model, Strategy
 from shardwise.config.launch import Launch
 from shardwise.errors import InputError
 from shardwise.launchers.launch import LaunchText
@@ -157,9 +157,8 @@ def test_a_published_toml_of_deepseek_is_understood() -> None:
 
     assert (model.hidden, model.mtp, strategy.dp) == (7168, 0, 512)
     assert strategy.recompute_parts == ("every_other",)
-    stack = strategy.loaded_stack()
-    assert stack.name == "torchtitan-eager"
-    assert (stack.loss_saved_bytes, stack.loss_split_bytes) == (4, 0)
+    assert strategy.loaded_stack().name == "torchtitan-eager"
+    assert strategy.loss == "compiled"
     assert options_left(launch) == []
 
 
@@ -422,11 +421,13 @@ def mine() -> Trainer.Config:
 
 
 def test_a_configuration_is_parsed_with_what_it_derives_from() -> None:
+    """Its loss in chunks, which v0.2.2 does not have, is a loss of the strategy."""
     launch = read(PYTHON, "config.py", gpus=64)
     assert launch.model == Model.load("llama3-70b")
     assert (launch.strategy["tp"], launch.strategy["micro_batch_size"]) == (8, 4)
+    assert Strategy.load(dict(launch.strategy)).loss == "chunked"
     assert (launch.strategy["recompute"], launch.strategy["dp"]) == ("full", 8)
-    assert options_left(launch) == ["loss", "training.disable_cuda_graphs"]
+    assert options_left(launch) == ["training.disable_cuda_graphs"]
 
 
 def test_what_is_no_literal_is_asked_for_by_name() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles import drawn
-from shardwise import Model, estimate
+from shardwise import InputError, Model, estimate
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.torchtitan import LAUNCHER
 from shardwise.launchers.torchtitan.models import FLAVORS, flavor_of, model_of
@@ -76,3 +76,24 @@ def test_multi_token_prediction_is_of_python_alone() -> None:
 
     assert "num_mtp_layers=1" in file.text
     assert model == plan.model
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "llama2-7b"])
+@pytest.mark.parametrize(
+    ("kernel", "backend"),
+    [("stack", "flex"), ("cudnn", "sdpa"), ("flash3", "varlen"), ("flash4", "flex_flash")],
+)
+def test_attention_backends_are_of_python(name: str, kernel: str, backend: str) -> None:
+    """A flavor leaves its default out; TOML has no such option, and no other kernel has a name."""
+    plan = made(Model.load(name), tp=2, attention_kernel=kernel)
+    (file,) = LAUNCHER.write(plan, "0.3.0", ".py")
+    assert (f'attn_backend="{backend}"' in file.text) == (name != "llama3-8b" or kernel != "stack")
+    _, strategy = imported(LAUNCHER.read(LaunchText(source="plan.py", text=file.text)))
+    assert strategy.attention_kernel == kernel
+    other = made(Model.load(name), tp=2, attention_kernel="efficient")
+    with pytest.raises(InputError, match=r"'efficient': torchtitan 0\.3\.0 allows"):
+        LAUNCHER.write(other, "0.3.0", ".py")
+    with pytest.raises(InputError, match=r"'efficient': torchtitan 0\.2\.2 has no"):
+        LAUNCHER.write(
+            made(Model.load("llama3-8b"), attention_kernel="efficient"), "0.2.2", ".toml"
+        )

@@ -220,7 +220,7 @@ def test_the_software_is_simumax_and_what_a_strategy_changes_of_it() -> None:
     assert stack(enable_straggler_model=False).straggler_per_doubling == 0
     assert stack(grad_reduce_in_bf16=True).gradient_dtype == "compute"
     assert stack(mem_factor=0.8).allocator_slack == pytest.approx(1.25)
-    assert stack(use_flash_sdp=False, use_math_sdp=True).attention == "unfused"
+    assert stack(use_flash_sdp=False, use_math_sdp=True).attention_kernel == "unfused"
     for key, field in (
         ("use_fused_norm", "fused_norm"),
         ("use_fused_swiglu", "fused_swiglu"),

@@ -84,7 +84,7 @@ def test_messages_of_the_old_server_go_through_the_host():
     assert system.accelerator.matrix["fp16"] == pytest.approx(
         2 * system.accelerator.matrix["fp32"], rel=0.01
     )
-    assert Stack.load("gpipe-2019").attention == "unfused"
+    assert Stack.load("gpipe-2019").attention_kernel == "unfused"
 
 
 def test_the_suite_prints_its_criterion(board, capsys):

@@ -43,7 +43,13 @@ def test_six_lines_by_hand() -> None:
 @each_row(("dp", "pp"), [(1, 1), (2, 1), (2, 2)])
 def test_flops_are_those_of_the_layer(model: Model, dp: int, pp: int) -> None:
     """All six lines: the forward products of a layer over the whole batch, all scores counted."""
-    strategy = {"dp": dp, "pp": pp, "mbs": 2, "gbs": 8, "stack": samples.stack(attention="unfused")}
+    strategy = {
+        "dp": dp,
+        "pp": pp,
+        "mbs": 2,
+        "gbs": 8,
+        "stack": samples.stack(attention_kernel="unfused"),
+    }
     result = estimate(model, samples.system(), strategy)
     written = sum(2 * m * k * n for m, k, n in parsed(deepflow_text(model, strategy)))
     layer = result.layers[0].forward.matrix_flops

@@ -64,6 +64,10 @@ def _per_node(inter, accelerator="H100", per_node=8):
         ({"accelerator": "Max1550-tile", "family": "PVC"}, "max1550-tile"),
         ({"accelerator": "L40S", "variant": "48GB"}, "l40s"),
         ({"accelerator": "RTX4090", "variant": "24GB"}, "rtx-4090"),
+        ({"accelerator": "RTX 3090"}, "rtx-3090"),
+        ({"accelerator": "RTX5090", "variant": "32GB"}, "rtx-5090"),
+        ({"accelerator": "RTX PRO 6000 Blackwell"}, "rtx-pro-6000"),
+        ({"accelerator": "A10G", "variant": "g5.48xlarge"}, "a10g"),
         ({"accelerator": "NVIDIA GeForce RTX 4090"}, "rtx-4090"),
         ({"accelerator": "RTX 6000 Ada"}, "rtx-6000-ada"),
         ({"accelerator": "A6000", "family": "A6000", "mem_gb": 48.0}, "rtx-a6000"),
@@ -84,7 +88,6 @@ def test_accelerators_by_what_rows_call_them(stated, name):
         ({"accelerator": "A800", "variant": "80GB PCIe"}, "an A800 PCIe as an A100 PCIe"),
         ({"accelerator": "RTX 4090D"}, "another RTX 4090 as one of 450 W"),
         ({"accelerator": "GH200"}, "a GH200 as an H200 in SXM servers"),
-        ({"accelerator": "Ascend 910B3"}, "an Ascend 910B of another bin as one of 376 TFLOP/s"),
         ({"accelerator": "RTX 4090 Laptop"}, "another RTX 4090 as one of 450 W"),
     ],
 )  # fmt: skip
@@ -95,9 +98,16 @@ def test_variants_that_another_system_stands_in_for_say_so(stated, said):
     assert assumed == [said]
 
 
+def test_bins_of_an_ascend_differ_in_speed():
+    """313 TFLOP/s of a 910B3 over the 376 of the catalog; the usual one where none is named."""
+    assert _system("Ascend 910B3").accelerator.speed == pytest.approx(313 / 376)
+    assert _system("Ascend 910B").accelerator.speed == 1
+    assert _system("Ascend 910B2").accelerator.speed == 1
+
+
 @each_row(
     "name",
-    ["V100 or A100 (not stated in doc)", "X1", "L40", "L4", "RTX 3090", "A40", "Max1550"],
+    ["V100 or A100 (not stated in doc)", "X1", "L40", "L4", "RTX 3080", "A40", "Max1550"],
 )
 def test_unknown_accelerators_are_refused(name):
     """And those that may be one or the other."""
@@ -141,12 +151,32 @@ def test_a100_of_aws_have_the_network_of_their_instances():
     "inter", ["Ethernet, Infiniband", "DCN across slices", "none (single node)", "10G Ethernet"]
 )
 def test_networks_without_a_rate_are_the_usual_ones(inter):
-    """Which is said of runs of more than one node."""
+    """Which is said, with number and rate, of runs of more than one node."""
     assert _per_node(inter) is None
-    for count, said in ((8, []), (16, ["usual network between nodes"])):
+    for count, said in ((8, []), (16, ["NICs per node: 8 x 400 Gbit/s"])):
         assumed = []
         _system("H100", inter=inter, count=count, assumed=assumed)
         assert assumed == said
+
+
+@each_row(
+    ("stated", "count", "said"),
+    [
+        ({"accelerator": "A800", "inter": "InfiniBand 200 Gb/s"}, 16, "number of NICs per node: 8"),
+        ({"accelerator": "RTX 4090"}, 16, "NICs per node: 1 x 100 Gbit/s"),
+        # Slices of 256 chips, and racks of 72 GPUs, are one network.
+        ({"accelerator": "TPU v5e", "inter": "DCN across slices"}, 256, None),
+        ({"accelerator": "TPU v5e", "inter": "DCN across slices"}, 512,
+         "NICs per node: 2 x 100 Gbit/s"),
+        ({"accelerator": "GB200"}, 72, None),
+        ({"accelerator": "GB200"}, 144, "NICs per node: 4 x 400 Gbit/s"),
+    ],
+)  # fmt: skip
+def test_only_networks_that_are_used_are_assumed(stated, count, said):
+    """A rate without a number of links is that of each of the usual ones."""
+    assumed = []
+    _system(**stated, count=count, assumed=assumed)
+    assert assumed == [said] * (said is not None)
 
 
 def test_networks_by_accelerator_are_shared_as_the_node_has_them():
@@ -167,6 +197,9 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
     assert system.tier_bandwidth(1) == own.tier_bandwidth(1)
     pcie = _system("RTX 4090", per_node=4, count=8)
     assert [tier.domain for tier in pcie.network] == [4, None]
+    pair = _system("RTX 4090", per_node=2, count=4).network[0].through_host
+    assert pair is not None
+    assert pair.shared_by == 2
     alone = _system("RTX 4090", per_node=1, count=4, inter="100 Gb/s per node")
     assert alone.tier_bandwidth(len(alone.network) - 1) == pytest.approx(12.5 * GB)
     assert _system("A100", per_node=2, count=2) == own
@@ -180,6 +213,7 @@ def test_runs_over_several_small_nodes_have_nodes_of_that_size():
         ({"accelerator": "A6000", "intra": "NVLink bridge between pairs"}, [2, 4, 8, None]),
         ({"accelerator": "A6000", "intra": "PCIe 4.0, no NVLink"}, [4, 8, None]),
         ({"accelerator": "A6000"}, [4, 8, None]),
+        ({"accelerator": "RTX 3090", "intra": "NVLink between pairs"}, [2, 4, 8, None]),
         ({"accelerator": "RTX 4090", "intra": "NVLink"}, [4, 8, None]),
     ],
 )

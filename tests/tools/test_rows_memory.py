@@ -104,7 +104,7 @@ def test_what_megatron_does_not_tell_is_its_default():
     latent = said.model.layers[0].attention.latent
     assert (said.model.vocab, latent.q_rank, latent.kv_rank) == (50_257, 1536, 512)
     assert said.assumed[:2] == ("vocabulary 50257", "latent attention of ranks 1536 and 512")
-    assert said.strategy.stack.attention == "unfused"
+    assert said.strategy.stack.attention_kernel == "unfused"
 
 
 def test_the_last_stages_of_internevo_take_what_is_left_over():

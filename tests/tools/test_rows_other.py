@@ -148,7 +148,7 @@ def test_cores_of_trainium_are_half_a_chip() -> None:
     strategy = said("neuron-trn1-gpt3-175b-32n-nemo").strategy
     assert (strategy.gpus, strategy.tp, strategy.pp, strategy.dp) == (512, 16, 8, 4)
     assert isinstance(strategy.stack, Stack)
-    assert (strategy.stack.name, strategy.stack.attention) == ("neuronx-2024", "unfused")
+    assert (strategy.stack.name, strategy.stack.attention_kernel) == ("neuronx-2024", "unfused")
 
 
 @each_row(

@@ -97,7 +97,7 @@ def memory_table(runs: Sequence[Run]) -> list[list[Any]]:
             continue
         _, system, strategy = cases[place]
         reserved = run.measured.memory_metric != "allocated"
-        stack = strategy.loaded_stack(system.stack)
+        stack = strategy.loaded_stack(system)
         what = MemoryFeatures.of(stack, strategy, reserved=reserved)
         error = round(float(np.log(one.memory_gib / measured)), 4)
         rows.append([run.id, run.source, error, *(getattr(what, name) for name in names)])

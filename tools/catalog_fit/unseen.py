@@ -81,7 +81,7 @@ def _restated(own: Stack, name: str) -> Stack:
 
 
 def _stack(case: Case) -> Stack:
-    return case.strategy.loaded_stack(case.system.stack)
+    return case.strategy.loaded_stack(case.system)
 
 
 def _year(name: str) -> int:

@@ -3,7 +3,7 @@
 import re
 
 from published_rows.row import Run
-from shardwise.config.enums import FrozenWeights, GradientDtype
+from shardwise.config.enums import FrozenWeights, GradientDtype, Loss
 
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
 _SQUAD = 256
@@ -25,9 +25,6 @@ _ADAPTED_MLP = ("automodel-2025", "torchtune-2024", "deepspeed-2024", "llama-fac
 # Peak bytes per logit. The Triton kernel of fms-acceleration's "foak" (from Unsloth) writes
 # gradients over its input, the fp32 logits; those in 16 bits and their gradient are left.
 _FOAK_LOSS = 8.0
-# Liger's product fused with the loss has logits of a chunk of tokens only: as many elements as its
-# input (liger_kernel/ops/fused_linear_cross_entropy.py).
-_CHUNK_LOSS = 0.5
 # Models of transformers 4.4x with learned positions (gpt2, gpt_bigcode) never make logits fp32: the
 # logits, their shifted copy, its log-softmax and the gradient of it have 16 bits.
 _NARROW_LOSS = 8.0
@@ -126,7 +123,7 @@ def _loss(run: Run, stack: str) -> dict[str, object]:
     if stack not in _TRANSFORMERS:
         return {}
     if _on(features.get("liger")):
-        return {"loss_saved_bytes": _CHUNK_LOSS}
+        return {"loss": Loss.FUSED_LINEAR}
     if _on(features.get("fused_cross_entropy")):
         return {"loss_saved_bytes": _FOAK_LOSS}
     if (run.model.pos_emb or "").startswith("learned") and is_pure(run, stack):

@@ -1,5 +1,6 @@
 """The `System` of a measured run: one of the catalog with the network of the run."""
 
+import math
 import re
 
 from published_rows.row import Run
@@ -47,6 +48,10 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"910B", "ascend-910b"),
     (r"Max ?1550.*tile", "max1550-tile"),
     (r"\bL40S\b", "l40s"),
+    (r"\bA10G\b", "a10g"),
+    (r"\b3090\b|\bRTX ?3090\b", "rtx-3090"),
+    (r"\b5090D?\b|\bRTX ?5090D?\b", "rtx-5090"),
+    (r"PRO ?6000", "rtx-pro-6000"),
     (r"\b4090D?\b|\bRTX ?4090D?\b", "rtx-4090"),
     (r"6000 ?Ada", "rtx-6000-ada"),
     (r"\bA6000\b", "rtx-a6000"),
@@ -58,11 +63,15 @@ _STAND_INS = (
     (r"\bH100[- ]NVL\b", "an H100 NVL as an H100 PCIe"),
     (r"A800.*PCI", "an A800 PCIe as an A100 PCIe"),
     (r"GH200", "a GH200 as an H200 in SXM servers"),
-    (r"910B[134]", "an Ascend 910B of another bin as one of 376 TFLOP/s"),
     (r"4090 ?(D\b|Laptop)", "another RTX 4090 as one of 450 W"),
+    (r"5090 ?(D\b|Laptop)", "another RTX 5090 as one of 575 W"),
+    (r"PRO ?6000.*Max-?Q", "an RTX PRO 6000 of 300 W as one of 600 W"),
     (r"power[- ]limited", "full power of a power-limited accelerator"),
     (r"power variant not stated", "full power"),
 )
+# Rates of the bins of an Ascend 910B over that of the catalog, 376 TFLOP/s (910B2 in Atlas 900 A2):
+# 313 in Atlas 800T A2, with 20 of 24 cores, 280 in Atlas 800I A2.
+_BINS = {"910B1": 400 / 376, "910B3": 313 / 376, "910B4": 280 / 376}
 # All links of a p4d or p4de instance of AWS, which are what it has A100 in: 400 Gbit/s of EFA.
 _AWS_A100 = 400 * _GIGABIT
 # NVLink bridges between two cards, one direction [byte/s] (data sheets of the cards).
@@ -70,6 +79,7 @@ _BRIDGES = {
     "a100-40gb-pcie": 300e9,
     "a100-80gb-pcie": 300e9,
     "h100-pcie": 300e9,
+    "rtx-3090": 56.25e9,
     "rtx-a5000": 56.25e9,
     "rtx-a6000": 56.25e9,
 }
@@ -94,17 +104,36 @@ def system_of(run: Run, assumed: list[str]) -> System:
         raise NotModeledError(f"accelerator {row.accelerator}: not in the catalog")
     assumed += [said for pattern, said in _STAND_INS if re.search(pattern, text, re.IGNORECASE)]
     system = _with_slices(System.load(name), row.extra.get("chips_per_slice"))
+    if (found := re.search(r"910B[134]", text)) is not None:
+        chip = system.accelerator.model_copy(update={"speed": _BINS[found[0]]})
+        system = system.model_copy(update={"accelerator": chip})
     if row.per_node and (row.count or 1) > row.per_node:
         system = _with_nodes(system, row.per_node)
     system = _with_bridges(system, row.intra or "")
     rate = _node_rate(row.inter or "", row.per_node or system.node.accelerators)
     if rate is None and re.search(r"A100.*\bAWS\b", f"{text} {row.inter}"):
         rate = _AWS_A100
-    if rate is None or len(system.network) == 1:
-        if (row.count or 1) > system.node.accelerators:
-            assumed.append("usual network between nodes")
+    if len(system.network) == 1:
         return system
+    if rate is None:
+        rate, said = _usual_rate(system, row.inter or "")
+        inside = system.network[-2].domain
+        assumed += [said] if inside is not None and (row.count or 1) > inside else []
     return _with_fabric(system, rate)
+
+
+def _usual_rate(system: System, text: str) -> tuple[float, str]:
+    """Rate of all links of a node [byte/s] where no number of links is stated, and what is assumed.
+
+    The usual number of links, of the stated rate if there is one.
+    """
+    tier = system.network[-1]
+    links = tier.links_per_node or system.node.accelerators
+    stated = re.search(r"InfiniBand (\d{1,9}) ?Gb", text)
+    if stated:
+        return links * int(stated[1]) * _GIGABIT, f"number of NICs per node: {links}"
+    rate = tier.bandwidth / _GIGABIT
+    return links * tier.bandwidth, f"NICs per node: {links} x {rate:.4g} Gbit/s"
 
 
 def _with_slices(system: System, chips: int | None) -> System:
@@ -128,7 +157,8 @@ def _with_nodes(system: System, size: int) -> System:
             continue
         links = tier.links_per_node and max(tier.links_per_node * size // node, 1)
         domain = min(tier.domain or size, size) if inside else tier.domain
-        tiers.append(tier.model_copy(update={"domain": domain, "links_per_node": links}))
+        changed = tier.model_copy(update={"domain": domain, "links_per_node": links})
+        tiers.append(changed.among(size))
     memory = tuple(
         tier.model_copy(
             update={
@@ -182,6 +212,8 @@ def _with_fabric(system: System, rate: float) -> System:
     """The system with another rate of its outermost tier."""
     tier = system.network[-1]
     links = tier.links_per_node or system.node.accelerators
+    if math.isclose(tier.bandwidth * links, rate):
+        return system
     changed = tier.model_copy(update={"bandwidth": rate / links})
     update: dict[str, object] = {"network": (*system.network[:-1], changed)}
     return system.model_copy(update=update)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from published_rows.row import Run
-from shardwise.config.enums import ZERO_WEIGHTS, AttentionImplementation
+from shardwise.config.enums import ZERO_WEIGHTS, AttentionKernel
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.units import read_whole
@@ -128,7 +128,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
         if "every 2nd" in text:
             return {"recompute": "full", "recompute_layers": math.ceil(model.depth / 2)}
         core = "core" in text or "recompute-activations" in text  # Megatron-LM's option
-        if stack.attention == AttentionImplementation.UNFUSED or core:
+        if stack.attention_kernel == AttentionKernel.UNFUSED or core:
             return {"recompute": "selective", "recompute_parts": ("core_attention",)}
     if not settings or "unknown" in text:
         assumed.append("no recompute")

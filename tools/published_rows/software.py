@@ -6,7 +6,7 @@ from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
 from published_rows.words import says_flash
-from shardwise.config.enums import AttentionImplementation, CudaGraphs, Dispatcher, GradientDtype
+from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype
 from shardwise.config.stack import Stack
 
 # First year of torchtitan's compiled loss, and of Megatron-LM with Transformer Engine.
@@ -193,7 +193,7 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     if features.get("no_gradient_accumulation_fusion"):
         changes |= {"fused_gradient_accumulation": False, "weight_gradient_buffers": False}
     if says_flash(run.attention_impl) is False:
-        changes |= {"attention": AttentionImplementation.UNFUSED}
+        changes |= {"attention_kernel": AttentionKernel.UNFUSED}
     changes |= _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.

@@ -1,8 +1,9 @@
 """Features of a strategy, and which of them no measured run has used.
 
 A feature is something that software does: `tp_overlap=ring`, `zero=3`, `vpp` (several chunks). What
-is off is none. Sizes and degrees count once: whether they differ from their default. A field
-without effect on a strategy is no feature of it, and neither is where its ranks are placed.
+is off is none, and neither is what the stack does unless a strategy says otherwise. Sizes and
+degrees count once: whether they differ from their default. A field without effect on a strategy is
+no feature of it, and neither is where its ranks are placed.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from shardwise import catalog
 from shardwise.config.model import Model
 from shardwise.config.roles import PLACED, Group
+from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, DEGREES, Kind, StrategyField
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.effects import idle_rows, kinds_of
@@ -28,6 +30,9 @@ _FIELDS = {
     and not (field.role.implied and field.kind is Kind.WHOLE)
 }
 """Fields with features: not what has no effect on time, places ranks, or is the request itself."""
+
+
+_OF_STACKS = Stack.model_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,9 @@ def features_of(model: Model, table: Table) -> tuple[str, ...]:
         staged = field.role.group is Group.LAYOUT and "bubble" in field.role.acts_on
         if (staged and table.pp[0] == 1) or idle_rows(kind, table, name)[0]:
             continue
-        found += _features(field, int(getattr(table, name)[0]))
+        left_open = field.kind is Kind.WORD and field.words[0] == "stack" and name in _OF_STACKS
+        column = table.in_effect(name) if left_open else getattr(table, name)
+        found += _features(field, int(column[0]))
     return tuple(found)
 
 
@@ -77,7 +84,7 @@ def _features(field: StrategyField, value: float) -> Iterator[str]:
             yield from [f"{field.name}=true"] if value else []
         case Kind.WORD:
             word = field.words[int(value)]
-            yield from [] if word == "none" else [f"{field.name}={word}"]
+            yield from [] if word in ("none", "stack") else [f"{field.name}={word}"]
         case Kind.SET:
             yield from (f"{field.name}={word}" for word in field.word_type.from_bits(int(value)))
         case Kind.LIST:

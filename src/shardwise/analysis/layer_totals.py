@@ -491,7 +491,7 @@ def _single(
     """The product of a GEMM kernel; of a kernel that runs panel by panel, that of one panel."""
     flops, panels = Fraction(float(kernel.flops[0])), 1.0
     if kernel.panels is not None:
-        panels = float(kernel.panels.count[0])
+        panels = float(kernel.panels.kernels[0])
         kernel = kernel.panel(kernel.panels)
     return _Product(
         operation=cost.operation.name,

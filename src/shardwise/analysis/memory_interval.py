@@ -174,7 +174,7 @@ def left_out_memory_sizes(known: MemoryRuns) -> tuple[Floats, Floats]:
 
 def memory_interval_of(memory: Memory, system: System, strategy: Strategy) -> MemoryInterval:
     """Range of the measured peak of a stage's memory."""
-    stack, known = strategy.loaded_stack(system.stack), memory_runs()
+    stack, known = strategy.loaded_stack(system), memory_runs()
     both = [MemoryFeatures.of(stack, strategy, reserved=one) for one in (False, True)]
     names = MemoryFeatures.__dataclass_fields__
     parts = levels_of({name: np.array([getattr(o, name) for o in both]) for name in names}, known)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import Interval
+from shardwise.analysis.results import AssumedNetwork, Interval
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
@@ -261,6 +261,7 @@ def interval_of(
     counted: Parameters | None = None,
     *,
     unmeasured: int = 0,
+    network: AssumedNetwork | None = None,
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -270,13 +271,18 @@ def interval_of(
         Parameters of the model, if already counted.
     unmeasured
         Number of its features that no measured run used (`features.unmeasured_features`).
+    network
+        Network cards that are assumed (`assumed_network`), with times of this step.
     """
     if not strategy.training:
         return None
     found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
+    faster, slower = (
+        (step_s, step_s) if network is None else (network.faster_step_s, network.slower_step_s)
+    )
     return Interval(
-        low_s=step_s / widened(found.faster, unmeasured),
-        high_s=step_s * widened(found.slower, unmeasured),
+        low_s=step_s / _joined(widened(found.faster, unmeasured), step_s / faster),
+        high_s=step_s * _joined(widened(found.slower, unmeasured), slower / step_s),
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,
@@ -287,6 +293,11 @@ def interval_of(
         pair_sources=found.pair_sources,
         accelerator_sources=found.accelerator_sources,
     )
+
+
+def _joined(factor: float, other: float) -> float:
+    """Return the range of two independent errors of log time; the second is at least 1."""
+    return math.exp(math.hypot(math.log(factor), math.log(max(other, 1.0))))
 
 
 def widened(factor: float, unmeasured: int) -> float:

@@ -394,6 +394,26 @@ class Interval(Result):
     """Sources of measured runs on the same system: without any, the range is wider."""
 
 
+class AssumedNetwork(Result):
+    """The usual network cards of such servers, in place of those of a cluster."""
+
+    tier: str
+    links_per_node: int
+    link_rate: float
+    """Of one link, in one direction [byte/s]."""
+    spread: float
+    """Factor that the rate of all links of 8 of 10 clusters lies within."""
+    slower_step_s: float
+    """Step time where they have the rate over the spread."""
+    faster_step_s: float
+    """Step time where they have the rate times the spread."""
+
+    def over(self, step_s: float) -> "AssumedNetwork":
+        """Return its times over that of a step."""
+        times = {name: getattr(self, name) / step_s for name in ("slower_step_s", "faster_step_s")}
+        return self.model_copy(update={n: float(time) for n, time in times.items()})
+
+
 class MemoryInterval(Result):
     """Ranges of the measured peak memory of the peak-memory stage [byte]."""
 
@@ -471,6 +491,29 @@ class Software(Result):
     """Release that is meant; empty where the stack names none."""
     checked: bool
     """Whether the strategy is known to be one that the release can run."""
+    how: str = "stack"
+    """How it was found: a `stack` by name, a description that `matched`, the `nearest release` of
+    it, `several candidates`, or `unknown`."""
+    trainer: str = ""
+    """Trainer that is meant; empty for a stack by name."""
+    engine: str | None = None
+    """What replicates or shards the training state there."""
+    notes: tuple[str, ...] = ()
+    """What contradicts, what was assumed and what else may be meant; the most important first."""
+
+
+class SoftwareCandidate(Result):
+    """Software that a description may mean, and the estimate with it."""
+
+    description: str
+    """What tells it from the others."""
+    trainer: str
+    engine: str | None
+    stack: str
+    weight: float
+    """Its probability."""
+    step_time_s: float
+    reserved_bytes: float
 
 
 class Estimate(Charted, Deferred):
@@ -493,6 +536,9 @@ class Estimate(Charted, Deferred):
     strategy: Mapping[str, Any]
     """All fields, with defaults filled in."""
     software: Software
+    software_candidates: tuple[SoftwareCandidate, ...]
+    """What the description of the software may mean, if it may be several; those that can run the
+    strategy."""
     parameters: int
     active_parameters: int
     trainable_parameters: int
@@ -536,6 +582,9 @@ class Estimate(Charted, Deferred):
     """None forward only, for which there are no measured runs."""
     memory_interval: MemoryInterval | None = None
     """None forward only."""
+    assumed_network: AssumedNetwork | None = None
+    """Network cards that the system assumes, and what others would change; they widen the interval.
+    None where no traffic passes them, and where the system describes one cluster."""
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""

@@ -127,7 +127,7 @@ def run_features(
     counted
         Parameters of the model, if already counted.
     """
-    stack = strategy.loaded_stack(system.stack)
+    stack = strategy.loaded_stack(system)
     names = (g for name, g in _GENERATIONS.items() if name in system.name)
     generation, software = next(names, system.name), software_of(stack.name)
     return RunFeatures(

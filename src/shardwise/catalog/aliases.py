@@ -48,10 +48,14 @@ _SYSTEMS = {
     "trn1": "trainium1",
     "trn1.32xlarge": "trainium1",
     "ascend910b": "ascend-910b",
+    "rtx3090": "rtx-3090",
     "rtx4090": "rtx-4090",
+    "rtx5090": "rtx-5090",
     "mi300": "mi300x",
 }
-_VENDOR = frozenset({"nvidia", "amd", "intel", "google", "huawei", "tesla", "dgx", "hgx", "gpu"})
+_VENDOR = frozenset(
+    {"nvidia", "geforce", "amd", "intel", "google", "huawei", "tesla", "dgx", "hgx", "gpu"}
+)
 _OWN_MEMORY = frozenset(
     {"h100-80gb", "h800-80gb", "a800-80gb", "h200-141gb", "l40s-48gb", "mi300x-192gb"}
 )

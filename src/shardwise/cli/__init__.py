@@ -52,6 +52,7 @@ VERB_GROUPS = {
         "models": "Models of the catalog or a folder, or one model in detail.",
         "systems": "Systems of the catalog, or one system with sources.",
         "stacks": "Software stacks of the catalog, or one stack.",
+        "software": "What a description of software means; the trainers that are known.",
         "show": "The tables of a saved result, or of a plan in it.",
         "schema": "JSON Schema of a config file, such as model or strategy.",
     },

@@ -1,7 +1,7 @@
 """How close kernels come to the peaks of a chip: while training, and alone in a benchmark.
 
 What estimates use are the figures of training, at sustained clocks (`MatmulKernel`,
-`AttentionKernel`, `MemoryKernel`). `Benchmarked` holds figures of single kernels as
+`FusedAttention`, `MemoryKernel`). `Benchmarked` holds figures of single kernels as
 micro-benchmarks time them: short bursts at boost clocks, with the casts and copies that the
 benchmark's framework adds. Predictions of benchmarks use those; no estimate does.
 """
@@ -9,7 +9,7 @@ benchmark's framework adds. Predictions of benchmarks use those; no estimate doe
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from shardwise.config.base import ConfigBase, Count
 from shardwise.config.bounds import (
@@ -20,7 +20,7 @@ from shardwise.config.bounds import (
     PerElement,
     RateShare,
 )
-from shardwise.config.enums import ExpertChoices, FlashKernel
+from shardwise.config.enums import AttentionKernel, ExpertChoices
 from shardwise.units import Latency
 
 MatmulName = Literal["bf16", "fp8", "fp8_block", "nvfp4"]
@@ -89,7 +89,18 @@ class MatmulKernel(ProductFigures):
     """The same for a short burst at boost clocks, as micro-benchmarks show it; informative."""
 
 
-class AttentionKernel(ConfigBase):
+class KernelTime(ConfigBase):
+    """Time of an attention kernel over that of the best one, by the keys of a sequence.
+
+    Interpolated in the logarithm of the keys, constant outside.
+    """
+
+    forward: Mapping[Count, Factor] = Field(min_length=1)
+    backward: Mapping[Count, Factor] = Field(default_factory=dict)
+    """Empty: as forward."""
+
+
+class FusedAttention(ConfigBase):
     """How close a fused (flash) attention kernel comes to the peak (see `cost.attention`)."""
 
     tile: Count
@@ -109,8 +120,15 @@ class AttentionKernel(ConfigBase):
     """Time that a kernel without work would take."""
     backward_ratio: Factor
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
-    other_kernels: Mapping[FlashKernel, Factor] = Field(default_factory=dict)
+    other_kernels: Mapping[AttentionKernel, Factor | KernelTime] = Field(default_factory=dict)
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
+
+    @field_validator("other_kernels")
+    @classmethod
+    def _fused(cls, value: Mapping[AttentionKernel, object]) -> Mapping[AttentionKernel, object]:
+        if wrong := [name for name in value if not name.is_named]:
+            raise ValueError(f"{wrong[0]}: no fused kernel by name")
+        return value
 
 
 class MemoryKernel(ConfigBase):
@@ -144,7 +162,7 @@ class BenchmarkedMatmul(ProductFigures):
     this for the largest g that divides their number."""
 
 
-class BenchmarkedAttention(AttentionKernel):
+class BenchmarkedAttention(FusedAttention):
     """Forward attention as a benchmark times it; its efficiency is that of a short burst."""
 
     backward_ratio: Factor = 1

@@ -232,6 +232,23 @@ class GradSync(Word):
     MICRO_BATCH = "micro_batch"
 
 
+class Loss(Word):
+    """Kernels of the cross entropy, and how much of the logits exists at a time."""
+
+    STACK = "stack"
+    EAGER = "eager"
+    COMPILED = "compiled"
+    VOCAB_PARALLEL = "vocab_parallel"
+    VOCAB_PARALLEL_FUSED = "vocab_parallel_fused"
+    LOSS_PARALLEL = "loss_parallel"
+    IN_PLACE = "in_place"
+    CHUNKED_LOGITS = "chunked_logits"
+    CHUNKED = "chunked"
+    CHUNKED_RECOMPUTE = "chunked_recompute"
+    FUSED_LINEAR = "fused_linear"
+    CUT = "cut"
+
+
 class TpOverlap(Word):
     """What overlaps the communication of tensor parallelism with compute."""
 
@@ -368,19 +385,82 @@ class LaunchRule(Word):
     EXPERTS_SPLIT_AS_TP = "experts_split_as_tp"
 
 
-class AttentionImplementation(Word):
-    """How a stack computes attention."""
+class Generation(Word):
+    """Architecture of an accelerator: what its software and kernels are released for.
 
-    FLASH = "flash"
-    UNFUSED = "unfused"
+    `ampere_rtx` is compute capability 8.6, `blackwell_rtx` 12.0, `xe` Intel's Data Center GPU Max.
+    """
+
+    OTHER = "other"
+    PASCAL = "pascal"
+    VOLTA = "volta"
+    TURING = "turing"
+    AMPERE = "ampere"
+    AMPERE_RTX = "ampere_rtx"
+    ADA = "ada"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+    BLACKWELL_RTX = "blackwell_rtx"
+    CDNA2 = "cdna2"
+    CDNA3 = "cdna3"
+    CDNA4 = "cdna4"
+    TPU = "tpu"
+    TRAINIUM = "trainium"
+    GAUDI = "gaudi"
+    ASCEND = "ascend"
+    XE = "xe"
+    CPU = "cpu"
+
+    @property
+    def family(self) -> str:
+        """Makers' family, which decides what software runs: `nvidia`, `amd`, or its own name."""
+        if self in _NVIDIA:
+            return "nvidia"
+        return "amd" if self.startswith("cdna") else self.value
 
 
-class FlashKernel(Word):
-    """Fused attention kernel of a stack."""
+_NVIDIA = frozenset(
+    Generation[name]
+    for name in (
+        "PASCAL", "VOLTA", "TURING", "AMPERE", "AMPERE_RTX", "ADA", "HOPPER", "BLACKWELL",
+        "BLACKWELL_RTX",
+    )
+)  # fmt: skip
 
+
+class AttentionKernel(Word):
+    """How attention is computed.
+
+    What the stack does; the fastest kernel on the accelerator, which its figures are of; unfused
+    (products, softmax and dropout in kernels of their own); the memory-efficient kernel of PyTorch
+    and xFormers; FlashAttention 1 to 4; cuDNN; FlexAttention in Triton; on AMD Composable Kernel
+    with AITER, or AOTriton; the fused kernels of Ascend (npu) and of TPUs (splash).
+    """
+
+    STACK = "stack"
     BEST = "best"
-    FLASH2 = "flash2"
+    UNFUSED = "unfused"
+    EFFICIENT = "efficient"
     FLASH1 = "flash1"
+    FLASH2 = "flash2"
+    FLASH3 = "flash3"
+    FLASH4 = "flash4"
+    CUDNN = "cudnn"
+    TRITON = "triton"
+    CK = "ck"
+    AOTRITON = "aotriton"
+    NPU = "npu"
+    SPLASH = "splash"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is one fused kernel, not what another choice amounts to."""
+        return self not in ("stack", "best", "unfused")
+
+    @property
+    def runs_fp32(self) -> bool:
+        """Whether it is fused and runs fp32, not only 16 bits and fewer."""
+        return self in ("efficient", "triton", "splash")
 
 
 class Tuning(Word):

@@ -70,6 +70,21 @@ GradSync = Literal[
     "micro_batch",
 ]
 
+Loss = Literal[
+    "stack",
+    "eager",
+    "compiled",
+    "vocab_parallel",
+    "vocab_parallel_fused",
+    "loss_parallel",
+    "in_place",
+    "chunked_logits",
+    "chunked",
+    "chunked_recompute",
+    "fused_linear",
+    "cut",
+]
+
 Optimizer = Literal[
     "adamw",
     "adamw-8bit",
@@ -156,6 +171,23 @@ OffloadParts = Literal[
     "other",
 ]
 
+AttentionKernel = Literal[
+    "stack",
+    "best",
+    "unfused",
+    "efficient",
+    "flash1",
+    "flash2",
+    "flash3",
+    "flash4",
+    "cudnn",
+    "triton",
+    "ck",
+    "aotriton",
+    "npu",
+    "splash",
+]
+
 
 class StrategyKeywords(TypedDict, total=False):
     """Fields of a strategy."""
@@ -187,6 +219,7 @@ class StrategyKeywords(TypedDict, total=False):
     fsdp_reshard: bool
     fsdp_prefetch: int
     grad_sync: GradSync | enums.GradSync
+    loss: Loss | enums.Loss
     optimizer: Optimizer | enums.Optimizer
     frozen: Sequence[Frozen | enums.FrozenPart] | str
     lora_rank: int | None
@@ -222,6 +255,7 @@ class StrategyKeywords(TypedDict, total=False):
     dp_tier: int | None
     pp_tier: int | None
     stack: str | Mapping[str, Any] | Stack | None
+    attention_kernel: AttentionKernel | enums.AttentionKernel
     any_software: bool
 
 
@@ -255,6 +289,7 @@ class StrategyColumns(TypedDict, total=False):
     fsdp_reshard: Column[bool]
     fsdp_prefetch: Column[int]
     grad_sync: Column[GradSync | enums.GradSync]
+    loss: Column[Loss | enums.Loss]
     optimizer: Column[Optimizer | enums.Optimizer]
     frozen: Column[Sequence[Frozen | enums.FrozenPart] | str]
     lora_rank: Column[int | None]
@@ -290,4 +325,5 @@ class StrategyColumns(TypedDict, total=False):
     dp_tier: Column[int | None]
     pp_tier: Column[int | None]
     stack: Column[str | Mapping[str, Any] | Stack | None]
+    attention_kernel: Column[AttentionKernel | enums.AttentionKernel]
     any_software: Column[bool]

@@ -82,6 +82,23 @@ class ExpertKernels(ConfigBase):
     """From the experts: rows are added to those of their token."""
 
 
+class HostPath(ConfigBase):
+    """Path of cards without peer access, as GeForce cards: through the memory of their host.
+
+    A sender writes each byte to that memory, a receiver reads it, so that a byte crosses two links
+    and is moved twice by the memory, which the cards of a root complex share (the socket of a
+    processor).
+    """
+
+    link_share: RateShare
+    """Share of its link's bandwidth that a card gets in each direction while it writes and reads
+    at once."""
+    bandwidth: ByteRate
+    """Rate at which the host moves bytes to and from memory for all cards that share it."""
+    shared_by: Count
+    """Cards that share it when all communicate."""
+
+
 class Tier(ConfigBase):
     """One tier of the network, inside out: NVLink, then the fabric between nodes."""
 
@@ -92,6 +109,12 @@ class Tier(ConfigBase):
     """One direction, of one link."""
     links_per_node: Count | None = None
     """Links (NICs) that the accelerators of a node share; None: each has one of its own."""
+    through_host: HostPath | None = None
+    """How bytes pass through the host where accelerators cannot read each other's memory; None:
+    they can (peer access)."""
+    rate_spread: Annotated[float, Field(ge=1, le=100), NO_FLAG] = 1.0
+    """Factor that the rate of these links in 8 of 10 clusters of such servers lies within: more
+    than 1 where the description has the usual network cards and not those of one cluster."""
     must_be_filled: bool = False
     """Whether the groups laid on one instance must divide it, so that none of it stays idle."""
     processor_share: Annotated[float, Field(ge=0, le=0.9), NO_FLAG] = 0
@@ -101,7 +124,7 @@ class Tier(ConfigBase):
     slowed_by_compute: bool = True
     """Whether concurrent compute slows communication (`exchange_time_factor` of a stack): it does
     where the processors that copy the data are the limit, as on NVLink, and not where the link is
-    so slow that they are not, as on PCIe."""
+    so slow that they are not, as on PCIe and between nodes."""
     collectives: Mapping[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
     `all_gather` and `reduce_scatter` then."""
@@ -126,6 +149,14 @@ class Tier(ConfigBase):
                 problem = "only of all_gather and reduce_scatter, without scale and offset"
                 raise ValueError(f"collectives.{name}.bulk: {problem}")
         return self
+
+    def among(self, accelerators: int) -> Self:
+        """Return the tier in a node of so many accelerators, of which no more share the host."""
+        path = self.through_host
+        if path is None or path.shared_by <= accelerators:
+            return self
+        fewer = path.model_copy(update={"shared_by": accelerators})
+        return self.model_copy(update={"through_host": fewer})
 
     def rates_of(self, kind: str) -> Collective:
         """Rates of a kind of collective, by its name."""

@@ -8,24 +8,25 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardwise import catalog
-from shardwise.config.base import NO_FLAG, Count, Sourced
+from shardwise.config.base import NO_FLAG, Count, Sourced, Whole
 from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Speed
 from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
-    AttentionImplementation,
+    AttentionKernel,
     CudaGraphs,
     Dispatcher,
-    FlashKernel,
     FrozenWeights,
     GradientDtype,
     GradSync,
     GroupedProducts,
     LaunchRule,
+    Loss,
     Quantization,
     RecomputePart,
     Schedule,
     TpExchange,
     Tuning,
+    Word,
 )
 from shardwise.config.expressions.records import merged
 from shardwise.errors import Fault, InputError
@@ -80,20 +81,21 @@ class Stack(Sourced):
     capabilities: Capabilities | None = None
     """What the release can run; None: strategies are not bound by it. In a stack file, `like` names
     another stack of the catalog whose capabilities it has, but for what is set next to it."""
-    attention: AttentionImplementation
-    """`flash`: one kernel that never writes the scores; `unfused`: products, softmax, dropout."""
+    attention_kernel: AttentionKernel
+    """How attention is computed where the strategy leaves it to the stack: `best`, the fastest
+    fused kernel on the accelerator, another fused kernel, or `unfused`. FlashAttention 1 and 2
+    stand for the fused kernel of that time on accelerators that do not run them. Files with the
+    former fields `attention` and `flash_kernel` are read."""
     flash_fp32: bool = False
-    """Whether a flash kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA).
-    FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs unfused."""
+    """Whether a fused kernel runs fp32 too (the memory-efficient kernel of PyTorch's SDPA), in
+    place of its own. FlashAttention and cuDNN support 16 bits and fewer; with them fp32 runs
+    unfused."""
     matmul_time_factor: Factor = 1.0
     """Time of GEMMs with the libraries of this stack over that of the accelerator's figures, which
     are of tuned libraries: heuristics, epilogues that are kernels of their own, gaps between
     kernels."""
     attention_time_factor: Factor = 1.0
-    """Time of this stack's flash kernel over that of the fastest on the accelerator."""
-    flash_kernel: FlashKernel = FlashKernel.BEST
-    """Fused attention kernel: the fastest on the accelerator (cuDNN, FlashAttention 3), or
-    FlashAttention 2 or 1, whose efficiency the accelerator has."""
+    """Time of this stack's fused attention over that of the same kernel in other software."""
     memory_traffic_factor: Factor
     """Bytes that element-wise kernels move over the minimum (1 = perfectly fused)."""
     fused_norm: bool = True
@@ -114,6 +116,14 @@ class Stack(Sourced):
     """Whether each micro-batch writes a gradient of the full embedding table, which is then added
     to the accumulated one (PyTorch's Embedding), or touches only the rows of its tokens
     (TensorFlow's IndexedSlices)."""
+    loss: Loss = Loss.EAGER
+    """Cross entropy where the strategy leaves it to the stack."""
+    loss_figures: Loss = Loss.STACK
+    """The loss that the next four figures are of: `stack` is that of the field `loss`. Any other
+    loss has standard figures."""
+    loss_chunk_tokens: Whole = 0
+    """Tokens whose logits are live at a time, in losses that split them into chunks; 0: as usual
+    with the loss (8 chunks; TRL: 256 tokens; Liger: by the widths of the model)."""
     loss_forward_bytes: PerElement
     """Bytes moved per logit by the loss, forward. With 16-bit logits SimuMax's runs of one node
     (B200) are met best by 4 forward, 4 backward and 2 saved with Transformer Engine's fused cross
@@ -121,7 +131,8 @@ class Stack(Sourced):
     loss_backward_bytes: PerElement
     """The same, backward."""
     loss_saved_bytes: PerElement
-    """Peak bytes per logit on the last stage between forward and backward of the loss."""
+    """Peak bytes per logit on the last stage between forward and backward of the loss; of a loss
+    that computes the head in chunks, per logit of one chunk."""
     loss_split_bytes: PerElement = 0.0
     """Additional bytes per logit where tensor parallelism splits the vocabulary."""
     grouped_products: GroupedProducts = GroupedProducts.FUSED
@@ -355,12 +366,47 @@ class Stack(Sourced):
         strategy = Strategy.validated(value, source="defaults")
         return {name: getattr(strategy, name) for name in strategy.set_fields()}
 
-    @field_validator("grad_sync", "pipeline_grad_sync")
+    @property
+    def loss_with_figures(self) -> Loss:
+        """The loss that its figures are of."""
+        return self.loss if self.loss_figures == Loss.STACK else self.loss_figures
+
+    @field_validator("grad_sync", "pipeline_grad_sync", "loss", "attention_kernel")
     @classmethod
-    def _of_its_own(cls, value: GradSync) -> GradSync:
-        if value == GradSync.STACK:
-            raise ValueError("is what a stack does; allowed: step, micro_batch")
+    def _of_its_own(cls, value: Word) -> Word:
+        if value == "stack":
+            allowed = ", ".join(word for word in type(value) if word != value)
+            raise ValueError(f"is what a stack does; allowed: {allowed}")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_attention(cls, fields: object) -> object:
+        """Read `attention` (flash, unfused) and `flash_kernel`, which `attention_kernel` replaced.
+
+        A base has `attention_kernel`; what is set over it in the former words wins.
+        """
+        if not isinstance(fields, Mapping):
+            return fields
+        former = {key: fields[key] for key in ("attention", "flash_kernel") if key in fields}
+        sources = fields.get("sources")
+        sources = sources if isinstance(sources, Mapping) else {}
+        names = {"attention": "attention_kernel", "flash_kernel": "attention_kernel"}
+        if not former and not names.keys() & sources.keys():
+            return fields
+        rest = {key: item for key, item in fields.items() if key not in former}
+        attention, kernel = former.get("attention"), former.get("flash_kernel")
+        usual = rest.get("attention_kernel", AttentionKernel.BEST)
+        if attention not in (None, "flash"):
+            kernel = attention
+        elif usual == AttentionKernel.UNFUSED and attention is None:
+            kernel = usual
+        elif usual == AttentionKernel.UNFUSED:
+            kernel = kernel or AttentionKernel.BEST
+        rest["attention_kernel"] = kernel or usual
+        if sources:
+            rest["sources"] = {names.get(name, name): source for name, source in sources.items()}
+        return rest
 
     @field_validator("capabilities", mode="before")
     @classmethod

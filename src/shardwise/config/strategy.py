@@ -22,6 +22,7 @@ from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
+    AttentionKernel,
     AttentionKind,
     CpExchange,
     DispatchDtype,
@@ -30,6 +31,7 @@ from shardwise.config.enums import (
     FrozenPart,
     GradSync,
     LoraPart,
+    Loss,
     OffloadPart,
     Optimizer,
     Quantization,
@@ -66,9 +68,14 @@ from shardwise.config.roles import (
     degree,
 )
 from shardwise.config.roles import Section as In
+from shardwise.config.software.record import Software
+from shardwise.config.software.resolve import stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy_schema import accept_aliases
 from shardwise.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shardwise.config.system import System
 
 # Of fields that are sets: their words, and what stands in place of none of them.
 _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
@@ -253,6 +260,11 @@ class Strategy(ConfigBase):
     """When ZeRO-2 and ZeRO-3 reduce gradients: what the stack does, once per step, with unsharded
     gradients until then, or with every micro-batch. Once per step, weights that fsdp_reshard does
     not free stay gathered for the step too."""
+    loss: Annotated[Loss, Role(In.MEMORY, ("forward", "backward", "tp_comm"))] = Loss.STACK
+    """Cross entropy after the head: what the stack does; on the logits of all tokens, by kernels
+    that run eagerly, are compiled, split the vocabulary among tensor-parallel ranks or work in
+    place; or in chunks of tokens, with or without the head, which then may run again; or in one
+    kernel with the head (Liger, cut cross entropy)."""
     optimizer: Annotated[Optimizer, Role(In.MODEL, ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     frozen: Annotated[
@@ -411,10 +423,17 @@ class Strategy(ConfigBase):
     pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
     stack: Annotated[
-        str | Stack | None, Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True)
+        str | Stack | Software | None,
+        Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True),
     ] = None
-    """Software stack: catalog name or file; None: that of the system. In a strategy file also
-    `base` and the fields that differ."""
+    """Software: a description ("torchtitan 0.2, FSDP2"), a stack of the catalog or its file; None:
+    that of the system. In a strategy file also fields of a description (`trainer`, `release` ...),
+    or `base` and the fields that differ from that stack."""
+    attention_kernel: Annotated[
+        AttentionKernel, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS, "offload"))
+    ] = AttentionKernel.STACK
+    """Attention kernel: what the stack does, the fastest on the accelerator (`best`), unfused, or
+    one by name. A kernel that the accelerator has no figure of is as fast as the best."""
     any_software: Annotated[bool, Role(In.SOFTWARE, (), work=True)] = False
     """Allow what this stack release cannot run."""
 
@@ -473,10 +492,16 @@ class Strategy(ConfigBase):
     @field_validator("stack", mode="before")
     @classmethod
     def _stack_from_base(cls, value: object) -> object:
-        return None if value is None else Stack.from_fields(value)
+        if value is None or isinstance(value, Software):
+            return value
+        if isinstance(value, Mapping) and value and value.keys() <= Software.model_fields.keys():
+            return Software.validated(value, source="stack")
+        return Stack.from_fields(value)
 
     @field_serializer("stack")
-    def _stack_name_or_fields(self, value: str | Stack | None) -> object:
+    def _stack_name_or_fields(self, value: str | Stack | Software | None) -> object:
+        if isinstance(value, Software):
+            return value.model_dump(mode="json", exclude_defaults=True)
         return value.to_fields() if isinstance(value, Stack) else value
 
     @model_validator(mode="after")
@@ -490,8 +515,13 @@ class Strategy(ConfigBase):
             raise InputError(Fault(**place, value=split, has_value=True))
         return self
 
-    def resolved(self, model: Model, default_stack: str = DEFAULT_STACK) -> "Strategy":
+    def resolved(self, model: Model, on: "System | str" = DEFAULT_STACK) -> "Strategy":
         """Fill in what is None, and what the stack has another default of.
+
+        Parameters
+        ----------
+        on
+            The system, or the name of the stack that it names.
 
         Raises
         ------
@@ -505,13 +535,13 @@ class Strategy(ConfigBase):
             place = {"source": "strategy", "field": field}
             faults.append(Fault(**place, value=value, has_value=is_set, problem=problem))
 
-        stack = self.loaded_stack(default_stack)
+        stack = self.loaded_stack(on, model)
         own, usual = self.model_fields_set, stack.field_defaults
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
         if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
             inherited["etp"] = self.tp
         if inherited:
-            return self.model_copy(update=inherited).resolved(model, default_stack)
+            return self.model_copy(update=inherited | {"stack": stack}).resolved(model, on)
         gpus, dp = self._accelerators(fault)
         seq_len = self.seq_len or model.seq_len
         if seq_len is None:
@@ -541,9 +571,14 @@ class Strategy(ConfigBase):
             }
         )
 
-    def loaded_stack(self, default_stack: str = DEFAULT_STACK) -> Stack:
-        """Return the stack, or the default one of the system where the strategy names none."""
-        return Stack.load(default_stack if self.stack is None else self.stack)
+    def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
+        """Return the stack, or that of the system where the strategy names none."""
+        return stack_on(self.stack, on, model, self.stated_zero)
+
+    @property
+    def stated_zero(self) -> int | None:
+        """Stage of ZeRO, None where it is left to the software."""
+        return self.zero if "zero" in self.model_fields_set else None
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

@@ -13,9 +13,11 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MISSING, MOST
 from shardwise.config.enums import Dispatcher, Schedule, TpExchange, Word
 from shardwise.config.model import Model
+from shardwise.config.software.resolve import is_description, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
+from shardwise.config.system import System
 from shardwise.errors import Fault, InputError, nearest, refuse
 
 T = TypeVar("T")
@@ -26,11 +28,11 @@ _DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
 
 def columns_of(
-    model: Model, columns: Mapping[str, Any], default_stack: str = DEFAULT_STACK
+    model: Model, columns: Mapping[str, Any], on: System | str = DEFAULT_STACK
 ) -> dict[str, Any]:
     """Columns of a `Table` from columns or single values by field of `Strategy`.
 
-    Rows without a stack have `default_stack`.
+    Rows without a stack have that of the system, or the one whose name is in its place.
 
     Raises
     ------
@@ -39,7 +41,8 @@ def columns_of(
     """
     given = {SHORT_NAMES.get(n, n) for n, value in columns.items() if value is not None}
     columns = _with_defaults(columns)
-    columns["stack"] = _with_default_stack(columns["stack"], default_stack)
+    stages = columns["zero"] if "zero" in given else None
+    columns["stack"] = _with_default_stack(columns["stack"], stages, on, model)
     columns |= _stack_defaults(columns["stack"], given)
     length = _common_length(columns)
     unnamed, columns["dispatcher"] = _unnamed_dispatchers(columns["dispatcher"], length)
@@ -413,13 +416,22 @@ def _stacks(column: object, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     return codes, tuple(stacks) or (_stack(DEFAULT_STACK),)
 
 
-def _with_default_stack(column: Any, default_stack: str) -> Any:
-    """A stack, or a column of them, with the default in place of None."""
-    if column is None:
-        return default_stack
-    if _is_single(column):
-        return column
-    return [default_stack if item is None else item for item in column]
+def _with_default_stack(column: Any, stages: Any, on: System | str, model: Model) -> Any:
+    """A stack, or a column of them; what is None or describes software is that on the system.
+
+    What is described may depend on the stages of ZeRO that are stated.
+    """
+
+    def found(item: Any, stage: Any) -> Any:
+        zero = int(stage) if isinstance(stage, (int, np.integer)) else None
+        return stack_on(item, on, model, zero) if item is None or is_description(item) else item
+
+    if _is_single(column) and (_is_single(stages) or not is_description(column)):
+        return found(column, stages)
+    rows = len(stages) if _is_single(column) else len(column)
+    column = [column] * rows if _is_single(column) else column
+    stages = [stages] * rows if _is_single(stages) else stages
+    return [found(item, stage) for item, stage in zip(column, stages, strict=False)]
 
 
 def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
-    AttentionImplementation,
+    AttentionKernel,
     CudaGraphs,
     Dispatcher,
     Dtype,
@@ -83,6 +83,7 @@ class Table:
     dispatcher: Ints
     dispatch_dtype: Ints
     attention: Ints
+    attention_kernel: Ints
     recompute: Ints
     schedule: Ints
     placement: Ints
@@ -90,6 +91,7 @@ class Table:
     tp_overlap: Ints
     cp_exchange: Ints
     grad_sync: Ints
+    loss: Ints
     optimizer: Ints
     recompute_parts: Ints
     frozen: Ints
@@ -125,9 +127,11 @@ class Table:
 
     @property
     def fused_attention(self) -> Bools:
-        """Whether the stack has a fused attention kernel for the dtype of the row."""
-        fused = self.by_stack(lambda stack: stack.attention == AttentionImplementation.FLASH)
+        """Whether the kernel in effect is a fused one that runs the dtype of the row."""
+        kernel = self.in_effect("attention_kernel")
         with_fp32 = self.by_stack(lambda stack: stack.flash_fp32)
+        with_fp32 |= np.isin(kernel, [word.code for word in AttentionKernel if word.runs_fp32])
+        fused: Bools = kernel != AttentionKernel.UNFUSED.code
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
     @property
@@ -371,12 +375,12 @@ class Table:
         cls,
         model: Model,
         rows: "Mapping[str, Any] | Sequence[Strategy] | Any",
-        default_stack: str = DEFAULT_STACK,
+        on: System | str = DEFAULT_STACK,
     ) -> "Table":
         """Build a table from strategies, a mapping of columns, or a data frame.
 
         Missing columns have the defaults of `Strategy`; a single value holds for all
-        rows. A row without a stack has `default_stack`, that of the system.
+        rows. A row without a stack has that of the system.
 
         Raises
         ------
@@ -387,21 +391,21 @@ class Table:
             return rows
         if isinstance(rows, Mapping):
             refuse_levels(rows)
-            return cls(**columns_of(model, rows, default_stack))
+            return cls(**columns_of(model, rows, on))
         if isinstance(rows, Strategy):
             rows = [rows]
         if isinstance(rows, Sequence) and not isinstance(rows, str):
             if all(isinstance(row, (Strategy, Mapping)) for row in rows):
-                resolved = [Strategy.load(row).resolved(model, default_stack) for row in rows]
+                resolved = [Strategy.load(row).resolved(model, on) for row in rows]
                 if len(resolved) == 1:  # single values are looked at faster than lists
-                    return cls(**columns_of(model, dict(resolved[0]), default_stack))
+                    return cls(**columns_of(model, dict(resolved[0]), on))
                 listed = {
                     name: [getattr(row, name) for row in resolved] for name in Strategy.model_fields
                 }
-                return cls(**columns_of(model, listed, default_stack))
+                return cls(**columns_of(model, listed, on))
         elif hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
             named = {name: rows[name].to_numpy() for name in rows.columns}
-            return cls(**columns_of(model, named, default_stack))
+            return cls(**columns_of(model, named, on))
         problem = "a table is a mapping of columns, a data frame, or a list of strategies"
         raise InputError(Fault(source="strategies", value=rows, has_value=True, problem=problem))
 

@@ -10,14 +10,14 @@ from pydantic import Field, model_validator
 
 from shardwise.config import readers
 from shardwise.config.accelerator import (
-    AttentionKernel,
     Benchmarked,
+    FusedAttention,
     MatmulKernel,
     MemoryKernel,
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
-from shardwise.config.enums import MemoryLimit, Processing
+from shardwise.config.enums import Generation, MemoryLimit, Processing
 from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.errors import check_word
@@ -172,6 +172,8 @@ class Accelerator(ConfigBase):
     """One chip as the data sheet describes it, and how its kernels fare."""
 
     name: str
+    generation: Generation = Generation.OTHER
+    """Architecture; of one that is not named, software is not bound to what it runs on."""
     multiprocessors: Count | None
     """Independent units that tiles of work are spread over; null where no closed form needs them:
     all types on curves or tables, `attention` null."""
@@ -194,7 +196,7 @@ class Accelerator(ConfigBase):
     """The same of fused attention kernels."""
     vector_curve: Mapping[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
-    attention: AttentionKernel | None
+    attention: FusedAttention | None
     """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
     bytes."""
     memory_bound: MemoryKernel
@@ -348,11 +350,19 @@ class System(Sourced):
 
     @model_validator(mode="after")
     def _links_are_shared_in_a_node(self) -> Self:
-        for index, tier in enumerate(self.accelerator.memory):
-            if tier.host is not None and tier.host.shared_by > self.node.accelerators:
+        for index, memory in enumerate(self.accelerator.memory):
+            host = memory.host
+            if host is not None and host.shared_by > self.node.accelerators:
                 raise ValueError(
-                    f"accelerator.memory[{index}].host.shared_by: {tier.host.shared_by} must be at "
+                    f"accelerator.memory[{index}].host.shared_by: {host.shared_by} must be at "
                     f"most node.accelerators, {self.node.accelerators}"
+                )
+        for index, link in enumerate(self.network):
+            path = link.through_host
+            if path is not None and path.shared_by > self.node.accelerators:
+                raise ValueError(
+                    f"network[{index}].through_host.shared_by: {path.shared_by} must be at most "
+                    f"node.accelerators, {self.node.accelerators}"
                 )
         return self
 
@@ -415,11 +425,18 @@ class System(Sourced):
         return self.model_copy(update={"accelerator": chip})
 
     def tier_bandwidth(self, index: int) -> float:
-        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s]."""
+        """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s].
+
+        A link of rate B, or k shared by the m accelerators of a node: k B / m. Through the host of
+        n accelerators at most a B and H / (2 n): a byte is written to its memory and read from it.
+        """
         tier = self.network[index]
-        if tier.links_per_node is None:
-            return tier.bandwidth
-        return tier.bandwidth * tier.links_per_node / self.node.accelerators
+        rate = tier.bandwidth
+        if tier.links_per_node is not None:
+            rate = rate * tier.links_per_node / self.node.accelerators
+        if (path := tier.through_host) is not None:
+            rate = np.minimum(rate * path.link_share, path.bandwidth / (2 * path.shared_by))
+        return rate
 
 
 SystemLike = System | str | Path | Mapping[str, Any]

@@ -20,7 +20,10 @@ from shardwise.config.system import EfficiencyCurve, ShapeTable, System
 FigurePath = tuple[str | int, ...]
 """Where a figure stands: fields, keys and positions from the system inwards."""
 
-_WORDS = ("name", "description", "sources", "source", "as_of", "burst_efficiency", "benchmark")
+_WORDS = (
+    *("name", "description", "sources", "source", "as_of", "burst_efficiency", "benchmark"),
+    "rate_spread",
+)
 """What no formula of an estimate reads."""
 _STRUCTURE = (
     "domain",

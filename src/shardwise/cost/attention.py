@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, interpolated
-from shardwise.config.accelerator import AttentionKernel
+from shardwise.config.accelerator import FusedAttention, KernelTime
 from shardwise.config.enums import Processing
 from shardwise.cost.curve import joined_times
 
@@ -28,7 +28,7 @@ class AttentionRates:
     """Rate that queries, keys, values and output move at [byte/s]."""
     time_factor: Floats
     """Time of the stack's kernel over that of the best one."""
-    kernel: AttentionKernel
+    kernel: FusedAttention
     multiprocessors: int
     processing: Processing = Processing.MEASURED
     compute_latency_s: float = 0.0
@@ -36,7 +36,7 @@ class AttentionRates:
 
 
 def head_efficiency(
-    kernel: AttentionKernel, head_dim: float, v_head_dim: float | None = None
+    kernel: FusedAttention, head_dim: float, v_head_dim: float | None = None
 ) -> Floats:
     """Share of the peak at a head width: interpolated in its logarithm, constant outside.
 
@@ -52,6 +52,24 @@ def head_efficiency(
     widths = sorted(known)
     shares = [known[width] for width in widths]
     return interpolated(np.asarray(np.log(head_dim)), np.log(widths), shares)
+
+
+def kernel_time_factor(time: float | KernelTime, keys: Floats, *, backward: bool) -> Floats | float:
+    """Time of a kernel over that of the best one: interpolated in the logarithm of the keys.
+
+    Parameters
+    ----------
+    time
+        One factor, or factors by keys per query, forward and backward.
+    keys
+        Keys per query, as `FlashAttention.keys` counts them [tokens]; shape (n,).
+    """
+    if not isinstance(time, KernelTime):
+        return time
+    known = (time.backward if backward else None) or time.forward
+    lengths = sorted(known)
+    places = np.log(np.maximum(keys, 1.0))
+    return interpolated(places, np.log(lengths), [known[length] for length in lengths])
 
 
 def attention_times(

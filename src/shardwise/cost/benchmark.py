@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.config.accelerator import (
-    AttentionKernel,
     BenchmarkedAttention,
     BenchmarkedExperts,
     BenchmarkedMatmul,
+    FusedAttention,
     ProductFigures,
     Throttle,
 )
@@ -169,7 +169,7 @@ def attention_benchmark(
 def _attention(
     chip: Accelerator,
     dtype: str,
-    figures: AttentionKernel,
+    figures: FusedAttention,
     shape: tuple[Floats, Floats, Floats, Floats, Floats],
     moved_bytes: Floats,
     *,
@@ -288,7 +288,7 @@ def training_matmul(
 
 def training_attention(
     chip: Accelerator,
-    figures: AttentionKernel,
+    figures: FusedAttention,
     *,
     batch: Floats,
     seq: Floats,

@@ -11,7 +11,7 @@ from shardwise.config.accelerator import MatmulKernel
 from shardwise.config.enums import Dtype, GroupedProducts, Processing, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
-from shardwise.cost.attention import AttentionRates, attention_times
+from shardwise.cost.attention import AttentionRates, attention_times, kernel_time_factor
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
 from shardwise.distinct import distinct_rows
@@ -310,7 +310,9 @@ class KernelRates:
     """None: attention without a table is timed as a product."""
     attention_tables: RowTables
     attention_time_factor: Floats
-    """Time of the stack's attention kernel over that of the best one."""
+    """Time of fused attention in the stack over that of the same kernel in other software."""
+    attention_kernels: Ints
+    """Codes of the attention kernels in effect."""
     matmul_time_factor: Floats
     """Time of products with the library of the stack over that of the accelerator's figures."""
     grouped_time_factor: Floats
@@ -344,7 +346,7 @@ class KernelRates:
         plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
         attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
-        attention_time_factor = release * attention_time_factor * _flash_kernels(chip, table)
+        attention_time_factor = release * attention_time_factor
         attention = None
         if chip.attention is not None:
             attention = AttentionRates(
@@ -370,6 +372,7 @@ class KernelRates:
             & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
             attention=attention,
             attention_tables=tables(chip.attention_table),
+            attention_kernels=table.in_effect("attention_kernel"),
             attention_time_factor=attention_time_factor,
             matmul_time_factor=slower,
             grouped_half_flops=np.where(
@@ -405,11 +408,11 @@ class KernelRates:
 
         Shares of curves are those at the FLOPs and least bytes of the full kernel, of all its
         products or heads; the kernel's own share of the bandwidth multiplies that of the bytes.
-        Panels of a 2D product run one after the other.
+        Panels of a 2D product, and chunks of tokens, run one after the other.
         """
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             one = self.times(kernel.panel(kernel.panels))
-            compute, memory, total = (kernel.panels.count * time for time in one)
+            compute, memory, total = (kernel.panels.kernels * time for time in one)
             return compute, memory, total
         moved_bytes = kernel.bytes
         share = self._memory_share(moved_bytes)
@@ -449,7 +452,7 @@ class KernelRates:
     def launches(self, kernel: Kernel) -> Floats | float:
         """Launches of one kernel: one for each expert that runs separately, and for each panel."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
-            return kernel.panels.count
+            return kernel.panels.kernels
         if not isinstance(kernel, Matmul) or not kernel.grouped:
             return 1.0
         return np.where(self.one_by_one, np.maximum(kernel.batch, 1.0), 1.0)
@@ -480,7 +483,7 @@ class KernelRates:
                 "v_head_dim": kernel.v_head_dim,
             }
             shares, missed = self.attention_tables.shares(attention, kernel.phase)
-            shares = shares / self.attention_time_factor
+            shares = shares / self._attention_factor(kernel)
             return _LookedUp(self.attention_tables.present, shares, missed)
         product: dict[str, Floats | float] = {
             "batch": kernel.batch,
@@ -514,6 +517,18 @@ class KernelRates:
         """
         each = kernel.flops / np.maximum(kernel.batch, 1.0)
         return 1 + (self.grouped_time_factor - 1) / (1 + each / self.grouped_half_flops)
+
+    def _attention_factor(self, kernel: FlashAttention) -> Floats:
+        """Time of the attention of each row over that of the best kernel of the accelerator."""
+        others = {} if self.chip.attention is None else self.chip.attention.other_kernels
+        factor = self.attention_time_factor
+        for name, time in others.items():
+            with_it = self.attention_kernels == name.code
+            if np.any(with_it):
+                backward = kernel.phase is not Phase.FORWARD
+                own = kernel_time_factor(time, kernel.keys, backward=backward)
+                factor = np.where(with_it, factor * own, factor)
+        return factor
 
     def _products(self, kernel: Matmul | FlashAttention) -> _ProductRates:
         quantized = isinstance(kernel, Matmul) and kernel.quantized
@@ -562,7 +577,9 @@ class KernelRates:
                 causal=kernel.causal,
                 moved_bytes=moved_bytes,
                 rates=replace(
-                    self.attention, memory_rate=self.attention.memory_rate * memory_share
+                    self.attention,
+                    memory_rate=self.attention.memory_rate * memory_share,
+                    time_factor=self._attention_factor(kernel),
                 ),
                 backward=kernel.phase is not Phase.FORWARD,
             )
@@ -591,16 +608,6 @@ class KernelRates:
     def _memory_share(self, moved_bytes: Floats) -> Floats | float:
         curve = self.chip.memory[0].efficiency
         return share_at(curve, moved_bytes) if curve is not None else 1.0
-
-
-def _flash_kernels(chip: Accelerator, table: Table) -> Floats:
-    """Time of each row's flash kernel over that of the best one of the accelerator."""
-    others = {} if chip.attention is None else chip.attention.other_kernels
-    factors = np.ones(len(table))
-    for name, factor in others.items():
-        with_it = np.array([stack.flash_kernel == name for stack in table.stacks])
-        factors = np.where(with_it[table.stack], factor, factors)
-    return factors
 
 
 def _multiprocessors(chip: Accelerator) -> int:

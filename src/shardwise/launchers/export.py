@@ -220,7 +220,7 @@ class _Target:
         CannotExportError
             If it cannot.
         """
-        resolved = with_possible_degrees(strategy).resolved(self.model, self.system.stack)
+        resolved = with_possible_degrees(strategy).resolved(self.model, self.system)
         faults = list(self.launcher.faults(self.model, resolved))
         result: Estimate | None = None
         try:

@@ -38,7 +38,7 @@ class Exportable:
         """Whether the launcher can express a saved strategy."""
         key = repr(strategy)
         if key not in self._faults:
-            resolved = Strategy.validated(strategy).resolved(self._model, self._system.stack)
+            resolved = Strategy.validated(strategy).resolved(self._model, self._system)
             plan = LaunchPlan(model=self._model, system=self._system, strategy=resolved)
             self._faults[key] = faults_of_plan(self._launcher, plan)
         return not self._faults[key]

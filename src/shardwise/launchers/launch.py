@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.config.enums import TIER_FIELDS
+from shardwise.config.enums import TIER_FIELDS, Loss
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
@@ -113,7 +113,11 @@ NO_OPTIONS: dict[str, str] = {
     "expert_imbalance": "the router decides it during the run",
 }
 DOCUMENTS: dict[str, str] = {"document_len": "the data set decides it"}
-MODEL_CODE: dict[str, str] = {"attention": "the code of the model decides it"}
+MODEL_CODE: dict[str, str] = {
+    "attention": "the code of the model decides it",
+    "loss": "arguments of the Trainer or the code of the model decide it",
+    "attention_kernel": "the code of the model decides it (attn_implementation of transformers)",
+}
 PLACED: dict[str, str] = dict.fromkeys(
     ("extents", *TIER_FIELDS), "the rules of the stack refuse all but what its order of ranks gives"
 )
@@ -141,6 +145,14 @@ def as_comments(lines: Iterable[str]) -> str:
     return "".join(f"# {part}".rstrip() + "\n" for line in lines for part in line.splitlines())
 
 
+_LOSSES_IN_CODE = {
+    Loss.CUT: "cut_cross_entropy patches the model (a plugin of axolotl)",
+    Loss.CHUNKED: "Unsloth's loss, or a loop over chunks in the code of the model",
+    Loss.CHUNKED_RECOMPUTE: "loss_type of TRL's SFTTrainer; the Trainer has no such argument",
+}
+_TRL_LOSSES = {Loss.CHUNKED_RECOMPUTE: "chunked_nll"}
+
+
 def trained_in_code(strategy: Strategy) -> Iterator[str]:
     """Yield what the code of the model decides about trained weights, not its launch file."""
     if strategy.lora_rank is not None:
@@ -148,3 +160,13 @@ def trained_in_code(strategy: Strategy) -> Iterator[str]:
         yield f"LoRA adapters of rank {strategy.lora_rank} on {parts}: PEFT wraps the model"
     if strategy.frozen:
         yield f"frozen: {', '.join(strategy.frozen)}: requires_grad_(False) in the model's code"
+    if strategy.loss in _LOSSES_IN_CODE:
+        yield f"loss {strategy.loss}: {_LOSSES_IN_CODE[strategy.loss]}"
+
+
+def loss_arguments(strategy: Strategy) -> Iterator[str]:
+    """Arguments of the Hugging Face Trainer, and of TRL's, that set the loss of a plan."""
+    if strategy.loss == Loss.FUSED_LINEAR:
+        yield "--use_liger_kernel true"
+    elif strategy.loss in _TRL_LOSSES:
+        yield f"--loss_type {_TRL_LOSSES[strategy.loss]}"

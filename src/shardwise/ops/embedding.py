@@ -8,10 +8,10 @@ from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import Position
 from shardwise.config.model import Model
 from shardwise.ops.linear import before_column_parallel, linear
+from shardwise.ops.loss import chunk_tokens, loss_operation, with_chunks
 from shardwise.ops.mlp import activation
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
-    FP32_BYTES,
     Collective,
     CollectiveKind,
     MemoryBound,
@@ -21,11 +21,6 @@ from shardwise.ops.operation import (
     zeros,
 )
 from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
-
-# All-reduced per token, in fp32: largest logit, target's logit, sum of exponents.
-_LOSS_ALL_REDUCES = 3
-# Vector FLOPs per logit: maximum, subtraction, exponent, sum; backward: subtraction, scale.
-_LOSS_FLOPS = (4.0, 2.0)
 
 
 def vocabulary_share(model: Model, work: RankWork) -> Floats:
@@ -182,47 +177,18 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         return [*operations, _nothing("head", work)]
     if model.head_transform:
         operations += _transform(model, work)
-    operations.append(
-        linear(
-            "head",
-            work,
-            tokens=work.tokens,
-            inputs=model.hidden,
-            outputs=columns,
-            bias=bias,
-            saved_tokens=work.saved_tokens,
-            sixteen_bits=True,
-            collectives=before_column_parallel(work, model.hidden),
-            parameters=np.where(holds_copy, columns * model.hidden, 0.0) + bias,
-        )
+    chunk = chunk_tokens(work, model.vocab, model.hidden)
+    head = linear(
+        "head",
+        work,
+        tokens=work.tokens,
+        inputs=model.hidden,
+        outputs=columns,
+        bias=bias,
+        saved_tokens=work.saved_tokens,
+        sixteen_bits=True,
+        collectives=before_column_parallel(work, model.hidden),
+        parameters=np.where(holds_copy, columns * model.hidden, 0.0) + bias,
     )
-    logits = work.tokens * columns
-    reduced = np.where(work.tp > 1, work.tokens * FP32_BYTES, 0.0)
-    reduce = Collective(
-        phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, axis="tp", bytes=reduced
-    )
-    forward, backward = _LOSS_FLOPS
-    operations.append(
-        Operation(
-            name="loss",
-            kernels=(
-                MemoryBound(
-                    phase=Phase.FORWARD,
-                    bytes=logits * work.loss_forward_bytes,
-                    flops=forward * logits,
-                    kind="loss",
-                ),
-                MemoryBound(
-                    phase=Phase.INPUT_GRAD,
-                    bytes=logits * work.loss_backward_bytes,
-                    flops=backward * logits,
-                    kind="loss",
-                ),
-            ),
-            collectives=(reduce,) * _LOSS_ALL_REDUCES,
-            parameters=zeros(work),
-            saved_bytes=logits * work.loss_saved_bytes,
-            working_bytes=zeros(work),
-        )
-    )
-    return operations
+    loss = loss_operation(work, columns=columns, chunk=chunk, hidden=model.hidden)
+    return [*operations, with_chunks(head, work, chunk), loss]

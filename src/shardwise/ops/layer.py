@@ -115,6 +115,8 @@ def rank_work(table: Table) -> RankWork:
         "fused_accumulation": table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         "loss_saved_bytes": table.by_stack(lambda stack: stack.loss_saved_bytes)
         + np.where(table.tp > 1, table.by_stack(lambda stack: stack.loss_split_bytes), 0.0),
+        "loss": (loss := table.in_effect("loss")),
+        "own_loss": loss == table.by_stack(lambda stack: stack.loss_with_figures.code),
     }
     for one in fields(RankWork):  # the others have the same name in the table or its stacks
         if one.name in columns:

@@ -161,11 +161,13 @@ def _with_added_kernel(operation: Operation, work: RankWork) -> Operation:
         if not isinstance(kernel, Matmul) or kernel.phase is not Phase.WEIGHT_GRAD:
             continue
         weights = separate * kernel.batch * kernel.own_rows * kernel.n
-        moved = weights * (work.element_bytes + 2 * work.gradient_bytes)
+        chunks = 1.0 if kernel.panels is None else kernel.panels.chunks
+        added_to = weights * chunks
+        moved = added_to * (work.element_bytes + 2 * work.gradient_bytes)
         written = np.where(separate > 0, work.element_bytes, kernel.output_bytes)
         product = replace(kernel, output_bytes=written)
         others = (one for one in operation.kernels if one is not kernel)
-        added = MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=moved, flops=weights)
+        added = MemoryBound(phase=Phase.WEIGHT_GRAD, bytes=moved, flops=added_to)
         return replace(
             operation,
             kernels=(*others, product, added),

@@ -115,10 +115,16 @@ class RankWork:
     fused_accumulation: Bools
     """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats
-    """Bytes the loss moves per logit, forward."""
+    """Bytes the loss of the stack moves per logit, forward."""
     loss_backward_bytes: Floats
     loss_saved_bytes: Floats
-    """Peak bytes per logit saved from forward to backward of the loss."""
+    """Peak bytes per logit saved from forward to backward of the loss of the stack."""
+    loss_chunk_tokens: Floats
+    """Tokens of a chunk of the loss; 0: as usual."""
+    loss: Ints
+    """Code of `Loss`, the one in effect."""
+    own_loss: Bools
+    """Whether these figures of the stack are figures of this loss."""
 
     @property
     def tokens(self) -> Floats:
@@ -146,12 +152,22 @@ class RankWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panels:
-    """Panels of a 2D product, along the width of its input, which its weights reduce."""
+    """Panels of a 2D product, along the width of its input, which its weights reduce.
+
+    Chunks of tokens, one after the other, are panels of the other operand.
+    """
 
     count: Floats
     """Number of panels, a kernel each; 1: one product."""
     ranks: Floats
     """Ranks that share the rows of the weights."""
+    chunks: Floats | float = 1.0
+    """Number of chunks of tokens, a kernel each."""
+
+    @property
+    def kernels(self) -> Floats:
+        """Products that run one after the other."""
+        return self.count * self.chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +199,17 @@ class Matmul:
         """The mean panel of each.
 
         A forward product is split along its reduction: all panels but the first read the sum of the
-        ones before. Gradients are split along their result: each panel reads all of dY.
+        ones before. Gradients are split along their result: each panel reads all of dY. Chunks of
+        tokens split the rows of a product, and the reduction of a weight gradient.
         """
-        count = panels.count
+        count, chunks = panels.count, panels.chunks
         product = replace(self, panels=None)
         if self.phase is Phase.FORWARD:
             summed = self.output_bytes * (2 * count - 1) / count
-            return replace(product, k=self.k / count, output_bytes=summed)
+            return replace(product, m=self.m / chunks, k=self.k / count, output_bytes=summed)
         if self.phase is Phase.INPUT_GRAD:
-            return replace(product, n=self.n / count)
-        return replace(product, m=self.m / count)
+            return replace(product, m=self.m / chunks, n=self.n / count)
+        return replace(product, m=self.m / count, k=self.k / chunks)
 
     @property
     def flops(self) -> Floats:
@@ -203,7 +220,7 @@ class Matmul:
     def bytes(self) -> Floats:
         """Operands read and result written once, or for every panel [byte]."""
         if self.panels is not None:
-            return self.panels.count * self.panel(self.panels).bytes
+            return self.panels.kernels * self.panel(self.panels).bytes
         operands = self.input_bytes * (self.m * self.k + self.n * self.k)
         return self.batch * (operands + self.output_bytes * self.m * self.n)
 

@@ -220,7 +220,7 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
     InputError
         If the strategy is not legal, or has too many ranks to list.
     """
-    resolved = strategy.resolved(model, system.stack)
+    resolved = strategy.resolved(model, system)
     table = Table.of(model, [resolved])
     refuse_illegal(model, system, table)
     if int(table.gpus[0]) > _MOST_RANKS:

@@ -118,7 +118,7 @@ def nearest_plan(
         If a field is missing that nothing implies.
     """
     possible = with_possible_degrees(strategy)
-    base = possible.resolved(model, system.stack)
+    base = possible.resolved(model, system)
     offending = {"tp_exchange" if name == "sequence_parallel" else name for name in at_fault}
     space = _Changes.of(model, system, base, offending, strategy)
     for number in range(int(possible is strategy), _MOST_CHANGES + 1):
@@ -266,7 +266,7 @@ def changed_values(name: str, model: Model, system: System, base: Strategy) -> t
     Degrees divide the accelerators; sets of words lose some words; layers of stages are as even
     as they can be.
     """
-    stack = base.loaded_stack(system.stack)
+    stack = base.loaded_stack(system)
     own = getattr(base, name)
     tried = _every(name, model, system, base, stack)
     return tuple(v for v in dict.fromkeys(tried) if v != own and software.can_run(stack, name, v))

@@ -23,6 +23,7 @@ PLAIN: Mapping[str, object] = {
     "first_stage_layers": None,
     "last_stage_layers": None,
     "stage_layers": None,
+    "attention_kernel": "stack",
     "embedding_as_layer": False,
     "loss_as_layer": False,
     "training": True,

@@ -671,7 +671,7 @@ def trace(
         place = {"field": "micro_batches", "problem": problem}
         raise InputError(Fault(**place, value=micro_batches, has_value=True))
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = strategy_of(strategy, fields).resolved(the_model, the_system.stack)
+    resolved = strategy_of(strategy, fields).resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     passes = passes_in_step(table)

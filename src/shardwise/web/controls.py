@@ -128,7 +128,15 @@ def _only(
 def _list(name: str, options: dict[str, str], changed: Set) -> Input:
     """A list of the values, with the default at the top."""
     choices = {_UNSET: _default_label(name), **options}
-    select = ui.select(choices, value=_UNSET, label=label_of(name), with_input=len(choices) > 12)  # noqa: PLR2004
+    words = COLUMNS[name].kind is Kind.STACK  # software is described in words, too
+    select = ui.select(
+        choices,
+        value=_UNSET,
+        label=label_of(name),
+        with_input=words or len(choices) > 12,  # noqa: PLR2004 - a list as long as a screen
+        new_value_mode="add-unique" if words else None,
+        key_generator=(lambda text: text) if words else None,
+    )
     select.props("dense outlined options-dense").classes("w-full").mark(name)
     select.tooltip(about(name))
     quiet = {"now": False}

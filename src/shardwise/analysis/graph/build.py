@@ -84,7 +84,7 @@ def graph_of(
     ['embedding', 'layer 0', 'head']
     """
     the_model, the_system = Model.load(model), System.load(system)
-    resolved = strategy_of(strategy, fields).resolved(the_model, the_system.stack)
+    resolved = strategy_of(strategy, fields).resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)
     evaluation = evaluate_row(the_model, the_system, table)

@@ -19,6 +19,7 @@ from shardwise.launchers.launch import (
     LaunchPlan,
     LaunchText,
     as_comments,
+    loss_arguments,
     nodes_of,
     trained_in_code,
 )
@@ -434,6 +435,7 @@ def _trainer_arguments(strategy: Strategy) -> Iterator[str]:
     yield f"--optim {options.OPTIMIZERS[strategy.optimizer]}"
     if strategy.recompute == Recompute.FULL and not _is_sharded(strategy):
         yield "--gradient_checkpointing true"
+    yield from loss_arguments(strategy)
 
 
 def _script(plan: LaunchPlan, release: str, ending: str) -> str:

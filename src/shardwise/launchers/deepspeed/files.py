@@ -26,6 +26,7 @@ from shardwise.launchers.launch import (
     LaunchPlan,
     LaunchText,
     as_comments,
+    loss_arguments,
     nodes_of,
     trained_in_code,
 )
@@ -484,6 +485,7 @@ def _trainer_arguments(strategy: Strategy) -> Iterator[str]:
         yield f"--{strategy.dtype} true"
     if strategy.recompute == Recompute.FULL:
         yield "--gradient_checkpointing true"
+    yield from loss_arguments(strategy)
     if strategy.optimizer in _TRAINER_OPTIMIZERS:
         yield f"--optim {_TRAINER_OPTIMIZERS[strategy.optimizer]}"
 

@@ -72,7 +72,7 @@ def best_changes(
     memory_factor
         Measured over predicted memory, where it was more.
     """
-    own = strategy.resolved(model, system.stack)
+    own = strategy.resolved(model, system)
     base = _open_fields(strategy, own) | {"stack": stack}
     legal = list(_sets(model, system, own, base))
     table = estimate_many(model, system, [found for _, found in legal])
@@ -172,7 +172,7 @@ def _changed(base: Fields, change: Fields) -> Fields:
 def _resolved(model: Model, system: System, fields: Fields) -> Strategy | None:
     """Return the strategy, or None where degrees do not divide the accelerators."""
     try:
-        return Strategy.validated(fields).resolved(model, system.stack)
+        return Strategy.validated(fields).resolved(model, system)
     except InputError:
         return None
 

@@ -48,7 +48,7 @@ def with_findings(
     model: Model, system: System, strategy: Strategy, findings: Sequence[Finding]
 ) -> tuple[System, Stack]:
     """Return system and stack with the slow components of a trace."""
-    stack = strategy.loaded_stack(system.stack)
+    stack = strategy.loaded_stack(system)
     added = sum(one.excess_s for one in findings if one.cause in _PER_STEP)
     changed = {"step_overhead": stack.step_overhead + added}
     for one in findings:
@@ -136,7 +136,7 @@ def possible_causes(
     step_s
         Measured [s].
     """
-    stack = strategy.loaded_stack(system.stack)
+    stack = strategy.loaded_stack(system)
     predicted = estimate(model, system, strategy).step_time_s
 
     def with_products(factor: float) -> float:

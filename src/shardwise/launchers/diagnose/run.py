@@ -183,7 +183,7 @@ class _Case:
         if "gpus" not in fields and "dp" not in fields and count is not None:
             fields["gpus"] = count
         strategy = Strategy.validated(fields, source=launch.source)
-        resolved = strategy.resolved(used, system.stack)
+        resolved = strategy.resolved(used, system)
         refuse(_contradictions(launch, log, resolved))
         return cls(launch=launch, model=used, system=system, strategy=strategy, own=resolved)
 

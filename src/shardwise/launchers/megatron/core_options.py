@@ -24,6 +24,7 @@ from shardwise.launchers.megatron.core_stack import (
     CoreReading,
     Fields,
     Value,
+    attention_faults,
     read_stack,
     stack_fields,
 )
@@ -47,9 +48,9 @@ CORE_SAYS = fields_named(
     "gpus tp pp cp ep etp dp vpp micro_batch_size global_batch_size seq_len dtype quantization"
     " quantized_weights attention recompute recompute_parts recompute_layers zero dp_shard"
     " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
-    " embedding_as_layer loss_as_layer tp_exchange tp_overlap cp_exchange expert_capacity"
+    " embedding_as_layer loss_as_layer loss tp_exchange tp_overlap cp_exchange expert_capacity"
     " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
-    " placement"
+    " placement attention_kernel"
 )
 """Fields of a strategy that fields of Megatron-Core say."""
 CORE_DEFAULTS: Fields = {
@@ -120,6 +121,7 @@ def core_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if strategy.zero == ZERO_WEIGHTS and not (strategy.fsdp_reshard or strategy.dp_overlap):
         problem = "Megatron-Core: torch FSDP2, which fsdp_reshard false needs, always overlaps"
         yield Fault.of("dp_overlap", False, problem)
+    yield from attention_faults(strategy)
     if order_of(strategy) is None:
         problem = "Megatron-Core: allowed: tp-cp-dp-pp, tp-cp-pp-dp"
         yield Fault.of("placement", strategy.placement, problem)

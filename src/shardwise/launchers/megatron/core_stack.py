@@ -1,15 +1,15 @@
 """What a configuration of Megatron-Core says of the stack, and how its fields are read."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.enums import (
-    AttentionImplementation,
+    AttentionKernel,
     CudaGraphs,
     Dispatcher,
     Dtype,
-    FlashKernel,
     GradientDtype,
+    Loss,
     Recompute,
     RecomputePart,
 )
@@ -134,43 +134,56 @@ class CoreReading:
             self.overrides[name] = value
 
 
-_LOSSES = {"none": "megatron-lm-2024", "native": "megatron-lm-2026", "te": "megatron-bridge-2026"}
-"""Implementations of cross entropy, and a stack of the catalog with its figures."""
-_LOSS_FIGURES = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes")
+_LOSSES = {Loss.VOCAB_PARALLEL_FUSED: "native", Loss.IN_PLACE: "te"}
+"""Implementations of the fused cross entropy."""
+_BACKENDS = {
+    AttentionKernel.BEST: "auto",
+    AttentionKernel.UNFUSED: "unfused",
+    AttentionKernel.FLASH2: "flash",
+    AttentionKernel.CUDNN: "fused",
+}
+"""Words of attention_backend; `flash` is whichever FlashAttention is installed."""
 _WHOLE_LAYERS = "full"
 """Old spelling of no modules in cuda_graph_scope."""
+
+
+def _backend(strategy: Strategy) -> str | None:
+    """The attention backend of a plan; None: left to the default, which is auto."""
+    kernel = strategy.attention_kernel
+    if kernel == AttentionKernel.STACK:
+        kernel = strategy.loaded_stack().attention_kernel
+        return None if kernel == AttentionKernel.BEST else _BACKENDS.get(kernel, "flash")
+    return _BACKENDS[kernel]
+
+
+def attention_faults(strategy: Strategy) -> Iterator[Fault]:
+    """Yield an attention kernel that a strategy names and attention_backend does not."""
+    if (kernel := strategy.attention_kernel) not in (AttentionKernel.STACK, *_BACKENDS):
+        problem = (
+            "Megatron-Core: attention_backend names families, and flash is read as flash2; allowed:"
+            f" stack, {', '.join(_BACKENDS)}"
+        )
+        yield Fault.of("attention_kernel", kernel, problem)
 
 
 def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     """Fields of the software of a plan."""
     stack = strategy.loaded_stack()
-    unfused = stack.attention == AttentionImplementation.UNFUSED
-    kernel = "auto" if stack.flash_kernel == FlashKernel.BEST else "flash"
-    loss = _loss_of(stack)
+    loss = _LOSSES.get(stack.loss if strategy.loss == Loss.STACK else strategy.loss)
     torch_fsdp = strategy.zero > 1 and not strategy.fsdp_reshard
     fields: dict[str, Value] = {
-        "attention_backend": "unfused" if unfused else kernel,
+        "attention_backend": _backend(strategy),
         "grad_reduce_in_fp32": stack.gradient_dtype == GradientDtype.FP32,
         "gradient_accumulation_fusion": stack.fused_gradient_accumulation and not torch_fsdp,
         "make_vocab_size_divisible_by": stack.vocab_multiple,
-        "cross_entropy_loss_fusion": loss != "none",
-        "cross_entropy_fusion_impl": loss if loss != "none" else None,
+        "cross_entropy_loss_fusion": loss is not None,
+        "cross_entropy_fusion_impl": loss,
         "bias_activation_fusion": stack.fused_swiglu,
         "activation_func_fp8_input_store": stack.quantized_activation_input,
     }
     if model.has_experts:
         fields |= {"moe_grouped_gemm": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32"}
     return fields | _graph_fields(model, strategy, stack.cuda_graphs)
-
-
-def _loss_of(stack: Stack) -> str:
-    """Implementation of cross entropy whose figures are closest to those of a stack."""
-
-    def distance(name: str) -> float:
-        other = Stack.load(_LOSSES[name])
-        return sum(abs(getattr(stack, one) - getattr(other, one)) for one in _LOSS_FIGURES)
-
-    return min(_LOSSES, key=distance)
 
 
 def _graph_fields(model: Model, strategy: Strategy, graphs: CudaGraphs) -> dict[str, Value]:
@@ -193,12 +206,13 @@ def _graph_fields(model: Model, strategy: Strategy, graphs: CudaGraphs) -> dict[
 def read_stack(reading: CoreReading) -> None:
     """Read what `stack_fields` writes."""
     backend = reading.word("attention_backend", ("auto", "flash", "fused", "unfused", "local"))
-    unfused = backend in ("unfused", "local")
-    kinds = AttentionImplementation
-    reading.override("attention", kinds.UNFUSED if unfused else kinds.FLASH)
-    if not unfused:
-        is_flash = backend == "flash"
-        reading.override("flash_kernel", FlashKernel.FLASH2 if is_flash else FlashKernel.BEST)
+    words = {word: kernel for kernel, word in _BACKENDS.items()} | {
+        "local": AttentionKernel.UNFUSED
+    }
+    kernel = words.get(backend or "auto", AttentionKernel.BEST)
+    named = reading.fields.get("attention_backend") is not None
+    if named or kernel != reading.stack.attention_kernel:
+        reading.set("attention_kernel", kernel)
     fp32 = reading.flag("grad_reduce_in_fp32")
     if reading.strategy.get("dtype") != Dtype.FP32:
         reading.override("gradient_dtype", GradientDtype.FP32 if fp32 else GradientDtype.COMPUTE)
@@ -223,11 +237,13 @@ def read_stack(reading: CoreReading) -> None:
 def _read_loss(reading: CoreReading) -> None:
     fused = reading.flag("cross_entropy_loss_fusion")
     kind = reading.word("cross_entropy_fusion_impl", ("native", "te", "linear")) or "native"
-    figures = Stack.load(_LOSSES[kind if kind in _LOSSES else "te"] if fused else _LOSSES["none"])
-    if fused and kind not in _LOSSES:
+    if fused and kind == "linear":
         reading.note("cross_entropy_fusion_impl", "predicted as te")
-    for name in _LOSS_FIGURES:
-        reading.override(name, getattr(figures, name))
+    loss = Loss.VOCAB_PARALLEL
+    if fused:
+        loss = Loss.VOCAB_PARALLEL_FUSED if kind == "native" else Loss.IN_PLACE
+    if loss != reading.stack.loss:
+        reading.set("loss", loss)
 
 
 def _read_graphs(reading: CoreReading) -> None:

@@ -8,6 +8,7 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     CudaGraphs,
     Dtype,
+    Loss,
     TpOverlap,
 )
 from shardwise.config.model import Model
@@ -63,6 +64,9 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if stack.quantized_activation_input:
         problem = "Megatron-LM: no option; allowed: false"
         yield Fault.of("stack.quantized_activation_input", True, problem)
+    if strategy.loss == Loss.IN_PLACE:
+        problem = "Megatron-LM refuses --cross-entropy-fusion-impl te since core 0.19; nearest: "
+        yield Fault.of("loss", strategy.loss, problem + Loss.VOCAB_PARALLEL_FUSED)
 
 
 def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:

@@ -49,8 +49,8 @@ _FORMULAS = ("moe_router_pre_softmax", "moe_router_dtype", "moe_router_score_fun
 """Fields of a router's formula, which a recipe of the model has right."""
 _TYPED = ("exp_avg_dtype", "exp_avg_sq_dtype")
 _TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "uint8"}
-_BACKENDS = {"flash": 1, "fused": 2, "unfused": 3, "local": 4}
-"""Members of AttnBackend (megatron/core/transformer/enums.py); auto is left to the recipe."""
+_BACKENDS = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
+"""Members of AttnBackend (megatron/core/transformer/enums.py)."""
 _UNSET: Mapping[str, Leaf] = {
     "data_parallel_sharding_strategy": "no_shard",
     "optimizer_offload_fraction": 0.0,
@@ -73,7 +73,7 @@ def plan_tree(model: Model, strategy: Strategy, fields: Fields, *, keeps_formula
     """Return the sections of a plan."""
     skipped = {*_NOT_WRITTEN, *(_FORMULAS if keeps_formulas else ())}
     skipped |= {name for name in precision.SHARED if name not in _SECTION}
-    if fields.get("attention_backend") == "auto":
+    if fields.get("attention_backend") is None:
         skipped.add("attention_backend")
     own: Tree = {}
     tree: Tree = {MODEL: own}

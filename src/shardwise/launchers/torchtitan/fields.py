@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.config.base import MOST, MOST_LAYERS
+from shardwise.config.enums import Loss
 from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -23,6 +24,8 @@ from shardwise.launchers.torchtitan.models import (
     python_flavor,
 )
 from shardwise.launchers.torchtitan.options import (
+    ATTENTION_BACKEND,
+    ATTENTION_KERNELS,
     CONVERTERS,
     DEFAULTS,
     ONE_TO_ONE,
@@ -242,8 +245,8 @@ def _whole(options: Mapping[str, OptionValue], name: str, source: str) -> int:
 
 
 COMPILED_STACK, EAGER_STACK = "torchtitan-2025", "torchtitan-eager"
-LOSS_FIGURES = ("loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes", "loss_split_bytes")
-"""Figures of a stack that compiling the loss decides."""
+CHUNKED_LOSS = "ChunkedLossWrapper.Config"
+"""The option `loss` where the head and the loss run in chunks; v0.2.2 has no such option."""
 _PREFIX = "parallelism."
 _REPLICATE = f"{_PREFIX}data_parallel_replicate_degree"
 _SHARD = f"{_PREFIX}data_parallel_shard_degree"
@@ -314,7 +317,8 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     fields["offload_optimizer"] = fields["offload_weights"]
     _list_the_rest(reading)
     reading.refuse()
-    return _without_effect_removed(fields, model) | {"stack": _stack(reading, fields)}
+    stack = _stack(reading, fields)
+    return _without_effect_removed(fields, model) | _loss(reading, fields) | {"stack": stack}
 
 
 def _value(reading: Reading, option: Item) -> object:
@@ -510,20 +514,32 @@ def _present(fields: Mapping[str, object], model: Model) -> Iterator[tuple[str, 
 
 
 def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
-    """Stack of the run, with the loss of another where one of model and loss is compiled.
+    """Stack of the run.
 
-    Where every n-th layer is recomputed, it recomputes some layers.
+    Where every n-th layer is recomputed, it recomputes some layers; its release may be one with
+    chunks.
     """
-    model, loss = (
-        COMPILED_STACK if part in _compiled(reading) else EAGER_STACK for part in ("model", "loss")
-    )
-    changes: dict[str, object] = {}
-    if model != loss:
-        other = Stack.load(loss)
-        changes = {name: getattr(other, name) for name in LOSS_FIGURES}
-    if fields.get("recompute_layers") is not None:
-        changes["capabilities"] = {"like": model, "fields": {"recompute_layers": "any"}}
-    return {"base": model, **changes} if changes else model
+    model = _model_stack(reading)
+    lifted = {
+        "recompute_layers": fields.get("recompute_layers") is not None,
+        "loss": reading.options.get("loss") == CHUNKED_LOSS,
+    }
+    able = {name: "any" for name, has in lifted.items() if has}
+    return {"base": model, "capabilities": {"like": model, "fields": able}} if able else model
+
+
+def _model_stack(reading: Reading) -> str:
+    return COMPILED_STACK if "model" in _compiled(reading) else EAGER_STACK
+
+
+def _loss(reading: Reading, fields: Mapping[str, object]) -> dict[str, object]:
+    """Loss, where it is not that of the stack: eager, it splits the vocabulary if tp is above 1."""
+    loss = Loss.COMPILED if "loss" in _compiled(reading) else Loss.EAGER
+    if reading.options.get("loss") == CHUNKED_LOSS:
+        loss = Loss.CHUNKED
+    if loss == Stack.load(_model_stack(reading)).loss:
+        return {}
+    return {"loss": Loss.LOSS_PARALLEL if loss == Loss.EAGER and fields["tp"] != 1 else loss}
 
 
 def _list_the_rest(reading: Reading) -> None:
@@ -541,6 +557,7 @@ def _list_the_rest(reading: Reading) -> None:
             reading.leave(name, "the prediction assumes another value")
 
 
+_EAGER_LOSSES = (Loss.EAGER, Loss.LOSS_PARALLEL, Loss.VOCAB_PARALLEL)
 STEPS = 100
 """Steps that an exported run trains for: enough to read its step time."""
 _HEADS = {TOML_RELEASE: "output", PYTHON_RELEASE: "lm_head"}
@@ -555,11 +572,15 @@ def is_compiled(strategy: Strategy) -> bool:
     return strategy.loaded_stack().fused_swiglu and strategy.schedule != "zb-v"
 
 
+def loss_in_effect(strategy: Strategy) -> Loss:
+    """The loss of a plan, its own or its stack's."""
+    return strategy.loaded_stack().loss if strategy.loss == Loss.STACK else strategy.loss
+
+
 def _compile_options(strategy: Strategy) -> Options:
     """Components that are compiled; both are named where none is."""
-    stack, compiled = strategy.loaded_stack(), Stack.load(COMPILED_STACK)
     parts = ["model"] if is_compiled(strategy) else []
-    if stack.loss_saved_bytes <= compiled.loss_saved_bytes:
+    if loss_in_effect(strategy) not in _EAGER_LOSSES:
         parts.append("loss")
     return {"compile.enable": bool(parts), "compile.components": [*(parts or ("model", "loss"))]}
 
@@ -576,6 +597,8 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     options: Options = {}
     for option in ONE_TO_ONE:
         value = getattr(strategy, option.field)
+        if option.path == ATTENTION_BACKEND and release == TOML_RELEASE:
+            continue
         if option.field == "tp_overlap":
             value = "ring" if value == "ring" and strategy.tp > 1 else "stack"
         if option.field == "cp_exchange" and strategy.cp == 1:
@@ -694,6 +717,12 @@ def _python_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         value = getattr(strategy, name)
         if value != allowed and (name != "cp_exchange" or strategy.cp > 1):
             yield Fault.of(name, value, f"torchtitan {release} {why}")
+    if model.mtp and strategy.loss == Loss.CHUNKED:
+        problem = f"torchtitan {release} has a loss of its own with mtp; nearest: compiled"
+        yield Fault.of("loss", strategy.loss, problem)
+    if (kernel := strategy.attention_kernel) not in ATTENTION_KERNELS:
+        problem = f"torchtitan {release} allows: {', '.join(ATTENTION_KERNELS)} (its flex)"
+        yield Fault.of("attention_kernel", kernel, problem)
     if model.has_experts and strategy.etp > 1 and strategy.ep > 1:
         problem = f"torchtitan {release} does not split experts inside; nearest: 1"
         yield Fault.of("etp", strategy.etp, problem)
@@ -729,6 +758,12 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         return
     yield from _mixed_precision(strategy)
     yield from _replicated(strategy)
+    if strategy.loss == Loss.CHUNKED:
+        problem = f"torchtitan {TOML_RELEASE} has no ChunkedLossWrapper; nearest: compiled"
+        yield Fault.of("loss", strategy.loss, problem)
+    if (kernel := strategy.attention_kernel) != "stack":
+        problem = f"torchtitan {TOML_RELEASE} has no option for it; allowed: stack"
+        yield Fault.of("attention_kernel", kernel, problem)
     name = flavor.family
     if strategy.pp > 1 and name in _NO_PIPELINE:
         problem = f"torchtitan {TOML_RELEASE} has no pipeline for {name}; nearest: 1"

@@ -14,6 +14,10 @@ Options = dict[str, OptionValue]
 """Values of a configuration by their full name, such as `training.seq_len`."""
 
 
+ATTENTION_BACKEND = "model_registry.attn_backend"
+"""Of v0.3.0, whose default is `flex`; `sdpa` tries cuDNN first, `varlen` runs FlashAttention 3 on
+Hopper (models/common/attention.py). In TOML the flavor of a model decides."""
+
 ONE_TO_ONE: tuple[Item, ...] = (
     Item(path="parallelism.tensor_parallel_degree", field="tp", absent=1),
     Item(path="parallelism.pipeline_parallel_degree", field="pp", absent=1),
@@ -62,6 +66,12 @@ ONE_TO_ONE: tuple[Item, ...] = (
         absent="selective",
         words={"none": "none", "selective": "selective", "full": "full"},
     ),
+    Item(
+        path=ATTENTION_BACKEND,
+        field="attention_kernel",
+        absent="flex",
+        words={"stack": "flex", "cudnn": "sdpa", "flash3": "varlen", "flash4": "flex_flash"},
+    ),
     Item(path="optimizer.name", field="optimizer", absent="AdamW", words={"adamw": "AdamW"}),
     Item(
         path="training.enable_cpu_offload",
@@ -75,6 +85,10 @@ ONE_TO_ONE: tuple[Item, ...] = (
         absent=False,
         words={False: False, True: True},
     ),
+)
+
+ATTENTION_KERNELS = tuple(
+    str(word) for one in ONE_TO_ONE if one.path == ATTENTION_BACKEND for word in one.words or ()
 )
 
 # Other options that decide the prediction, with their defaults.
@@ -160,7 +174,7 @@ USUAL: Mapping[str, tuple[OptionValue, ...]] = {
     "parallelism.enable_sequence_parallel": (True,),
     "parallelism.spmd_backend": ("spmd_types", "partial_dtensor", "full_dtensor"),
     "training.disable_cuda_graphs": (True,),
-    "loss": ("CrossEntropyLoss.Config", "MTPLoss.Config"),
+    "loss": ("CrossEntropyLoss.Config", "MTPLoss.Config", "ChunkedLossWrapper.Config"),
     "activation_checkpoint.early_stop": (False,),
     "activation_checkpoint.debug": (False,),
     "compile.backend": ("inductor",),

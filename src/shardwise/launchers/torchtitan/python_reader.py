@@ -17,7 +17,12 @@ from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.python_text import parsed_module
 from shardwise.launchers.torchtitan.fields import Reading
 from shardwise.launchers.torchtitan.models import BUILDERS, built_model
-from shardwise.launchers.torchtitan.options import DEFAULTS, Options, OptionValue
+from shardwise.launchers.torchtitan.options import (
+    ATTENTION_BACKEND,
+    DEFAULTS,
+    Options,
+    OptionValue,
+)
 from shardwise.launchers.torchtitan.python_writer import ASYNC_TP, LINEAR_CONVERTERS
 from shardwise.launchers.torchtitan.toml_files import launch_of, model_named
 
@@ -304,9 +309,13 @@ def _read_model(reading: Reading, result: Call, modules: Mapping[str, str]) -> M
 
 
 def _backend(arguments: Mapping[str, object]) -> Options:
-    backend = arguments.get("moe_comm_backend")
-    name = "parallelism.expert_parallel_comm_backend"
-    return {} if backend is None else {name: _as_option(backend)}
+    """Backends of experts and of attention."""
+    names = {
+        "moe_comm_backend": "parallelism.expert_parallel_comm_backend",
+        "attn_backend": ATTENTION_BACKEND,
+    }
+    given = {option: arguments.get(name) for name, option in names.items()}
+    return {option: _as_option(value) for option, value in given.items() if value is not None}
 
 
 def _read_converters(reading: Reading, converters: object) -> None:

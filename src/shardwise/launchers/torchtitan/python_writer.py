@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Mapping
 
-from shardwise.config.model import Model
+from shardwise.config.enums import Loss
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.launch import LaunchFile, LaunchPlan
 from shardwise.launchers.python_text import docstring
-from shardwise.launchers.torchtitan.fields import STEPS, options_of
+from shardwise.launchers.torchtitan.fields import CHUNKED_LOSS, STEPS, loss_in_effect, options_of
 from shardwise.launchers.torchtitan.header import header
 from shardwise.launchers.torchtitan.models import (
     LLAMA,
@@ -21,7 +21,7 @@ from shardwise.launchers.torchtitan.models import (
     python_flavor,
     rope_arguments,
 )
-from shardwise.launchers.torchtitan.options import Options
+from shardwise.launchers.torchtitan.options import ATTENTION_BACKEND, Options
 
 FUNCTION = "plan"
 """Name of the function that returns the configuration."""
@@ -37,6 +37,7 @@ _ELSEWHERE = (
 _RECOMPUTE = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _IMPORTS: Mapping[str, str] = {
     "CheckpointManager": "torchtitan.components.checkpointer",
+    "ChunkedLossWrapper": "torchtitan.components.loss",
     "CrossEntropyLoss": "torchtitan.components.loss",
     "MetricsProcessor": "torchtitan.components.metrics",
     "LRSchedulersContainer": "torchtitan.components.optimizer",
@@ -94,7 +95,7 @@ def write_python(plan: LaunchPlan) -> LaunchFile:
         f"    {docstring(title)}",
         *_indented(model_lines, 4),
         "    return Trainer.Config(",
-        *_indented(_sections(plan.model, options), 8),
+        *_indented(_sections(plan, options), 8),
         "    )",
     ]
     text = "\n".join(body) + "\n"
@@ -150,6 +151,8 @@ def _registered(
     lines = ["model_spec = model_registry(", f'    "{flavor.flavor}",']
     if plan.model.has_experts:
         lines.append(f"    moe_comm_backend={_dispatcher(plan.strategy)},")
+    if plan.strategy.attention_kernel != "stack":
+        lines.append(f"    attn_backend={_literal(options[ATTENTION_BACKEND])},")
     if plan.model.mtp:
         lines.append(f"    num_mtp_layers={plan.model.mtp},")
     if converters := _converters(options):
@@ -190,7 +193,7 @@ def _built(
         f"    lm_head=Linear.Config({features}, param_init={head}),",
         f"    layers={builder.function}(",
         *(f"        {argument}," for argument in layers),
-        '        attn_backend="flex",',
+        f"        attn_backend={_literal(options[ATTENTION_BACKEND])},",
         f"        rope={builder.rope_class}.Config("
         + ", ".join(f"{name}={value}" for name, value in rope.items())
         + "),",
@@ -210,9 +213,12 @@ def _built(
     return lines, dict.fromkeys(names, f"torchtitan.models.{builder.family}")
 
 
-def _sections(model: Model, options: Options) -> list[str]:
+def _sections(plan: LaunchPlan, options: Options) -> list[str]:
     """Arguments of `Trainer.Config`."""
-    loss = "MTPLoss" if model.mtp else "CrossEntropyLoss"
+    kind = "MTPLoss" if plan.model.mtp else "CrossEntropyLoss"
+    loss = f"{kind}.Config(global_vocab_size={plan.model.vocab})"
+    if loss_in_effect(plan.strategy) == Loss.CHUNKED:
+        loss = f"{CHUNKED_LOSS}(loss_fn={loss})"
     mode = str(options["activation_checkpoint.mode"])
     training = _section(options, "training") | {
         "dtype": "float32",
@@ -223,7 +229,7 @@ def _sections(model: Model, options: Options) -> list[str]:
     compiled = _section(options, "compile") | {"enable_async_tensor_parallel": options[ASYNC_TP]}
     return [
         "model_spec=model_spec,",
-        f"loss={loss}.Config(global_vocab_size={model.vocab}),",
+        f"loss={loss},",
         "optimizer=default_adamw(lr=3e-4),",
         "lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),",
         *_call("training", "TrainingConfig", training),

@@ -9,6 +9,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault, InputError
+from shardwise.parallel.constraints.attention import ATTENTION_CONSTRAINTS
 from shardwise.parallel.constraints.constraint import Constraint
 from shardwise.parallel.constraints.degrees import (
     AXIS_CONSTRAINTS,
@@ -31,6 +32,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     *PIPELINE_CONSTRAINTS,
     *EXPERT_CONSTRAINTS,
     *OPTION_CONSTRAINTS,
+    *ATTENTION_CONSTRAINTS,
     *TIER_CONSTRAINTS,
     *SOFTWARE_CONSTRAINTS,
 )

@@ -13,6 +13,7 @@ from shardwise.config.enums import (
     FrozenPart,
     FrozenWeights,
     LoraPart,
+    Loss,
     OffloadPart,
     Position,
     Quantization,
@@ -24,6 +25,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.ops.lora import Subset, components_of_model, runs_backward
+from shardwise.ops.loss import FIGURES
 from shardwise.parallel.constraints.constraint import Constraint, one, rule
 
 _MEMORY_TIERS = 2
@@ -55,6 +57,8 @@ _SAVED_BY_SOME: dict[str, Callable[[Layer], bool]] = {
     "other": lambda _: False,
 }
 _USUAL_ADAPTED = LoraPart.bits(Strategy.model_fields["lora_parts"].default)
+_FULL_HEAD = [Loss.FUSED_LINEAR.code, Loss.CHUNKED_RECOMPUTE.code]
+_NOT_SUMMA = [word.code for word, one in FIGURES.items() if one.gathers or not one.whole]
 _EMBEDDING, _HEAD = FrozenPart.bits(["embedding"]), FrozenPart.bits(["head"])
 
 
@@ -375,6 +379,24 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "recompute_layers",
         lambda m, t: t.recompute_layers > m.depth,
         "must be at most the {m.depth} layers of {m.name}",
+    ),
+    rule(
+        "loss_parallel",
+        "loss",
+        lambda t: (t.loss == Loss.LOSS_PARALLEL.code) & (t.tp == 1),
+        "splits the vocabulary among tensor-parallel ranks: needs tp > 1",
+    ),
+    rule(
+        "loss_of_full_head",
+        "loss",
+        lambda t: np.isin(t.in_effect("loss"), _FULL_HEAD) & (t.tp > 1),
+        "reads the full head on one rank (Liger's kernel, TRL's chunked_nll); allowed: tp 1",
+    ),
+    rule(
+        "loss_of_2d_products",
+        "loss",
+        lambda t: t.summa & np.isin(t.in_effect("loss"), _NOT_SUMMA) & (t.loss > 0),
+        "is not modeled with tp_exchange summa; allowed: stack, losses that split the vocabulary",
     ),
     rule("zero", "zero", lambda t: t.zero > ZERO_WEIGHTS, "allowed: 0, 1, 2, 3"),
     rule(

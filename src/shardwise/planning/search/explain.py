@@ -19,6 +19,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import EXTENT_AXES, PLACED_AXES, TIER_FIELDS, Schedule, TpExchange
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.software.resolve import stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_columns import default_dispatchers
@@ -105,7 +106,7 @@ class UserStrategy:
         fields = _single_values(system, space, own) | own
         degrees = _fault_of_degrees(model, fields)
         named = {name: value for name, value in fields.items() if value is not None}
-        row = Table.of(model, named, system.stack)
+        row = Table.of(model, named, system)
         if space.batch == "largest" and "global_batch_size" not in own:
             most, dp = int(row.global_batch_size[0]), int(row.dp[0])
             row = replace(row, global_batch_size=np.array([most // dp * dp or most]))
@@ -156,7 +157,7 @@ class UserStrategy:
         if values is None:
             return None
         if name == "stack":
-            return tuple(Stack.load(value) for value in values)
+            return tuple(stack_on(value, self.system) for value in values)
         if name == "etp":
             return tuple(etp for _, etp in expert_degrees((1,), values, int(self.row.tp[0])))
         if name == "global_batch_size" and self.follows_batch:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.arrays import Bools, Column, Floats, Ints
@@ -30,6 +31,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
+from shardwise.engine.evaluate import evaluate_row
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.ops.param_count import count_parameters
@@ -313,26 +315,28 @@ LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "
 _UNCERTAIN = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "offload", "bubble", "other")
 
 
-Factors = tuple[float, float]
-"""Bounds of an interval over the predicted time."""
-
-
-def interval_factors(model: Model, system: System, table: Table) -> list[Factors | None]:
-    """Return the error range of each strategy: its bounds over the predicted time.
+def interval_factors(
+    model: Model, system: System, table: Table
+) -> list[tuple[float, float] | None]:
+    """Return the range of each strategy's measured time over its step time.
 
     None forward only. Where figures of a system vary, the range is that of the system as it is.
     """
     counted = count_parameters(model)
-    found: list[Factors | None] = []
+    found: list[tuple[float, float] | None] = []
     for row in range(len(table)):
-        unmeasured = len(unmeasured_features(model, table.take(np.array([row]))))
-        strategy = table.strategy(row)
-        unit = interval_of(model, system, strategy, 1.0, counted, unmeasured=unmeasured)
-        found.append(None if unit is None else (unit.low_s, unit.high_s))
+        one = table.take(np.array([row]))
+        network = assumed_network(model, system, one)
+        interval = interval_of(
+            *(model, system, table.strategy(row), 1.0, counted),
+            unmeasured=len(unmeasured_features(model, one)),
+            network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
+        )
+        found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
 
 
-def interval_fields(time_s: float, factors: Factors | None) -> dict[str, float]:
+def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[str, float]:
     """Return the fields of a plan that say its range: none without one."""
     if factors is None:
         return {}

@@ -254,6 +254,8 @@ class SearchResult(Charted, Framed, Result):
     """Values that the stack can run and the space leaves out, by field."""
     widened: tuple[str, ...] = ()
     """Fields that were tried in full because nothing fits otherwise."""
+    software: tuple[str, ...] = ()
+    """How descriptions of software were understood."""
     smallest: SmallestGpus | None = None
     """Where nothing is feasible: the smallest number of GPUs on which something is."""
     nearest_batches: tuple[int, ...] = ()

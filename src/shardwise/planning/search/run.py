@@ -12,6 +12,7 @@ from shardwise import registry
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.software.resolve import is_description, match_of
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import InputError, check_flags, check_function
@@ -382,6 +383,12 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
         elapsed_s=time.perf_counter() - started,
         complete=complete and counted,
         widened=widened,
+        software=tuple(
+            line
+            for one in space.stack or ()
+            if is_description(one)
+            for line in match_of(one, query.system, query.model).in_words
+        ),
         best=best,
         all_variants=not query.lines,
         variants_counted=counted,

@@ -28,6 +28,7 @@ from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
 from shardwise.config.recipe import Recipe
 from shardwise.config.roles import Tries
+from shardwise.config.software.resolve import is_description, stack_on
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
@@ -440,7 +441,7 @@ class Space(_Values):
 
     def stacks(self, system: System) -> tuple[Stack, ...]:
         """Return the stacks of the space."""
-        return tuple(Stack.load(name) for name in self.stack or (system.stack,))
+        return tuple(stack_on(one, system) for one in self.stack or (system.stack,))
 
     def values(self, field: str, system: System) -> tuple[Any, ...] | None:
         """Return the values of a field to try, in order; None for all that divide what they split.
@@ -448,10 +449,11 @@ class Space(_Values):
         A value of None is filled in by `Strategy.resolved`.
         """
         choices: Choices = getattr(self, field)
+        if field == "stack":
+            named = choices if isinstance(choices, tuple) else (system.stack,)
+            return tuple(stack_on(o, system) if is_description(o) else o for o in named)
         if isinstance(choices, tuple):
             return choices
-        if field == "stack":
-            return (system.stack,)
         tries = self._tries(field)
         if field in self.selected or tries is Tries.DIVISORS:
             return None
@@ -522,7 +524,9 @@ def _items(name: str, value: object) -> Sequence[object]:
         return list(value) if several else [value]
     if isinstance(value, str):
         texts = [text.strip() for text in value.split(",")]
-        return texts if name == "stack" else [item for text in texts for item in _expanded(text)]
+        if name == "stack":
+            return [value] if any(map(is_description, texts)) else texts
+        return [item for text in texts for item in _expanded(text)]
     if isinstance(value, Iterable) and not isinstance(value, (Mapping, Stack)):
         return [item for one in value for item in _items(name, one)]
     return [value]

@@ -57,7 +57,7 @@ def with_node(system: System, size: int) -> tuple[System, list[str]]:
         if links is not None and (links < 1 or links % 1):
             raise ValueError(f"leaves {links:g} links of {tier.name} to a node of {size}")
         count = None if links is None else int(links)
-        tiers.append(tier.model_copy(update={"links_per_node": count}))
+        tiers.append(tier.model_copy(update={"links_per_node": count}).among(size))
     node: dict[str, object] = {"accelerators": size}
     if system.node.power is not None:
         node["power"] = system.node.power * size / before

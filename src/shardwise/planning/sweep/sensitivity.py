@@ -13,7 +13,7 @@ from shardwise.config.system_columns import FigurePath, SystemColumns, SystemRow
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.estimator import evaluated_columns
-from shardwise.planning.search.plans import Factors, interval_factors, interval_fields
+from shardwise.planning.search.plans import interval_factors, interval_fields
 from shardwise.planning.search.ranking import dollars_per_token
 from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.results import Influence, PointPlan
@@ -82,7 +82,7 @@ def plans_on(
 
 def _factors(
     model: Model, base: System, table: Table, strategies: Sequence[dict[str, object]]
-) -> list[Factors | None]:
+) -> list[tuple[float, float] | None]:
     """The error range of every row; rows of one strategy share it."""
     firsts: dict[int, int] = {}
     for row, strategy in enumerate(strategies):

@@ -254,7 +254,7 @@ class FixedWork:
         self.candidates += count
         try:
             strategy = Strategy.validated({**self._fields, **group.fields}, source="strategy")
-            table = Table.of(group.model, [strategy.resolved(group.model, group.base.stack)])
+            table = Table.of(group.model, [strategy.resolved(group.model, group.base)])
             faults = list(illegal_faults(group.model, group.base, table).values())
         except InputError as error:
             faults = list(error.faults)

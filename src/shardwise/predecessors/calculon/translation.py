@@ -316,6 +316,7 @@ _USUAL: dict[str, Any] = {
     "frozen": [],
     "lora_rank": None,
     "offload_parts": None,
+    "attention_kernel": "stack",
     "first_stage_layers": None,
     "last_stage_layers": None,
     "stage_layers": None,

@@ -595,7 +595,7 @@ def strategy_fields(strategy: SimumaxStrategy, source: str = "") -> dict[str, ob
 def _stack(strategy: SimumaxStrategy) -> dict[str, Any]:
     """What differs from the software that is described under SimuMax's name."""
     plain = {
-        "attention": "flash" if strategy.use_flash_sdp else "unfused",
+        "attention_kernel": "best" if strategy.use_flash_sdp else "unfused",
         "fused_norm": strategy.use_fused_norm,
         "fused_swiglu": strategy.use_fused_swiglu,
         "fused_gradient_accumulation": strategy.use_fused_grad_accumulation,

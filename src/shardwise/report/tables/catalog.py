@@ -306,7 +306,7 @@ def stack_row(stack: Stack) -> Iterator[str]:
     none = "framework" if basis.framework_measured else "prior"
     yield f"{basis.measured_runs}{one}" if basis.measured_runs else none
     yield " ".join(families) or "-"
-    yield stack.attention
+    yield stack.attention_kernel
     yield stack.gradient_dtype
 
 

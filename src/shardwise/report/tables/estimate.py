@@ -1,7 +1,7 @@
 """An estimate as tables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -144,6 +144,7 @@ def _options(strategy: Mapping[str, Any]) -> list[str]:
         "no data-parallel overlap": training and not strategy["dp_overlap"] and strategy["dp"] > 1,
         "fused activation": training and strategy["fused_activation"],
         f"{strategy['attention']} attention": strategy["attention"] != "model",
+        f"{strategy['attention_kernel']} attention kernel": strategy["attention_kernel"] != "stack",
         "forward only": not training,
     }
     parts = _OFFLOADED if training else _OFFLOADED[:1]  # forward only, the weights are all there is
@@ -342,7 +343,8 @@ def closing_lines(result: Estimate) -> list[str]:
     defaults = ", ".join(f"{name} {_word(value)}" for name, value in listed.items())
     kinds = [source.kind for source in result.provenance.values()]
     origins = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-    lines = [f"assumed: {defaults}"] if defaults else []
+    lines = [*software_lines(result)]
+    lines += [f"assumed: {defaults}"] if defaults else []
     if result.missed_operations:
         missed = ", ".join(result.missed_operations)
         lines.append(f"no similar measured shapes for {missed}: mean efficiency used")
@@ -352,10 +354,35 @@ def closing_lines(result: Estimate) -> list[str]:
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
+    lines += _assumed_network(result)
     lines += _interval(result)
     lines += _memory_interval(result)
     lines.append(verdict(result.memory_bytes, fits=result.fits))
     return lines
+
+
+def software_lines(result: Estimate) -> Iterator[str]:
+    """How a description of software was understood, and what it may mean in addition."""
+    software = result.software
+    if software.how != "stack":
+        engine = f", {software.engine}" if software.engine else ""
+        yield f"software: {software.trainer or 'unknown'}{engine} ({software.how})"
+    yield from (f"  {note}" for note in software.notes)
+    for one in result.software_candidates:
+        times = f"{seconds(one.step_time_s)}, {readable(one.reserved_bytes, 'bytes')}"
+        yield f"  {one.weight:.0%} {one.description}: {times}"
+
+
+def _assumed_network(result: Estimate) -> list[str]:
+    """Network cards that the system assumes, and the step with others."""
+    found = result.assumed_network
+    if found is None:
+        return []
+    rate = f"{found.link_rate * 8 / 1e9:.4g} Gbit/s"
+    slower, faster = seconds(found.slower_step_s), seconds(found.faster_step_s)
+    cards = f"network cards assumed: {found.links_per_node} x {rate} per node"
+    times = f"step time with 1/{found.spread:g} of it {slower}, with {found.spread:g}x {faster}"
+    return [f"{cards}; {times}"]
 
 
 def _interval(result: Estimate) -> list[str]:

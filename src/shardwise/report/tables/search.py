@@ -52,7 +52,15 @@ _SHOWN_OF_LEVELS = frozenset(
         *(*_LEVEL_AXES, "etp", "vpp", "micro_batch_size", "gpus", "global_batch_size", "seq_len"),
         *("extents", "placement", "dtype", "recompute", "recompute_layers", "zero"),
         "dispatcher",
-        *("tp_exchange", "tp_overlap", "summa_panels", "sequence_parallel", "schedule", *SWITCHES),
+        *(
+            "tp_exchange",
+            "tp_overlap",
+            "summa_panels",
+            "sequence_parallel",
+            "attention_kernel",
+            "schedule",
+            *SWITCHES,
+        ),
     }
 )
 
@@ -422,7 +430,7 @@ def _timed_note(result: SearchResult) -> str:
 
 def _scope_note(result: SearchResult) -> str:
     """What the space left out, and what it was widened by."""
-    lines = []
+    lines = list(result.software)
     if result.widened:
         lines.append(f"nothing fits without offload; also tried: {', '.join(result.widened)}")
     if result.not_tried:

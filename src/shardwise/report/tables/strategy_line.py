@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Interval
-from shardwise.config.enums import Dispatcher
+from shardwise.config.enums import AttentionKernel, Dispatcher
 from shardwise.config.plain import joined
 from shardwise.config.strategy_fields import DEGREES, FIELDS, HEADLINES, RANK_DEGREES
 from shardwise.report.console import gpu_count, seconds
@@ -85,6 +85,8 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     if strategy["schedule"] not in FOLLOWS:
         options.append(strategy["schedule"])
     options += dispatcher_in_brief(strategy)
+    if (kernel := strategy["attention_kernel"]) != AttentionKernel.STACK:
+        options.append(f"{kernel} attention")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
     return options
 

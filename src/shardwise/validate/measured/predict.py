@@ -144,7 +144,7 @@ def _memory_gib(run: Run, case: Case, table: EstimateTable, row: int) -> float |
     if measured.memory_rank == "last" and table.table.pp[row] > 1:
         last = estimate(*case).stages[-1]
         allocated, device = last.total, last.reserved
-    runtime = case.strategy.loaded_stack(case.system.stack).runtime_memory
+    runtime = case.strategy.loaded_stack(case.system).runtime_memory
     found = {"allocated": allocated, "reserved": device - runtime, "device": device}
     return found[measured.memory_metric] / measured.memory_unit_bytes
 

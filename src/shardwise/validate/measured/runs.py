@@ -367,7 +367,7 @@ def _run(
     model = defined.model(row["model"])
     on = defined.system(row["system"]) if "system" in row else system
     strategy = _strategy(row, source, defined)
-    full = strategy.resolved(model, on.stack if on else "unknown")
+    full = strategy.resolved(model, on or "unknown")
     products = full.dtype if full.quantization == "none" else full.quantization
     fields = {
         "accelerator": on.name if on else "unknown",

@@ -1,0 +1,144 @@
+"""Software in words: what runs, in estimates, tables, searches, files and on the command line."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise import InputError, Strategy, estimate, estimate_many, search
+from shardwise.config.software.record import Software, library_releases, trainers
+from shardwise.config.software.resolve import match_of, resolve, stack_on
+from shardwise.config.software.words import software_of
+from shardwise.config.stack import Stack
+from shardwise.config.system import System
+
+RUN = {"gpus": 8, "zero": 3, "gbs": 64}
+SEVERAL = "torchtitan v0.2.0"  # compiled or not, it does not say
+ONE = "torchtitan v0.2.0 + torch.compile"
+
+
+def test_a_description_is_the_stack_that_it_resolves_to() -> None:
+    """An estimate, a table of columns and one of strategies with it are those with its stack."""
+    stack = stack_on(ONE, System.load("h100-sxm"))
+    assert stack.name == "torchtitan-2025"
+    by_stack = estimate("llama3-8b", "h100-sxm", RUN, stack=stack).step_time_s
+    by_words = estimate("llama3-8b", "h100-sxm", RUN, stack=ONE)
+    assert by_words.step_time_s == by_stack
+    columns = estimate_many("llama3-8b", "h100-sxm", **RUN, stack=[ONE, "torchtitan-eager"])
+    assert columns.step_time_s[0] == by_stack
+    assert columns.step_time_s[1] != by_stack
+    rows = estimate_many("llama3-8b", ["h100-sxm", "b200-sxm"], [Strategy(**RUN, stack=ONE)])
+    assert rows.step_time_s[0] == by_stack
+    assert by_words.software.how == "matched"
+
+
+def test_several_candidates_widen_the_interval_to_what_each_of_them_expects() -> None:
+    """The interval of a mixture reaches from the faster candidate to the slower one."""
+    found = estimate("llama3-8b", "h100-sxm", RUN, stack=SEVERAL)
+    assert found.software.how == "several candidates"
+    assert sum(one.weight for one in found.software_candidates) == pytest.approx(1)
+    times = [one.step_time_s for one in found.software_candidates]
+    assert min(times) < max(times)
+    assert found.step_time_s == times[0]
+    assert found.interval is not None
+    assert found.interval.low_s < min(times)
+    assert max(times) < found.interval.high_s
+    one = estimate("llama3-8b", "h100-sxm", RUN, stack=ONE)
+    assert one.interval is not None
+    assert one.software_candidates == ()
+    ratio = found.interval.high_s / found.interval.low_s
+    assert ratio > one.interval.high_s / one.interval.low_s
+
+
+def test_a_search_says_how_it_understood_the_software() -> None:
+    """Commas inside a description do not split it, those between names of stacks do."""
+    space = {"gpus": 8, "gbs": 64, "pp": 1, "cp": 1, "tp": 1, "zero": 3}
+    found = search("llama3-8b", "h100-sxm", space, stack="HF Trainer, FSDP2, 2026-05")
+    assert found.software[0].startswith("software: transformers, fsdp2")
+    both = search("llama3-8b", "h100-sxm", space, stack="torchtitan-2025,torchtitan-eager")
+    assert both.software == ()
+
+
+def test_fields_of_a_description_are_those_of_its_words() -> None:
+    """A strategy file may state trainer, release and libraries as fields."""
+    fields = {"trainer": "torchtitan", "release": "0.2.0", "options": {"compile": "layers"}}
+    strategy = Strategy.validated({**RUN, "stack": fields})
+    assert isinstance(strategy.stack, Software)
+    assert Strategy.validated(strategy.to_dict()).stack == strategy.stack
+    assert stack_on(strategy.stack, System.load("h100-sxm")) == stack_on(
+        ONE, System.load("h100-sxm")
+    )
+
+
+@pytest.mark.parametrize("text", ["torchtitn-2025", "no such software", "foo/bar.yaml"])
+def test_words_that_name_no_software_are_refused(text: str) -> None:
+    """A name with a typing error is not taken for unknown software."""
+    with pytest.raises(InputError, match=text):
+        estimate("llama3-8b", "h100-sxm", RUN, stack=text)
+
+
+def test_a_stack_by_name_is_that_stack() -> None:
+    """Every stack of the catalog is found by its name, whatever software it names."""
+    system = System.load("h100-sxm")
+    for name in ("megatron-bridge-2026", "torchtitan-2025", "unknown"):
+        found = match_of(name, system)
+        assert (found.how, found.stack) == ("stack", Stack.load(name))
+    assert match_of(None, system).stack.name == system.stack
+
+
+_NAMES = sorted({word for one in trainers().values() for word in one.names})
+_LIBRARIES = [f"{name} {r}" for name, each in library_releases().items() for r in each]
+_WORDS = st.lists(st.sampled_from([*_NAMES, *_LIBRARIES, "ZeRO-3", "FSDP", "2025", "(2024-05)"]))
+
+
+@settings(deadline=None)
+@given(_WORDS, st.sampled_from(["h100-sxm", "b200-sxm", "mi300x", "tpu-v5p", "trainium1"]))
+def test_any_words_resolve_to_stacks_whose_probabilities_add_up(
+    words: list[str], name: str
+) -> None:
+    """No description fails; an answer that is not sure says so."""
+    found = resolve(" + ".join(words), System.load(name))
+    assert sum(one.weight for one in found.candidates) == pytest.approx(1)
+    assert (found.how == "several candidates") == (len(found.candidates) > 1)
+    assert found.how != "unknown" or found.notes
+    weights = [one.weight for one in found.candidates]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_a_date_before_the_release_is_a_contradiction() -> None:
+    """Facts that exclude each other are said first, and widen the interval."""
+    found = resolve("torchtitan 0.2.2 (2024-05)", System.load("h100-sxm"))
+    assert found.conflicts == 1
+    assert "2024-05" in found.notes[0]
+    wrong = estimate("llama3-8b", "h100-sxm", RUN, stack="torchtitan 0.2.2 + torch.compile 2024-05")
+    right = estimate("llama3-8b", "h100-sxm", RUN, stack="torchtitan 0.2.2 + torch.compile")
+    assert wrong.interval is not None
+    assert right.interval is not None
+    assert wrong.interval.high_s / wrong.step_time_s > right.interval.high_s / right.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "date"),
+    [
+        ("torchtitan v0.2.0 (2025-10)", "0.2.0", "2025-10"),
+        ("Megatron-LM core_v0.13", "0.13", ""),
+        ("Megatron-LM (2026)", "", "2026-07"),
+        ("nvcr.io/nvidia/nemo:25.09", "25.09", ""),
+    ],
+)
+def test_releases_and_months_are_read(text: str, release: str, date: str) -> None:
+    """Numbers after a name are its release; years and months are dates."""
+    found = software_of(text)
+    assert (found.release, found.date) == (release, date)
+
+
+def test_the_verb_prints_what_a_description_means(shardwise):
+    """With the probability of each candidate, and the source of each fact in JSON."""
+    found = json.loads(shardwise("software", SEVERAL, "h100-sxm", "--json")[1])
+    assert found["how"] == "several candidates"
+    assert [one["probability"] for one in found["candidates"]] == [0.5, 0.5]
+    assert all(one["sources"] for one in found["candidates"])
+    assert "torchtitan" in shardwise("software")[1]
+    primus = shardwise("software", "Primus", "mi300x")[1]
+    assert "no run of this software has been measured" in primus
