@@ -102,7 +102,7 @@ def test_the_spreads_are_those_of_plain_runs(monkeypatch):
     plain = ~(experts | assumed)
     levels = random.normal(0, np.where(np.arange(count) % 4 < 2, 0.6, 0.2))
     errors = levels[place] + random.normal(0, np.where(plain, 0.04, 0.4))
-    names = ("software", "accelerator", "generation")
+    names = ("stack", "software", "pair", "accelerator", "generation")
     known = ValidatedRuns(
         ids=tuple(map(str, place)),
         sources=np.array([f"source {n}" for n in place]),
@@ -111,8 +111,12 @@ def test_the_spreads_are_those_of_plain_runs(monkeypatch):
             "framework": np.array(["megatron"] * len(place)),
             "experts": experts,
             "assumed": assumed,
+            **dict.fromkeys(("eager", "adapters"), np.zeros(len(place), dtype=np.bool_)),
+            "tuned": np.zeros(len(place), dtype=np.int64),
         },
         errors=errors,
+        unseen=errors,
+        accelerator_out=errors,
         fitted=plain,
     )
     monkeypatch.setattr("shardwise.analysis.prediction_interval.validated_runs", lambda: known)

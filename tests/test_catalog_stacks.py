@@ -94,10 +94,13 @@ def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> N
     assert listed["gaudi-2025"]["default_of"] == ["gaudi2"]
     assert listed["unknown"]["default_of"] == []
     assert listed["megatron-bridge-2026"]["framework_measured"] is True
-    assert listed["llama-factory-2024"]["framework_measured"] is False
+    assert listed["gpipe-2019"]["framework_measured"] is False
+    assert listed["huggingface-2024"]["measured_sources"] == 1
+    assert sum(one["measured_sources"] == 1 for one in listed.values()) >= 10
     code, out, _ = shardwise("stacks")
     assert code == 0
     assert "prior: no run at all" in out
+    assert "92, 1 source" in out
 
 
 def test_recipes_in_8_bits_fuse_the_products_of_experts() -> None:

@@ -232,6 +232,8 @@ def test_shipped_runs_are_scored_with_their_source_left_out(monkeypatch):
         sources=np.array(["paper"] * 5),
         features={},
         errors=np.log([1.1, 0.8, 1.5, 9.0, 9.0]),
+        unseen=np.zeros(5),
+        accelerator_out=np.zeros(5),
         fitted=np.array([True, True, True, False, True]),
     )
     monkeypatch.setattr("shardwise.validate.measured.statistics.validated_runs", lambda: known)

@@ -16,24 +16,34 @@ from shardwise.analysis.variation import (
     Evidence,
     Variation,
     quantile,
+    side_quantiles,
     variance_components,
     variation_of,
 )
 from shardwise.arrays import Floats, Ints
 
 some = examples(60)
+RUN_LEVELS = ("run", "experts", "assumed", "eager", "adapters")
 SOURCE_LEVELS = (
-    *("source", "experts", "assumed", "stack", "software"),
-    *("accelerator", "generation"),
+    *("source", "experts", "assumed", "eager", "adapters"),
+    *("release", "stack", "software", "pair", "accelerator", "generation"),
 )
 PLAIN: dict[str, Any] = {
     "experts": False,
     "assumed": False,
+    "eager": False,
+    "adapters": False,
+    "tuned": 0,
     "framework_measured": True,
+    "release_sources": 1,
     "stack_sources": 2,
+    "pair_sources": 5,
     "accelerator_sources": 3,
     "generation_sources": 4,
 }
+
+
+COUNTED = sorted({"assumed", "framework_measured", *(n for n in PLAIN if n.endswith("_sources"))})
 
 
 def evidence(*rows: dict[str, Any]) -> Evidence:
@@ -43,42 +53,54 @@ def evidence(*rows: dict[str, Any]) -> Evidence:
 
 
 def levels(*values: float) -> Variation:
-    """Three levels of runs and seven of sources."""
+    """Five levels of runs and eleven of sources."""
     return Variation(
-        runs=dict(zip(("run", "experts", "assumed"), values[:3], strict=True)),
-        sources=dict(zip(SOURCE_LEVELS, values[3:], strict=True)),
+        runs=dict(zip(RUN_LEVELS, values[:5], strict=True)),
+        sources=dict(zip(SOURCE_LEVELS, values[5:], strict=True)),
     )
 
 
 def test_what_is_known_adds_nothing_by_hand() -> None:
     """Each level by its share: the mean of n sources leaves 1 / (1 + n) of it."""
-    found = levels(1, 20, 300, 4_000, 50_000, 6e5, 7.2e6, 8e7, 9.6e8, 1e10)
-    of_runs = {"experts": 21, "assumed": 301}
-    base = 4_000 + 7.2e6 / 3 + 9.6e8 / 4 + 1e10 / 5
-    of_sources = {"experts": base + 50_000, "assumed": base + 6e5}
+    of_runs = (1, 20, 300, 4_000, 50_000)
+    found = levels(*of_runs, 6e5, 7e6, 8e7, 9e8, 1e10, 2e11, 3e12, 4e13, 6e14, 8e15, 5e16)
+    base = 6e5 + 2e11 / 2 + 3e12 / 3 + 6e14 / 6 + 8e15 / 4 + 5e16 / 5
     plain = evidence({})
     assert (found.of_runs(plain)[0], found.of_sources(plain)[0]) == (1, base)
-    assert found.sizes(plain)[0] == pytest.approx(NORMAL_QUANTILE * (1 + base) ** 0.5)
-    for name, value in of_runs.items():
+    size = NORMAL_QUANTILE * (1 + base) ** 0.5
+    assert found.sizes(plain) == (pytest.approx([size]), pytest.approx([size]))
+    for name, run, source in zip(RUN_LEVELS[1:], of_runs[1:], (7e6, 8e7, 9e8, 1e10), strict=True):
         one = evidence({name: True})
-        assert (found.of_runs(one)[0], found.of_sources(one)[0]) == (value, of_sources[name])
+        assert (found.of_runs(one)[0], found.of_sources(one)[0]) == (1 + run, base + source)
     unknown = evidence({"framework_measured": False, "stack_sources": 0})
-    assert found.of_sources(unknown)[0] == base + 8e7 + 7.2e6 * 2 / 3
-    elsewhere = evidence({"accelerator_sources": 0, "generation_sources": 1})
-    assert found.of_sources(elsewhere)[0] == base + 9.6e8 * 3 / 4 + 1e10 * 3 / 10
+    assert found.of_sources(unknown)[0] == base + 4e13 + 3e12 * 2 / 3
+    elsewhere = evidence({"accelerator_sources": 0, "generation_sources": 1, "pair_sources": 0})
+    more = 8e15 * 3 / 4 + 5e16 * 3 / 10 + 6e14 * 5 / 6
+    assert found.of_sources(elsewhere)[0] == pytest.approx(base + more)
+
+
+@each_row(("tuned", "slower", "faster"), [(0, 1, 1), (1, 0, 1), (-1, 1, 0)])
+def test_levels_of_software_lie_on_one_side_by_hand(tuned: int, slower: int, faster: int) -> None:
+    """Of code tuned by hand, or hobby code, while no run of it was measured."""
+    found = levels(*[0.0] * 4, 1.0, *[0.0] * 5, 4.0, 9.0, 16.0, 0.0, 0.0, 0.0)
+    found = replace(found, runs=found.runs | {"run": 1.0})
+    new = {"framework_measured": False, "release_sources": 0, "stack_sources": 0}
+    sizes = found.sizes(evidence(new | {"tuned": tuned}))
+    for size, has in zip(sizes, (slower, faster), strict=True):
+        assert size[0] == pytest.approx(NORMAL_QUANTILE * (1 + 29 * has) ** 0.5)
+    known = found.sizes(evidence({"tuned": tuned}))
+    assert known.slower[0] == known.faster[0] == found.sizes(evidence({})).slower[0]
 
 
 @some
-@given(st.lists(st.floats(0, 1), min_size=10, max_size=10), st.sampled_from(sorted(PLAIN)))
+@given(st.lists(st.floats(0, 1), min_size=16, max_size=16), st.sampled_from(COUNTED))
 def test_who_knows_more_has_no_wider_interval(values: list[float], name: str) -> None:
     """Of every level, whatever the variances."""
     less = {"assumed": True, "framework_measured": False}.get(name, 0)
     more = {"assumed": False, "framework_measured": True}.get(name, 1)
-    if name == "experts":
-        return
     found = levels(*values)
-    before, after = found.sizes(evidence({name: less}, {name: more}))
-    assert after <= before
+    for before, after in found.sizes(evidence({name: less}, {name: more})):
+        assert after <= before
 
 
 @each_row(
@@ -127,7 +149,11 @@ def test_the_quantile_by_hand() -> None:
 
 # --- errors that are drawn ---
 
-TRUE = levels(0.05**2, 0.08**2, 0.04**2, 0.06**2, 0.08**2, 0.06**2, 0.1**2, 0.2**2, 0.1**2, 0.1**2)
+TRUE = levels(
+    *(0.05**2, 0.08**2, 0.04**2, 0.05**2, 0.05**2),
+    *(0.06**2, 0.08**2, 0.06**2, 0.06**2, 0.06**2),
+    *(0.1**2, 0.1**2, 0.2**2, 0.1**2, 0.1**2, 0.1**2),
+)
 
 
 def drawn(
@@ -139,8 +165,13 @@ def drawn(
         {
             "experts": bool(random.random() < 0.3),
             "assumed": bool(random.random() < 0.4),
+            "eager": bool(random.random() < 0.3),
+            "adapters": bool(random.random() < 0.3),
+            "tuned": 0,
             "framework_measured": bool(random.random() < 0.85),
+            "release_sources": int(random.integers(0, 3)),
             "stack_sources": int(random.integers(0, 4)),
+            "pair_sources": int(random.integers(0, 4)),
             "accelerator_sources": int(random.integers(0, 8)),
             "generation_sources": int(random.integers(2, 12)),
         }
@@ -158,7 +189,7 @@ def drawn(
 def test_levels_that_errors_were_drawn_from_are_found() -> None:
     """Of many sources: the widths are those of the true levels, within a tenth."""
     errors, names, studies, rows = drawn(1, 4000, runs=4)
-    found = variation_of(errors, names, studies, rows, np.zeros(0))
+    found = variation_of(errors, names, studies, rows)
     for row in (
         {},
         {"experts": True},
@@ -167,7 +198,8 @@ def test_levels_that_errors_were_drawn_from_are_found() -> None:
         {"accelerator_sources": 0, "generation_sources": 2},
     ):
         one = evidence(row)
-        assert found.sizes(one)[0] == pytest.approx(TRUE.sizes(one)[0], rel=0.1)
+        for size, true in zip(found.sizes(one), TRUE.sizes(one), strict=True):
+            assert size[0] == pytest.approx(true[0], rel=0.1)
 
 
 @each_row("seed", [2, 3, 4])
@@ -177,21 +209,31 @@ def test_new_sources_lie_inside_as_often_as_said(seed: int) -> None:
     40 calibrating sources are worth some 40 draws, so that three standard deviations are
     3 sqrt(0.8 x 0.2 / 40) = 0.19.
     """
-    found = variation_of(*drawn(seed, 40), np.zeros(0))
+    found = variation_of(*drawn(seed, 40))
     errors, _, _, rows = drawn(seed + 100, 1000, runs=3)
-    inside = float((np.abs(errors) <= found.sizes(rows)).mean())
+    sizes = found.sizes(rows)
+    inside = float(((-sizes.slower <= errors) & (errors <= sizes.faster)).mean())
     assert inside == pytest.approx(LEVEL, abs=0.19)
 
 
-def test_levels_of_software_widen_the_interval_of_unknown_software() -> None:
-    """Ten frameworks far off, or hardly; others keep their width, but for the last scale."""
-    errors, names, studies, rows = drawn(5, 60)
-    near, far = (
-        variation_of(errors, names, studies, rows, np.full(10, size)) for size in (0.05, 1.0)
-    )
-    assert far.sources["software"] > 2 * near.sources["software"]
-    known = evidence({})
-    assert far.sizes(known)[0] == pytest.approx(near.sizes(known)[0], rel=0.2)
+def test_the_side_that_errors_are_on_is_wider_by_hand() -> None:
+    """Of 10 sources, half are three times as far on the slow side; mirrored ones count half."""
+    names = np.array([f"source {n}" for n in range(10)])
+    deviations = np.array([-3.0] * 5 + [1.0] * 5)
+    assert side_quantiles(deviations, names) == (3.0, 3.0)
+    # With a level of 0.94 each side leaves 0.9 of 15 votes: one of ten mirrored ones is too few.
+    few = np.array([-3.0, *[1.0] * 9])
+    assert side_quantiles(few, names) == (3.0, 1.0)
+    assert side_quantiles(-few, names) == (1.0, 3.0)
+
+
+def test_many_runs_of_a_source_have_one_vote() -> None:
+    """Of both sides."""
+    names = np.array([f"source {n}" for n in range(10)])
+    few = np.array([-3.0, *[1.0] * 9])
+    more = np.concatenate([few, [9.0] * 50, [1.0] * 4950])
+    longer = np.concatenate([names, ["source 9"] * 5000])
+    assert side_quantiles(more, longer) == side_quantiles(few, names)
 
 
 def test_the_order_and_the_names_of_runs_do_not_count() -> None:
@@ -200,8 +242,8 @@ def test_the_order_and_the_names_of_runs_do_not_count() -> None:
     order = np.random.default_rng(0).permutation(len(errors))
     moved = Evidence(**{name: getattr(rows, name)[order] for name in PLAIN})
     _, numbers = np.unique(-studies[order], return_inverse=True)
-    one = variation_of(errors, names, studies, rows, np.zeros(0))
-    other = variation_of(errors[order], np.char.add("x", names)[order], numbers, moved, np.zeros(0))
+    one = variation_of(errors, names, studies, rows)
+    other = variation_of(errors[order], np.char.add("x", names)[order], numbers, moved)
     for kind in ("runs", "sources"):
         assert getattr(one, kind) == pytest.approx(getattr(other, kind), rel=1e-6)
 
@@ -209,16 +251,16 @@ def test_the_order_and_the_names_of_runs_do_not_count() -> None:
 def test_errors_of_twice_the_size_have_intervals_of_almost_twice_the_size() -> None:
     """The priors hold them back a little."""
     errors, names, studies, rows = drawn(7, 60)
-    one = variation_of(errors, names, studies, rows, np.zeros(0))
-    two = variation_of(2 * errors, names, studies, rows, np.zeros(0))
+    one = variation_of(errors, names, studies, rows)
+    two = variation_of(2 * errors, names, studies, rows)
     known = evidence({})
-    assert 1.8 < two.sizes(known)[0] / one.sizes(known)[0] < 2.05
+    assert 1.8 < two.sizes(known).slower[0] / one.sizes(known).slower[0] < 2.05
 
 
 def test_evidence_is_by_row() -> None:
     """Columns of one length, in the order of the levels."""
     rows = evidence({}, {"experts": True}, {"framework_measured": False})
-    assert rows.of_runs().shape == (3, 3)
+    assert rows.of_runs().shape == (3, 5)
     assert rows.of_sources()[:, :2].tolist() == [[1, 0], [1, 1], [1, 0]]
-    assert rows.of_sources()[:, 4].tolist() == [0, 0, 1]
+    assert rows.of_sources()[:, 7].tolist() == [0, 0, 1]
     assert replace(rows, assumed=~rows.assumed).of_runs()[:, 2].tolist() == [1, 1, 1]

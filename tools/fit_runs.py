@@ -17,13 +17,14 @@ catalog/fit/memory.json, with --features alone. Afterwards translate the runs ag
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from catalog_fit.features import measured_features, memory_error_levels
+from catalog_fit.features import measured_features, memory_table
 from catalog_fit.fit import (
     Linear,
     Parameter,
@@ -33,18 +34,35 @@ from catalog_fit.fit import (
     load_groups,
     load_parameters,
 )
+from catalog_fit.newer import (
+    DATES,
+    SourceCoverage,
+    coverage_of_newer,
+    newer_errors,
+    newer_sources,
+    print_coverage,
+    source_coverage,
+)
 from catalog_fit.rewrite import Place, figures_moved, rewritten, rounded, with_moves
+from catalog_fit.unseen import unseen_cases
 from shardwise import catalog
-from shardwise.analysis.validated_runs import RunFeatures, run_features, validated_runs
+from shardwise.analysis.prediction_interval import left_out_sizes
+from shardwise.analysis.validated_runs import (
+    RunFeatures,
+    ValidatedRuns,
+    run_features,
+    runs_of,
+    validated_runs,
+)
 from shardwise.config import files
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
-from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.runs import Case, NotModeledError, Run, load_runs
 from shardwise.validate.measured.statistics import summary
 
 _CATALOG = Path(catalog.__file__).parent
 _ROUNDS = 3
+_ERRORS = ("error", "unseen", "accelerator_out")
 _UNKNOWN_POWER = "full power"
 """What `published_rows.hardware` assumes of accelerators whose power limit no source names."""
 
@@ -80,16 +98,64 @@ def main() -> None:
     _print("grade B, never fitted", others, others.errors)
     rest_without = left_out(at, parameters, others)
     _print("grade B, source out", others, rest_without)
+    unseen = _from_prior(linear(unseen_cases(cases, runs), runs, parameters, offsets), before)
+    unseen_without = left_out(at, parameters, unseen)
+    _print("its stack left out too", unseen, unseen_without)
     _print_sources(at, without)
     _print_sources(others, rest_without)
+    errors = _by_id((at, without), (others, rest_without))
+    whole = _by_accelerator(at, others, parameters)
+    table = _table(at, others, errors, errors | _by_id((unseen, unseen_without)), whole)
+    newer = _intervals(runs_of(table), at, others, cases, parameters)
     if write:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
         _write_prior()
-        _write_errors(at, without, others, rest_without)
+        _write_rows(table, "left_out.json")
+        _write_newer(newer)
         validated_runs.cache_clear()
         _write_features(runs)
         _write_memory(runs)
+
+
+def _intervals(
+    known: ValidatedRuns,
+    at: Linear,
+    others: Linear,
+    cases: dict[int, Case],
+    parameters: Sequence[Parameter],
+) -> dict[str, list[SourceCoverage]]:
+    """Print how many runs of sources that are left out lie inside their intervals.
+
+    Returns those of sources newer than a date, from older ones alone, by date.
+    """
+    sizes = left_out_sizes(known)
+    sources = {str(one): known.sources == one for one in np.unique(known.sources)}
+    columns = (known.unseen, sizes.slower, sizes.faster)
+    found = [source_coverage(one, *(c[rows] for c in columns)) for one, rows in sources.items()]
+    print_coverage("intervals of sources left out", found)
+    runs = load_runs()
+    before = np.array([-p.moved for p in parameters])
+    of_dates = {}
+    for date in DATES:
+        newer = newer_sources(date)
+        some = unseen_cases(cases, runs, newer)
+        some = {place: one for place, one in some.items() if runs[place].source in newer}
+        unseen = _from_prior(linear(some, runs, parameters, at.offsets + before), before)
+        left = newer_errors(newer, parameters, at, (others, unseen))
+        of_dates[date] = coverage_of_newer(known, newer, left)
+        print_coverage(f"sources of {date} and later", of_dates[date])
+    return of_dates
+
+
+def _write_newer(found: Mapping[str, Sequence[SourceCoverage]]) -> None:
+    """Write how sources newer than a date are predicted from older ones."""
+    table: list[list[Any]] = [["date", *(one.name for one in dataclasses.fields(SourceCoverage))]]
+    for date, some in found.items():
+        for one in some:
+            figures = [round(v, 4) if isinstance(v, float) else v for v in dataclasses.astuple(one)]
+            table.append([date, *figures])
+    _write_rows(table, "newer.json")
 
 
 def _cases(runs: Sequence[Run]) -> dict[int, Case]:
@@ -197,18 +263,47 @@ def _write_parameters(parameters: Sequence[Parameter], offsets: np.ndarray) -> N
     path.write_text(with_moves(path.read_text(encoding="utf-8"), moves), encoding="utf-8")
 
 
-def _write_errors(at: Linear, errors: np.ndarray, others: Linear, unseen: np.ndarray) -> None:
-    """Write errors of runs with their source left out, with what describes the runs."""
+def _by_id(*parts: tuple[Linear, np.ndarray]) -> dict[str, float]:
+    """Errors of runs by their id."""
+    return {
+        run.id: float(error)
+        for some, errors in parts
+        for run, error in zip(some.runs, errors, strict=True)
+    }
+
+
+def _by_accelerator(
+    at: Linear, others: Linear, parameters: Sequence[Parameter]
+) -> dict[str, float]:
+    """Errors of runs with all runs on their accelerator left out of the fit."""
+    key = attrgetter("accelerator")
+    fit, rest = left_out(at, parameters, by=key), left_out(at, parameters, others, by=key)
+    return _by_id((at, fit), (others, rest))
+
+
+def _table(at: Linear, others: Linear, *errors: Mapping[str, float]) -> list[list[Any]]:
+    """Errors of runs with what describes the runs, below the names of the columns.
+
+    Parameters
+    ----------
+    errors
+        With their source left out of the fit, with a stack that rests on it alone left out too, and
+        with their accelerator left out.
+    """
     names = [column.name for column in dataclasses.fields(RunFeatures)]
-    rows = [json.dumps(["id", "source", "error", "fitted", *names])]
-    for some, values, is_fitted in ((at, errors, True), (others, unseen, False)):
-        for run, error in zip(some.runs, values, strict=True):
+    rows: list[list[Any]] = [["id", "source", *_ERRORS, "fitted", *names]]
+    for some, is_fitted in ((at, True), (others, False)):
+        for run in some.runs:
             what = run_features(*run.case(), assumed=run.uncertain)
             figures = [getattr(what, name) for name in names]
-            start = [run.id, run.source, round(float(error), 4), is_fitted]
-            rows.append(json.dumps([*start, *figures]))
-    text = "[\n" + ",\n".join(rows) + "\n]\n"
-    (_CATALOG / "fit" / "left_out.json").write_text(text, encoding="utf-8")
+            values = [round(one[run.id], 4) for one in errors]
+            rows.append([run.id, run.source, *values, is_fitted, *figures])
+    return rows
+
+
+def _write_rows(table: Sequence[Sequence[Any]], name: str) -> None:
+    text = "[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n"
+    (_CATALOG / "fit" / name).write_text(text, encoding="utf-8")
 
 
 def _write_features(runs: Sequence[Run]) -> None:
@@ -219,8 +314,7 @@ def _write_features(runs: Sequence[Run]) -> None:
 
 def _write_memory(runs: Sequence[Run]) -> None:
     """Write how far predicted peaks are from measured ones."""
-    text = json.dumps(memory_error_levels(predict_runs(runs)), indent=1)
-    (_CATALOG / "fit" / "memory.json").write_text(text + "\n", encoding="utf-8")
+    _write_rows(memory_table(runs), "memory.json")
 
 
 if __name__ == "__main__":

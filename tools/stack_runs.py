@@ -1,31 +1,25 @@
-"""Count the measured runs of each stack, and how far frameworks are from the median software.
+"""Count the measured runs of each stack, and their sources.
 
     python tools/stack_runs.py [--write] [FILE ...]
 
 Files hold rows that do not come with shardwise. With --write the result replaces
-catalog/fit/stacks.json, which the intervals of stacks without measured runs come from.
+catalog/fit/stacks.json.
 """
 
 import argparse
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from published_rows.packed import load_rows, read_rows
 from published_rows.row import Run
-from published_rows.software import stack_of
 from published_rows.translate import measured_run
 from shardwise import catalog
-from shardwise.analysis.validated_runs import framework_of
 from shardwise.config.software.resolve import UNKNOWN_STACK
-from shardwise.validate.measured.predict import Prediction, predict_runs
+from shardwise.validate.measured.predict import predict_runs
 
 _PATH = Path(catalog.__file__).parent / "fit" / "stacks.json"
-# Runs of a framework that make a level of it.
-_LEAST_RUNS = 3
 
 
 def main() -> None:
@@ -45,44 +39,19 @@ def main() -> None:
         _PATH.write_text(text, encoding="utf-8")
 
 
-def stack_table(runs: Sequence[Run]) -> dict[str, dict[str, object]]:
-    """Runs of each stack, and the level of each framework with the figures of `unknown`.
-
-    A level is the median error of log time of the framework's runs.
-    """
-    counts: Counter[str] = Counter()
-    levels = defaultdict(list)
-    named = {run.id: stack_of(run, []).name for run in runs}
-    for run, (own, prior) in zip(runs, _errors(runs), strict=True):
-        if own is None or named[run.id] == UNKNOWN_STACK:
+def stack_table(runs: Sequence[Run]) -> dict[str, dict[str, int]]:
+    """Count runs that are predicted with each stack, and their sources."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in predict_runs([measured_run(run) for run in runs]):
+        strategy = one.run.strategy
+        if one.step_time_s is None or one.measured_step_time_s is None or strategy is None:
             continue
-        counts[named[run.id]] += 1
-        if prior is not None:
-            levels[framework_of(named[run.id])].append(prior)
+        found[strategy.loaded_stack().name].append(one.run.source)
+    some = {name: found[name] for name in sorted(found) if name != UNKNOWN_STACK}
     return {
-        "stacks": dict(sorted(counts.items())),
-        "frameworks": {
-            name: round(float(np.median(errors)), 4)
-            for name, errors in sorted(levels.items())
-            if len(errors) >= _LEAST_RUNS
-        },
+        "stacks": {name: len(sources) for name, sources in some.items()},
+        "sources": {name: len(set(sources)) for name, sources in some.items()},
     }
-
-
-def _errors(runs: Sequence[Run]) -> list[tuple[float | None, float | None]]:
-    """Errors of log time with a run's own stack and with the prior."""
-    own, prior = (
-        predict_runs([measured_run(run, unknown_software=unknown) for run in runs])
-        for unknown in (False, True)
-    )
-    return [(_error(a), _error(b)) for a, b in zip(own, prior, strict=True)]
-
-
-def _error(one: Prediction) -> float | None:
-    measured = one.measured_step_time_s
-    if one.step_time_s is None or measured is None:
-        return None
-    return float(np.log(one.step_time_s / measured))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import numpy as np
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.operations import missed_operations, operation_estimates
-from shardwise.analysis.prediction_interval import interval_of, memory_interval_of, rests_on
+from shardwise.analysis.prediction_interval import interval_of, rests_on
 from shardwise.analysis.provenance import assumed_fields, cost_of, outermost_tiers, provenance_of
 from shardwise.analysis.reference_results import Reference, ReferenceEstimate
 from shardwise.analysis.results import (
@@ -210,15 +211,10 @@ def estimate(
         return own.model_copy(update={"low_s": low_s, "high_s": high_s})
 
     def memory_interval() -> MemoryInterval | None:
-        own = memory_interval_of(memory) if resolved.training else None
+        own = memory_interval_of(memory, the_system, resolved) if resolved.training else None
         if own is None or len(others()) < _SEVERAL:
             return own
-        each = [(one.weight, its, memory_interval_of(its)) for one, _, its in others()]
-        total = [(w, of.total_low, its.total, of.total_high) for w, its, of in each]
-        reserved = [(w, of.reserved_low, its.reserved, of.reserved_high) for w, its, of in each]
-        bounds = (*mixture_interval(total), *mixture_interval(reserved))
-        names = ("total_low", "total_high", "reserved_low", "reserved_high")
-        return own.model_copy(update=dict(zip(names, bounds, strict=True)))
+        return _mixed_memory(own, the_system, others())
 
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(
@@ -281,6 +277,23 @@ def estimate(
         operations=operation_estimates(result) if operations else None,
         gemms=_layer_totals().gemm_estimates(result) if gemms else None,
     )
+
+
+def _mixed_memory(
+    own: MemoryInterval,
+    system: System,
+    candidates: Sequence[tuple[SoftwareCandidate, Strategy, Memory]],
+) -> MemoryInterval:
+    """The range of the memory of one of several candidates."""
+    each = [
+        (one.weight, memory, memory_interval_of(memory, system, strategy))
+        for one, strategy, memory in candidates
+    ]
+    total = [(w, of.total_low, its.total, of.total_high) for w, its, of in each]
+    reserved = [(w, of.reserved_low, its.reserved, of.reserved_high) for w, its, of in each]
+    bounds = (*mixture_interval(total), *mixture_interval(reserved))
+    names = ("total_low", "total_high", "reserved_low", "reserved_high")
+    return own.model_copy(update=dict(zip(names, bounds, strict=True)))
 
 
 def _candidates(

@@ -132,6 +132,9 @@ def blocks(predictions: Sequence[Prediction], typed: Sequence[Prediction]) -> di
         "headline": _headline(predictions, board),
         "paths": _paths(board.rows, scoreboard(typed).rows),
         "paths_by_source": _paths_by_source(board.rows, scoreboard(typed).rows),
+        "by_source": interval_tables.by_source(),
+        "coverage_by_source": interval_tables.coverage_by_source(),
+        "accelerators_out": interval_tables.accelerators_out(),
         "sources": _groups(board.rows, "source"),
         "accelerators": _groups(board.rows, "accelerator"),
         "kinds": _kinds(board),
@@ -232,7 +235,8 @@ def _groups(rows: Sequence[ScoredRun], by: str) -> str:
     """Grades A and B apart, those of most runs first."""
     known = validated_runs()
     unseen = _unseen()
-    inside_left_out = np.abs(known.errors) <= left_out_sizes(known)
+    sizes = left_out_sizes(known)
+    inside_left_out = (-sizes.slower <= known.errors) & (known.errors <= sizes.faster)
     covered = dict(zip(known.ids, inside_left_out.tolist(), strict=True))
     groups: dict[tuple[str, str], list[ScoredRun]] = {}
     for row in _good(rows):
@@ -368,7 +372,8 @@ def _memory_short(board) -> str:
     memory = board.overall.memory
     return (
         f"Peak memory of {memory.n} runs is {share(memory.mape)} off on average (median "
-        f"{share(memory.median_ape)}). A new\nsource is at most this far off in 8 of 10 cases:"
+        f"{share(memory.median_ape)}). How far off\n"
+        "it is in 8 of 10 cases depends on what is known:"
     )
 
 

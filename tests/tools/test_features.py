@@ -36,6 +36,11 @@ def test_what_a_feature_adds_by_hand() -> None:
         generation="hopper",
         framework="megatron",
         software="nemo",
+        stack="nemo-2025",
+        pair="nemo on hopper",
+        tuned=0,
+        eager=False,
+        adapters=False,
         precision="bf16",
         assumed=False,
         gpus=8,
@@ -48,6 +53,8 @@ def test_what_a_feature_adds_by_hand() -> None:
         sources=np.array(["one", "one", "two", "two"]),
         features={name: np.array([getattr(one, name)] * 4) for name in fields},
         errors=np.array([0.01, 0.06, 0.2, 0.23]),
+        unseen=np.zeros(4),
+        accelerator_out=np.zeros(4),
         fitted=np.ones(4, dtype=np.bool_),
     )
     features = {"a": ("x",), "b": ("x", "y"), "c": ("x",), "d": ("x",)}

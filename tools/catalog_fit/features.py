@@ -14,18 +14,22 @@ of the catalog were fitted to some; the error of one that no run used is hardly 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
+from catalog_fit.unseen import unseen_cases
 from shardwise.analysis.features import MeasuredFeatures, features_of
-from shardwise.analysis.prediction_interval import comparable_runs, memory_error
+from shardwise.analysis.memory_interval import MemoryFeatures
+from shardwise.analysis.prediction_interval import comparable_runs
 from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
 from shardwise.analysis.variation import quantile
 from shardwise.config.strategy_table import Table
-from shardwise.validate.measured.predict import Prediction
+from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.runs import Run
 
 _GRADE = "A"
+_GRADES = ("A", "B")
 
 
 def features_by_run(runs: Sequence[Run], known: ValidatedRuns) -> dict[str, tuple[str, ...]]:
@@ -72,25 +76,29 @@ def added_error(features: Mapping[str, tuple[str, ...]], known: ValidatedRuns) -
     return float(np.sqrt(max(with_other**2 - with_same**2, 0.0)))
 
 
-def memory_error_levels(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:
-    """Errors of the peak memory of runs of grades A and B: what 8 of 10 do not exceed.
+def memory_table(runs: Sequence[Run]) -> list[list[Any]]:
+    """Errors of the peak memory of runs of grades A and B, below the names of their columns.
 
-    Of memory that tensors allocate, and of all that the accelerator must have.
+    Each as if its own source were unknown (`catalog_fit.unseen`).
     """
-    found: dict[str, dict[str, list[float]]] = {"allocated": {}, "reserved": {}}
-    for one in predictions:
-        measured = one.run.measured_memory_gib
-        if one.memory_gib is None or measured is None or one.run.grade not in ("A", "B"):
+    cases = {}
+    for place, run in enumerate(runs):
+        if run.grade in _GRADES and run.measured_memory_gib is not None and run.refused is None:
+            cases[place] = run.case()
+    unseen = cases | unseen_cases(cases, runs)
+    some = [
+        runs[place].model_copy(update={"strategy": case.strategy}) for place, case in unseen.items()
+    ]
+    names = list(MemoryFeatures.__dataclass_fields__)
+    rows: list[list[Any]] = [["id", "source", "error", *names]]
+    for place, one in zip(unseen, predict_runs(some), strict=True):
+        run, measured = one.run, one.run.measured_memory_gib
+        if one.memory_gib is None or measured is None:
             continue
-        metric = one.run.measured.memory_metric
-        kind = "allocated" if metric == "allocated" else "reserved"
-        error = float(np.log(one.memory_gib / measured))
-        found[kind].setdefault(one.run.source, []).append(error)
-    return {
-        kind: {
-            "error": round(memory_error(errors), 4),
-            "runs": sum(map(len, errors.values())),
-            "sources": len(errors),
-        }
-        for kind, errors in found.items()
-    }
+        _, system, strategy = cases[place]
+        reserved = run.measured.memory_metric != "allocated"
+        stack = strategy.loaded_stack(system)
+        what = MemoryFeatures.of(stack, strategy, reserved=reserved)
+        error = round(float(np.log(one.memory_gib / measured)), 4)
+        rows.append([run.id, run.source, error, *(getattr(what, name) for name in names)])
+    return rows

@@ -7,6 +7,11 @@ with its derivatives. The fit minimizes
 
 where rho is quadratic for small and linear for large errors. Dense runs decide the figures that
 both kinds share; runs with experts decide only those of experts.
+
+Figures of a stack that one source alone has measured cannot be separated from its level:
+its servers, images and settings. Such a source has a level of its own, added to the errors of all
+its runs with the prior (level / `SOURCE_LEVEL`)^2, so that the stack keeps only its share of them
+and stays closer to the figures of its framework.
 """
 
 from collections import Counter
@@ -174,6 +179,9 @@ _SOURCE_POWER = -0.4
 # Weights of dense runs and of those with experts, whose sources left out have the smallest errors
 # with them: rows of dense sources say less than as many independent ones.
 _DENSE_WEIGHT, _EXPERTS_WEIGHT = 0.25, 1.0
+# Standard deviation of the levels of sources of one software on one accelerator
+# (`analysis.variation`: the level `source`).
+SOURCE_LEVEL = 0.05
 _DIFFERENCE = 0.02
 _ROUNDS = 12
 _LONGEST_STEP = 0.35
@@ -250,23 +258,52 @@ def fitted(at: Linear, parameters: Sequence[Parameter], rows: Bools | None = Non
     chosen = np.ones(len(at.runs), dtype=np.bool_) if rows is None else rows
     runs = [run for run, is_in in zip(at.runs, chosen, strict=True) if is_in]
     slopes = at.derivatives[chosen]
-    deciding = _decided_by(runs, slopes, parameters)
+    alone = single_sources(runs, slopes, parameters)
+    of_source = np.array([[run.source == one for one in alone] for run in runs], dtype=np.float64)
+    deciding = np.hstack([_decided_by(runs, slopes, parameters), of_source])
+    slopes = np.hstack([slopes, of_source])
     errors = at.errors[chosen]
     weights = _weights(runs)
-    prior = np.diag([1 / p.spread**2 for p in parameters])
-    offsets = at.offsets
+    spreads = [*(p.spread for p in parameters), *(SOURCE_LEVEL for _ in alone)]
+    prior = np.diag(1 / np.array(spreads) ** 2)
+    start = np.concatenate([at.offsets, np.zeros(len(alone))])
+    offsets = start
     for _ in range(_ROUNDS):
-        left = errors + slopes @ (offsets - at.offsets)
+        left = errors + slopes @ (offsets - start)
         weight = weights / np.sqrt(1 + (left / _SOFT) ** 2) / _NOISE**2
         matrix = deciding.T @ (weight[:, np.newaxis] * slopes) + prior
-        pull = deciding.T @ (weight * (errors - slopes @ at.offsets))
+        pull = deciding.T @ (weight * (errors - slopes @ start))
         offsets = np.linalg.solve(matrix, -pull).astype(np.float64)
-        step: Floats = np.clip(offsets - at.offsets, -_LONGEST_STEP, _LONGEST_STEP)
-        offsets = at.offsets + step
-    return offsets
+        step: Floats = np.clip(offsets - start, -_LONGEST_STEP, _LONGEST_STEP)
+        offsets = start + step
+    return offsets[: len(parameters)]
 
 
-def left_out(at: Linear, parameters: Sequence[Parameter], others: Linear | None = None) -> Floats:
+def single_sources(
+    runs: Sequence[Run], slopes: Floats, parameters: Sequence[Parameter]
+) -> tuple[str, ...]:
+    """Return the sources that alone decide some parameter of stacks.
+
+    Parameters
+    ----------
+    slopes
+        Derivatives of log time of the runs by the parameters.
+    """
+    sources = np.array([run.source for run in runs])
+    deciding = [
+        np.unique(sources[slopes[:, place] != 0])
+        for place, parameter in enumerate(parameters)
+        if parameter.of == "stacks"
+    ]
+    return tuple(sorted({str(some[0]) for some in deciding if len(some) == 1}))
+
+
+def left_out(
+    at: Linear,
+    parameters: Sequence[Parameter],
+    others: Linear | None = None,
+    by: Callable[[Run], str] = lambda run: run.source,
+) -> Floats:
     """Errors of runs with the runs of their source left out of the fit.
 
     Parameters
@@ -277,10 +314,12 @@ def left_out(at: Linear, parameters: Sequence[Parameter], others: Linear | None 
         Those that the fit moves.
     others
         Runs in no fit, at the same offsets, whose errors are wanted; None: those of the fit.
+    by
+        Another key of the runs that are left out together, such as their accelerator.
     """
     wanted = at if others is None else others
-    studies = np.array([run.source for run in wanted.runs])
-    fitted_studies = np.array([run.source for run in at.runs])
+    studies = np.array([by(run) for run in wanted.runs])
+    fitted_studies = np.array([by(run) for run in at.runs])
     errors = np.empty_like(wanted.errors)
     for study in np.unique(studies):
         rows: NDArray[np.bool_] = studies == study

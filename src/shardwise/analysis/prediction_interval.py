@@ -1,36 +1,30 @@
-"""Prediction intervals of time and memory, from the errors of measured runs.
+"""Prediction intervals of times, from the errors of measured runs.
 
-Each validated run comes with its features and its error of log time, predicted with its own source
-left out of every fit. The interval of an estimate follows from how much such errors vary, and from
-what of that the measured runs have fixed for it (`analysis.variation`).
-
-The interval of the peak memory follows from the errors of measured peaks. Sources measure what
-tensors allocate (torch.cuda.max_memory_allocated), or what the accelerator must have: what the
-allocator reserves, or all that nvidia-smi shows. No figure of the memory model is fitted, but the
-rows were known when it was written.
+Each validated run comes with its features and its error of log time, predicted as if its own source
+were unknown: left out of every fit, and without a stack that rests on it alone. The interval of an
+estimate follows from how much such errors vary, and from what of that the measured runs have fixed
+for it (`analysis.variation`).
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardwise import catalog
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import AssumedNetwork, Interval, Memory, MemoryInterval
+from shardwise.analysis.results import AssumedNetwork, Interval
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
     run_features,
-    stack_runs,
     validated_runs,
 )
-from shardwise.analysis.variation import LEVEL, Evidence, Variation, quantile, variation_of
-from shardwise.arrays import Floats, Ints
+from shardwise.analysis.variation import LEVEL, Evidence, Sides, Variation, quantile, variation_of
+from shardwise.arrays import Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
@@ -54,8 +48,10 @@ _DOUBLINGS = {"gpus": 0.12, "parameters": 0.12, "seq_len": 0.12}
 class Uncertainty:
     """Error range of an estimate."""
 
-    factor: float
-    """The measured time is expected between predicted / factor and predicted x factor."""
+    slower: float
+    """A tenth of measured times is above predicted x slower."""
+    faster: float
+    """A tenth of measured times is below predicted / faster."""
     runs: int
     """Validated runs that it rests on."""
     nearest: str
@@ -64,8 +60,12 @@ class Uncertainty:
     """Distance of that run: 0 equal in everything that counts, below 1 the same kind of run."""
     stack_measured: bool
     """Whether the framework has measured runs; if not, the range has the spread of frameworks."""
+    release_sources: int
+    """Sources with validated runs of the same stack."""
     stack_sources: int
     """Sources with validated runs of the same software, in any release of the stack."""
+    pair_sources: int
+    """Sources with validated runs of the same software on the same generation of accelerators."""
     accelerator_sources: int
     """Sources with validated runs on the same system."""
 
@@ -94,33 +94,25 @@ def uncertainty_of(
     others = known.sources != without
     nearest = int(np.argmin(np.where(others, distance, np.inf)))
     evidence = evidence_of(one, known, without=without)
+    sizes = variation(known, without).sizes(evidence)
     return Uncertainty(
-        factor=float(np.exp(variation(known, without).sizes(evidence)[0])),
+        slower=float(np.exp(sizes.slower[0])),
+        faster=float(np.exp(sizes.faster[0])),
         runs=int(others.sum()),
         nearest=known.ids[nearest],
         distance=float(distance[nearest]),
         stack_measured=bool(evidence.framework_measured[0]),
+        release_sources=int(evidence.release_sources[0]),
         stack_sources=int(evidence.stack_sources[0]),
+        pair_sources=int(evidence.pair_sources[0]),
         accelerator_sources=int(evidence.accelerator_sources[0]),
     )
 
 
 def evidence_of(one: RunFeatures, known: ValidatedRuns, *, without: str | None = None) -> Evidence:
     """Return what validated runs have fixed for an estimate; one row."""
-
-    def count(name: str) -> Ints:
-        found = _sources_by(known, name).get(getattr(one, name), frozenset())
-        return np.array([len(found - {without})])
-
-    measured = np.array([one.framework in stack_runs().frameworks])
-    return Evidence(
-        experts=np.array([one.experts]),
-        assumed=np.array([one.assumed]),
-        framework_measured=measured,
-        stack_sources=count("software") * measured,
-        accelerator_sources=count("accelerator"),
-        generation_sources=count("generation"),
-    )
+    columns = {column.name: np.array([getattr(one, column.name)]) for column in fields(RunFeatures)}
+    return _evidence(columns, known, np.array([without or ""]))
 
 
 @cache
@@ -130,62 +122,68 @@ def variation(known: ValidatedRuns, without: str | None = None) -> Variation:
     Parameters
     ----------
     without
-        Source that is left out, also where it is the only one of a framework.
+        Source that is left out, also as evidence for the runs of others.
     """
-    evidence, studies = evidence_of_runs(known)
+    evidence, studies = evidence_of_runs(known, without)
     rows = known.sources != without
     _, numbers = np.unique(studies[rows], return_inverse=True)
-    frameworks = set(known.features["framework"][rows])
-    levels = [level for name, level in stack_runs().levels.items() if name in frameworks]
-    return variation_of(
-        known.errors[rows],
-        known.sources[rows],
-        numbers,
-        Evidence(
-            **{column.name: getattr(evidence, column.name)[rows] for column in fields(Evidence)}
-        ),
-        np.array(levels, dtype=np.float64),
-    )
+    return variation_of(known.unseen[rows], known.sources[rows], numbers, evidence.take(rows))
 
 
-def left_out_sizes(known: ValidatedRuns) -> Floats:
-    """Size of the interval of each validated run with its own source left out.
+def left_out_sizes(known: ValidatedRuns) -> Sides:
+    """Sizes of the interval of each validated run with its own source left out.
 
-    Errors of log time that `LEVEL` of such runs do not exceed.
+    Errors of log time that a tenth of such runs exceed on each side.
     """
     evidence, _ = evidence_of_runs(known)
-    sizes = np.empty(len(known.ids))
+    slower, faster = np.empty(len(known.ids)), np.empty(len(known.ids))
     for source in np.unique(known.sources):
         rows = known.sources == source
-        sizes[rows] = variation(known, str(source)).sizes(evidence)[rows]
-    return sizes
+        found = variation(known, str(source)).sizes(evidence.take(rows))
+        slower[rows], faster[rows] = found
+    return Sides(slower=slower, faster=faster)
 
 
 @cache
-def evidence_of_runs(known: ValidatedRuns) -> tuple[Evidence, Ints]:
+def evidence_of_runs(known: ValidatedRuns, without: str | None = None) -> tuple[Evidence, Ints]:
     """What each prediction rested on with its own source left out, and the numbers of studies.
 
     Runs of a study have one source and the same evidence.
+
+    Parameters
+    ----------
+    without
+        Another source that is left out.
     """
-    names = ("software", "accelerator", "experts", "assumed")
+    names = ("stack", "accelerator", "experts", "assumed", "eager", "adapters")
     keys = list(zip(known.sources, *(known.features[name] for name in names), strict=True))
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    evidence = _evidence(known.features, known, known.sources, without)
+    return evidence, np.array([numbers[key] for key in keys])
+
+
+def _evidence(
+    features: Mapping[str, NDArray[Any]],
+    known: ValidatedRuns,
+    own: NDArray[np.str_],
+    without: str | None = None,
+) -> Evidence:
+    """Evidence for runs by their features, each with its own source left out, and another."""
 
     def counts(name: str) -> Ints:
         found = _sources_by(known, name)
-        return np.array([len(found[value]) - 1 for value in known.features[name].tolist()])
+        pairs = zip(features[name].tolist(), own.tolist(), strict=True)
+        return np.array([len(found.get(v, frozenset()) - {s, without}) for v, s in pairs])
 
-    frameworks = known.features["framework"].tolist()
-    measured = np.array([name in stack_runs().frameworks for name in frameworks], dtype=np.bool_)
-    evidence = Evidence(
-        experts=known.features["experts"],
-        assumed=known.features["assumed"],
-        framework_measured=measured,
-        stack_sources=counts("software") * measured,
+    return Evidence(
+        **{name: features[name] for name in ("experts", "assumed", "eager", "adapters", "tuned")},
+        framework_measured=counts("framework") > 0,
+        release_sources=counts("stack"),
+        stack_sources=counts("software"),
+        pair_sources=counts("pair"),
         accelerator_sources=counts("accelerator"),
         generation_sources=counts("generation"),
     )
-    return evidence, np.array([numbers[key] for key in keys])
 
 
 @cache
@@ -201,11 +199,12 @@ def _sources_by(known: ValidatedRuns, name: str) -> Mapping[str, frozenset[str]]
 def error_levels() -> ErrorLevels:
     """Scatter of the levels of sources, and of the runs of a source around its level.
 
-    Of the runs of dense models without assumptions, the median of each; see `variation`.
+    Of the runs of dense models without assumptions, in stock trainers with fused kernels, the
+    median of each; see `variation`.
     """
     known = validated_runs()
     found, (evidence, _) = variation(known), evidence_of_runs(known)
-    plain = ~(evidence.experts | evidence.assumed)
+    plain = ~(evidence.experts | evidence.assumed | evidence.eager | evidence.adapters)
     return ErrorLevels(
         between=float(np.median(np.sqrt(found.of_sources(evidence)[plain]))),
         within=float(np.median(np.sqrt(found.of_runs(evidence)[plain]))),
@@ -278,19 +277,20 @@ def interval_of(
     if not strategy.training:
         return None
     found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
-    factor = widened(found.factor, unmeasured)
     faster, slower = (
         (step_s, step_s) if network is None else (network.faster_step_s, network.slower_step_s)
     )
     return Interval(
-        low_s=step_s / _joined(factor, step_s / faster),
-        high_s=step_s * _joined(factor, slower / step_s),
+        low_s=step_s / _joined(widened(found.faster, unmeasured), step_s / faster),
+        high_s=step_s * _joined(widened(found.slower, unmeasured), slower / step_s),
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,
         distance=found.distance,
         stack_measured=found.stack_measured,
+        release_sources=found.release_sources,
         stack_sources=found.stack_sources,
+        pair_sources=found.pair_sources,
         accelerator_sources=found.accelerator_sources,
     )
 
@@ -301,7 +301,7 @@ def _joined(factor: float, other: float) -> float:
 
 
 def widened(factor: float, unmeasured: int) -> float:
-    """Return the error range of an estimate with features that no measured run used.
+    """Return a side of the error range of an estimate with features that no measured run used.
 
     log(factor)^2 + unmeasured x added^2 = log(widened)^2, with the error that a measured feature
     adds (`MeasuredFeatures.added_error`): errors of features are independent.
@@ -331,51 +331,3 @@ def rests_on(system: System, strategy: Strategy, tiers: Mapping[str, int]) -> di
     places |= {f"{axis} collectives": f"network.{tier}.collectives" for axis, tier in tiers.items()}
     sources = {name: system.source_of(place) for name, place in places.items()}
     return {name: "assumed" if one is None else one.kind for name, one in sources.items()}
-
-
-_FILE = "memory.json"
-
-
-@cache
-def memory_errors() -> Mapping[str, Mapping[str, float]]:
-    """Return error, runs and sources of `allocated` and `reserved` memory.
-
-    `tools/fit_runs.py` writes them, by `memory_error`.
-    """
-    path = Path(catalog.__file__).parent / "fit" / _FILE
-    return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
-def memory_error(errors: Mapping[str, Sequence[float]]) -> float:
-    """Error that the peaks of a new source do not exceed with a probability of `LEVEL`.
-
-    The quantile LEVEL (1 + 1 / n) of the sizes of the errors of n sources with one vote each: of
-    exchangeable sources, that is where the next one lies (conformal prediction).
-
-    Parameters
-    ----------
-    errors
-        log predicted - log measured of the runs of each source.
-
-    Examples
-    --------
-    >>> memory_error({"a": [0.1], "b": [-0.2], "c": [0.3], "d": [0.4], "e": [0.5]})
-    0.5
-    """
-    sizes = np.abs(np.concatenate([np.array(some, dtype=np.float64) for some in errors.values()]))
-    votes = np.concatenate([np.full(len(some), 1 / len(some)) for some in errors.values()])
-    return quantile(sizes, votes, min(LEVEL * (1 + 1 / len(errors)), 1.0))
-
-
-def memory_interval_of(memory: Memory) -> MemoryInterval:
-    """Range of the measured peak of a stage's memory."""
-    found = memory_errors()
-    allocated, reserved = (math.exp(found[kind]["error"]) for kind in ("allocated", "reserved"))
-    return MemoryInterval(
-        total_low=memory.total / allocated,
-        total_high=memory.total * allocated,
-        reserved_low=memory.reserved / reserved,
-        reserved_high=memory.reserved * reserved,
-        level=LEVEL,
-        runs=int(sum(kind["runs"] for kind in found.values())),
-    )

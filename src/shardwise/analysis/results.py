@@ -382,9 +382,14 @@ class Interval(Result):
     stack_measured: bool = True
     """Whether runs of the framework were measured; if not, the range has the spread of frameworks
     too."""
+    release_sources: int = 0
+    """Sources of measured runs of the same stack: without any, the range is wider."""
     stack_sources: int = 0
     """Sources of measured runs of the same software, in any release of the stack: without any, the
     range is wider."""
+    pair_sources: int = 0
+    """Sources of measured runs of the same software on the same generation of accelerators: without
+    any, the range is wider."""
     accelerator_sources: int = 0
     """Sources of measured runs on the same system: without any, the range is wider."""
 
@@ -422,6 +427,8 @@ class MemoryInterval(Result):
     """Share of runs expected inside."""
     runs: int
     """Measured peaks that it rests on."""
+    stack_sources: int = 0
+    """Sources of measured peaks of the same software: without any, the range is wider."""
 
 
 class Efficiency(Result):

@@ -4,7 +4,7 @@ Each run comes with its error of log time, predicted with its own source left ou
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwise import catalog
 from shardwise.arrays import Bools, Floats
+from shardwise.config.enums import Tuning
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -22,8 +23,17 @@ from shardwise.config.system import System
 from shardwise.ops.param_count import Parameters, count_parameters
 
 _FILE = "left_out.json"
-_FRAMEWORKS = {"nemo": "megatron", "deepseek": "megatron", "automodel": "torchtitan"}
+_FRAMEWORKS = {
+    "nemo": "megatron",
+    "mlperf": "megatron",
+    "primus": "megatron",
+    "deepseek": "megatron",
+    "automodel": "torchtitan",
+    "accelerate": "huggingface",
+    "llama": "huggingface",
+}
 _STACKS_FILE = "stacks.json"
+_TUNED = {Tuning.STOCK: 0, Tuning.HAND: 1, Tuning.HOBBY: -1}
 _PRECISIONS = {"fp8_tensor": "fp8", "fp8_block": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 _GENERATIONS = {
     "a100": "ampere",
@@ -50,6 +60,15 @@ class RunFeatures:
     framework: str
     software: str
     """Name of the stack without its release or variant."""
+    stack: str
+    pair: str
+    """The software on the generation of accelerators."""
+    tuned: int
+    """1: software tuned by hand, -1: hobby code, 0: a stock trainer."""
+    eager: bool
+    """Whether the software runs some element-wise operations as separate kernels."""
+    adapters: bool
+    """Whether adapters alone are trained."""
     precision: str
     assumed: bool
     """Whether something that matters is unknown."""
@@ -67,7 +86,12 @@ class ValidatedRuns:
     features: Mapping[str, NDArray[Any]]
     """By the fields of `RunFeatures`."""
     errors: Floats
-    """log predicted - log measured."""
+    """log predicted - log measured, without the source of the run in the fit."""
+    unseen: Floats
+    """The same, and without a stack that no other source has measured: predicted with one of the
+    same software or framework, or with `unknown` (tools/catalog_fit/unseen.py)."""
+    accelerator_out: Floats
+    """The same as `errors`, without any run on the same system in the fit."""
     fitted: Bools
     """Whether the figures of the catalog were fitted to the run; its own source is left out of its
     error. The others were in no fit."""
@@ -79,8 +103,8 @@ class StackRuns:
 
     stacks: Mapping[str, int]
     """Runs of grades A and B that are predicted with each stack."""
-    levels: Mapping[str, float]
-    """Median error of log time of each framework's runs with the figures of the stack `unknown`."""
+    sources: Mapping[str, int]
+    """Sources of these runs."""
 
     @property
     def frameworks(self) -> frozenset[str]:
@@ -103,20 +127,31 @@ def run_features(
     counted
         Parameters of the model, if already counted.
     """
-    stack = strategy.loaded_stack(system).name
+    stack = strategy.loaded_stack(system)
     names = (g for name, g in _GENERATIONS.items() if name in system.name)
+    generation, software = next(names, system.name), software_of(stack.name)
     return RunFeatures(
         experts=model.has_experts,
         accelerator=system.name,
-        generation=next(names, system.name),
-        framework=framework_of(stack),
-        software=software_of(stack),
+        generation=generation,
+        framework=framework_of(stack.name),
+        software=software,
+        stack=stack.name,
+        pair=f"{software} on {generation}",
+        tuned=_TUNED[stack.tuned],
+        eager=is_eager(stack),
+        adapters=strategy.lora_rank is not None,
         precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
         assumed=assumed,
         gpus=strategy.gpus or 1,
         parameters=float((counted or count_parameters(model)).total),
         seq_len=strategy.seq_len or model.seq_len or 1,
     )
+
+
+def is_eager(stack: Stack) -> bool:
+    """Whether software runs some element-wise operations as separate kernels."""
+    return not (stack.fused_norm and stack.fused_swiglu)
 
 
 def framework_of(stack: str) -> str:
@@ -138,10 +173,10 @@ def software_of(stack: str) -> str:
 
 @cache
 def stack_runs() -> StackRuns:
-    """Return the number of measured runs of each stack, and the levels of frameworks."""
+    """Return how many runs of how many sources were measured with each stack."""
     path = Path(catalog.__file__).parent / "fit" / _STACKS_FILE
     table = json.loads(path.read_text(encoding="utf-8"))
-    return StackRuns(stacks=table["stacks"], levels=table["frameworks"])
+    return StackRuns(stacks=table["stacks"], sources=table["sources"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +185,8 @@ class DataBasis:
 
     measured_runs: int
     """Runs of grades A and B that are predicted with it."""
+    measured_sources: int
+    """Sources of these runs: the figures of a stack with one source may be those of its servers."""
     framework_measured: bool
     """Whether runs of any stack of its framework were measured; if not, its figures are a prior."""
     default_of: tuple[str, ...]
@@ -160,6 +197,7 @@ def data_basis(stack: Stack) -> DataBasis:
     """Return the measured runs of a stack of the catalog, and the systems that name it."""
     return DataBasis(
         measured_runs=stack_runs().stacks.get(stack.name, 0),
+        measured_sources=stack_runs().sources.get(stack.name, 0),
         framework_measured=framework_of(stack.name) in stack_runs().frameworks,
         default_of=_defaults().get(stack.name, ()),
     )
@@ -179,12 +217,19 @@ def _defaults() -> Mapping[str, tuple[str, ...]]:
 def validated_runs() -> ValidatedRuns:
     """Return the validated runs that come with shardwise."""
     path = Path(catalog.__file__).parent / "fit" / _FILE
-    names, *rows = json.loads(path.read_text(encoding="utf-8"))
+    return runs_of(json.loads(path.read_text(encoding="utf-8")))
+
+
+def runs_of(table: Sequence[Sequence[Any]]) -> ValidatedRuns:
+    """Return validated runs from the names of their columns and their rows."""
+    names, *rows = table
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     return ValidatedRuns(
         ids=columns["id"],
         sources=np.array(columns["source"], dtype=np.str_),
         features={column.name: np.array(columns[column.name]) for column in fields(RunFeatures)},
         errors=np.array(columns["error"], dtype=np.float64),
+        unseen=np.array(columns["unseen"], dtype=np.float64),
+        accelerator_out=np.array(columns["accelerator_out"], dtype=np.float64),
         fitted=np.array(columns["fitted"], dtype=np.bool_),
     )

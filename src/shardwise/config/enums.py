@@ -463,6 +463,14 @@ class AttentionKernel(Word):
         return self in ("efficient", "triton", "splash")
 
 
+class Tuning(Word):
+    """Who tunes software, which sets on which side of a prediction its measured times lie."""
+
+    STOCK = "stock"
+    HAND = "hand"
+    HOBBY = "hobby"
+
+
 class GroupedProducts(Word):
     """How a stack runs the matrix products of experts."""
 

@@ -28,6 +28,7 @@ from shardwise.config.enums import (
     ReduceDtype,
     Schedule,
     TpExchange,
+    Tuning,
     WeightDtype,
     Word,
 )
@@ -294,6 +295,10 @@ class Stack(Sourced):
     allocator_slack: Annotated[float, Field(ge=1, le=10), NO_FLAG]
     """Memory that the allocator reserves over what tensors use (torch: max_memory_reserved over
     max_memory_allocated); at 10 nine tenths would lie idle."""
+    tuned: Tuning = Tuning.STOCK
+    """A trainer that many use (stock), code that its makers tuned by hand for their own runs, or
+    hobby code. Until its runs are measured, hand-tuned code may be faster than predicted, not
+    slower, and hobby code slower, not faster: its interval is wider on that side alone."""
     defaults: Mapping[str, Any] = Field(default_factory=dict)
     """Values of fields of strategies that name none, in place of the usual ones: what the software
     does if its user sets nothing."""

@@ -173,7 +173,8 @@ SYSTEM_NOTES = (
 )
 _NOT_NEEDED = ("fp16 TFLOP/s", "power W", "domain", "fp8 TFLOP/s", "$/GPU h", "beyond GB/s")
 STACK_NOTES = (
-    "runs: measured runs of grades A and B that are predicted with the stack;",
+    "runs: measured runs of grades A and B that are predicted with the stack; 1 source: all are",
+    "one source's, from whose servers its figures cannot be separated;",
     "framework: runs of other stacks of its framework; prior: no run at all",
 )
 _DETAILS = re.compile(r" - |; ")
@@ -301,7 +302,9 @@ def stack_row(stack: Stack) -> Iterator[str]:
     yield stack.name
     yield re.split(_DETAILS, stack.description)[0]
     yield stack.release or "-"
-    yield str(basis.measured_runs or ("framework" if basis.framework_measured else "prior"))
+    one = ", 1 source" if basis.measured_sources == 1 else ""
+    none = "framework" if basis.framework_measured else "prior"
+    yield f"{basis.measured_runs}{one}" if basis.measured_runs else none
     yield " ".join(families) or "-"
     yield stack.attention_kernel
     yield stack.gradient_dtype

@@ -395,11 +395,17 @@ def _interval(result: Estimate) -> list[str]:
     lines = [f"expect {expected}; closest measured run ({similarity}):", f"  {found.nearest}"]
     stack = result.strategy["stack"]
     name = stack if isinstance(stack, str) else stack.get("name") or stack["base"]
-    no_run = f"no measured run of this stack, {name}"
+    no_run = f"no run of this software has been measured, {name}"
     if not found.stack_measured:
         lines.append(f"{no_run}: the range has the spread between frameworks")
     elif not found.stack_sources:
         lines.append(f"{no_run}, but of its framework: the range is wider")
+    elif not found.release_sources:
+        lines.append(f"{no_run}, but of other releases: the range is wider")
+    elif found.release_sources == 1:
+        lines.append(f"one source has measured this software, {name}: the range is wider")
+    if found.stack_sources and found.accelerator_sources and not found.pair_sources:
+        lines.append("no run of this software has been measured on such accelerators")
     if not found.accelerator_sources:
         lines.append(f"no measured run on this system, {result.system}: the range is wider")
     if result.unmeasured_features:

@@ -149,11 +149,11 @@ def _prediction(
     without = run.source if leave_out else None
     spread = uncertainty_of(described, validated_runs(), without=without)
     features = unmeasured_features(case.model, table.table.take(np.array([row])))
-    factor = widened(spread.factor, len(features))
+    slower, faster = (widened(one, len(features)) for one in (spread.slower, spread.faster))
     return Prediction(
         run=run,
         step_time_s=step_s,
-        interval=(step_s / factor, step_s * factor),
+        interval=(step_s / faster, step_s * slower),
         converted_step_time_s=_converted_step_time_s(run, case, tokens, counted),
         memory_gib=_memory_gib(run, case, table, row),
         model_flops_per_step=per_step,

@@ -277,9 +277,10 @@ def _score(
 ) -> LeftOut:
     errors = np.array([by_run[one.run.id] for one in rows])
     guessed = np.array([baseline.get(one.run.id, np.nan) for one in rows])
-    factors = np.array([_factor(one) for one in rows])
-    known = np.isfinite(factors)
-    inside = np.abs(np.log1p(errors)) <= np.log(factors)
+    low, high = np.array([_interval(one) for one in rows]).T
+    known = np.isfinite(low)
+    measured = 1 / (1 + errors)
+    inside = (low <= measured) & (measured <= high)
     return LeftOut(
         errors=summary(errors),
         skill=skill(errors, guessed),
@@ -287,8 +288,9 @@ def _score(
     )
 
 
-def _factor(one: Prediction) -> float:
-    """Upper bound of the interval over the prediction."""
+def _interval(one: Prediction) -> tuple[float, float]:
+    """Bounds of the interval over the prediction."""
     if one.interval is None or one.step_time_s is None:
-        return np.nan
-    return one.interval[1] / one.step_time_s
+        return np.nan, np.nan
+    low, high = one.interval
+    return low / one.step_time_s, high / one.step_time_s
