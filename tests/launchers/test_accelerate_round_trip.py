@@ -16,6 +16,7 @@ IN_CODE = {
     "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "micro_batch_size", "global_batch_size", "optimizer",  # of the Trainer's command line
     "tp_exchange", "tp_overlap", "ep", "etp", "expert_imbalance", "dispatcher", "grad_sync",
+    "expert_kernel",
 }  # fmt: skip
 """Fields that the YAML does not hold."""
 

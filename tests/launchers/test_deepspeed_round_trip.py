@@ -13,6 +13,7 @@ from shardwise.launchers.registry import launch_files
 IN_CODE = {
     "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "placement", "expert_imbalance", "grad_sync", "etp", "schedule", "dispatcher",
+    "compile", "expert_kernel",
 }  # fmt: skip
 """Fields that the JSON does not hold: the model's code, or the stack, decides them."""
 FLAGS = (

@@ -407,6 +407,8 @@ class _StorageChoices:
     resident_gradient_bytes: Floats
     optimizer: Ints
     offload_parts: Ints
+    captured: Ints
+    """Modules whose CUDA graphs need memory of their own, as bits of `GraphScope`."""
 
     @classmethod
     def of(cls, totals: StorageTotals, table: Table, kernels: Ints) -> "_StorageChoices":
@@ -424,6 +426,7 @@ class _StorageChoices:
             resident_gradient_bytes=gradient_bytes + np.where(separate, element_bytes, 0.0),
             optimizer=table.optimizer,
             offload_parts=table.offload_parts,
+            captured=table.own_graph_pools,
         )
 
 
@@ -548,7 +551,11 @@ def _component_bytes(
 
     def layer(part: LayerStorage, recompute: RecomputedRows | None) -> LayerCost:
         size = bytes_of_layer(
-            part, training=training, recompute=recompute, movable=choices.offload_parts
+            part,
+            training=training,
+            recompute=recompute,
+            movable=choices.offload_parts,
+            captured=choices.captured,
         )
         return LayerCost(times=NO_TIMES, bytes=size)
 

@@ -53,7 +53,7 @@ def _write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...
 SAYS = fields_named(
     "gpus dp vpp micro_batch_size global_batch_size quantization zero dp_shard fsdp_reshard"
     " first_stage_layers last_stage_layers stage_layers embedding_as_layer loss_as_layer"
-    " offload_optimizer"
+    " offload_optimizer compile cuda_graphs"
 ).union(one.field for one in ONE_TO_ONE)
 LAUNCHER = Launcher(
     name=NAME,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.config.base import MOST, MOST_LAYERS
+from shardwise.config.enums import Compile, CudaGraphs
 from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -314,7 +315,25 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     fields["offload_optimizer"] = fields["offload_weights"]
     _list_the_rest(reading)
     reading.refuse()
-    return _without_effect_removed(fields, model) | {"stack": _stack(reading, fields)}
+    fields |= _graphs(reading, model, fields)
+    fields["stack"] = _stack(reading, fields)
+    if _compiled(reading) == ["loss"]:
+        fields["compile"] = Compile.LOSS
+    return _without_effect_removed(fields, model)
+
+
+def _graphs(reading: Reading, model: Model, fields: Mapping[str, object]) -> dict[str, object]:
+    """CUDA graphs of forward and backward, on by default from v0.3.0 on, without pipelines.
+
+    Experts on several ranks need HybridEP with a capacity (pytorch/torchtitan f84224af).
+    """
+    option = "training.disable_cuda_graphs"
+    if reading.options.get(option, True) is not False or fields["pp"] != 1:
+        return {}
+    if model.has_experts and fields["ep"] != 1:
+        reading.leave(option, "experts of several ranks need HybridEP; predicted without graphs")
+        return {}
+    return {"cuda_graphs": CudaGraphs.FULL}
 
 
 def _value(reading: Reading, option: Item) -> object:
@@ -512,7 +531,8 @@ def _present(fields: Mapping[str, object], model: Model) -> Iterator[tuple[str, 
 def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
     """Stack of the run, with the loss of another where one of model and loss is compiled.
 
-    Where every n-th layer is recomputed, it recomputes some layers.
+    Where every n-th layer is recomputed, it recomputes some layers; releases after that of the
+    stack capture the step in a CUDA graph.
     """
     model, loss = (
         COMPILED_STACK if part in _compiled(reading) else EAGER_STACK for part in ("model", "loss")
@@ -521,8 +541,9 @@ def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
     if model != loss:
         other = Stack.load(loss)
         changes = {name: getattr(other, name) for name in LOSS_FIGURES}
-    if fields.get("recompute_layers") is not None:
-        changes["capabilities"] = {"like": model, "fields": {"recompute_layers": "any"}}
+    lifted = [name for name in ("recompute_layers", "cuda_graphs") if fields.get(name) is not None]
+    if lifted:
+        changes["capabilities"] = {"like": model, "fields": dict.fromkeys(lifted, "any")}
     return {"base": model, **changes} if changes else model
 
 
@@ -551,15 +572,16 @@ _NO_CONTEXT = ("deepseek_v3", "gpt_oss")
 
 
 def is_compiled(strategy: Strategy) -> bool:
-    """Whether a plan needs torch.compile: its stack fuses kernels, its schedule allows it."""
-    return strategy.loaded_stack().fused_swiglu and strategy.schedule != "zb-v"
+    """Whether the layers of a plan are compiled, and its schedule allows it."""
+    return strategy.in_effect("compile").code >= Compile.LAYERS.code and strategy.schedule != "zb-v"
 
 
 def _compile_options(strategy: Strategy) -> Options:
     """Components that are compiled; both are named where none is."""
     stack, compiled = strategy.loaded_stack(), Stack.load(COMPILED_STACK)
     parts = ["model"] if is_compiled(strategy) else []
-    if stack.loss_saved_bytes <= compiled.loss_saved_bytes:
+    by_stack = stack.loss_saved_bytes <= compiled.loss_saved_bytes
+    if by_stack if strategy.compile == Compile.STACK else strategy.compile != Compile.NONE:
         parts.append("loss")
     return {"compile.enable": bool(parts), "compile.components": [*(parts or ("model", "loss"))]}
 
@@ -588,6 +610,9 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     flavor = flavor_of(model, release) if release == TOML_RELEASE else python_flavor(model)
     if flavor is not None:
         options |= {"model.name": flavor.family, "model.flavor": flavor.flavor}
+    if release == PYTHON_RELEASE:
+        captured = strategy.in_effect("cuda_graphs") == CudaGraphs.FULL
+        options["training.disable_cuda_graphs"] = not captured
     table = Table.of(model, [strategy])
     return (
         options
@@ -729,6 +754,9 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         return
     yield from _mixed_precision(strategy)
     yield from _replicated(strategy)
+    if strategy.cuda_graphs == CudaGraphs.FULL:
+        problem = f"torchtitan {TOML_RELEASE} has no CUDA graphs; nearest: none"
+        yield Fault.of("cuda_graphs", strategy.cuda_graphs, problem)
     name = flavor.family
     if strategy.pp > 1 and name in _NO_PIPELINE:
         problem = f"torchtitan {TOML_RELEASE} has no pipeline for {name}; nearest: 1"

@@ -218,7 +218,6 @@ def _sections(model: Model, options: Options) -> list[str]:
         "dtype": "float32",
         "mixed_precision_reduce": "float32",
         "steps": STEPS,
-        "disable_cuda_graphs": True,
     }
     compiled = _section(options, "compile") | {"enable_async_tensor_parallel": options[ASYNC_TP]}
     return [
