@@ -99,6 +99,25 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("mxfp8", "dtype bf16 or fp16"),
     ),
     "quantized_weights": ({"quantized_weights": True}, MODEL, SYSTEM, ("quantization none",)),
+    "graph_scope": (
+        {"graph_scope": ("attn",)},
+        MODEL,
+        SYSTEM,
+        ("attn", "without cuda_graphs partial"),
+    ),
+    "graph_scope_lacking": (
+        {"cuda_graphs": "partial", "graph_scope": ("moe", "moe_router")},
+        MODEL,
+        SYSTEM,
+        ("has no moe or moe_router",),
+    ),
+    "expert_kernel": ({"expert_kernel": "calls"}, MODEL, SYSTEM, ("calls", "no experts")),
+    "expert_kernel_fused": (
+        {"expert_kernel": "fused"},
+        EXPERTS,
+        SYSTEM,
+        ("Blackwell", "allowed: stack, loop, calls, grouped"),
+    ),
     "dispatcher": (
         {"dispatcher": "hybridep"},
         MODEL,

@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from launcher_draws import MODELS, NVIDIA, draw
+from launcher_rules import stack_name
 from launcher_rules.plan import plan_of
-from shardwise import InputError, Model, Strategy, System
+from shardwise import InputError, Model, Stack, Strategy, System
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.launchers.launch import Launcher, LaunchPlan
@@ -31,6 +32,9 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
         row = draw(source, launcher.stack)
         if row["pp"] > 1 and not pipelines:
             continue
+        apart = random.Random(f"types of {row}")  # noqa: S311 - of tests
+        if not pipelines and apart.random() < 1 / 8:
+            row["dtype"] = apart.choice(["fp16", "fp32"])
         if source.random() < 1 / 2 and row["tp"] > 1:
             row["tp_exchange"] = source.choice(["all_reduce", "rs_ag"])
         if row["cp"] > 1:
@@ -67,6 +71,9 @@ def with_effect(model: Model, fields: dict[str, Any], but: Collection[str]) -> d
         "placement": plan.orders_as("tp-cp-dp-pp"),
         "quantized_weights": fields["quantization"] == "none",
     }
+    stack = Stack.load(stack_name(fields))
+    for name in ("cuda_graphs", "compile", "expert_kernel"):  # two words for one thing
+        fields |= {name: "stack"} if fields[name] == getattr(stack, name) else {}
     return {
         name: value
         for name, value in fields.items()

@@ -64,10 +64,13 @@ def _values(name: str) -> list[Any]:
 
 
 _TYPES = ("weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype")
+SOFTWARE = {name: _values(name) for name in ("cuda_graphs", "graph_scope", "compile")}
+SOFTWARE |= {"expert_kernel": _values("expert_kernel")}
+"""Choices of software, drawn apart from the other fields: most of their words few stacks run."""
 CHANGES = {
     name: values
     for name in COLUMNS
-    if name not in (*_ALWAYS, *_SKIPPED, *_TYPES) and (values := _values(name))
+    if name not in (*_ALWAYS, *_SKIPPED, *SOFTWARE, *_TYPES) and (values := _values(name))
 }
 
 
@@ -95,6 +98,10 @@ def draw(drawn: random.Random, stack: str) -> dict[str, Any]:
         row["recompute"] = choose(["full", "selective"])
     for name in drawn.sample(sorted(CHANGES), choose([0, 0, 1, 1, 1, 2, 2, 3])):
         row[name] = choose(CHANGES[name])
+    apart = random.Random(f"software of {row}")  # noqa: S311 - of tests
+    if apart.random() < 1 / 8:
+        name = apart.choice(sorted(SOFTWARE))
+        row[name] = apart.choice(SOFTWARE[name])
     return row | _consequences(drawn, row)
 
 
@@ -111,6 +118,8 @@ def _consequences(drawn: random.Random, row: dict[str, Any]) -> dict[str, Any]:
         changes["offload_optimizer"] = drawn.choice([True, False])
     if row.get("quantized_weights"):
         changes["quantization"] = drawn.choice(["fp8_tensor", "mxfp8"])
+    if row.get("graph_scope"):
+        changes["cuda_graphs"] = "partial"
     if row.get("fsdp_reshard") is False:
         changes["zero"] = 3
     return changes

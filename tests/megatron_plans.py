@@ -71,6 +71,12 @@ def effective(model: Model, strategy: Strategy) -> dict[str, Any]:
     fields["placement"] = order_of(one)
     if one.loss == one.loaded_stack().loss:
         fields["loss"] = "stack"
+    for name in ("cuda_graphs", "compile", "expert_kernel"):  # two words for one thing
+        if fields[name] == getattr(one.loaded_stack(), name):
+            fields[name] = "stack"
+    usual = {"attn", "mlp", "moe_router"} if model.has_experts else {"attn", "mlp"}
+    if {*(one.graph_scope or ()), "mlp"} == usual:
+        fields["graph_scope"] = None
     if split and not overlaps_tp(one):  # no option stops what overlaps in backward
         plain = one.loaded_stack().model_copy(update={"tp_hidden": 0.0})
         fields |= {"tp_overlap": "stack", "stack": plain.to_fields()}

@@ -127,6 +127,8 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "lora_parts": options["lora_rank"] is not None,
         "offload_parts": options["offload_activations"] and training,
         "expert_capacity": kind["experts"],
+        "expert_kernel": kind["experts"],
+        "graph_scope": options["cuda_graphs"] == "partial",
         "expert_imbalance": kind["uneven"],
         "dispatcher": kind["dispatches"],
         "dispatch_dtype": kind["experts"],

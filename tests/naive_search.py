@@ -67,6 +67,7 @@ NEUTRAL = {
         *("recompute_parts", "recompute_layers", "quantized_weights", "lora_parts", "summa_panels"),
         "offload_parts",
         *("expert_capacity", "expert_imbalance", "expert_overlap", "fsdp_reshard"),
+        *("expert_kernel", "graph_scope"),
     )
 } | {"dispatcher": "all_to_all"}
 # Of several strategies that differ in one field alone, the one that is kept.

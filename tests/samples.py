@@ -34,7 +34,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 TFLOPS, TB, GB = 1e12, 1e12, 1e9
 _POSITIONS = ("attention", "cp_exchange", "quantization", "loss")
 _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"})
-_FLAGS |= {"summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
+_FLAGS |= {"loops_experts", "summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
 _FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
 
@@ -212,6 +212,7 @@ def rank_work(**fields: Any) -> RankWork:
             "fused_layer_norm": True,
             "fused_swiglu": True,
             "adds_expert_bias": False,
+            "loops_experts": False,
             "fused_accumulation": True,
             "dense_table": False,
             "loss_forward_bytes": 10,

@@ -287,7 +287,8 @@ REDUNDANT = {
     *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
     *("hidden", "panels", "fused_attention", "fuses_experts"),
     *("replicas", "expert_replicas"),  # each makes up for the other
-    *("captures_graphs", "offload_activations"),  # each makes up for the other
+    *("captured_modules", "captures_step", "own_graph_pools"),  # from graphs, as it is
+    "offload_activations",  # from what graphs capture
     "sends_once",  # from dispatcher, ep and etp, which are read with it where times are
 }
 

@@ -38,7 +38,7 @@ ALL = {
 SHORT_FOR = {"gpus": "dp", "sequence_parallel": "tp_exchange"}
 LAYOUT = {"pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers"}
 LAYOUT |= {"embedding_as_layer", "loss_as_layer", "recompute_layers"}
-BASES = 800
+BASES = 900
 
 SPARE: dict[str, Any] = {
     "tp_hidden": 0.3,
@@ -49,8 +49,19 @@ SPARE: dict[str, Any] = {
 }
 STACKS = [
     samples.stack(flex_permute_traffic_factor=0.5, **SPARE, step_overhead=1e-3),
-    samples.stack(**SPARE, attention_kernel="unfused", gradient_dtype="compute", host_launch=2e-6),
-    samples.stack(name="scatters", pp_scatter_gather=True, weight_gradient_buffers=True),
+    samples.stack(
+        **SPARE,
+        attention_kernel="unfused",
+        gradient_dtype="compute",
+        host_launch=2e-6,
+        compile="layers",
+    ),
+    samples.stack(
+        name="scatters",
+        pp_scatter_gather=True,
+        weight_gradient_buffers=True,
+        shared_graph_pools=False,
+    ),
 ]
 OWN: dict[str, list[Any]] = {
     "tp": [1, 2, 4, 8],
@@ -88,6 +99,10 @@ OWN: dict[str, list[Any]] = {
     "expert_capacity": [None, None, 0.5, 2.0],
     "expert_imbalance": [1.0, 1.0, 1.5],
     "summa_panels": [None, None, 2, 16],
+    "expert_kernel": ["stack", "stack", "loop", "calls", "grouped"],
+    "cuda_graphs": ["none", "stack", "partial", "partial", "full"],
+    "graph_scope": [None, ("attn",), ("mlp", "moe")],
+    "compile": ["stack", "none", "loss", "layers", "whole"],
     "fused_activation": [True, False],
     "offload_weights": [True, False],
     "offload_activations": [True, False],
@@ -170,6 +185,7 @@ def base(number: int) -> dict[str, Any]:
         "cp": row["dtype"] == "fp32" or is_unfused(row),
         "vpp": row["pp"] == 1,
         "offload_parts": not row["offload_activations"],
+        "graph_scope": row["cuda_graphs"] != "partial",
         "lora_rank": not row["training"],
         "lora_parts": not (row["lora_rank"] and row["training"]),
         "frozen": row["lora_rank"] > 0 or not row["training"],
@@ -195,7 +211,7 @@ def base(number: int) -> dict[str, Any]:
         idle |= {field: True for field in VALUES if field.endswith("_tier")}
     if number % 2 == 0:
         alone = ("ep", "etp", "expert_capacity", "expert_imbalance", "expert_overlap")
-        idle |= dict.fromkeys((*alone, "dispatcher", "dispatch_dtype"), True)
+        idle |= dict.fromkeys((*alone, "dispatcher", "dispatch_dtype", "expert_kernel"), True)
     if number % 2:  # experts route the tokens of each rank
         row["tp_exchange"] = "rs_ag" if row["tp"] > 1 else row["tp_exchange"]
     return row | {name: first[name] for name, gone in idle.items() if gone}

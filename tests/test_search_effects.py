@@ -53,6 +53,7 @@ STACKS = ("megatron-core-2025", "megatron-lm-2022", "calculon")
 WORDS = ("cp_exchange", "quantized_weights", "fsdp_reshard", "grad_sync", "dispatcher")
 WORDS += ("dispatch_dtype", "expert_overlap", "tp_exchange", "weight_dtype", "master_dtype")
 WORDS += ("moment_dtype", "gradient_dtype", "reduce_dtype")
+WORDS += ("cuda_graphs",)
 VALUES: dict[str, list[Any]] = {
     **LEGAL,
     **{name: values_of(COLUMNS[name]) for name in WORDS},
@@ -66,6 +67,8 @@ VALUES: dict[str, list[Any]] = {
     "lora_parts": [("attention",), ("attention", "mlp")],
     "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
     "summa_panels": [None, 2, 4],
+    "expert_kernel": ["stack", "loop", "calls", "grouped"],
+    "graph_scope": [None, ("attn",), ("attn", "mlp")],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
 FIGURES = ("step_time_s", "memory_reserved_bytes", "memory_offloaded_bytes", "mfu", "hfu")
@@ -129,7 +132,8 @@ def pairs(architecture: str, system: System, name: str) -> tuple[Table, Table]:
 def test_what_is_without_effect_changes_nothing(architecture, machine):
     """Times, memory and their parts are equal to the last bit, whatever the value."""
     model, system = MODELS[architecture], SYSTEMS[machine]
-    with_experts = ("dispatch_dtype",) if model.has_experts else ("expert_overlap",)
+    of_experts = ("dispatch_dtype", "expert_kernel")
+    with_experts = of_experts if model.has_experts else ("expert_overlap",)
     names = [name for name in EFFECTS if name not in (*REFUSED, *with_experts)]
     both = [pairs(architecture, system, name) for name in names]
     rows = [len(one) for one, _ in both]

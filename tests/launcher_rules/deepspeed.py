@@ -28,6 +28,8 @@ _DEEPSPEED: Abilities = {
     "dispatcher": any_of("all_to_all"),
     "dispatch_dtype": any_of("dtype"),
     "expert_overlap": any_of(False),
+    "cuda_graphs": any_of("stack", "none"),
+    "compile": any_of("stack", "none", "layers", "whole"),
     "grad_sync": any_of("stack", "micro_batch"),
     "loss": {
         **any_of("stack", "eager", "fused_linear"),

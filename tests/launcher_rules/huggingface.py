@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher_rules.plan import (
+    ALWAYS,
     NO_STAGES,
     NO_TIERS,
     NOWHERE,
@@ -32,6 +33,9 @@ _HUGGINGFACE: Abilities = {
     "dispatcher": any_of("all_to_all"),
     "dispatch_dtype": any_of("dtype"),
     "expert_overlap": any_of(False),
+    "expert_kernel": {"stack": ALWAYS, "loop": ALWAYS, "grouped": (1, 12)},
+    "cuda_graphs": any_of("stack", "none"),
+    "compile": any_of("stack", "none", "layers", "whole"),
     "quantization": any_of("none", "fp8_tensor"),
     "recompute": any_of("none", "full"),
     "recompute_layers": any_of(None),

@@ -28,6 +28,9 @@ _MAXTEXT: Abilities = {
     "fsdp_prefetch": any_of(1),
     "grad_sync": any_of("stack", "micro_batch"),
     "dispatcher": any_of("all_to_all"),
+    "expert_kernel": any_of("stack", "grouped"),
+    "cuda_graphs": any_of("stack", "none"),
+    "compile": any_of("stack", "whole"),
     "expert_overlap": any_of(False),  # what XLA overlaps is no option
     "dispatch_dtype": any_of("dtype"),
     "quantization": any_of("none", "fp8_tensor"),

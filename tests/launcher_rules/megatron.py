@@ -48,6 +48,9 @@ _MEGATRON: Abilities = {
     },
     "dispatch_dtype": any_of("dtype"),  # mxfp8 needs ncclep, which shardwise does not model
     "expert_overlap": {False: ALWAYS, True: (0, 14)},
+    "expert_kernel": {"stack": ALWAYS, "calls": ALWAYS, "fused": (0, 19)},
+    "cuda_graphs": {"stack": ALWAYS, "none": ALWAYS, "partial": (0, 12), "full": (0, 15)},
+    "compile": any_of("stack", "none"),
     "fused_activation": any_of(False),
     "offload_weights": any_of(False),
     "offload_optimizer": {False: ALWAYS, True: (0, 12)},
@@ -319,8 +322,14 @@ def _megatron_offload_modules_of_models(plan: Plan) -> Iterator[str]:
 
 
 def _megatron_graphs(plan: Plan, graphs: str) -> Iterator[str]:
+    said = plan["cuda_graphs"]
+    graphs = graphs if said == "stack" else said
     if graphs == "none":
         return
+    if said != "stack" and plan["document_len"]:
+        yield "document_len: packed documents have no static shapes"
+    if "moe" in (plan["graph_scope"] or ()) and plan.experts and plan["expert_capacity"] is None:
+        yield "graph_scope moe: not without a capacity"
     if plan["recompute"] == "full" and graphs != "full":  # T:2856
         yield "recompute full: not with partial CUDA graphs"
     if plan.offloads_all_activations or plan["offload_weights"]:
@@ -330,6 +339,20 @@ def _megatron_graphs(plan: Plan, graphs: str) -> Iterator[str]:
     is_static = plan["expert_capacity"] is not None or plan.dispatcher == "hybridep"
     if plan.experts and graphs == "full" and not is_static:
         yield "full CUDA graphs: not with dropless experts"
+
+
+def _megatron_overlapped_graphs(plan: Plan) -> Iterator[str]:
+    if plan["cuda_graphs"] == "partial" and plan["expert_overlap"] and plan.experts:
+        if plan["zero"] > 1 and plan.is_sharded:
+            yield "cuda_graphs partial: not with Megatron-FSDP and overlap"
+        if {"mlp", "moe"} & set(plan["graph_scope"] or ()):
+            yield "graph_scope mlp, moe: not with overlap"
+
+
+def _megatron_experts(plan: Plan) -> Iterator[str]:
+    recipes = ("mxfp8", "nvfp4")
+    if plan.experts and plan["expert_kernel"] == "fused" and plan["quantization"] not in recipes:
+        yield "expert_kernel fused: of mxfp8 and nvfp4"
 
 
 def _megatron_machine(plan: Plan, machine: str) -> Iterator[str]:
@@ -369,6 +392,8 @@ _MEGATRON_RULES: tuple[Rule, ...] = (
     _megatron_sharding,
     _megatron_precision,
     _megatron_expert_overlap,
+    _megatron_experts,
+    _megatron_overlapped_graphs,
     _megatron_dispatch,
     _megatron_offload,
     _megatron_offload_modules,

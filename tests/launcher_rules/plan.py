@@ -113,6 +113,7 @@ class Plan:
             "dispatcher": not self.experts,
             "dispatch_dtype": not self.experts,
             "expert_capacity": not self.experts,
+            "expert_kernel": not self.experts,
         }.get(name, False)
 
 

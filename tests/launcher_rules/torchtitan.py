@@ -38,6 +38,9 @@ _TITAN: Abilities = {
     "fused_activation": any_of(False),
     "offload_activations": any_of(False),
     "expert_overlap": any_of(False),
+    "expert_kernel": any_of("stack", "grouped"),
+    "cuda_graphs": {"stack": ALWAYS, "none": ALWAYS, "full": _MAIN},
+    "compile": {"stack": ALWAYS, "none": ALWAYS, "layers": ALWAYS, "loss": (0, 2)},
     "dispatch_dtype": any_of("dtype"),
     "dispatcher": {"all_to_all": ALWAYS, "deepep": (0, 2, 1), "hybridep": _MAIN},
 }
@@ -138,6 +141,8 @@ def torchtitan_faults(
 ) -> list[str]:
     """Rules of torchtitan that a plan breaks; `compiled` where torch.compile is on."""
     plan = plan_of(model, strategy, release)
+    if plan["compile"] != "stack":
+        compiled = plan["compile"] == "layers"
     abilities = dict(_TITAN)
     if plan.release >= _MAIN:
         del abilities["lora_rank"]

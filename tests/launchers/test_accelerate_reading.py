@@ -192,8 +192,21 @@ def sharded(stack: str, gpus: int, zero: int = 3, **more: Any) -> dict[str, Any]
         ),
         (
             fsdp(FSDP2 | {"fsdp_reshard_after_forward": "false"}, dynamo_config={"backend": "x"}),
-            sharded(NEW, 8, 2),
-            {"dynamo_config"},
+            sharded(NEW, 8, 2, compile="whole"),
+            {"dynamo_config.backend"},
+        ),
+        (
+            fsdp(FSDP2, dynamo_config={"dynamo_backend": "INDUCTOR", "dynamo_mode": "default"}),
+            sharded(NEW, 8, 3, compile="whole"),
+            set(),
+        ),
+        (
+            fsdp(
+                FSDP2,
+                dynamo_config={"backend": "inductor", "dynamo_use_regional_compilation": True},
+            ),
+            sharded(NEW, 8, 3, compile="layers"),
+            set(),
         ),
         (
             USUAL | {"distributed_type": "MULTI_GPU", "mixed_precision": "no", "extra": 1},

@@ -18,6 +18,7 @@ IN_CODE = {
     "tp_exchange", "tp_overlap", "ep", "etp", "expert_imbalance", "dispatcher", "grad_sync", "loss",
     "attention_kernel",
     "weight_dtype", "master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype",
+    "expert_kernel",
 }  # fmt: skip
 """Fields that the YAML does not hold."""
 

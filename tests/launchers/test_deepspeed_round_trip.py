@@ -14,6 +14,7 @@ IN_CODE = {
     "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "placement", "expert_imbalance", "grad_sync", "attention_kernel", "etp", "schedule",
     "dispatcher", "loss",
+    "compile", "expert_kernel",
 }  # fmt: skip
 """Fields that the JSON does not hold: the model's code, or the stack, decides them."""
 FLAGS = (

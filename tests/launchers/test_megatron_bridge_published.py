@@ -121,7 +121,7 @@ def test_performance_recipes_have_their_published_values(tmp_path: Any) -> None:
     assert (left, launch.model.name) == ({}, "deepseek-v3")
     assert picked(strategy, "pp", "vpp", "ep", "dispatcher") == (4, 4, 64, "hybridep")
     assert strategy["recompute_parts"] == ("mla_up",)
-    assert strategy["stack"]["base"] == "megatron-bridge-nvl72"
+    assert (strategy["cuda_graphs"], strategy["stack"]) == ("partial", "megatron-bridge-nvl72")
     name = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
     named = f"torchrun --nproc-per-node=8 run_recipe.py --recipe {name}\n"
     launch, strategy, left = launch_of(tmp_path, "name.sh", named)

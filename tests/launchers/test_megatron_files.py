@@ -237,7 +237,7 @@ def test_defaults_and_older_spellings(options, expected):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (TINY, {"gradient_dtype": "fp32", "cuda_graphs": "none"}),
+        (TINY, {"gradient_dtype": "fp32"}),
         (
             TINY + "--tensor-model-parallel-size 2 --sequence-parallel",
             {"tp_hidden": 0, "tp_backward_async": True},
@@ -472,3 +472,39 @@ def test_an_order_of_ranks_without_option_is_refused():
     assert [one.field for one in LAUNCHER.faults(plan.model, plan.strategy)] == ["placement"]
     plan = plan_of("llama3-8b", "h100-sxm", gpus=8, tp=2, placement="cp-tp-pp-dp")
     assert list(LAUNCHER.faults(plan.model, plan.strategy)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "graphs", "scope", "left"),
+    [
+        (TINY, "stack", None, []),
+        (TINY + "--enable-cuda-graph", "partial", None, []),
+        (TINY + "--external-cuda-graph", "partial", None, []),
+        (TINY + "--cuda-graph-impl full_iteration", "full", None, []),
+        (TINY + "--cuda-graph-impl local --cuda-graph-scope full_iteration", "full", None, []),
+        (TINY + "--cuda-graph-scope full_iteration", "full", None, []),
+        (TINY + "--cuda-graph-impl local --cuda-graph-modules attn", "partial", ("attn",), []),
+        (TINY + "--cuda-graph-impl local --cuda-graph-modules attn mlp", "partial", None, []),
+        (TINY + "--cuda-graph-scope attn", "stack", None, ["--cuda-graph-modules"]),
+        (EXPERTS + "--enable-cuda-graph", "partial", ("attn", "mlp", "moe"), []),
+        (
+            EXPERTS + "--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router"
+            " moe_preprocess",
+            "partial",
+            None,
+            [],
+        ),
+        (
+            EXPERTS + "--cuda-graph-impl local --cuda-graph-modules attn mamba",
+            "partial",
+            ("attn",),
+            ["--cuda-graph-modules"],
+        ),
+    ],
+)
+def test_graphs_of_old_and_new_names(options, graphs, scope, left):
+    """Implementation and modules; where no module is named, full layers; without it, listed."""
+    launch = read(options)
+    strategy = Strategy.validated(launch.strategy)
+    assert (strategy.cuda_graphs, strategy.graph_scope) == (graphs, scope)
+    assert [one.option for one in launch.not_understood if "graph" in one.option] == left

@@ -426,7 +426,8 @@ def test_a_configuration_is_parsed_with_what_it_derives_from() -> None:
     assert (launch.strategy["tp"], launch.strategy["micro_batch_size"]) == (8, 4)
     assert Strategy.load(dict(launch.strategy)).loss == "chunked"
     assert (launch.strategy["recompute"], launch.strategy["dp"]) == ("full", 8)
-    assert options_left(launch) == ["training.disable_cuda_graphs"]
+    assert launch.strategy["cuda_graphs"] == "full"
+    assert options_left(launch) == []
 
 
 def test_what_is_no_literal_is_asked_for_by_name() -> None:

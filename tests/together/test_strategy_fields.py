@@ -83,6 +83,8 @@ OF_ANOTHER_FIELD = {
     "summa_panels": "tp_exchange",
     "fsdp_prefetch": "zero",
     "grad_sync": "zero",
+    "expert_kernel": "ep",
+    "graph_scope": "cuda_graphs",
     "expert_capacity": "ep",
     "expert_imbalance": "ep",
     "dispatcher": "ep",
@@ -96,10 +98,11 @@ OF_ANOTHER_FIELD = {
     "quantized_weights": "quantization",
 }
 """They do nothing without the other field, which is said or refused."""
+SOFTWARE = {"stack", "any_software", "cuda_graphs", "compile"}
 NOT_MODELLED = {
-    "calculon": {"stack", "any_software"},
-    "nersc": {"stack", "any_software"},
-    "amped": {"stack", "any_software", "zero", "dp_overlap"},
+    "calculon": SOFTWARE,
+    "nersc": SOFTWARE,
+    "amped": {*SOFTWARE, "zero", "dp_overlap"},
 }
 """They have a formula of their own for these, which no file changes."""
 

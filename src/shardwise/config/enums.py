@@ -471,11 +471,19 @@ class Tuning(Word):
     HOBBY = "hobby"
 
 
-class GroupedProducts(Word):
-    """How a stack runs the matrix products of experts."""
+class ExpertKernel(Word):
+    """How the GEMMs of a rank's experts run.
 
-    FUSED = "fused"
+    What the stack does, a Python loop over experts (transformers 4), a library call for each expert
+    (Transformer Engine's GroupedLinear), one grouped kernel for all (CUTLASS, torch._grouped_mm),
+    or grouped kernels that include the activation and its cast.
+    """
+
+    STACK = "stack"
     LOOP = "loop"
+    CALLS = "calls"
+    GROUPED = "grouped"
+    FUSED = "fused"
 
 
 class GradientDtype(Word):
@@ -537,11 +545,34 @@ class FrozenWeights(Word):
 
 
 class CudaGraphs(Word):
-    """What a stack captures in CUDA graphs."""
+    """What CUDA graphs capture.
 
+    What the stack does, nothing, layers or parts of them, or forward and backward of a step.
+    """
+
+    STACK = "stack"
     NONE = "none"
     PARTIAL = "partial"
     FULL = "full"
+
+
+class GraphScope(Word):
+    """Modules of a layer that a CUDA graph of the layer may capture, as Megatron-LM names them."""
+
+    ATTN = "attn"
+    MLP = "mlp"
+    MOE = "moe"
+    MOE_ROUTER = "moe_router"
+
+
+class Compile(Word):
+    """What torch.compile or XLA compiles; each word includes the ones before it."""
+
+    STACK = "stack"
+    NONE = "none"
+    LOSS = "loss"
+    LAYERS = "layers"
+    WHOLE = "whole"
 
 
 # Stages of ZeRO (arXiv 1910.02054) from which on each of these is sharded.

@@ -193,6 +193,14 @@ DispatchDtype = Literal[
     "fp8",
 ]
 
+ExpertKernel = Literal[
+    "stack",
+    "loop",
+    "calls",
+    "grouped",
+    "fused",
+]
+
 OffloadParts = Literal[
     "attention_norm",
     "qkv",
@@ -222,6 +230,28 @@ AttentionKernel = Literal[
     "aotriton",
     "npu",
     "splash",
+]
+
+CudaGraphs = Literal[
+    "stack",
+    "none",
+    "partial",
+    "full",
+]
+
+GraphScope = Literal[
+    "attn",
+    "mlp",
+    "moe",
+    "moe_router",
+]
+
+Compile = Literal[
+    "stack",
+    "none",
+    "loss",
+    "layers",
+    "whole",
 ]
 
 
@@ -283,6 +313,7 @@ class StrategyKeywords(TypedDict, total=False):
     dispatcher: Dispatcher | enums.Dispatcher | None
     dispatch_dtype: DispatchDtype | enums.DispatchDtype
     expert_overlap: bool
+    expert_kernel: ExpertKernel | enums.ExpertKernel
     dp_overlap: bool
     fused_activation: bool
     offload_weights: bool
@@ -295,6 +326,9 @@ class StrategyKeywords(TypedDict, total=False):
     cp_tier: int | None
     dp_tier: int | None
     pp_tier: int | None
+    cuda_graphs: CudaGraphs | enums.CudaGraphs
+    graph_scope: Sequence[GraphScope | enums.GraphScope] | str | None
+    compile: Compile | enums.Compile
     stack: str | Mapping[str, Any] | Stack | None
     attention_kernel: AttentionKernel | enums.AttentionKernel
     any_software: bool
@@ -358,6 +392,7 @@ class StrategyColumns(TypedDict, total=False):
     dispatcher: Column[Dispatcher | enums.Dispatcher | None]
     dispatch_dtype: Column[DispatchDtype | enums.DispatchDtype]
     expert_overlap: Column[bool]
+    expert_kernel: Column[ExpertKernel | enums.ExpertKernel]
     dp_overlap: Column[bool]
     fused_activation: Column[bool]
     offload_weights: Column[bool]
@@ -370,6 +405,9 @@ class StrategyColumns(TypedDict, total=False):
     cp_tier: Column[int | None]
     dp_tier: Column[int | None]
     pp_tier: Column[int | None]
+    cuda_graphs: Column[CudaGraphs | enums.CudaGraphs]
+    graph_scope: Column[Sequence[GraphScope | enums.GraphScope] | str | None]
+    compile: Column[Compile | enums.Compile]
     stack: Column[str | Mapping[str, Any] | Stack | None]
     attention_kernel: Column[AttentionKernel | enums.AttentionKernel]
     any_software: Column[bool]

@@ -13,12 +13,13 @@ from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Sp
 from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
     AttentionKernel,
+    Compile,
     CudaGraphs,
     Dispatcher,
+    ExpertKernel,
     FrozenWeights,
     GradientDtype,
     GradSync,
-    GroupedProducts,
     LaunchRule,
     Loss,
     MasterDtype,
@@ -43,6 +44,16 @@ DEFAULT_STACK = "megatron-core-2025"
 # What fields are that follow from others, where a strategy has tensor parallelism or stages.
 _FOLLOWING = {"tp_exchange": TpExchange.RS_AG, "schedule": Schedule.ONE_F_ONE_B}
 _SEVERAL_CHUNKS = (Schedule.INTERLEAVED, Schedule.ZB_V)  # of `vpp`
+# Stacks that differ in whether layers are compiled, in the framework that was measured both ways.
+_EAGER, _COMPILED = "torchtitan-eager", "torchtitan-2025"
+EXPERT_KERNELS = {
+    ExpertKernel.LOOP: "huggingface-2024",
+    ExpertKernel.CALLS: "megatron-core-2025",
+    ExpertKernel.GROUPED: "megatron-bridge-fused",
+    ExpertKernel.FUSED: "megatron-bridge-nvl72",
+}
+"""Stack of the catalog that runs experts so: its figures apply where another stack does."""
+_OLD_EXPERT_KERNELS = {"loop": ExpertKernel.CALLS, "fused": ExpertKernel.GROUPED}
 # Its first month is the one that `yearly_time_factor` counts from.
 _TREND_SINCE = 2025
 
@@ -139,20 +150,22 @@ class Stack(Sourced):
     that computes the head in chunks, per logit of one chunk."""
     loss_split_bytes: PerElement = 0.0
     """Additional bytes per logit where tensor parallelism splits the vocabulary."""
-    grouped_products: GroupedProducts = GroupedProducts.FUSED
-    """Expert GEMMs: one grouped kernel (CUTLASS), or one library call per expert (Transformer
-    Engine's GroupedLinear on cuBLAS)."""
+    expert_kernel: ExpertKernel = ExpertKernel.GROUPED
+    """How expert GEMMs run: in a Python loop over experts, in one library call per expert
+    (Transformer Engine's GroupedLinear on cuBLAS), in one grouped kernel (CUTLASS), or in grouped
+    kernels that include the activation. The old name `grouped_products` is read too: loop stands
+    for calls, fused for grouped."""
     grouped_time_factor: Factor = 1.0
     """Time of expert GEMMs over that of plain GEMMs of the same shapes; with `grouped_half_flops`,
-    of small ones."""
+    of small ones. It is that of `expert_kernel`; a strategy with another kernel has the figures of
+    a stack that runs it (`EXPERT_KERNELS`)."""
     grouped_half_flops: Size = 0.0
     """FLOPs of one expert's GEMM at which half of that additional time is left; 0: all of it at any
     size."""
     dispatcher: Dispatcher = Dispatcher.ALL_TO_ALL
     """Dispatcher of experts where the strategy names none."""
     fused_expert_recipes: tuple[Quantization, ...] = ()
-    """Low-precision recipes in which one kernel runs all expert GEMMs of a rank, with the next two
-    figures in place of `grouped_products` and its factors."""
+    """Low-precision recipes in which `expert_kernel` is fused, with the next two figures."""
     fused_grouped_time_factor: Factor = 1.0
     """`grouped_time_factor` of these recipes."""
     fused_permute_traffic_factor: Factor = 1.0
@@ -251,7 +264,16 @@ class Stack(Sourced):
     """Host time to run one operation forward or backward, in addition to its launches: Python of
     its module, checks and allocations, the function of autograd; half of it for a collective."""
     cuda_graphs: CudaGraphs = CudaGraphs.NONE
-    """What CUDA graphs capture: nothing, layers except their experts, or everything."""
+    """What CUDA graphs capture where the strategy leaves it to the stack: nothing, layers except
+    their experts, or forward and backward of the full step."""
+    shared_graph_pools: bool = True
+    """Whether graphs of layers share one pool of memory (Transformer Engine's
+    make_graphed_callables, which reuses buffers in the order of the schedule), or each keeps what
+    it saves and its transient buffers in a pool of its own."""
+    compile: Compile = Compile.NONE
+    """What is compiled where the strategy leaves it to the stack. `host_call`,
+    `memory_traffic_factor`, `fused_norm` and `fused_swiglu` are those of layers that are compiled,
+    or not, as this says; see `as_compiled`."""
     exchange_time_factor: Factor = 1.0
     """Time of tensor- and context-parallel communication in a step over its time on idle
     accelerators: concurrent kernels share memory and multiprocessors."""
@@ -321,6 +343,44 @@ class Stack(Sourced):
         year, month = map(int, last.split("-"))
         years = year - _TREND_SINCE + (month - 1) / 12
         return self.yearly_time_factor**years
+
+    @property
+    def compiles_layers(self) -> bool:
+        """Whether layers are compiled by default."""
+        return self.compile.code >= Compile.LAYERS.code
+
+    def as_compiled(self, compiled: bool) -> "Stack":
+        """Return the stack with layers compiled, or not; itself where they are by default.
+
+        Otherwise `host_call` and `memory_traffic_factor` change by the ratio of two stacks of one
+        framework, one with compiled layers; RMSNorm and gated activations are one kernel each in
+        compiled layers, and several in layers that are compiled by default and run eagerly.
+        """
+        return self if compiled == self.compiles_layers else self._otherwise_compiled
+
+    @cached_property
+    def _otherwise_compiled(self) -> "Stack":
+        now, then = (Stack.load(name) for name in (_EAGER, _COMPILED))
+        if self.compiles_layers:
+            now, then = then, now
+        ratio = then.memory_traffic_factor / now.memory_traffic_factor
+        return self.model_copy(
+            update={
+                "host_call": self.host_call * then.host_call / now.host_call,
+                "memory_traffic_factor": self.memory_traffic_factor * ratio,
+                "fused_norm": not self.compiles_layers,
+                "fused_swiglu": not self.compiles_layers,
+            }
+        )
+
+    def with_expert_kernel(self, kernel: ExpertKernel) -> "Stack":
+        """Return the stack whose figures of expert GEMMs apply with a kernel: itself with its own.
+
+        Only `grouped_time_factor`, `grouped_half_flops` and the figures of fused kernels are read.
+        """
+        own = self.expert_kernel == kernel
+        own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
+        return self if own else Stack.load(EXPERT_KERNELS[kernel])
 
     @property
     def splits_experts_as_tp(self) -> bool:
@@ -399,7 +459,8 @@ class Stack(Sourced):
 
     @field_validator(
         *("grad_sync", "pipeline_grad_sync", "weight_dtype", "gradient_dtype", "reduce_dtype"),
-        *("master_dtype", "moment_dtype", "loss", "attention_kernel"),
+        *("master_dtype", "moment_dtype", "loss", "attention_kernel", "cuda_graphs", "compile"),
+        "expert_kernel",
     )
     @classmethod
     def _of_its_own(cls, value: Word) -> Word:
@@ -455,6 +516,20 @@ class Stack(Sourced):
             sources["master_dtype"] = sources.pop("master_weights")
             fields["sources"] = sources
         return fields
+
+    @model_validator(mode="before")
+    @classmethod
+    def _old_expert_kernel(cls, fields: object) -> object:
+        if not isinstance(fields, Mapping) or "grouped_products" not in fields:
+            return fields
+        renamed = dict(fields)
+        old = renamed.pop("grouped_products")
+        renamed["expert_kernel"] = _OLD_EXPERT_KERNELS.get(old, old)
+        sources = renamed.get("sources")
+        if isinstance(sources, Mapping) and "grouped_products" in sources:
+            others = {name: item for name, item in sources.items() if name != "grouped_products"}
+            renamed["sources"] = {"expert_kernel": sources["grouped_products"]} | others
+        return renamed
 
     @field_validator("capabilities", mode="before")
     @classmethod

@@ -25,13 +25,17 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     AttentionKernel,
     AttentionKind,
+    Compile,
     CpExchange,
+    CudaGraphs,
     DispatchDtype,
     Dispatcher,
     Dtype,
+    ExpertKernel,
     FrozenPart,
     GradientDtype,
     GradSync,
+    GraphScope,
     LoraPart,
     Loss,
     MasterDtype,
@@ -89,6 +93,7 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "frozen": (FrozenPart, ""),
     "lora_parts": (LoraPart, "for no adapters leave out lora_rank"),
     "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
+    "graph_scope": (GraphScope, "for no graphs cuda_graphs is none"),
 }
 
 _FOLLOWING = ("tp_exchange", "schedule")  # from tp and vpp
@@ -414,6 +419,11 @@ class Strategy(ConfigBase):
     )
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
+    expert_kernel: Annotated[
+        ExpertKernel, Role(In.EXPERTS, (*COMPUTE, "ep_comm"), ALL, practical=DEFAULT)
+    ] = ExpertKernel.STACK
+    """How the GEMMs of experts run: as the stack does, in a Python loop, in a library call for each
+    expert, in one grouped kernel, or in grouped kernels that include the activation."""
     dp_overlap: Annotated[
         bool, Role(In.COMMUNICATION, ("dp_comm",), ALL, CHOICE, practical=DEFAULT, listed=True)
     ] = True
@@ -452,6 +462,20 @@ class Strategy(ConfigBase):
     """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
+    cuda_graphs: Annotated[
+        CudaGraphs, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS), ALL, practical=DEFAULT)
+    ] = CudaGraphs.STACK
+    """What CUDA graphs capture: what the stack does, nothing, parts of layers (graph_scope), or
+    forward and backward of a full step."""
+    graph_scope: Annotated[
+        tuple[GraphScope, ...] | None,
+        Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS), follows=("cuda_graphs",)),
+    ] = None
+    """Modules that partial CUDA graphs capture; None: attn, mlp of dense layers, and moe_router,
+    with the preprocessing of routed tokens and shared experts."""
+    compile: Annotated[Compile, Role(In.SOFTWARE, LAYERS, ALL, practical=DEFAULT)] = Compile.STACK
+    """What is compiled: what the stack does, nothing, the loss, each layer too, or the whole
+    step."""
     stack: Annotated[
         str | Stack | Software | None,
         Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True),
@@ -613,9 +637,10 @@ class Strategy(ConfigBase):
         return self.zero if "zero" in self.model_fields_set else None
 
     def in_effect(self, name: str, default_stack: str = DEFAULT_STACK) -> Word:
-        """Word of a choice that may be left to the stack: its own, or that of the stack."""
+        """Word of a choice: its own, or that of the stack where it leaves it to the stack."""
         own: Word = getattr(self, name)
-        return getattr(self.loaded_stack(default_stack), name) if own == "stack" else own
+        word: Word = getattr(self.loaded_stack(default_stack), name)
+        return own if own.code else word
 
     def _accelerators(self, fault: Callable[..., None]) -> tuple[int | None, int | None]:
         """Accelerators and replicas, each from the other where only one is set."""

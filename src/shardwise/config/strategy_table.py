@@ -13,10 +13,14 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
     AttentionKernel,
+    Compile,
     CudaGraphs,
     Dispatcher,
     Dtype,
+    ExpertKernel,
     GradSync,
+    GraphScope,
+    Loss,
     Quantization,
     Recompute,
     RecomputePart,
@@ -92,6 +96,9 @@ class Table:
     cp_exchange: Ints
     grad_sync: Ints
     loss: Ints
+    expert_kernel: Ints
+    cuda_graphs: Ints
+    compile: Ints
     optimizer: Ints
     weight_dtype: Ints
     master_dtype: Ints
@@ -102,6 +109,7 @@ class Table:
     frozen: Ints
     lora_parts: Ints
     offload_parts: Ints
+    graph_scope: Ints
     tp_tier: Ints
     cp_tier: Ints
     dp_tier: Ints
@@ -140,28 +148,114 @@ class Table:
         return fused & (with_fp32 | (self.dtype != Dtype.FP32.code))
 
     @property
-    def fuses_experts(self) -> Bools:
-        """Whether one kernel runs all expert GEMMs of a rank because of the recipe of a row."""
+    def expert_kernels(self) -> Ints:
+        """Codes of `ExpertKernel` in effect; the stack may fuse them in some recipes only."""
         bits = self.by_stack(lambda stack: float(Quantization.bits(stack.fused_expert_recipes)))
-        fused: Bools = bits.astype(np.int64) >> self.quantization & 1 == 1
-        return fused
+        fused = bits.astype(np.int64) >> self.quantization & 1 == 1
+        by_stack = np.where(fused, ExpertKernel.FUSED.code, self.in_effect("expert_kernel"))
+        return np.where(self.expert_kernel == ExpertKernel.STACK.code, by_stack, self.expert_kernel)
 
     @property
-    def captures_graphs(self) -> Bools:
-        """Whether CUDA graphs of the stack can capture layers.
+    def fuses_experts(self) -> Bools:
+        """Whether grouped kernels run all expert GEMMs of a rank with their activation."""
+        return self.expert_kernels == ExpertKernel.FUSED.code
 
-        Not with activations of layers on the host; graphs of single layers neither with recompute
-        of full layers or of `moe` (Megatron-Core 0.19, transformer_config.py). Megatron users turn
-        graphs off then.
+    @property
+    def runs_experts_apart(self) -> Bools:
+        """Whether the GEMMs of each expert are kernels of their own."""
+        return np.isin(self.expert_kernels, (ExpertKernel.LOOP.code, ExpertKernel.CALLS.code))
+
+    def by_expert_kernel(self, value: Callable[[Stack], float]) -> Floats:
+        """A figure of expert GEMMs of each row (`Stack.with_expert_kernel`)."""
+        kernels = self.expert_kernels
+
+        def figure(word: ExpertKernel) -> Floats:
+            if not np.any(kernels == word.code):
+                return np.zeros(kernels.shape)
+            return self.by_stack(lambda stack: float(value(stack.with_expert_kernel(word))))
+
+        by_word = [figure(word) for word in ExpertKernel]
+        found: Floats = np.choose(kernels, by_word)
+        return found
+
+    @property
+    def graphs(self) -> Ints:
+        """Codes of `CudaGraphs` in effect.
+
+        A stack's own word holds where graphs can capture layers: not with activations of layers on
+        the host; graphs of single layers neither with recompute of full layers or of `moe`
+        (Megatron-Core 0.19, transformer_config.py). Megatron users turn graphs off then.
         """
-        single = self.by_stack(lambda stack: stack.cuda_graphs == CudaGraphs.PARTIAL)
+        found = self.in_effect("cuda_graphs")
+        single = found == CudaGraphs.PARTIAL.code
         full = self.recompute == Recompute.FULL.code
         moe = RecomputePart.bits((RecomputePart.MOE,))
         again = full | (
             (self.recompute == Recompute.SELECTIVE.code) & (self.recompute_parts & moe > 0)
         )
         layers = self.offload_activations & (self.offload_parts == 0)
-        return ~layers & ~(single & again)
+        off = (self.cuda_graphs == CudaGraphs.STACK.code) & (layers | (single & again))
+        return np.where(off, CudaGraphs.NONE.code, found)
+
+    @property
+    def captured_modules(self) -> Ints:
+        """Modules of layers that partial graphs capture, as bits of `GraphScope`; else 0."""
+        usual = GraphScope.bits((GraphScope.ATTN, GraphScope.MLP, GraphScope.MOE_ROUTER))
+        named = np.where(self.graph_scope > 0, self.graph_scope, usual)
+        return np.where(self.graphs == CudaGraphs.PARTIAL.code, named, 0)
+
+    @property
+    def captures_step(self) -> Bools:
+        """Whether one CUDA graph captures forward and backward of the step."""
+        full: Bools = self.graphs == CudaGraphs.FULL.code
+        return full
+
+    @property
+    def own_graph_pools(self) -> Ints:
+        """Captured modules with memory in addition to that of eager layers, as bits.
+
+        Those of graphs of layers that share no pool; of a full graph, experts that drop no tokens,
+        whose buffers hold more than those of an even load.
+        """
+        alone = self.by_stack(lambda stack: not stack.shared_graph_pools)
+        spare = self.captures_step & (self.expert_capacity == 0)
+        moe = GraphScope.bits([GraphScope.MOE])
+        return np.where(alone, self.captured_modules, 0) + np.where(spare, moe, 0)
+
+    @property
+    def compiles_layers(self) -> Bools:
+        """Whether layers are compiled, by the strategy or by the stack."""
+        compiled: Bools = self.in_effect("compile") >= Compile.LAYERS.code
+        return compiled
+
+    @property
+    def compiles_loss(self) -> Ints:
+        """Whether the strategy's own word compiles the loss.
+
+        1 if it does, -1 if it compiles nothing, 0 where the loss of the stack applies.
+        """
+        said = np.where(self.compile >= Compile.LOSS.code, 1, -1)
+        return np.where(self.compile == Compile.STACK.code, 0, said)
+
+    @property
+    def loss_in_effect(self) -> Ints:
+        """Codes of the losses of rows: their own or their stack's, compiled as `compile` says.
+
+        torch.compile makes an eager loss a compiled one; without it a compiled one runs eagerly.
+        """
+        loss, open_ = self.in_effect("loss"), self.loss == Loss.STACK.code
+        compiled = open_ & (self.compiles_loss > 0) & (loss == Loss.EAGER.code)
+        eager = open_ & (self.compiles_loss < 0) & (loss == Loss.COMPILED.code)
+        loss = np.where(compiled, Loss.COMPILED.code, loss)
+        return np.where(eager, Loss.EAGER.code, loss)
+
+    def by_compile(self, figure: str) -> Floats:
+        """A figure of each row's stack with layers compiled as in the row (`Stack.as_compiled`)."""
+
+        def of(compiled: bool) -> Floats:
+            return self.by_stack(lambda stack: float(getattr(stack.as_compiled(compiled), figure)))
+
+        return np.where(self.compiles_layers, of(compiled=True), of(compiled=False))
 
     @property
     def panels(self) -> Ints:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Floats, Ints
-from shardwise.config.enums import OffloadPart, RecomputePart
-from shardwise.ops.layer import part_of
+from shardwise.config.enums import GraphScope, OffloadPart, RecomputePart
+from shardwise.ops.layer import modules_of, part_of
 from shardwise.ops.operation import Operation
 
 FULL, FORWARD_ONLY = -1, -2
 """Instead of bits of `RecomputePart`: full recompute; no backward pass."""
 _EVERY_OTHER = RecomputePart.bits(["every_other"])
+_ATTENTION = GraphScope.bits([GraphScope.ATTN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class Step:
     """Bits of `RecomputePart` that drop its saved bytes."""
     part: int
     """Bit of `OffloadPart` that its saved bytes belong to."""
+    modules: int
+    """Bits of `GraphScope` that CUDA graphs capture it with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Walk:
     """Saved bytes of the parts that may be offloaded."""
     over: Floats
     """Peak bytes in addition to saved ones."""
+    captured: Floats
+    """Bytes of a memory pool of its own for what CUDA graphs capture."""
     peak: Ints
     """Position of the operation at the peak; in a forward pass, plus the number of operations."""
 
@@ -75,11 +80,16 @@ def step_of(operation: Operation) -> Step:
         reruns=RecomputePart.bits(operation.reruns_with),
         drops=RecomputePart.bits(operation.dropped_with),
         part=OffloadPart.bits([part_of(operation.name)]),
+        modules=modules_of(operation),
     )
 
 
 def walk(
-    steps: Sequence[Step], parts: int, checkpoint: Floats, movable: Ints | None = None
+    steps: Sequence[Step],
+    parts: int,
+    checkpoint: Floats,
+    movable: Ints | None = None,
+    captured: Ints | None = None,
 ) -> Walk:
     """Walk through the operations of a layer (or of embedding or head) under some recompute.
 
@@ -98,11 +108,13 @@ def walk(
         Bytes that full recompute saves, of the first operation [byte]; shape (n,).
     movable
         Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
+    captured
+        Bits of `GraphScope` that CUDA graphs capture; shape (n,). None: nothing in all rows.
     """
     zero = np.zeros_like(steps[0].saved)
     if parts == FORWARD_ONLY:
         moments = [(step.forward, j + len(steps)) for j, step in enumerate(steps)]
-        return _peak(zero, zero, moments)
+        return _peak(zero, zero, zero, moments)
     full = parts == FULL
     dropped = [s.saved if full else _dropped(s, parts) for s in steps]
     saved = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
@@ -117,7 +129,8 @@ def walk(
         here = before[j + 1] + sum(again, zero) + step.backward
         moments.append((here - all_saved, j))
     by_step = [all_saved, *saved[1:]] if full else saved
-    return _peak(all_saved, _movable(steps, by_step, all_saved, movable), moments)
+    moves = _movable(steps, by_step, all_saved, movable)
+    return _peak(all_saved, moves, _captured(steps, saved, zero, captured), moments)
 
 
 def _dropped(step: Step, parts: int) -> Floats:
@@ -138,14 +151,39 @@ def _movable(
     return np.where(parts > 0, sum(named, np.zeros_like(all_saved)), all_saved)
 
 
-def _peak(saved: Floats, movable: Floats, moments: Sequence[tuple[Floats, int]]) -> Walk:
+def _captured(
+    steps: Sequence[Step], saved: Sequence[Floats], zero: Floats, modules: Ints | None
+) -> Floats:
+    """Saved bytes of the operations of some modules, and the largest transient bytes of a graph.
+
+    Attention and the block that follows it are graphs of their own.
+    """
+    if modules is None or not np.any(modules):
+        return zero
+    pool = zero
+    for of_attention in (True, False):
+        largest = zero
+        for step, kept in zip(steps, saved, strict=True):
+            if (step.modules == _ATTENTION) != of_attention:
+                continue
+            inside = modules & step.modules > 0
+            pool = pool + np.where(inside, kept, 0.0)
+            live = np.maximum(step.forward, step.backward)
+            largest = np.maximum(largest, np.where(inside, live, 0.0))
+        pool = pool + largest
+    return pool
+
+
+def _peak(
+    saved: Floats, movable: Floats, captured: Floats, moments: Sequence[tuple[Floats, int]]
+) -> Walk:
     """The largest of several moments, the last of equal ones."""
     over, peak = moments[0][0], np.full(saved.shape, moments[0][1], dtype=np.int64)
     for live, position in moments[1:]:
         larger = live >= over
         over = np.where(larger, live, over)
         peak = np.where(larger, position, peak)
-    return Walk(saved=saved, movable=movable, over=over, peak=peak)
+    return Walk(saved=saved, movable=movable, over=over, captured=captured, peak=peak)
 
 
 def _rebuilt_at(steps: Sequence[Step], i: int, parts: int) -> int:

@@ -411,6 +411,8 @@ class _StorageChoices:
     reduce_bytes: Floats
     optimizer: Ints
     offload_parts: Ints
+    captured: Ints
+    """Modules whose CUDA graphs need memory of their own, as bits of `GraphScope`."""
 
     @classmethod
     def of(cls, totals: StorageTotals, table: Table, kernels: Ints) -> "_StorageChoices":
@@ -429,6 +431,7 @@ class _StorageChoices:
             reduce_bytes=reduced_size(table, element_bytes, gradient_bytes),
             optimizer=table.optimizer,
             offload_parts=table.offload_parts,
+            captured=table.own_graph_pools,
         )
 
 
@@ -553,7 +556,11 @@ def _component_bytes(
 
     def layer(part: LayerStorage, recompute: RecomputedRows | None) -> LayerCost:
         size = bytes_of_layer(
-            part, training=training, recompute=recompute, movable=choices.offload_parts
+            part,
+            training=training,
+            recompute=recompute,
+            movable=choices.offload_parts,
+            captured=choices.captured,
         )
         return LayerCost(times=NO_TIMES, bytes=size)
 

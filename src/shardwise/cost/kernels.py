@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
 from shardwise.config.accelerator import MatmulKernel
-from shardwise.config.enums import Dtype, GroupedProducts, Processing, Quantization
+from shardwise.config.enums import Dtype, Processing, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times, kernel_time_factor
@@ -359,7 +359,7 @@ class KernelRates:
                 compute_latency_s=chip.compute_latency,
             )
         fused = table.fuses_experts
-        traffic_factor = release * table.by_stack(lambda stack: stack.memory_traffic_factor)
+        traffic_factor = release * table.by_compile("memory_traffic_factor")
         return cls(
             chip=chip,
             plain=plain,
@@ -368,26 +368,27 @@ class KernelRates:
                 if np.any(table.quantization > 0)
                 else plain
             ),
-            one_by_one=~fused
-            & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
+            one_by_one=table.runs_experts_apart,
             attention=attention,
             attention_tables=tables(chip.attention_table),
             attention_kernels=table.in_effect("attention_kernel"),
             attention_time_factor=attention_time_factor,
             matmul_time_factor=slower,
             grouped_half_flops=np.where(
-                fused, np.inf, table.by_stack(lambda stack: stack.grouped_half_flops or np.inf)
+                fused,
+                np.inf,
+                table.by_expert_kernel(lambda stack: stack.grouped_half_flops or np.inf),
             ),
             grouped_time_factor=np.where(
                 fused,
-                table.by_stack(lambda stack: stack.fused_grouped_time_factor),
-                table.by_stack(lambda stack: stack.grouped_time_factor),
+                table.by_expert_kernel(lambda stack: stack.fused_grouped_time_factor),
+                table.by_expert_kernel(lambda stack: stack.grouped_time_factor),
             ),
             permute_rate_factor=1
             / np.select(
                 [fused, table.sends_once],
                 [
-                    table.by_stack(lambda stack: stack.fused_permute_traffic_factor),
+                    table.by_expert_kernel(lambda stack: stack.fused_permute_traffic_factor),
                     table.by_stack(lambda stack: stack.flex_permute_traffic_factor),
                 ],
                 table.by_stack(lambda stack: stack.permute_traffic_factor),

@@ -197,6 +197,8 @@ class LayerBytes:
     """The share of them that activation offload moves: all, or those of some parts [byte]."""
     over_bytes: Floats
     """Memory in addition to saved bytes at the peak (see `cost.activation_walk`) [byte]."""
+    graph_bytes: Floats
+    """Memory pool of what CUDA graphs of layers capture, where each layer has its own [byte]."""
     peak: Ints
     """Position of the operation at the peak; in a forward pass, plus the number of operations."""
     gradient_buffer_bytes: Floats
@@ -468,6 +470,7 @@ def bytes_of_layer(
     training: Bools,
     recompute: RecomputedRows | None = None,
     movable: Ints | None = None,
+    captured: Ints | None = None,
 ) -> LayerBytes:
     """Weights and memory of a list of operations under each row's recompute.
 
@@ -482,10 +485,13 @@ def bytes_of_layer(
         Recompute of each row; None: none.
     movable
         Bits of `OffloadPart` that may be offloaded, 0 for all; shape (n,). None: all in all rows.
+    captured
+        Bits of `GraphScope` that CUDA graphs capture; shape (n,). None: nothing in all rows.
     """
     again = np.zeros(training.shape, dtype=np.int64) if recompute is None else recompute.again
     checkpoint = np.zeros(training.shape) if recompute is None else recompute.checkpoint_bytes
-    walked = _walked(storage, np.where(training, again, FORWARD_ONLY), checkpoint, movable)
+    kinds = np.where(training, again, FORWARD_ONLY)
+    walked = _walked(storage, kinds, checkpoint, movable, captured)
     return LayerBytes(
         parameters=storage.parameters,
         expert_parameters=storage.expert_parameters,
@@ -496,6 +502,7 @@ def bytes_of_layer(
         saved_bytes=walked.saved,
         movable_bytes=walked.movable,
         over_bytes=walked.over,
+        graph_bytes=walked.captured,
         peak=walked.peak,
         gradient_buffer_bytes=storage.gradient_buffer_bytes,
     )
@@ -537,19 +544,24 @@ def _with_recompute(
     return replace(times, recompute_s=launched.compute_s(0.0))
 
 
-def _walked(storage: LayerStorage, again: Ints, checkpoint: Floats, movable: Ints | None) -> Walk:
+def _walked(
+    storage: LayerStorage,
+    again: Ints,
+    checkpoint: Floats,
+    movable: Ints | None,
+    captured: Ints | None,
+) -> Walk:
     """Walk through the operations, once for each kind of recompute in the rows."""
     kinds = distinct_values(again)
     if len(kinds) == 1:
-        return walk(storage.steps, kinds[0], checkpoint, movable)
-    columns = [np.zeros_like(storage.parameters) for _ in range(3)]
-    saved, over, moves = columns
+        return walk(storage.steps, kinds[0], checkpoint, movable, captured)
+    saved, over, moves, pools = (np.zeros_like(storage.parameters) for _ in range(4))
     peak = np.zeros(saved.shape, dtype=np.int64)
-    joined = Walk(saved=saved, movable=moves, over=over, peak=peak)
+    joined = Walk(saved=saved, movable=moves, over=over, captured=pools, peak=peak)
     for kind in kinds:
         rows = np.flatnonzero(again == kind)
-        moved = None if movable is None else movable[rows]
-        part = walk(gather(storage.steps, rows), kind, checkpoint[rows], moved)
+        moved, inside = (None if bits is None else bits[rows] for bits in (movable, captured))
+        part = walk(gather(storage.steps, rows), kind, checkpoint[rows], moved, inside)
         for column in fields(Walk):
             getattr(joined, column.name)[rows] = getattr(part, column.name)
     return joined

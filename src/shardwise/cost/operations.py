@@ -1,17 +1,17 @@
 """Time of operations: kernels, collectives, and the exposed communication."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import CudaGraphs, TpOverlap
+from shardwise.config.enums import TpOverlap
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.kernels import KernelRates
 from shardwise.cost.links import CollectiveTimes, Links
+from shardwise.ops.layer import modules_of
 from shardwise.ops.operation import (
     Collective,
     Kernel,
@@ -24,13 +24,10 @@ from shardwise.ops.operation import (
 # Host time of a collective over that of an operation: no module, and no function of autograd where
 # it is part of a product's (order of 40 us in torch.distributed).
 _COLLECTIVE_CALLS = 0.5
-# Share of the host's work that remains where CUDA graphs capture kernels. Partial: graphs of
-# attention, router and preprocessing (Megatron-Bridge's recipes) leave norms, shared experts and
-# the replay of each graph. Assumed; fitted before, with launches alone, half.
-_UNCAPTURED = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 0.3, CudaGraphs.FULL: 0.1}
-_UNCAPTURED_ROUTED = _UNCAPTURED | {CudaGraphs.PARTIAL: 1.0}
-# No host can wait inside a graph.
-_WAITS = {CudaGraphs.NONE: 1.0, CudaGraphs.PARTIAL: 1.0, CudaGraphs.FULL: 0.0}
+# Share of the host's work that remains where CUDA graphs capture kernels: the replay of each graph
+# of a part of a layer and what lies between them, or that of one graph. Assumed; of partial graphs,
+# fitted before, with launches alone, half.
+_LEFT_OF_LAYERS, _LEFT_OF_STEP = 0.3, 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,32 +36,28 @@ class Machine:
 
     kernels: KernelRates
     host_launch_s: Floats
-    """Launch time of one kernel that CUDA graphs leave [s]."""
-    routed_launch_s: Floats
-    """The same for a kernel on routed tokens, which partial graphs do not capture [s]."""
+    """Launch time of one kernel outside of CUDA graphs [s]."""
     host_call_s: Floats
     """Time of the host for one operation besides its launches, as `host_launch_s` [s]."""
-    routed_call_s: Floats
-    """The same for an operation on routed tokens [s]."""
     expert_wait_s: Floats
     """Time for which the host waits for one result of the router [s]."""
+    captured: Ints
+    """Modules of layers that CUDA graphs capture, as bits of `GraphScope`."""
+    captures_step: Bools
+    """Whether one CUDA graph captures forward and backward."""
 
     @classmethod
     def of(cls, system: System, table: Table) -> "Machine":
         """Gather the rates of each row."""
-        launch_s = table.by_stack(lambda stack: stack.host_launch)
-        call_s = table.by_stack(lambda stack: stack.host_call)
-        left, left_of_routed = (
-            _of_graphs(table, shares) for shares in (_UNCAPTURED, _UNCAPTURED_ROUTED)
-        )
+        captures_step = table.captures_step
+        wait_s = table.by_stack(lambda stack: stack.expert_wait)
         return cls(
             kernels=KernelRates.of(system, table),
-            host_launch_s=launch_s * left,
-            routed_launch_s=launch_s * left_of_routed,
-            host_call_s=call_s * left,
-            routed_call_s=call_s * left_of_routed,
-            expert_wait_s=table.by_stack(lambda stack: stack.expert_wait)
-            * _of_graphs(table, _WAITS),
+            host_launch_s=table.by_stack(lambda stack: stack.host_launch),
+            host_call_s=table.by_compile("host_call"),
+            expert_wait_s=np.where(captures_step, 0.0, wait_s),  # no host can wait inside a graph
+            captured=table.captured_modules,
+            captures_step=captures_step,
         )
 
     @property
@@ -74,16 +67,11 @@ class Machine:
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to run an operation's phase and to launch its kernels [s]."""
-        routed = cost.operation.routed
-        launch_s = self.routed_launch_s if routed else self.host_launch_s
-        call_s = self.routed_call_s if routed else self.host_call_s
-        return cost.launches(phase) * launch_s + cost.calls(phase) * call_s
-
-
-def _of_graphs(table: Table, figures: Mapping[CudaGraphs, float]) -> Floats:
-    """A figure by what CUDA graphs capture, of each row."""
-    captured = table.by_stack(lambda stack: figures[stack.cuda_graphs])
-    return np.where(table.captures_graphs, captured, figures[CudaGraphs.NONE])
+        time_s = cost.launches(phase) * self.host_launch_s + cost.calls(phase) * self.host_call_s
+        in_layers = self.captured & modules_of(cost.operation) > 0
+        left = np.where(in_layers, _LEFT_OF_LAYERS, 1.0)
+        found: Floats = time_s * np.where(self.captures_step, _LEFT_OF_STEP, left)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

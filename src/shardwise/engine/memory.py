@@ -1,7 +1,7 @@
 """Peak memory of one rank of a pipeline stage."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -149,6 +149,10 @@ def stage_memory(
         for share in (shares.gradients, shares.optimizer)
     )
     copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
+    pools = _graph_pools(table, costs, group, at)
+    graphs = pools + np.where(table.captures_step, copies, 0.0)
+    live, copies = live + graphs, copies + pools
+    in_layers = replace(in_layers, bytes=in_layers.bytes + graphs)
     peak = _peak(
         table,
         costs=costs,
@@ -310,6 +314,27 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
         + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
         + table.by_stack(lambda stack: stack.update_bytes) * state_size(costs.weight_sizes.moment)
     )
+
+
+# Rows of a rank's experts for which a full graph has buffers, over those of an even load, less 1
+# (Megatron-LM, --moe-expert-rank-capacity-factor with a paged stash).
+_SPARE_ROWS = 0.1
+
+
+def _graph_pools(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Floats:
+    """Memory of CUDA graphs in addition to that of the same step without them [byte].
+
+    Graphs of layers that share no pool: what a layer saves in the captured modules and the largest
+    transient bytes of one of their operations, of all layers and micro-batches in flight. Nothing
+    else can use this memory, so that the eager peak next to it is as high as before. A graph of the
+    full step keeps its activations while weights are updated (added in `stage_memory`) and has
+    buffers for more rows than the experts of a rank get.
+    """
+    if not np.any(table.own_graph_pools):
+        return np.zeros_like(costs.memory_rate)
+    flight = _InFlight.of(table, costs, group, stage)
+    share = np.where(table.captures_step, _SPARE_ROWS, 1.0)
+    return share * flight.total(lambda size: size.graph_bytes)
 
 
 def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Tiers:

@@ -11,8 +11,9 @@ import numpy as np
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
     Dtype,
+    ExpertKernel,
     FrozenWeights,
-    GroupedProducts,
+    GraphScope,
     NormPlacement,
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
@@ -83,6 +84,10 @@ _OFFLOAD_PARTS = {
     "activation": ("mlp.activation", "moe.activation", "moe.shared_activation"),
     "expert_down": ("moe.down",),
 }
+_ATTENTION_PARTS = ("attention_norm", "qkv", "core_attention", "attention_out")
+_ENDS_OF_BLOCK = ("norm", "post_norm", "stream_norm", "residual")
+_ATTN, _MLP, _MOE = (GraphScope.bits([one]) for one in ("attn", "mlp", "moe"))
+_ROUTER = _MOE | GraphScope.bits(["moe_router"])
 _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for name in names}
 
 
@@ -109,12 +114,14 @@ def rank_work(table: Table) -> RankWork:
         "flash": table.fused_attention,
         "activation_input_bytes": np.where(quantized_bytes > 0, quantized_bytes, element_bytes),
         "dense_table": table.by_stack(lambda stack: stack.dense_embedding_gradient),
-        "adds_expert_bias": ~table.fuses_experts
-        & table.by_stack(lambda stack: stack.grouped_products == GroupedProducts.LOOP),
+        "adds_expert_bias": table.runs_experts_apart,
+        "loops_experts": table.expert_kernels == ExpertKernel.LOOP.code,
+        "fused_norm": table.by_compile("fused_norm") > 0,
+        "fused_swiglu": table.by_compile("fused_swiglu") > 0,
         "fused_accumulation": table.by_stack(lambda stack: stack.fused_gradient_accumulation),
         "loss_saved_bytes": table.by_stack(lambda stack: stack.loss_saved_bytes)
         + np.where(table.tp > 1, table.by_stack(lambda stack: stack.loss_split_bytes), 0.0),
-        "loss": (loss := table.in_effect("loss")),
+        "loss": (loss := table.loss_in_effect),
         "own_loss": loss == table.by_stack(lambda stack: stack.loss_with_figures.code),
     }
     for one in fields(RankWork):  # the others have the same name in the table or its stacks
@@ -288,6 +295,23 @@ def mtp_operations(
     head = head_operations(model, work, holds_copy=shared)
     operations = [*lookup, *norms, projection, *layer, *head]
     return [replace(o, name=f"mtp.{o.name}") for o in operations]
+
+
+def modules_of(operation: Operation) -> int:
+    """Modules of CUDA graphs that an operation is in, as bits of `GraphScope`; 0: of none.
+
+    The norm and the sum of a block of experts go with its router, as shared experts do
+    (Megatron-LM, docs/user-guide/features/cuda_graph.md).
+    """
+    if operation.routed:
+        return _MOE
+    name = operation.name.removeprefix("mtp.")
+    block, _, module = name.partition(".")
+    if block == "mlp":
+        return _MLP | _ROUTER if module in _ENDS_OF_BLOCK else _MLP
+    if block == "moe":
+        return _ROUTER
+    return _ATTN if part_of(name) in _ATTENTION_PARTS else 0
 
 
 def part_of(operation: str) -> str:

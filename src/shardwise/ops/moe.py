@@ -359,7 +359,7 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         dropped_with=_ROUTED | _EVERY_OTHER | {"activation"},
     )
     products = [
-        replace(one, routed=True, host_calls=calls)
+        replace(one, routed=True, host_calls=np.where(work.loops_experts, load.experts, calls))
         for one, calls in ((up, _GROUPED_CALLS), (middle, 1.0), (down, _GROUPED_CALLS))
     ]
     if moe.bias and np.any(work.adds_expert_bias):

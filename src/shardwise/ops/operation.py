@@ -112,6 +112,8 @@ class RankWork:
     """Whether the gradient of the embedding is a full table."""
     adds_expert_bias: Bools
     """Whether kernels of their own add the biases of experts to their outputs."""
+    loops_experts: Bools
+    """Whether a Python loop runs the modules of one expert after the other."""
     fused_accumulation: Bools
     """Whether products accumulate their weight gradients over micro-batches."""
     loss_forward_bytes: Floats

@@ -10,6 +10,7 @@ from shardwise.arrays import Bools, Ints
 from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
+    CudaGraphs,
     Dispatcher,
     Dtype,
     Quantization,
@@ -135,6 +136,8 @@ EFFECTS: dict[str, Idle] = {
     "dispatcher": lambda kind, _: not kind.dispatches,
     "dispatch_dtype": lambda kind, _: not kind.experts,
     "expert_overlap": lambda kind, _: not (kind.dispatches and kind.training) or kind.both_ways,
+    "expert_kernel": lambda kind, _: not kind.experts,
+    "graph_scope": lambda _, table: table.graphs != CudaGraphs.PARTIAL.code,
     "recompute": lambda kind, _: not kind.training,
     "recompute_parts": lambda _, table: table.recompute != Recompute.SELECTIVE.code,
     "recompute_layers": lambda kind, table: (
@@ -181,6 +184,8 @@ NEUTRAL: dict[str, Any] = {
         "expert_capacity",
         "expert_imbalance",
         "expert_overlap",
+        "expert_kernel",
+        "graph_scope",
         "fsdp_reshard",
     )
 } | {"dispatcher": Dispatcher.ALL_TO_ALL}

@@ -14,10 +14,11 @@ from shardwise.launchers.launch import (
 SAYS = fields_named(
     "gpus tp cp dp micro_batch_size global_batch_size seq_len dtype quantization quantized_weights"
     " recompute zero dp_shard fsdp_reshard optimizer frozen lora_rank lora_parts tp_exchange"
-    " cp_exchange grad_sync offload_weights offload_optimizer"
+    " cp_exchange grad_sync offload_weights offload_optimizer compile"
 )
 _NO_STAGES = "the stack refuses pp, without which it has no effect"
 _MORE = {
+    "expert_kernel": "experts_implementation of the model's configuration decides it",
     "stage_layers": _NO_STAGES,
     "embedding_as_layer": _NO_STAGES,
     "loss_as_layer": _NO_STAGES,

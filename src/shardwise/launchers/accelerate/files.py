@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.config.enums import Dtype, GradSync, Quantization, Recompute
+from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
@@ -170,8 +170,26 @@ def _fields(top: Section, gpus: int | None) -> Fields:
         fields |= {"zero": 0}
     if kind not in ("DEEPSPEED", "MEGATRON_LM"):
         fields |= _mesh_fields(top.section("parallelism_config"), fields, number)
+    if (compiled := _compiled(top)) is not None:
+        fields["compile"] = compiled
     _leave(top)
     return fields
+
+
+def _compiled(top: Section) -> Compile | None:
+    """What torch.compile compiles: the model, which computes its loss, or its repeated blocks."""
+    data = top.section("dynamo_config").data
+    plain = {key.removeprefix("dynamo_"): value for key, value in data.items()}
+    section = Section(plain, top.found, "dynamo_config.")
+    backend = str(plain.get("backend", "NO")).upper()
+    section.ignore("backend", *options.DYNAMO_IGNORED)
+    by_block = section.flag("use_regional_compilation", texts=True)
+    section.leave_unread({}, options.NO_WORD)
+    if backend in ("NO", "FALSE"):
+        return None
+    if backend != "INDUCTOR":
+        section.leave("backend", "predicted as INDUCTOR")
+    return Compile.LAYERS if by_block else Compile.WHOLE
 
 
 def _leave(top: Section) -> None:
@@ -180,7 +198,7 @@ def _leave(top: Section) -> None:
     top.ignore("deepspeed_config", "fsdp_config", "megatron_lm_config", "fp8_config")
     top.section("parallelism_config").ignore(*options.SP_IGNORED)
     top.section("parallelism_config").leave_unread({}, options.NO_WORD)
-    top.leave_unread(options.TOP_DEFAULTS, "shardwise models this stack without torch.compile")
+    top.leave_unread(options.TOP_DEFAULTS, "is read from dynamo_config alone")
 
 
 def _processes(top: Section, kind: str, gpus: int | None) -> int | None:
@@ -376,6 +394,12 @@ def configuration(plan: LaunchPlan) -> dict[str, Any]:
         gathers = strategy.quantized_weights
         config["mixed_precision"] = "fp8"
         config["fp8_config"] = {"backend": "AO", "enable_fsdp_float8_all_gather": gathers}
+    if strategy.in_effect("compile").code >= Compile.LAYERS.code:
+        by_block = strategy.compile != Compile.WHOLE
+        config["dynamo_config"] = {
+            "dynamo_backend": "INDUCTOR",
+            "dynamo_use_regional_compilation": by_block,
+        }
     if kind == "FSDP":
         config["fsdp_config"] = _fsdp(strategy)
     if kind == "FSDP" or strategy.tp > 1:

@@ -55,7 +55,8 @@ TOP_IGNORED = (
     "tpu_zone",
     "mpirun_config",
 )
-TOP_DEFAULTS: Mapping[str, object] = {"dynamo_config": {}, "dynamo_backend": "NO"}
+TOP_DEFAULTS: Mapping[str, object] = {"dynamo_backend": "NO"}
+DYNAMO_IGNORED = ("mode", "use_dynamic", "use_fullgraph")
 FSDP_IGNORED = (
     "fsdp_state_dict_type",
     "fsdp_cpu_ram_efficient_loading",

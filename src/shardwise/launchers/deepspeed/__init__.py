@@ -12,6 +12,10 @@ from shardwise.launchers.launch import (
     fields_named,
 )
 
+_MORE = {
+    "compile": "engine.compile() in the script decides it",
+    "expert_kernel": "the code of the model decides it",
+}
 SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero"
     " fsdp_reshard fsdp_prefetch optimizer frozen lora_rank lora_parts tp_overlap dp_overlap"
@@ -33,5 +37,5 @@ LAUNCHER = Launcher(
     faults=faults,
     write=write,
     says=SAYS,
-    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _FIXED,
+    ignores=NO_OPTIONS | DOCUMENTS | MODEL_CODE | PLACED | NOT_SELECTIVE | _FIXED | _MORE,
 )

@@ -49,8 +49,9 @@ CORE_SAYS = fields_named(
     " quantized_weights attention recompute recompute_parts recompute_layers zero dp_shard"
     " fsdp_reshard optimizer schedule first_stage_layers last_stage_layers stage_layers"
     " embedding_as_layer loss_as_layer loss tp_exchange tp_overlap cp_exchange expert_capacity"
-    " dispatcher expert_overlap dp_overlap offload_activations offload_parts offload_optimizer"
-    " placement attention_kernel master_dtype moment_dtype gradient_dtype"
+    " dispatcher expert_overlap expert_kernel cuda_graphs graph_scope dp_overlap"
+    " offload_activations offload_parts offload_optimizer placement attention_kernel"
+    " master_dtype moment_dtype gradient_dtype"
 )
 """Fields of a strategy that fields of Megatron-Core say."""
 CORE_DEFAULTS: Fields = {

@@ -9,6 +9,7 @@ from shardwise.config.enums import (
     Dispatcher,
     Dtype,
     GradientDtype,
+    GraphScope,
     Loss,
     Recompute,
     RecomputePart,
@@ -143,6 +144,7 @@ _BACKENDS = {
     AttentionKernel.CUDNN: "fused",
 }
 """Words of attention_backend; `flash` is whichever FlashAttention is installed."""
+_STEP = "full_iteration"
 _WHOLE_LAYERS = "full"
 """Old spelling of no modules in cuda_graph_scope."""
 
@@ -183,23 +185,25 @@ def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
     }
     if model.has_experts:
         fields |= {"moe_grouped_gemm": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32"}
-    return fields | _graph_fields(model, strategy, stack.cuda_graphs)
+    return fields | _graph_fields(model, strategy)
 
 
-def _graph_fields(model: Model, strategy: Strategy, graphs: CudaGraphs) -> dict[str, Value]:
+def _graph_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
+    graphs = strategy.in_effect("cuda_graphs")
     if graphs == CudaGraphs.NONE:
         return {"cuda_graph_impl": "none", "cuda_graph_modules": None}
     if graphs == CudaGraphs.FULL:
         return {"cuda_graph_impl": "full_iteration", "cuda_graph_modules": None}
-    parts = strategy.recompute_parts if strategy.recompute == Recompute.SELECTIVE else ()
-    modules = ["attn"]
-    if not model.has_experts:
-        modules.append("mlp")
-    elif RecomputePart.MOE not in parts:
-        modules.append("moe_router")
-        padded = strategy.expert_capacity is not None
-        if not (padded and strategy.dispatcher == Dispatcher.ALL_TO_ALL):
-            modules.append("moe_preprocess")
+    modules: list[str] = list(strategy.graph_scope or ("attn",))
+    if strategy.graph_scope is None:
+        parts = strategy.recompute_parts if strategy.recompute == Recompute.SELECTIVE else ()
+        if not model.has_experts:
+            modules.append("mlp")
+        elif RecomputePart.MOE not in parts:
+            modules.append("moe_router")
+    padded = strategy.expert_capacity is not None
+    if "moe_router" in modules and not (padded and strategy.dispatcher == Dispatcher.ALL_TO_ALL):
+        modules.append("moe_preprocess")
     return {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": tuple(modules)}
 
 
@@ -250,15 +254,32 @@ def _read_graphs(reading: CoreReading) -> None:
     kinds = ("none", "local", "transformer_engine", "full_iteration")
     kind = reading.word("cuda_graph_impl", kinds)
     modules = reading.words("cuda_graph_modules") or reading.words("cuda_graph_scope")
+    option = "cuda_graph_modules" if reading.words("cuda_graph_modules") else "cuda_graph_scope"
     graphs = CudaGraphs.NONE
-    if kind == "full_iteration" or (kind == "local" and "full_iteration" in modules):
+    if kind == "full_iteration" or (kind != "transformer_engine" and _STEP in modules):
         graphs = CudaGraphs.FULL
     elif kind not in (None, "none"):
         graphs = CudaGraphs.PARTIAL
-        captured = {"attn", "moe_router", "moe_preprocess", "mlp", _WHOLE_LAYERS}
-        if set(modules) - captured:
-            reading.note("cuda_graph_modules", "predicted as all of a layer but its experts")
-    reading.override("cuda_graphs", graphs)
+        _read_scope(reading, option, modules)
+    elif set(modules) - {_WHOLE_LAYERS}:
+        reading.note(option, "has no effect without cuda_graph_impl")
+    if graphs != reading.stack.cuda_graphs:
+        reading.set("cuda_graphs", graphs)
+
+
+def _read_scope(reading: CoreReading, option: str, modules: tuple[str, ...]) -> None:
+    """Modules that graphs of layers capture; where none is named, full layers."""
+    experts = bool(reading.whole("num_moe_experts"))
+    if not modules or _WHOLE_LAYERS in modules:
+        modules = ("attn", "mlp", "moe") if experts else ("attn", "mlp")
+    scope = tuple(word for word in GraphScope if word in modules)
+    if set(modules) - {*GraphScope, "moe_preprocess", _WHOLE_LAYERS}:
+        reading.note(option, "predicted without modules that shardwise has no word for")
+    if "moe_preprocess" in modules and "moe_router" not in modules:
+        reading.note(option, "moe_preprocess has no effect without moe_router")
+    usual = {"attn", "moe_router"} if experts else {"attn", "mlp"}
+    if scope and set(scope) - ({"mlp"} if experts else set()) != usual:
+        reading.set("graph_scope", scope)
 
 
 def _read_expert_kernels(reading: CoreReading) -> None:

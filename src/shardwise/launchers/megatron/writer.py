@@ -8,6 +8,7 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     CudaGraphs,
     Dtype,
+    ExpertKernel,
     Loss,
     TpOverlap,
 )
@@ -60,8 +61,10 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
             field = f"layers.{number}.{'mlp' if layer.mlp else 'moe'}.activation"
             problem = "Megatron-LM: no option; allowed: swiglu, gelu, relu2"
             yield Fault.of(field, activation, problem, f"model {model.name}")
-    stack = strategy.loaded_stack()
-    if stack.quantized_activation_input:
+    if strategy.expert_kernel == ExpertKernel.FUSED:
+        problem = "Megatron-LM: no option here; Megatron-Bridge has one; allowed: stack, calls"
+        yield Fault.of("expert_kernel", strategy.expert_kernel, problem)
+    if strategy.loaded_stack().quantized_activation_input:
         problem = "Megatron-LM: no option; allowed: false"
         yield Fault.of("stack.quantized_activation_input", True, problem)
     if strategy.loss == Loss.IN_PLACE:
@@ -141,7 +144,7 @@ def _model_lines(fields: Fields) -> list[Words]:
 
 def _companions(plan: LaunchPlan) -> Iterator[Words]:
     """Options that others need."""
-    strategy, stack = plan.strategy, plan.strategy.loaded_stack()
+    strategy = plan.strategy
     fields = core_fields(plan)
     if strategy.dtype == Dtype.FP16 and fields["grad_reduce_in_fp32"]:
         yield ("--accumulate-allreduce-grads-in-fp32",)
@@ -149,7 +152,7 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
         yield "--ckpt-format", "fsdp_dtensor"
     if fields["use_torch_fsdp2"]:
         yield "--ckpt-format", "torch_dist"
-    if stack.cuda_graphs == CudaGraphs.FULL:
+    if strategy.in_effect("cuda_graphs") == CudaGraphs.FULL:
         yield ("--no-check-for-nan-in-loss-and-grad",)
     if plan.model.has_experts:
         yield "--moe-router-load-balancing-type", "aux_loss"

@@ -7,6 +7,7 @@ its class; `mixed_precision` and `comm_overlap` then write over some of them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardwise.config.enums import ExpertKernel
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -100,9 +101,10 @@ def plan_tree(model: Model, strategy: Strategy, fields: Fields, *, keeps_formula
 def _fuses_experts(strategy: Strategy, fields: Fields) -> bool:
     """Whether one kernel runs all experts of a rank: by the stack, or for what is offloaded."""
     offloaded = fields["offload_modules"]
-    return strategy.quantization in strategy.loaded_stack().fused_expert_recipes or (
-        isinstance(offloaded, tuple) and FUSED_MODULE in offloaded
-    )
+    by_stack = strategy.quantization in strategy.loaded_stack().fused_expert_recipes
+    if strategy.expert_kernel != ExpertKernel.STACK:
+        by_stack = strategy.expert_kernel == ExpertKernel.FUSED
+    return by_stack or (isinstance(offloaded, tuple) and FUSED_MODULE in offloaded)
 
 
 def _sharded_sections(tree: Tree, fields: Fields) -> Tree:

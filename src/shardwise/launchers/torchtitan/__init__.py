@@ -54,6 +54,7 @@ SAYS = fields_named(
     "gpus dp vpp micro_batch_size global_batch_size quantization zero dp_shard fsdp_reshard"
     " first_stage_layers last_stage_layers stage_layers embedding_as_layer loss_as_layer loss"
     " offload_optimizer weight_dtype master_dtype moment_dtype gradient_dtype reduce_dtype"
+    " compile cuda_graphs"
 ).union(one.field for one in ONE_TO_ONE)
 LAUNCHER = Launcher(
     name=NAME,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shardwise.config.base import MOST, MOST_LAYERS
-from shardwise.config.enums import Loss
+from shardwise.config.enums import Compile, CudaGraphs, Loss
 from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -318,8 +318,23 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     fields["offload_optimizer"] = fields["offload_weights"]
     _list_the_rest(reading)
     reading.refuse()
-    stack = _stack(reading, fields)
-    return _without_effect_removed(fields, model) | _loss(reading, fields) | {"stack": stack}
+    fields |= _graphs(reading, model, fields) | _loss(reading, fields)
+    fields["stack"] = _stack(reading, fields)
+    return _without_effect_removed(fields, model)
+
+
+def _graphs(reading: Reading, model: Model, fields: Mapping[str, object]) -> dict[str, object]:
+    """CUDA graphs of forward and backward, on by default from v0.3.0 on, without pipelines.
+
+    Experts on several ranks need HybridEP with a capacity (pytorch/torchtitan f84224af).
+    """
+    option = "training.disable_cuda_graphs"
+    if reading.options.get(option, True) is not False or fields["pp"] != 1:
+        return {}
+    if model.has_experts and fields["ep"] != 1:
+        reading.leave(option, "experts of several ranks need HybridEP; predicted without graphs")
+        return {}
+    return {"cuda_graphs": CudaGraphs.FULL}
 
 
 def _value(reading: Reading, option: Item) -> object:
@@ -540,11 +555,12 @@ def _stack(reading: Reading, fields: Mapping[str, object]) -> object:
     """Stack of the run.
 
     Where every n-th layer is recomputed, it recomputes some layers; its release may be one with
-    chunks.
+    chunks of the loss, or one that captures the step in a CUDA graph.
     """
     model = _model_stack(reading)
     lifted = {
         "recompute_layers": fields.get("recompute_layers") is not None,
+        "cuda_graphs": fields.get("cuda_graphs") is not None,
         "loss": reading.options.get("loss") == CHUNKED_LOSS,
     }
     able = {name: "any" for name, has in lifted.items() if has}
@@ -591,8 +607,8 @@ _NO_CONTEXT = ("deepseek_v3", "gpt_oss")
 
 
 def is_compiled(strategy: Strategy) -> bool:
-    """Whether a plan needs torch.compile: its stack fuses kernels, its schedule allows it."""
-    return strategy.loaded_stack().fused_swiglu and strategy.schedule != "zb-v"
+    """Whether the layers of a plan are compiled, and its schedule allows it."""
+    return strategy.in_effect("compile").code >= Compile.LAYERS.code and strategy.schedule != "zb-v"
 
 
 def loss_in_effect(strategy: Strategy) -> Loss:
@@ -634,6 +650,9 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     flavor = flavor_of(model, release) if release == TOML_RELEASE else python_flavor(model)
     if flavor is not None:
         options |= {"model.name": flavor.family, "model.flavor": flavor.flavor}
+    if release == PYTHON_RELEASE:
+        captured = strategy.in_effect("cuda_graphs") == CudaGraphs.FULL
+        options["training.disable_cuda_graphs"] = not captured
     table = Table.of(model, [strategy])
     return (
         options
@@ -788,6 +807,9 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if (kernel := strategy.attention_kernel) != "stack":
         problem = f"torchtitan {TOML_RELEASE} has no option for it; allowed: stack"
         yield Fault.of("attention_kernel", kernel, problem)
+    if strategy.cuda_graphs == CudaGraphs.FULL:
+        problem = f"torchtitan {TOML_RELEASE} has no CUDA graphs; nearest: none"
+        yield Fault.of("cuda_graphs", strategy.cuda_graphs, problem)
     name = flavor.family
     if strategy.pp > 1 and name in _NO_PIPELINE:
         problem = f"torchtitan {TOML_RELEASE} has no pipeline for {name}; nearest: 1"

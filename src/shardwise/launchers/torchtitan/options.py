@@ -173,7 +173,7 @@ USUAL: Mapping[str, tuple[OptionValue, ...]] = {
     "parallelism.enable_fsdp_symm_mem": (False,),
     "parallelism.enable_sequence_parallel": (True,),
     "parallelism.spmd_backend": ("spmd_types", "partial_dtensor", "full_dtensor"),
-    "training.disable_cuda_graphs": (True,),
+    "training.disable_cuda_graphs": (True, False),
     "loss": ("CrossEntropyLoss.Config", "MTPLoss.Config", "ChunkedLossWrapper.Config"),
     "activation_checkpoint.early_stop": (False,),
     "activation_checkpoint.debug": (False,),

@@ -223,7 +223,6 @@ def _sections(plan: LaunchPlan, options: Options) -> list[str]:
     training = _section(options, "training") | {
         "mixed_precision_reduce": "float32",
         "steps": STEPS,
-        "disable_cuda_graphs": True,
     }
     compiled = _section(options, "compile") | {"enable_async_tensor_parallel": options[ASYNC_TP]}
     return [

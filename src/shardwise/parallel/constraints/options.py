@@ -10,9 +10,11 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     Dispatcher,
     Dtype,
+    ExpertKernel,
     FrozenPart,
     FrozenWeights,
     GradientDtype,
+    GraphScope,
     LoraPart,
     Loss,
     MasterDtype,
@@ -113,7 +115,7 @@ def _unfused_activation(model: Model, table: Table) -> Bools:
     """Rows whose stack has no kernel that recomputes a gated activation."""
     blocks = [block for layer in model.layers for block in (layer.mlp, layer.moe)]
     gated = any(block is not None and block.gated for block in blocks)
-    apart = table.by_stack(lambda stack: not stack.fused_swiglu)
+    apart = table.by_compile("fused_swiglu") == 0
     return table.fused_activation & apart & gated
 
 
@@ -263,6 +265,16 @@ def _moves_nothing(model: Model, table: Table) -> Bools:
     return nothing
 
 
+def _captured_in(model: Model) -> int:
+    """Modules that some layer of a model has, as bits of `GraphScope`."""
+    words = [GraphScope.ATTN]
+    if any(layer.mlp is not None for layer in model.layers):
+        words.append(GraphScope.MLP)
+    if model.has_experts:
+        words += [GraphScope.MOE, GraphScope.MOE_ROUTER]
+    return GraphScope.bits(words)
+
+
 def _hybrid_experts(model: Model, table: Table) -> Bools:
     shared = table.expert_replicas * np.where(table.dp_shard > 0, table.dp_shard, table.dp)
     return (shared % table.dp != 0) & model.has_experts
@@ -320,6 +332,21 @@ _QUANTIZATION_CONSTRAINTS: tuple[Constraint, ...] = (
         "dispatch_dtype",
         lambda m, t: (t.dispatch_dtype > 0) & (not m.has_experts),
         "{m.name} has no experts to send tokens to; leave it out",
+    ),
+    rule(
+        "expert_kernel",
+        "expert_kernel",
+        lambda m, t: (t.expert_kernel > 0) & (not m.has_experts),
+        "{m.name} has no experts; leave it out",
+    ),
+    rule(  # grouped GEMMs with SwiGLU and casts (NVIDIA/Megatron-LM 6815c0fe of 2026-05-15)
+        "expert_kernel_fused",
+        "expert_kernel",
+        lambda _, s, t: (
+            (t.expert_kernel == ExpertKernel.FUSED.code) & ("fp4" not in s.accelerator.matrix)
+        ),
+        "fused kernels of experts are those of Blackwell, not of {s.accelerator.name}; "
+        "allowed: stack, loop, calls, grouped",
     ),
     rule(
         "dispatch_dtype_fp8",
@@ -436,14 +463,29 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "loss_of_full_head",
         "loss",
-        lambda t: np.isin(t.in_effect("loss"), _FULL_HEAD) & (t.tp > 1),
+        lambda t: np.isin(t.loss_in_effect, _FULL_HEAD) & (t.tp > 1),
         "reads the full head on one rank (Liger's kernel, TRL's chunked_nll); allowed: tp 1",
     ),
     rule(
         "loss_of_2d_products",
         "loss",
-        lambda t: t.summa & np.isin(t.in_effect("loss"), _NOT_SUMMA) & (t.loss > 0),
+        lambda t: t.summa & np.isin(t.loss_in_effect, _NOT_SUMMA) & (t.loss > 0),
         "is not modeled with tp_exchange summa; allowed: stack, losses that split the vocabulary",
+    ),
+    rule(
+        "graph_scope",
+        "graph_scope",
+        lambda t: (t.graph_scope > 0) & (t.captured_modules == 0),
+        "has no effect without cuda_graphs partial; leave it out",
+    ),
+    rule(
+        "graph_scope_lacking",
+        "graph_scope",
+        lambda m, t: (t.graph_scope > 0) & ((t.graph_scope & _captured_in(m)) == 0),
+        lambda m, t: (
+            f"{m.name} has no {' or '.join(GraphScope.from_bits(one(t.graph_scope)))}; "
+            "nothing would be captured"
+        ),
     ),
     rule("zero", "zero", lambda t: t.zero > ZERO_WEIGHTS, "allowed: 0, 1, 2, 3"),
     rule(

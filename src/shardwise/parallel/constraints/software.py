@@ -391,6 +391,8 @@ _ACTIVE: Mapping[str, Callable[[Model, Table], Bools]] = {
     "dispatcher": _with_experts,
     "expert_capacity": _with_experts,
     "expert_overlap": lambda m, t: _with_experts(m, t) & t.training,
+    "expert_kernel": _with_experts,
+    "graph_scope": lambda _, t: t.captured_modules > 0,
     "recompute": lambda _, t: t.training,
     "recompute_parts": lambda _, t: (t.recompute == Recompute.SELECTIVE.code) & t.training,
     "recompute_layers": lambda _, t: (t.recompute != Recompute.NONE.code) & t.training,

@@ -458,12 +458,17 @@ class Space(_Values):
         if field in self.selected or tries is Tries.DIVISORS:
             return None
         usual = self._defaults(field, system)
-        if tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
+        unlisted = choices is None and _is_left_to_stacks(field)
+        unlisted &= not self._is_listed(field, system)  # nobody looked up what the software has
+        if unlisted or tries in (Tries.DEFAULT, Tries.DEFAULT_DIVISOR):
             return usual
         if choices is None and field in OFFLOADS and len(system.accelerator.memory) == 1:
             return (False,)
         every = tries if isinstance(tries, tuple) else every_value(COLUMNS[field], system)
         found = self._that_run(field, every, system)
+        if choices is None and _is_left_to_stacks(field):
+            stacks = self.stacks(system)
+            found = tuple(v for v in found if any(getattr(one, field) != v for one in stacks))
         return tuple(sorted(found, key=lambda value: value not in usual))
 
     def _tries(self, field: str) -> Tries | tuple[Any, ...]:
@@ -502,6 +507,12 @@ class Space(_Values):
         ]
         found = runs[0] or runs[1] or values
         return tuple(dict.fromkeys((*values, *found))) if self._lifted else found
+
+
+def _is_left_to_stacks(field: str) -> bool:
+    """Whether a field is a choice that stacks have a word of their own for."""
+    words = COLUMNS[field].words
+    return bool(words) and words[0] == "stack" and field in Stack.model_fields
 
 
 def _has_meaning(model: Model, system: System, field: str, value: object) -> bool:
