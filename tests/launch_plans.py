@@ -32,9 +32,6 @@ def legal_plans(launcher: Launcher, count: int, *, pipelines: bool = True) -> It
         row = draw(source, launcher.stack)
         if row["pp"] > 1 and not pipelines:
             continue
-        apart = random.Random(f"types of {row}")  # noqa: S311 - of tests
-        if not pipelines and apart.random() < 1 / 8:
-            row["dtype"] = apart.choice(["fp16", "fp32"])
         if source.random() < 1 / 2 and row["tp"] > 1:
             row["tp_exchange"] = source.choice(["all_reduce", "rs_ag"])
         if row["cp"] > 1:
