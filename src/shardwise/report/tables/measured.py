@@ -188,10 +188,8 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
 
 
 def _ignored(row: ScoredRun) -> str:
-    """What the row says that the prediction does not use; of what has no effect only the number."""
-    some = [said for said in row.ignored if NO_EFFECT not in said]
-    rest = len(row.ignored) - len(some)
-    return "; ".join([*some, *([f"{rest} more"] if rest else [])]) or "-"
+    """What the row says that the prediction does not use, without what has no effect."""
+    return "; ".join(said for said in row.ignored if NO_EFFECT not in said) or "-"
 
 
 def _times(row: ScoredRun) -> tuple[str, str, str]:
