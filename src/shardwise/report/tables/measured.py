@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.report.console import plain_table, seconds, show
+from shardwise.validate.measured.runs import NO_EFFECT
 from shardwise.validate.measured.scoreboard import GROUPINGS, RunScore, Scoreboard, ScoredRun
 from shardwise.validate.measured.statistics import LeftOut, ReferenceScore
 
@@ -176,7 +177,7 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
         memory[1]: [_gib(row.predicted_memory_gib) for row in rows],
         memory[2]: [_signed(row.memory_error) for row in rows],
         _REFUSED: [row.refused or "-" for row in rows],
-        _IGNORED: ["; ".join(row.ignored) or "-" for row in rows],
+        _IGNORED: [_ignored(row) for row in rows],
     }
     shown = {name: cells for name, cells in columns.items() if {*cells} - {"-"}}
     optional = ("grade", *reversed(memory))
@@ -184,6 +185,11 @@ def _every(rows: Sequence[ScoredRun]) -> Table:
     for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     return table
+
+
+def _ignored(row: ScoredRun) -> str:
+    """What the row says that the prediction does not use, without what has no effect."""
+    return "; ".join(said for said in row.ignored if NO_EFFECT not in said) or "-"
 
 
 def _times(row: ScoredRun) -> tuple[str, str, str]:
