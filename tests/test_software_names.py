@@ -63,7 +63,7 @@ def test_software_that_is_not_known_says_so():
 def test_a_stated_stage_decides_between_engines(text, zero):
     """With a stage of ZeRO that one of its engines has, the others are not meant."""
     h100, model = System.load("h100-sxm"), Model.load("llama3-8b")
-    match = resolve(text, h100, model, zero)
+    match = resolve(text, h100, model, {"zero": zero})
     possible = {one.engine for one in resolve(text, h100, model).candidates}
     if any(zero in engine.zero_stages for engine in possible):
         assert all(zero in one.engine.zero_stages for one in match.candidates)

@@ -169,7 +169,7 @@ def estimate(
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     requested = strategy_of(inputs.strategy, inputs.fields)
-    match = match_of(requested.stack, the_system, the_model, requested.stated_zero)
+    match = match_of(requested.stack, the_system, the_model, requested.stated_options)
     resolved = requested.resolved(the_model, the_system)
     table = Table.of(the_model, [resolved])
     refuse_illegal(the_model, the_system, table)

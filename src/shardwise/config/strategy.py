@@ -79,7 +79,7 @@ from shardwise.config.roles import (
 )
 from shardwise.config.roles import Section as In
 from shardwise.config.software.record import Software
-from shardwise.config.software.resolve import stack_on
+from shardwise.config.software.resolve import DECIDING_FIELDS, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy_schema import accept_aliases
 from shardwise.errors import Fault, InputError
@@ -629,12 +629,12 @@ class Strategy(ConfigBase):
 
     def loaded_stack(self, on: "System | str" = DEFAULT_STACK, model: Model | None = None) -> Stack:
         """Return the stack, or that of the system where the strategy names none."""
-        return stack_on(self.stack, on, model, self.stated_zero)
+        return stack_on(self.stack, on, model, self.stated_options)
 
     @property
-    def stated_zero(self) -> int | None:
-        """Stage of ZeRO, None where it is left to the software."""
-        return self.zero if "zero" in self.model_fields_set else None
+    def stated_options(self) -> dict[str, Any]:
+        """Fields that are set and on which facts of software depend."""
+        return {n: getattr(self, n) for n in DECIDING_FIELDS if n in self.model_fields_set}
 
     def in_effect(self, name: str, default_stack: str = DEFAULT_STACK) -> Word:
         """Word of a choice: its own, or that of the stack where it leaves it to the stack."""

@@ -13,7 +13,7 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MISSING, MOST
 from shardwise.config.enums import ZERO_WEIGHTS, Dispatcher, Schedule, TpExchange, Word
 from shardwise.config.model import Model
-from shardwise.config.software.resolve import is_description, stack_on
+from shardwise.config.software.resolve import DECIDING_FIELDS, is_description, stack_on
 from shardwise.config.stack import DEFAULT_STACK, Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS, FIELDS, SHORT_NAMES, Kind, StrategyField
@@ -41,8 +41,8 @@ def columns_of(
     """
     given = {SHORT_NAMES.get(n, n) for n, value in columns.items() if value is not None}
     columns = _with_defaults(columns)
-    stages = columns["zero"] if "zero" in given else None
-    columns["stack"] = _with_default_stack(columns["stack"], stages, on, model)
+    deciding = {name: columns[name] for name in DECIDING_FIELDS if name in given}
+    columns["stack"] = _with_default_stack(columns["stack"], deciding, on, model)
     columns |= _stack_defaults(columns["stack"], given)
     length = _common_length(columns)
     unnamed, columns["dispatcher"] = _unnamed_dispatchers(columns["dispatcher"], length)
@@ -420,22 +420,35 @@ def _stacks(column: object, length: int) -> tuple[Ints, tuple[Stack, ...]]:
     return codes, tuple(stacks) or (_stack(DEFAULT_STACK),)
 
 
-def _with_default_stack(column: Any, stages: Any, on: System | str, model: Model) -> Any:
+def _with_default_stack(
+    column: Any, deciding: Mapping[str, Any], on: System | str, model: Model
+) -> Any:
     """A stack, or a column of them; what is None or describes software is that on the system.
 
-    What is described may depend on the stages of ZeRO that are stated.
+    What is described may depend on other columns: those of `DECIDING_FIELDS` that are set.
     """
 
-    def found(item: Any, stage: Any) -> Any:
-        zero = int(stage) if isinstance(stage, (int, np.integer)) else None
-        return stack_on(item, on, model, zero) if item is None or is_description(item) else item
+    def found(item: Any, stated: Mapping[str, Any]) -> Any:
+        return stack_on(item, on, model, stated) if item is None or is_description(item) else item
 
-    if _is_single(column) and (_is_single(stages) or not is_description(column)):
-        return found(column, stages)
-    rows = len(stages) if _is_single(column) else len(column)
-    column = [column] * rows if _is_single(column) else column
-    stages = [stages] * rows if _is_single(stages) else stages
-    return [found(item, stage) for item, stage in zip(column, stages, strict=False)]
+    several = {name: one for name, one in deciding.items() if not _is_single(one)}
+    if _is_single(column) and (not several or not is_description(column)):
+        return found(column, {name: _plain_word(name, one) for name, one in deciding.items()})
+    rows = len(next(iter(several.values()))) if _is_single(column) else len(column)
+    columns = {n: one if n in several else [one] * rows for n, one in deciding.items()}
+    items = [column] * rows if _is_single(column) else column
+    return [
+        found(item, {name: _plain_word(name, columns[name][row]) for name in deciding})
+        for row, item in enumerate(items)
+    ]
+
+
+def _plain_word(name: str, value: Any) -> Any:
+    """A number as Python has it; a code of a word as the word."""
+    if not isinstance(value, (int, np.integer)):
+        return value
+    words = FIELDS[name].words if FIELDS[name].kind is Kind.WORD else ()
+    return words[int(value)] if words else int(value)
 
 
 def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:

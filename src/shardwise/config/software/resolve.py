@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from shardwise import catalog
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_STACK = "unknown"
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
+DECIDING_FIELDS = ("zero", "quantization")
+"""Fields of strategies on which facts of software depend."""
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
@@ -102,7 +105,7 @@ def stack_on(
     value: "str | Stack | Software | None",
     on: "System | str",
     model: "Model | None" = None,
-    zero: int | None = None,
+    stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> Stack:
     """Return the stack of a strategy on a system: a name, a file, or a description of software.
 
@@ -110,13 +113,13 @@ def stack_on(
     ----------
     on
         The system, whose stack holds where the strategy names none; or the name of that stack.
-    zero
-        Stage of ZeRO where it is stated, which decides between engines.
+    stated
+        Fields of the strategy that are set and on which facts of software depend.
     """
     if value is None:
         return Stack.load(on if isinstance(on, str) else on.stack)
     if isinstance(value, Software) or is_description(value):
-        return resolve(value, None if isinstance(on, str) else on, model, zero).stack
+        return resolve(value, None if isinstance(on, str) else on, model, stated).stack
     return Stack.load(value)
 
 
@@ -134,11 +137,11 @@ def match_of(
     value: "str | Stack | Software | None",
     system: "System",
     model: "Model | None" = None,
-    zero: int | None = None,
+    stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> Match:
     """Return how the software of a strategy was found; of a stack by name, that."""
     if is_description(value):
-        return resolve(value, system, model, zero)
+        return resolve(value, system, model, stated)
     stack = stack_on(value, system)
     only = Candidate(weight=1.0, trainer="", engine=None, stack=stack, options={})
     return Match(software=Software(text=stack.name), how="stack", candidates=(only,))
@@ -148,7 +151,7 @@ def resolve(
     software: Software | str,
     system: "System | None" = None,
     model: "Model | None" = None,
-    zero: int | None = None,
+    stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> Match:
     """Resolve a description of software to stacks with their probabilities.
 
@@ -158,8 +161,8 @@ def resolve(
         Where it runs; None: facts that depend on the accelerator do not hold.
     model
         What is trained; None: facts that depend on experts do not hold.
-    zero
-        Stage of ZeRO where it is stated, which decides between engines.
+    stated
+        Fields of the strategy that are set and on which facts of software depend.
 
     Examples
     --------
@@ -167,8 +170,8 @@ def resolve(
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
-    if zero is not None and "zero" not in record.options:
-        record = record.model_copy(update={"options": {**record.options, "zero": int(zero)}})
+    if stated:
+        record = record.model_copy(update={"options": {**stated, **record.options}})
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
