@@ -4,7 +4,7 @@ from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
 from published_rows.words import says_flash, truth
-from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype
+from shardwise.config.enums import AttentionKernel, CudaGraphs, Dispatcher, GradientDtype, Loss
 from shardwise.config.model import Model
 from shardwise.config.software.record import Engine, Software
 from shardwise.config.software.resolve import UNKNOWN_STACK, Match, resolve
@@ -207,6 +207,7 @@ def feature_changes(run: Run, stack: Stack) -> dict[str, object]:
     changes |= _gradients(run) | _loss(run, stack)
     if str(features.get("cross_entropy_fusion") or "").startswith("TE"):
         # In place on 16-bit logits: read and written once in each pass.
+        changes |= {"loss": Loss.IN_PLACE, "loss_figures": Loss.IN_PLACE}
         changes |= {"loss_forward_bytes": 4.0, "loss_backward_bytes": 4.0, "loss_saved_bytes": 2.0}
     if (captured := _graphs(run)) is not None:
         changes |= {"cuda_graphs": captured}

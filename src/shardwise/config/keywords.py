@@ -215,23 +215,6 @@ OffloadParts = Literal[
     "other",
 ]
 
-AttentionKernel = Literal[
-    "stack",
-    "best",
-    "unfused",
-    "efficient",
-    "flash1",
-    "flash2",
-    "flash3",
-    "flash4",
-    "cudnn",
-    "triton",
-    "ck",
-    "aotriton",
-    "npu",
-    "splash",
-]
-
 CudaGraphs = Literal[
     "stack",
     "none",
@@ -252,6 +235,23 @@ Compile = Literal[
     "loss",
     "layers",
     "whole",
+]
+
+AttentionKernel = Literal[
+    "stack",
+    "best",
+    "unfused",
+    "efficient",
+    "flash1",
+    "flash2",
+    "flash3",
+    "flash4",
+    "cudnn",
+    "triton",
+    "ck",
+    "aotriton",
+    "npu",
+    "splash",
 ]
 
 

@@ -419,9 +419,9 @@ class Strategy(ConfigBase):
     )
     """Whether expert-parallel all-to-alls overlap with the compute of another micro-batch; in
     dualpipe they always do."""
-    expert_kernel: Annotated[
-        ExpertKernel, Role(In.EXPERTS, (*COMPUTE, "ep_comm"), ALL, practical=DEFAULT)
-    ] = ExpertKernel.STACK
+    expert_kernel: Annotated[ExpertKernel, Role(In.EXPERTS, (*COMPUTE, "ep_comm"))] = (
+        ExpertKernel.STACK
+    )
     """How the GEMMs of experts run: as the stack does, in a Python loop, in a library call for each
     expert, in one grouped kernel, or in grouped kernels that include the activation."""
     dp_overlap: Annotated[
@@ -462,9 +462,9 @@ class Strategy(ConfigBase):
     """Network tier of all data-parallel communication, instead of placement."""
     pp_tier: Annotated[Whole | None, Role(In.PLACEMENT, PLACED, group=LAYOUT)] = None
     """Network tier of all stage-to-stage transfers, instead of placement."""
-    cuda_graphs: Annotated[
-        CudaGraphs, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS), ALL, practical=DEFAULT)
-    ] = CudaGraphs.STACK
+    cuda_graphs: Annotated[CudaGraphs, Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS))] = (
+        CudaGraphs.STACK
+    )
     """What CUDA graphs capture: what the stack does, nothing, parts of layers (graph_scope), or
     forward and backward of a full step."""
     graph_scope: Annotated[
@@ -473,7 +473,7 @@ class Strategy(ConfigBase):
     ] = None
     """Modules that partial CUDA graphs capture; None: attn, mlp of dense layers, and moe_router,
     with the preprocessing of routed tokens and shared experts."""
-    compile: Annotated[Compile, Role(In.SOFTWARE, LAYERS, ALL, practical=DEFAULT)] = Compile.STACK
+    compile: Annotated[Compile, Role(In.SOFTWARE, LAYERS)] = Compile.STACK
     """What is compiled: what the stack does, nothing, the loss, each layer too, or the whole
     step."""
     stack: Annotated[

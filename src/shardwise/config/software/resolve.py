@@ -166,7 +166,7 @@ def resolve(
 
     Examples
     --------
-    >>> resolve("torchtitan 0.2").stack.name
+    >>> resolve("torchtitan 0.2 + torch.compile").stack.name
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
