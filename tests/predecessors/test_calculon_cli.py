@@ -195,7 +195,7 @@ def test_convert_prints_yaml_and_names_what_it_cannot_do(shardwise, tmp_path, fi
     assert code == 0
     assert yaml.safe_load(out)["hidden"] == 12288
     code, out, _ = shardwise("convert", "calculon")
-    assert (code, yaml.safe_load(out)["attention"]) == (0, "unfused")
+    assert (code, yaml.safe_load(out)["attention_kernel"]) == (0, "unfused")
     paths = files()
     for words, told in (
         (

@@ -73,6 +73,7 @@ def test_what_they_cannot_say_is_refused(shardwise: Any, name: str, told: str) -
     assert told in err
 
 
+HOST = {"link_share": 0.5, "bandwidth": 1e10, "shared_by": 4}
 SYSTEM, MODEL = System.load("nersc-a100").to_dict(), Model.load("vit-era5").to_dict()
 
 
@@ -85,6 +86,8 @@ SYSTEM, MODEL = System.load("nersc-a100").to_dict(), Model.load("vit-era5").to_d
         ("accelerator/memory_bound/launch", 1e-6, "memory_bound.launch: 1e-06: NERSC has no word"),
         ("network/1/join_exponent", 0.6, "network[1].join_exponent: 0.6: NERSC has no word for it"),
         ("network/1/domain", 64, "network[1].domain: 64: NERSC has no word for it; allowed: None"),
+        ("network/1/rate_spread", 1.5, "network[1].rate_spread: 1.5: NERSC has no word for it; al"),
+        ("network/1/through_host", HOST, "network[1].through_host: "),
         ("network/0/collectives/p2p/latency", 1.0, "network[0].collectives.p2p.latency: 1.0: NER"),
     ],
 )

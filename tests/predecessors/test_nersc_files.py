@@ -30,6 +30,7 @@ FIGURES: dict[str, tuple[float, ...]] = {
     "b200": (2500, 339, 169, 8000, 192, 900, 0.7, 2.5e-6, 100, 0.7, 5e-6, 4),
     "b200-next": (3750, 508.5, 253.5, 16000, 384, 3600, 0.8, 5e-6, 200, 0.8, 1e-5, 64),
 }
+GENERATIONS = {"a100": "ampere", "h200": "hopper", "b200": "blackwell", "b200-next": "blackwell"}
 KEYS = (
     "matrix_flops_fp16",
     "vector_flops_fp16",
@@ -65,8 +66,10 @@ def a100(**changes: Any) -> System:
 
 @each_row("name", FILES)
 def test_the_catalog_has_their_figures(name: str) -> None:
-    """Figure by figure; names, words and sources apart."""
+    """Figure by figure; names, generation and sources apart. Their files name no generation."""
     ours, theirs = System.load(f"nersc-{name}"), System.load(FILES[name])
+    assert theirs.accelerator.generation == "other"
+    assert ours.accelerator.generation == GENERATIONS[name]
     for field in ("accelerator", "node", "network"):
         pairs = zip(*(leaves(system.to_dict()[field]) for system in (ours, theirs)), strict=True)
         for mine, own in pairs:
@@ -82,12 +85,12 @@ def approximately(leaf: tuple[str, float]) -> tuple[str, Any]:
 
 
 def leaves(value: Any, path: str = "") -> Any:
-    """Values of a record by their place, names apart."""
+    """Values of a record by their place, names and generation apart."""
     items = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value
     if isinstance(items, dict):
         for key, item in items.items():
             yield from leaves(item, f"{path}.{key}")
-    elif not path.endswith(".name"):
+    elif not path.endswith((".name", ".generation")):
         yield path, items
 
 

@@ -5,10 +5,10 @@ Left out, because it has nothing of the kind:
 - of a model its name, vocabulary, embedding, head, loss and final norm, positions, residuals,
   causal masks (all pairs are scored), dropout or none (it always drops), the kinds of norm and of
   activation (a layer norm and GELU) and which products have biases (all but query, key and value);
-- of a system its names, price, power, the size of a node, kernels of every kind (products and
-  vectors reach 0.8 of their peak), memory beyond the first tier, network tiers between the first
-  and the outermost, and what sets collectives of one tier apart: all have the figures of all-gather
-  among the largest group listed;
+- of a system its names, generation, price, power, the size of a node, kernels of every kind
+  (products and vectors reach 0.8 of their peak), memory beyond the first tier, network tiers
+  between the first and the outermost, and what sets collectives of one tier apart: all have the
+  figures of all-gather among the largest group listed;
 - of a strategy the stack, what hides communication (SUMMA's panels and data-parallel collectives
   always hide) and whether inputs are gathered again.
 
@@ -260,7 +260,13 @@ _CHIP: dict[str, Any] = {
     "speed": 1,
     "tuned_until": "",
 }
-_TIER = {"must_be_filled": False, "processor_share": 0, "slowed_by_compute": True}
+_TIER = {
+    "through_host": None,
+    "rate_spread": 1,
+    "must_be_filled": False,
+    "processor_share": 0,
+    "slowed_by_compute": True,
+}
 _RATES = {"scale": None, "offset": None, "bulk": None}
 
 
@@ -276,8 +282,8 @@ def nersc_model(model: Model, source: str = "") -> NerscModel:
 def nersc_system(system: System, source: str = "") -> NerscSystem:
     """Return a system in NERSC's terms as its file, which must give back all figures when read.
 
-    Left out are its names, price, power, the size of a node and all-to-all. Raises an `InputError`
-    if its figures are of a form that NERSC has no word for.
+    Left out are its names, generation, price, power, the size of a node and all-to-all. Raises an
+    `InputError` if its figures are of a form that NERSC has no word for.
     """
     name, fields = source or system.name, plain(system.to_dict())
     refuse(_form_faults(fields, name))
@@ -336,7 +342,7 @@ def _with_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"network": tiers}
 
 
-_LEFT_OUT = ("name", "all_to_all")
+_LEFT_OUT = ("name", "generation", "all_to_all")
 _ROUNDING = 1e-12  # of figures that were multiplied by their unit and divided again
 
 
