@@ -277,6 +277,24 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("flash2", "relative-xl", "allowed: stack, best, unfused"),
     ),
+    "loss_parallel": (
+        {"loss": "loss_parallel", "tp": 1},
+        MODEL,
+        SYSTEM,
+        ("loss_parallel", "needs tp > 1"),
+    ),
+    "loss_of_full_head": (
+        {"loss": "fused_linear", "tp": 2},
+        MODEL,
+        SYSTEM,
+        ("fused_linear", "allowed: tp 1"),
+    ),
+    "loss_of_2d_products": (
+        {"loss": "chunked", "tp": 2, "tp2": 2, "tp_exchange": "summa"},
+        MODEL,
+        SYSTEM,
+        ("chunked", "allowed: stack"),
+    ),
     "latent_heads": ({"attention": "multiquery"}, EXPERTS, SYSTEM, ("latent", "allowed: model")),
     "half_stages": (
         {"pp": 4, "schedule": "zb-v"},

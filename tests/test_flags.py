@@ -38,7 +38,7 @@ ALL = {
 SHORT_FOR = {"gpus": "dp", "sequence_parallel": "tp_exchange"}
 LAYOUT = {"pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers"}
 LAYOUT |= {"embedding_as_layer", "loss_as_layer", "recompute_layers"}
-BASES = 900
+BASES = 1500
 
 SPARE: dict[str, Any] = {
     "tp_hidden": 0.3,

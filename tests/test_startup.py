@@ -33,7 +33,7 @@ DETAILS = {
         "memory_interval",
     ),
     *("mfu_by_convention", "missed_operations", "provenance", "required_bandwidth", "rests_on"),
-    *("stages", "unmeasured_features"),
+    *("stages", "unmeasured_features", "assumed_network", "software_candidates"),
 }
 _PROGRAM = """
 import json, sys

@@ -76,7 +76,7 @@ RIGHT = {
     "[tc]p exchange": "the strategy fields `tp_exchange` and `cp_exchange` in tables",
     "permanent labelling": "a title",
     "given, looked up": "AMPeD's words for the origin of a figure",
-    "(?:value: |layers, |loss, )whole|whole: 0": "a word of the field `compile`",
+    "(?:value: |layers, |loss, |compile: )whole|whole: 0": "a word of the field `compile`",
 }
 
 _WORDS = "|".join(rf"(?P<w{i}>{words})" for i, words in enumerate(WRITE))
