@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles import examples
-from shardwise import InputError, Model
+from shardwise import InputError, Model, Strategy
 from shardwise.errors import Fault
 from shardwise.frozen import frozen
 from shardwise.launchers.launch import LaunchText
@@ -264,8 +264,25 @@ def test_options_without_effect() -> None:
         assert not is_neutral(path)
         assert has_effect(path, 1)
         assert not has_effect(path, None)
-    assert not has_effect("optimizer.main_params_dtype", "float32")
-    assert has_effect("optimizer.main_params_dtype", "float16")
+    assert not has_effect("ddp.data_parallel_sharding_strategy", "no_shard")
+    assert has_effect("ddp.data_parallel_sharding_strategy", "optim")
+
+
+@pytest.mark.parametrize(("kind", "master"), [("float32", "stack"), ("float16", "fp16")])
+def test_type_of_masters(kind: str, master: str) -> None:
+    """It is read; nothing of it is left to list, of the usual type either."""
+    text = (
+        "model: {num_layers: 2, hidden_size: 128, num_attention_heads: 4, vocab_size: 100,\n"
+        "  seq_length: 64}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 8}\n"
+        "ddp: {use_distributed_optimizer: true}\n"
+        "optimizer: {optimizer: adam, use_precision_aware_optimizer: true,\n"
+        f"  main_params_dtype: {kind}}}\n"
+        "mixed_precision: bf16_mixed\n"
+    )
+    launch = LAUNCHER.read(LaunchText(source="job.yaml", text=text, gpus=8))
+    assert Strategy.validated(launch.strategy).master_dtype == master
+    assert [one.option for one in launch.not_understood if "main_params" in one.option] == []
 
 
 def test_broken_files_are_faults() -> None:

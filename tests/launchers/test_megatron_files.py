@@ -248,13 +248,6 @@ def test_defaults_and_older_spellings(options, expected):
             TINY.replace("--bf16", "--accumulate-allreduce-grads-in-fp32"),
             {"gradient_dtype": "compute"},
         ),
-        (TINY + "--enable-cuda-graph", {"cuda_graphs": "partial"}),
-        (TINY + "--external-cuda-graph", {"cuda_graphs": "partial"}),
-        (TINY + "--cuda-graph-impl full_iteration", {"cuda_graphs": "full"}),
-        (
-            TINY + "--cuda-graph-impl local --cuda-graph-scope full_iteration",
-            {"cuda_graphs": "full"},
-        ),
         (TINY + "--make-vocab-size-divisible-by 64", {"vocab_multiple": 64}),
         (TINY + "--no-gradient-accumulation-fusion", {"fused_gradient_accumulation": False}),
         (TINY + "--swiglu --no-bias-swiglu-fusion", {"fused_swiglu": False}),

@@ -444,11 +444,14 @@ def _with_default_stack(
 
 
 def _plain_word(name: str, value: Any) -> Any:
-    """A number as Python has it; a code of a word as the word."""
-    if not isinstance(value, (int, np.integer)):
-        return value
+    """A value as Python has it; a code of a word as the word.
+
+    What is no value of the field stays for the reading of its column to refuse.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
     words = FIELDS[name].words if FIELDS[name].kind is Kind.WORD else ()
-    return words[int(value)] if words else int(value)
+    is_code = isinstance(plain, int) and not isinstance(plain, bool) and 0 <= plain < len(words)
+    return words[plain] if is_code else plain
 
 
 def _stack_defaults(column: Any, given: AbstractSet[str]) -> dict[str, Any]:
