@@ -39,6 +39,7 @@ COMMANDS = {
     "models": "own.yaml",
     "systems": "h100-sxm",
     "stacks": "nemo-2025",
+    "software": "torchtitan h100-sxm",
     "convert": "own.yaml",
     "schema": "recipe",
     "show": "saved.json",

@@ -143,7 +143,7 @@ def test_a_wrong_argument_is_an_error_of_shardwise(function, tmp_path, monkeypat
         (lambda: Strategy(tp=None), "strategy: tp: null: must be a whole number"),
         (lambda: Space(tp="x"), "space: tp: 'x': must be a whole number"),
         (lambda: Reliability(restart_time=-1), "reliability: restart_time: -1: must be at least 0"),
-        (lambda: Stack(name="x"), "stack: attention: is missing"),
+        (lambda: Stack(name="x"), "stack: attention_kernel: is missing"),
         (lambda: Model(name="x"), "model: hidden: is missing"),
         (lambda: search(MODEL, SYSTEM, SPACE, axes=None), "axes: null: must be a list of fields"),
         (lambda: search(MODEL, SYSTEM, SPACE, save=True), "save: true: must be a file"),
