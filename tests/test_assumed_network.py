@@ -35,11 +35,11 @@ def test_other_cards_are_timed_and_widen_the_range():
     assert found.interval is not None
     assert known.interval is not None
     step = found.step_time_s
-    runs = math.log(known.interval.high_s / step)
+    above, below = math.log(known.interval.high_s / step), math.log(step / known.interval.low_s)
     lost, gained = math.log(slow.step_time_s / step), math.log(step / fast.step_time_s)
     assert lost > gained > 0
-    assert math.log(found.interval.high_s / step) == pytest.approx(math.hypot(runs, lost))
-    assert math.log(step / found.interval.low_s) == pytest.approx(math.hypot(runs, gained))
+    assert math.log(found.interval.high_s / step) == pytest.approx(math.hypot(above, lost))
+    assert math.log(step / found.interval.low_s) == pytest.approx(math.hypot(below, gained))
 
 
 def test_the_answer_says_what_is_assumed():
