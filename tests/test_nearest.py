@@ -176,7 +176,14 @@ def test_fields_to_set_give_the_strategy_again():
             resolved = strategy.resolved(model)
             fields = set_fields(model, resolved)
             assert Strategy(**fields, stack=stack).resolved(model) == resolved
-            assert fields.keys() <= {"gpus", "global_batch_size", "zero", *own, "recompute_parts", "fsdp_reshard"}
+            assert fields.keys() <= {
+                "gpus",
+                "global_batch_size",
+                "zero",
+                *own,
+                "recompute_parts",
+                "fsdp_reshard",
+            }
 
 
 def test_the_fault_of_dp_is_of_the_degrees():

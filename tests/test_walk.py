@@ -36,7 +36,13 @@ CORE, MLP = (
 
 def step(saved: float, forward: float, backward: float, **fields: Any) -> Step:
     """One operation; its parts drop all it saves unless `rebuilt` says otherwise."""
-    plain: dict[str, Any] = {"rebuilt": saved, "reruns": 0, "drops": 0, "part": 1, "modules": 0} | fields
+    plain: dict[str, Any] = {
+        "rebuilt": saved,
+        "reruns": 0,
+        "drops": 0,
+        "part": 1,
+        "modules": 0,
+    } | fields
     plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
     plain["half_rebuilt"] = column(plain.get("half_rebuilt", 0))
     return Step(saved=column(saved), forward=column(forward), backward=column(backward), **plain)

@@ -474,7 +474,8 @@ class Strategy(ConfigBase):
     """Modules that partial CUDA graphs capture; None: attn, mlp of dense layers, and moe_router,
     with the preprocessing of routed tokens and shared experts."""
     compile: Annotated[Compile, Role(In.SOFTWARE, LAYERS)] = Compile.STACK
-    """What is compiled: what the stack does, nothing, the loss, each layer too, or the full step."""
+    """What is compiled: what the stack does, nothing, the loss, each layer too, or the full
+    step."""
     stack: Annotated[
         str | Stack | Software | None,
         Role(In.SOFTWARE, ALL_TIME, implied=True, work=True, listed=True),
