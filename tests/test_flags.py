@@ -37,8 +37,8 @@ ALL = {
 }
 SHORT_FOR = {"gpus": "dp", "sequence_parallel": "tp_exchange"}
 LAYOUT = {"pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers", "stage_layers"}
-LAYOUT |= {"embedding_as_layer", "loss_as_layer", "recompute_layers"}
-BASES = 1500
+LAYOUT |= {"embedding_as_layer", "loss_as_layer"}
+BASES = 1700
 
 SPARE: dict[str, Any] = {
     "tp_hidden": 0.3,
@@ -280,6 +280,9 @@ def changed(kind: str, name: str) -> set[str]:
     if name in LAYOUT:  # what stands there changes: the stage is the one with the head, or not
         stage, stage_now = stage[-1:] > 0, stage_now[-1:] > 0
         peak, peak_now = peak[[0, 2]], peak_now[[0, 2]]
+    if name == "recompute_layers":  # the stage is the one with the same layers, recomputed or not
+        stage, stage_now = _layers(stage), _layers(stage_now)
+        peak, peak_now = peak[[0, 2]], peak_now[[0, 2]]
     found = set()
     for output in OUTPUTS:
         same_stage, same_peak = (stage == stage_now).all(axis=0), (peak == peak_now).all(axis=0)
@@ -288,6 +291,12 @@ def changed(kind: str, name: str) -> set[str]:
         if np.any(differs & followed):
             found.add(output)
     return found
+
+
+def _layers(stages: Any) -> Any:
+    """Layers of each kind on a stage, and the rest: first come the kinds, then without recompute."""
+    kinds = (len(stages) - 3) // 2
+    return np.concatenate([stages[:kinds] + stages[kinds : 2 * kinds], stages[2 * kinds :]])
 
 
 @cache
