@@ -87,7 +87,7 @@ def test_both_servers_of_simumax_run_the_same_software():
     servers = Measured.load("simumax").servers
     b200, a100 = servers["b200"].stack, servers["a100"].stack
     assert {field for field in b200 if b200[field] != a100[field]} == {
-        "loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes",
+        "loss", "loss_figures", "loss_forward_bytes", "loss_backward_bytes", "loss_saved_bytes",
     }  # fmt: skip
     assert set(b200) == set(a100)
     said = SIMUMAX[0].case().strategy.stack

@@ -462,7 +462,8 @@ def _is_contiguous(entry: _Entry) -> bool:
 _VOCAB_MULTIPLE = 128
 # Bytes per logit of the loss that is not fused, forward and backward (`ce`), and of fused ones
 # (`ce_fusion`); what is kept: fp32 logits, or 16-bit ones. SimuMax 1.2, commit 4dcaae5.
-_FUSED_LOSS = {"loss_forward_bytes": 4, "loss_backward_bytes": 4, "loss_saved_bytes": 2}
+_FUSED_LOSS: dict[str, Any] = {"loss": "in_place", "loss_figures": "in_place"}
+_FUSED_LOSS |= {"loss_forward_bytes": 4, "loss_backward_bytes": 4, "loss_saved_bytes": 2}
 
 _MEGATRON_PARTS = {
     "layernorm": ("attention_norm", "mlp_norm"),
