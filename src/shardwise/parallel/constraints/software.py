@@ -9,6 +9,7 @@ schedules.py; commit d98e8a64 of 2026-08-22), torchtitan (b5bcd76c of 2026-08-21
 (edaa7221 of 2026-08-22) and Transformer Engine (d0067d0d of 2026-08-22).
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -576,6 +577,9 @@ def _combination_check(combination: Combination) -> Check:
     checks = [_field_check(name, values) for name, values in combination.then.items()]
 
     def violated(model: Model, system: System, table: Table) -> Bools:
+        domain = math.inf if system.fast_domain is None else system.fast_domain
+        if not combination.holds_on(system.accelerator.generation, domain):
+            return np.zeros(len(table), dtype=np.bool_)
         rows: Bools = np.ones(len(table), dtype=np.bool_)
         for name, has in tests.items():
             if name == "placement":
@@ -592,9 +596,12 @@ def _combination_check(combination: Combination) -> Check:
             wrong = wrong | check.violated(model, system, table)
         return rows & wrong
 
-    when = " and ".join(f"{n} {described(v)}" for n, v in combination.when.items())
-    then = " and ".join(f"{n} {described(v)}" for n, v in combination.then.items())
-    text = f"runs {when} with {then} only: {combination.because}"
+    when, then, on = (
+        " and ".join(f"{n} {described(v)}" for n, v in fields.items())
+        for fields in (combination.when, combination.then, combination.machine)
+    )
+    where = f" on {on}" if on else ""
+    text = f"runs {when}{where} with {then} only: {combination.because}"
     return Check(
         field=next(iter(combination.when)),
         violated=violated,
