@@ -17,6 +17,8 @@ of words, words that come together only, with + between them. `set`: any value b
 
 ANY, SET = "any", "set"
 """Words that stand for every value, and for every value but None."""
+IN_DOMAIN = "in domain"
+"""Word for an `ep` whose groups, with `etp`, lie in one domain of the fastest network each."""
 _COMPARISON = re.compile(r"(>=|<=|>|<)\s*(\d+(?:\.\d+)?)")
 _COMPARED: dict[str, Callable[[Any, float], Any]] = {
     ">=": lambda column, number: column >= number,
@@ -92,6 +94,28 @@ class Combination(ConfigBase):
         return all(is_among(own[name], values) for name, values in self.machine.items())
 
 
+class Reported(Combination):
+    """A combination that runs, and that was reported broken, slower or never used.
+
+    Searches avoid it until all of `when` is named: the fields that it lists values of, or, where
+    these are comparisons alone, all of its fields. CUDA graphs are those in effect.
+    """
+
+    source: str = Field(min_length=1)
+    """Where it was reported: repository, and number of the issue or pull request."""
+    date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+    """Day or month of the report."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Fields to name for it to be tried."""
+        listed = tuple(name for name, values in self.when.items() if plain_values(values))
+        return listed or tuple(self.when)
+
+    def __str__(self) -> str:
+        return f"{self.because} ({self.source}, {self.date})"
+
+
 class Capabilities(ConfigBase):
     """Values and combinations of strategy fields that the release of a stack supports.
 
@@ -103,6 +127,8 @@ class Capabilities(ConfigBase):
     """Values of fields of a strategy; `any` for all of them, which lifts what a base lists."""
     combinations: Mapping[str, Combination | None] = Field(default_factory=dict)
     """Named combinations; None lifts that of a base."""
+    reported: Mapping[str, Reported | None] = Field(default_factory=dict)
+    """Named combinations that run and are better avoided; None lifts that of a base."""
     rules: Mapping[LaunchRule, bool] = Field(default_factory=dict)
     """Named conditions of arithmetic kind that apply."""
 
@@ -177,6 +203,8 @@ def _described(field: Any) -> str:
 
 def _is_possible(field: Any, value: Value) -> bool:
     """Whether a field of a strategy may have a value."""
+    if value == IN_DOMAIN:
+        return bool(field.name == "ep")
     if value is None or value == SET:
         return bool(field.optional) or (value is None and isinstance(field.default, tuple))
     if field.words:
