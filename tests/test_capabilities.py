@@ -25,6 +25,8 @@ from shardwise.validate.measured.runs import NotModeledError, load_runs
 NOT_BOUND = {"calculon", "simumax", "unknown"}
 CORE = "megatron-core-2025"
 DUALPIPE = {"stack": CORE, "gpus": 64, "tp": 8, "pp": 2, "gbs": 128, "schedule": "dualpipe"}
+ONE = {"when": {"tp": 2}, "then": {"pp": 1}, "because": "x"}
+REPORT = ONE | {"source": "x", "date": "2026-01"}
 MODEL = samples.model(position="rope", tied_embeddings=False)
 EXPERTS = samples.deepseek()
 SYSTEM = samples.system()
@@ -62,6 +64,12 @@ def refused(model: Model, of: Stack, **columns: Any) -> str:
             ("tpp",),
         ),
         ({"combinations": {"a": {"when": {"tp": 1}, "then": {"pp": 1}}}}, ("because", "missing")),
+        ({"combinations": {"a": ONE | {"machine": {"vendor": "x"}}}}, ("vendor", "generation")),
+        ({"combinations": {"a": ONE | {"machine": {"generation": "h"}}}}, ("'h'", "hopper")),
+        ({"combinations": {"a": ONE | {"machine": {"domain": True}}}}, ("true", "> 1")),
+        ({"reported": {"a": ONE | {"source": "x", "date": "soon"}}}, ("date", "soon")),
+        ({"reported": {"a": ONE | {"date": "2026-01"}}}, ("source", "missing")),
+        ({"reported": {"a": REPORT | {"then": {"tp": "in domain"}}}}, ("tp: 'in domain'",)),
         ({"combinations": {"a": {"when": {}, "then": {"pp": 1}, "because": "x"}}}, ("when",)),
         ({"like": "calculon"}, ("calculon", "lists no capabilities")),
         ({"feilds": {}}, ("feilds", "fields")),

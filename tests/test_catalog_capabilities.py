@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from rows import each_row
-from shardwise import Model, Stack, System, catalog, estimate
+from shardwise import InputError, Model, Stack, System, catalog, estimate, export, search
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints import illegal_faults
@@ -23,10 +25,11 @@ def parts(*names: str) -> Fields:
     return {"recompute": "selective", "recompute_parts": list(names)}
 
 
-def refused(stack: str, model: str, fields: Fields) -> str:
+def refused(stack: str | Fields, model: str, fields: Fields, on: str = "h100-sxm") -> str:
     """What a stack says of a strategy on 64 GPUs; empty if it runs it. It breaks no other rule."""
-    loaded, system = Model.load(model), System.load("h100-sxm")
-    strategy = Strategy(**{"gpus": 64, "gbs": 512, "stack": stack} | fields).resolved(loaded)
+    loaded, system = Model.load(model), System.load(on)
+    own = {"gpus": 64, "gbs": 512, "stack": stack} | fields
+    strategy = Strategy.validated(own).resolved(loaded)
     table = Table.of(loaded, [strategy])
     faults = illegal_faults(loaded, system, table)
     assert set(faults) <= {"software"}, faults
@@ -101,6 +104,53 @@ def test_stacks_refuse_what_their_sources_do(
     for stack in stacks:
         assert refused(stack, model, wrong).startswith(f"strategy: {field}: "), stack
         assert refused(stack, model, right) == "", stack
+
+
+@each_row(
+    ("dispatcher", "on", "runs"),
+    [
+        ("deepep", "a100-80gb-sxm", True),
+        ("deepep", "h100-sxm", True),
+        ("deepep", "b200-sxm", True),
+        ("deepep", "b300-sxm", True),
+        ("deepep", "gb200-nvl72", False),
+        ("deepep", "gb300-nvl72", False),
+        ("hybridep", "gb200-nvl72", True),
+        ("hybridep", "mi300x", True),
+        ("hybridep", "rtx-5090", False),
+        ("deepep", "rtx-5090", False),
+        ("all_to_all", "rtx-5090", True),
+    ],
+)
+def test_libraries_of_dispatchers_run_on_some_accelerators(
+    dispatcher: str, on: str, runs: bool
+) -> None:
+    """Megatron-Bridge 0.6 raises on others; estimates, searches and exports read one rule."""
+    fields: Fields = {"gpus": 64, "gbs": 512, "ep": 8, "dispatcher": dispatcher}
+    fields["stack"] = "megatron-bridge-2026"
+    refusal = refused("megatron-bridge-2026", GROUPED, fields, on)
+    assert (refusal == "") == runs
+    lifted = estimate(GROUPED, on, fields | {"any_software": True})
+    assert not lifted.software.checked
+    found = search(GROUPED, on, fields, tp=1, pp=1, recompute="full", zero=1, top=1)
+    assert (found.evaluated > 0) == runs
+    if runs:
+        return
+    assert refusal.startswith(f"strategy: dispatcher: '{dispatcher}': ")
+    with pytest.raises(InputError, match=f"dispatcher: '{dispatcher}': megatron-bridge-2026"):
+        export("megatron-bridge", GROUPED, on, fields)
+
+
+def test_graphs_of_the_stack_count_as_those_of_a_strategy() -> None:
+    """Megatron-FSDP with overlapped experts captures no layers, whoever asks for it."""
+    captures: Fields = {"base": "megatron-bridge-2026", "cuda_graphs": "partial"}
+    fields: Fields = {"ep": 8, "expert_overlap": True, "zero": 2, "dispatcher": "hybridep"}
+    own = fields | {"cuda_graphs": "partial"}
+    assert "no graphs of layers" in refused("megatron-bridge-2026", GROUPED, own)
+    assert "no graphs of layers" in refused(captures, GROUPED, fields)
+    assert refused("megatron-bridge-2026", GROUPED, fields) == ""
+    for runs in ({"cuda_graphs": "none"}, {"cuda_graphs": "full"}, {"zero": 1}):
+        assert refused(captures, GROUPED, fields | runs) == ""
 
 
 @each_row("stack", catalog.names("stacks"))

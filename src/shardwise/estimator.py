@@ -58,6 +58,7 @@ from shardwise.ops.param_count import (
     flops_per_token,
 )
 from shardwise.parallel.constraints import first_violation, refuse_illegal
+from shardwise.parallel.constraints.software import reports_of
 
 # Backward computes two products for each one forward: gradients of inputs and of weights.
 _FORWARD_SHARE = 1 / 3
@@ -179,6 +180,7 @@ def estimate(
     counted = count_parameters(counted_model)
     per_s = rates(result, flops_convention, counted)
     stack = table.stacks[0]
+    reported = tuple(map(str, reports_of(the_model, the_system, table)))
     memory = memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0)
     step_s, mfu = float(result.step_time_s[0]), float(per_s["mfu"][0])
     flops_per_s = float(per_s["flops_per_s_per_gpu"][0])
@@ -244,11 +246,12 @@ def estimate(
         software=Software(
             stack=stack.name,
             release=stack.release,
-            checked=stack.capabilities is not None and not resolved.any_software,
+            checked=not (stack.capabilities is None or resolved.any_software or reported),
             how=match.how,
             trainer=match.candidates[0].trainer,
             engine=match.candidates[0].engine,
             notes=match.notes,
+            reported=reported,
         ),
         parameters=counted.total,
         active_parameters=counted.active,

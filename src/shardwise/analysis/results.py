@@ -490,7 +490,8 @@ class Software(Result):
     release: str
     """Release that is meant; empty where the stack names none."""
     checked: bool
-    """Whether the strategy is known to be one that the release can run."""
+    """Whether the strategy is known to be one that the release can run, and none that was reported
+    broken or slower."""
     how: str = "stack"
     """How it was found: a `stack` by name, a description that `matched`, the `nearest release` of
     it, `several candidates`, or `unknown`."""
@@ -500,6 +501,8 @@ class Software(Result):
     """What replicates or shards the training state there."""
     notes: tuple[str, ...] = ()
     """What contradicts, what was assumed and what else may be meant; the most important first."""
+    reported: tuple[str, ...] = ()
+    """What of the strategy was reported broken, slower or never used, with source and date."""
 
 
 class SoftwareCandidate(Result):

@@ -124,6 +124,9 @@ class Table:
     extent_lists: tuple[str, ...] = ()
     systems: SystemRows | None = None
     """Of each row, where they do not all run on the same."""
+    named: frozenset[str] | None = None
+    """Fields whose values a search names, of rows that avoid what was reported; None: these rows do
+    not (see `config.capabilities.Reported`)."""
 
     def __len__(self) -> int:
         return len(self.gpus)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from shardwise.config.enums import Dispatcher, TpOverlap
+from shardwise.config.enums import TpOverlap
 from shardwise.config.files import entry_name
 from shardwise.config.launch import Launch, NotUnderstood
 from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
-from shardwise.errors import Fault, InputError, refuse
+from shardwise.errors import Fault, refuse
 from shardwise.launchers.launch import LaunchFile, LaunchPlan, LaunchText, as_comments, nodes_of
 from shardwise.launchers.megatron.core_options import (
     CORE_DEFAULTS,
@@ -196,18 +196,10 @@ _ALWAYS = {
     "NVTE_BWD_LAYERNORM_SM_MARGIN": "20",
 }
 """Environment of all performance recipes (perf_recipes/_common.py, environment.py)."""
-_RACKS = ("gb200", "gb300")
 
 
 def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
-    """Return the launch file of a plan.
-
-    Raises
-    ------
-    InputError
-        If Megatron-Bridge refuses the dispatcher on the system.
-    """
-    _refuse_dispatcher(plan)
+    """Return the launch file of a plan."""
     fields = core_fields(plan)
     tree = plan_tree(plan.model, plan.strategy, fields, keeps_formulas=has_recipe(plan.model))
     recipe = recipe_of(plan.model, adapted=plan.strategy.lora_rank is not None)
@@ -273,17 +265,6 @@ def environment(plan: LaunchPlan) -> dict[str, str]:
     if "fp4" in plan.system.accelerator.matrix and (strategy.tp > 1 or strategy.cp > 1):
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     return variables
-
-
-def _refuse_dispatcher(plan: LaunchPlan) -> None:
-    """Refuse DeepEP in racks of NVL72, as `validate_flex_dispatcher_backend` does."""
-    in_rack = any(rack in plan.system.accelerator.name.lower() for rack in _RACKS)
-    if plan.strategy.dispatcher == Dispatcher.DEEPEP and in_rack:
-        problem = (
-            f"Megatron-Bridge does not run it on {plan.system.accelerator.name}; allowed: "
-            "all_to_all, all_gather, hybridep"
-        )
-        raise InputError(Fault.of("dispatcher", plan.strategy.dispatcher, problem))
 
 
 def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:

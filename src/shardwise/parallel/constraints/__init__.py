@@ -19,7 +19,7 @@ from shardwise.parallel.constraints.degrees import (
 from shardwise.parallel.constraints.network import DEGREE_CONSTRAINTS, TIER_CONSTRAINTS
 from shardwise.parallel.constraints.options import DTYPE_CONSTRAINT, OPTION_CONSTRAINTS
 from shardwise.parallel.constraints.pipeline import PIPELINE_CONSTRAINTS
-from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
+from shardwise.parallel.constraints.software import REPORTED_CONSTRAINT, SOFTWARE_CONSTRAINTS
 
 __all__ = ["CONSTRAINTS", "Constraint", "first_violation", "illegal_faults", "refuse_illegal"]
 
@@ -35,6 +35,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     *ATTENTION_CONSTRAINTS,
     *TIER_CONSTRAINTS,
     *SOFTWARE_CONSTRAINTS,
+    REPORTED_CONSTRAINT,
 )
 
 

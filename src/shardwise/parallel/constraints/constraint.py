@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from shardwise.arrays import Bools, Ints
+from shardwise.config.capabilities import Reported
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -60,6 +61,8 @@ class Check:
     """What the release runs, after its name, for a table of one row."""
     reads: tuple[str, ...]
     """Fields that decide it."""
+    reported: Reported | None = None
+    """What it only warns of."""
 
 
 def rule(

@@ -9,8 +9,10 @@ schedules.py; commit d98e8a64 of 2026-08-22), torchtitan (b5bcd76c of 2026-08-21
 (edaa7221 of 2026-08-22) and Transformer Engine (d0067d0d of 2026-08-22).
 """
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,9 +20,11 @@ import numpy as np
 from shardwise.arrays import Bools, Column, Ints
 from shardwise.config.capabilities import (
     ANY,
+    IN_DOMAIN,
     SET,
     Capabilities,
     Combination,
+    Reported,
     Values,
     comparison,
     described,
@@ -45,6 +49,7 @@ from shardwise.config.enums import (
     TpExchange,
 )
 from shardwise.config.model import Attention, Model
+from shardwise.config.roles import Section
 from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS, Kind, StrategyField
 from shardwise.config.strategy_table import Table
@@ -339,6 +344,30 @@ def capabilities_of(stack: Stack) -> Capabilities | None:
     return stack.capabilities
 
 
+def reported_on(stack: Stack, model: Model, system: System) -> tuple[Reported, ...]:
+    """Return what was reported of the release of a stack on a system, of what the model has."""
+    bound = capabilities_of(stack)
+    if bound is None:
+        return ()
+    found = [one for one in bound.reported.values() if one is not None and _holds_on(one, system)]
+    experts = {name for name, field in COLUMNS.items() if field.role.section is Section.EXPERTS}
+    return tuple(one for one in found if model.has_experts or experts.isdisjoint(one.when))
+
+
+def reports_of(
+    model: Model, system: System, table: Table, *, avoided: bool = False
+) -> tuple[Reported, ...]:
+    """Return what was reported of the strategy of a table of one row; or what of it is avoided."""
+    bound = capabilities_of(table.stacks[one(table.stack)])
+    return tuple(
+        check.reported
+        for check in (checks_of(bound) if bound is not None else ())
+        if check.reported is not None
+        and (not avoided or _is_avoided(table, check))
+        and check.violated(model, system, table).any()
+    )
+
+
 def can_run(stack: Stack, field: str, value: object) -> bool:
     """Whether the release of a stack lists a value of a field, or does not bind the field.
 
@@ -477,6 +506,13 @@ def _has_groups(field: StrategyField, values: Values) -> Callable[[Table], Bools
     return has
 
 
+def _graphs_in_effect(values: Values) -> Callable[[Table], Bools]:
+    """Test for rows with one of some CUDA graphs in effect, be they those of the stack."""
+    words = COLUMNS["cuda_graphs"].words
+    known = np.isin(np.arange(len(words)), [words.index(str(value)) for value in values])
+    return lambda table: known[table.graphs]
+
+
 def _mentions(field: StrategyField, values: Values) -> Callable[[Table], Bools]:
     """Test for rows that `when` means: of a set, those with one of the words."""
     if field.kind is not Kind.SET or None in values or SET in values:
@@ -546,6 +582,23 @@ def _placed_as(system: System, table: Table, orders: Iterable[str]) -> Bools:
     return found | ~usable
 
 
+def _in_domain(_: Model, system: System, table: Table) -> Bools:
+    """Rows whose groups of experts lie in one domain of the fastest network each."""
+    found: Bools = table.ep * table.etp == 1
+    domain = math.inf if system.fast_domain is None else system.fast_domain
+    usable = (
+        ~found & ~wrong_degrees(table) & np.all(fixed_tiers(table) < len(system.network), axis=0)
+    )
+    rows = np.flatnonzero(usable)  # other rules refuse the rest
+    found = found | ~usable
+    if rows.size:
+        some = table.take(rows)
+        tier = max(n for n, one in enumerate(system.network) if (one.domain or math.inf) <= domain)
+        extents = place(system, some)
+        found[rows] = (extents.ep[tier] == some.ep) & (extents.etp[tier] == some.etp)
+    return found
+
+
 # --- Checks of a release --------------------------------------------------------------------------
 
 
@@ -561,6 +614,13 @@ def _field_check(name: str, values: Values) -> Check:
             problem=lambda *_: text,
             reads=_NETWORK,
         )
+    if IN_DOMAIN in values:
+        return Check(
+            field=name,
+            violated=lambda m, s, t: ~_in_domain(m, s, t),
+            problem=lambda *_: text,
+            reads=(name, "etp", *_NETWORK),
+        )
     has = _has_value(field, values)
 
     def violated(model: Model, _: System, table: Table) -> Bools:
@@ -573,9 +633,18 @@ def _field_check(name: str, values: Values) -> Check:
 def _combination_check(combination: Combination) -> Check:
     """Rows that have what is named by `when`, and not what is named by `then`."""
     tests = {name: _mentions(COLUMNS[name], values) for name, values in combination.when.items()}
-    checks = [_field_check(name, values) for name, values in combination.then.items()]
+    checks = {name: _field_check(name, values) for name, values in combination.then.items()}
+    reported = combination if isinstance(combination, Reported) else None
+    if reported and "cuda_graphs" in tests:
+        tests["cuda_graphs"] = _graphs_in_effect(reported.when["cuda_graphs"])
+    if reported and "cuda_graphs" in checks:
+        captured = _graphs_in_effect(reported.then["cuda_graphs"])
+        old = checks["cuda_graphs"]
+        checks["cuda_graphs"] = replace(old, violated=lambda _, __, table: ~captured(table))
 
     def violated(model: Model, system: System, table: Table) -> Bools:
+        if not _holds_on(combination, system):
+            return np.zeros(len(table), dtype=np.bool_)
         rows: Bools = np.ones(len(table), dtype=np.bool_)
         for name, has in tests.items():
             if name == "placement":
@@ -588,26 +657,35 @@ def _combination_check(combination: Combination) -> Check:
             if not rows.any():
                 return rows
         wrong = np.zeros_like(rows)
-        for check in checks:
+        for check in checks.values():
             wrong = wrong | check.violated(model, system, table)
         return rows & wrong
 
-    when = " and ".join(f"{n} {described(v)}" for n, v in combination.when.items())
-    then = " and ".join(f"{n} {described(v)}" for n, v in combination.then.items())
-    text = f"runs {when} with {then} only: {combination.because}"
+    when, then, machine = (
+        " and ".join(f"{n} {described(v)}" for n, v in fields.items())
+        for fields in (combination.when, combination.then, combination.machine)
+    )
+    where = f" on {machine}" if machine else ""
+    text = f"runs {when}{where} with {then} only: {combination.because}"
     return Check(
         field=next(iter(combination.when)),
         violated=violated,
         problem=lambda *_: text,
         reads=(*combination.when, *combination.then),
+        reported=reported,
     )
+
+
+def _holds_on(combination: Combination, system: System) -> bool:
+    domain = math.inf if system.fast_domain is None else system.fast_domain
+    return combination.holds_on(system.accelerator.generation, domain)
 
 
 def _checks(capabilities: Capabilities) -> Iterator[Check]:
     for name in COLUMNS:  # degrees before what follows from them
         if ANY not in (values := capabilities.fields.get(name, (ANY,))):
             yield _field_check(name, values)
-    for combination in capabilities.combinations.values():
+    for combination in (*capabilities.combinations.values(), *capabilities.reported.values()):
         if combination is not None:
             yield _combination_check(combination)
     for word, applies in capabilities.rules.items():
@@ -715,20 +793,26 @@ def _blamed(check: Check, table: Table) -> str:
     return next(differs, check.field)
 
 
+def _is_avoided(table: Table, check: Check) -> bool:
+    """Whether rows avoid what was reported."""
+    named, reported = table.named, check.reported
+    return named is not None and reported is not None and not named.issuperset(reported.named)
+
+
 def _of_network(check: Check) -> bool:
     return any(name in _NETWORK for name in check.reads)
 
 
 def _of_layout(check: Check) -> bool:
-    return set(check.reads) <= set(LAYOUT_FIELDS)
+    return check.reported is None and set(check.reads) <= set(LAYOUT_FIELDS)
 
 
 def _of_replicas(check: Check) -> bool:
-    return not _OF_REPLICAS.isdisjoint(check.reads)
+    return check.reported is None and not _OF_REPLICAS.isdisjoint(check.reads)
 
 
 _OF_REPLICAS = {"gpus", "dp", "dp_shard", "global_batch_size", "micro_batch_size"}
-SOFTWARE_CONSTRAINT = _constraint(lambda check: not _of_replicas(check))
+SOFTWARE_CONSTRAINT = _constraint(lambda check: check.reported is None and not _of_replicas(check))
 """What software requires, but for what depends on the number of replicas."""
 SOFTWARE_REPLICA_CONSTRAINT = _constraint(_of_replicas)
 """What software requires of replicas and micro-batches."""
@@ -740,6 +824,14 @@ SOFTWARE_PLACEMENT_CONSTRAINT = _constraint(
     lambda check: _of_layout(check) and _of_network(check), layout_only=True, field="extents"
 )
 """What software requires of the order of the ranks, which searches check next."""
+REPORTED_CONSTRAINT = Constraint(
+    reason="reported",
+    field="stack",
+    violated=lambda m, s, t: _broken(partial(_is_avoided, t))(m, s, t),
+    problem=lambda m, s, t: str(_first(partial(_is_avoided, t), m, s, t).reported),
+    parts=lambda table: _parts(partial(_is_avoided, table), table),
+)
+"""What a search avoids, since it was reported broken or slower."""
 SOFTWARE_CONSTRAINTS = (
     SOFTWARE_LAYOUT_CONSTRAINT,
     SOFTWARE_PLACEMENT_CONSTRAINT,

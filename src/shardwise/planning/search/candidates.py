@@ -163,7 +163,7 @@ class Box:
             name: getattr(part, name)[rows] for part, names, rows in parts for name in names
         }
         lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
-        return Table(**columns, **lists, stacks=self.options.stacks)
+        return Table(**columns, **lists, stacks=self.options.stacks, named=self.options.named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +363,7 @@ class _OptionTables:
         if kind not in self._of_kind:
             groups = (OPTION_FIELDS, CHOICE_FIELDS)
             options, choices = (self._combined(kind, names) for names in groups)
-            self._of_kind[kind] = options, choices
+            self._of_kind[kind] = replace(options, named=self._space.named), choices
         return self._of_kind[kind]
 
     def _combined(self, kind: Kind, names: Sequence[str]) -> Table:

@@ -39,6 +39,7 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault, InputError, check_function
 from shardwise.estimator import estimate
 from shardwise.parallel.constraints import illegal_faults
+from shardwise.parallel.constraints.software import reports_of
 from shardwise.parallel.effects import EFFECTS, Kind, idle_rows, kinds_of, most_layers_on_a_rank
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box, Candidates
@@ -427,6 +428,8 @@ def explain(
         best = estimate(the_model, the_system, row.strategy(0))
         differs = _field_changes(user, user.changed(row), row.strategy(0))
     outside = user.outside(searched)
+    table = replace(user.row, named=searched.named)
+    avoided = tuple(str(one) for one in reports_of(the_model, the_system, table, avoided=True))
     fields = user.row.strategy(0).to_dict()
     feasible = score is not None
     return Explanation(
@@ -445,16 +448,17 @@ def explain(
         ),
         fits=None if mine is None else not shortages,
         shortages=shortages,
-        in_space=not outside,
+        in_space=not (outside or avoided),
         outside=tuple(
             OutsideSpace(field=name, value=_name(fields[name]), tried=tuple(map(_name, tried)))
             for name, tried in outside.items()
         ),
+        avoided=avoided,
         estimate=mine,
         candidates=len(candidates),
         feasible=findings.feasible,
         better=neighbors.better if feasible else None,
-        rank=neighbors.better + 1 if feasible and not outside else None,
+        rank=neighbors.better + 1 if feasible and not (outside or avoided) else None,
         best=best,
         loss=_loss(mine, best) if feasible else None,
         differs=differs,

@@ -184,6 +184,18 @@ _TITLED = ("gpus", "global_batch_size", "seq_len")
 """Fields of a space that the titles of tables and charts show."""
 
 
+class Avoided(Result):
+    """What a search avoids, since it was reported broken, slower or never used."""
+
+    values: str
+    """Values of fields that it is about."""
+    because: str
+    source: str
+    date: str
+    fields: tuple[str, ...]
+    """Fields to name for it to be tried."""
+
+
 class SearchResult(Charted, Framed, Result):
     """What a search found, and why it did not find more.
 
@@ -252,6 +264,8 @@ class SearchResult(Charted, Framed, Result):
     """Where nothing is feasible."""
     not_tried: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
     """Values that the stack can run and the space leaves out, by field."""
+    avoided: tuple[Avoided, ...] = ()
+    """What the stack can run and the search avoids, unless its fields are named."""
     widened: tuple[str, ...] = ()
     """Fields that were tried in full because nothing fits otherwise."""
     software: tuple[str, ...] = ()
@@ -388,6 +402,8 @@ class Explanation(Shown, Result):
     in_space: bool
     outside: tuple[OutsideSpace, ...]
     """Fields whose value is outside the space."""
+    avoided: tuple[str, ...]
+    """What of it was reported broken, slower or never used, which the space avoids."""
     estimate: Estimate | None
     """None where it is not legal."""
     candidates: int

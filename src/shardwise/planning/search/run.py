@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from shardwise import registry
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
+from shardwise.config.capabilities import IN_DOMAIN, Reported, described
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.software.resolve import is_description, match_of
@@ -36,7 +37,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
-from shardwise.planning.search.results import SearchResult, SmallestGpus
+from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.store import check_file
@@ -400,9 +401,27 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
         levels=best_by_level(query, candidates, total) if levels else None,
         nearest=nearest_of(query, candidates, total),
         not_tried=space.not_tried(query.model, query.system),
+        avoided=tuple(
+            Avoided(
+                values=_in_words(one),
+                because=one.because,
+                source=one.source,
+                date=one.date,
+                fields=one.named,
+            )
+            for one in space.avoided(query.model, query.system)
+        ),
         smallest=smallest,
         nearest_batches=() if total.evaluated else candidates.nearest_batches,
     )
+
+
+def _in_words(reported: Reported) -> str:
+    """What was reported, as values of fields: `dispatcher deepep without ep in domain`."""
+    when = {name: reported.when[name] for name in reported.named}
+    then = {n: v for n, v in reported.then.items() if n not in when or IN_DOMAIN in v}
+    texts = (" and ".join(f"{n} {described(v)}" for n, v in one.items()) for one in (when, then))
+    return " without ".join(filter(None, texts))
 
 
 def _smallest(query: SearchQuery, space: Space, rejected: Mapping[str, int]) -> SmallestGpus | None:

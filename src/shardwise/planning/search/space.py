@@ -20,7 +20,7 @@ from pydantic import (
 
 from shardwise import catalog
 from shardwise.config.base import ConfigBase
-from shardwise.config.capabilities import ANY, SET
+from shardwise.config.capabilities import ANY, SET, Reported, Values, is_among
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
 from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
 from shardwise.config.expressions.records import Resolved
@@ -209,6 +209,7 @@ class Space(_Values):
     4,096 tokens or more, and etp 1; recompute of the stack's own modules; reduce-scatter and
     all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; and the
     stack's dispatchers.
+    What was reported broken or slower on the system is avoided unless its values are named.
     Where the stages cannot share the layers evenly, it tries uneven stages as the stack can
     have them: layers listed by stage, or fewer on the first and the last stage, embedding and loss
     counted as layers.
@@ -393,6 +394,31 @@ class Space(_Values):
         return any(one is not None and one.rules.get(rule, False) for one in bound)
 
     @property
+    def named(self) -> frozenset[str] | None:
+        """Fields whose values it names, of a space that avoids what was reported; else None.
+
+        Naming every ep is what a space does that leaves it open.
+        """
+        if self.scope == FULL or self._lifted:
+            return None
+        own = {name: getattr(self, name) for name in SPACE_FIELDS}
+        return frozenset(n for n, v in own.items() if v is not None and (n, v) != ("ep", "all"))
+
+    def avoided(self, model: Model, system: System) -> tuple[Reported, ...]:
+        """Return what its stacks can run and it avoids, as it was reported broken or slower."""
+        if (named := self.named) is None:
+            return ()
+        settled = self.settled(model, system)
+        found = {
+            str(one): one
+            for stack in self.stacks(system)
+            for one in software.reported_on(stack, model, system)
+            if not named.issuperset(one.named)
+            and all(_tries_one_of(settled, f, v, stack, system) for f, v in one.when.items())
+        }
+        return tuple(found.values())
+
+    @property
     def _lifted(self) -> bool:
         """Whether the rules of software do not apply."""
         return self.any_software == (True,)
@@ -507,6 +533,13 @@ class Space(_Values):
         ]
         found = runs[0] or runs[1] or values
         return tuple(dict.fromkeys((*values, *found))) if self._lifted else found
+
+
+def _tries_one_of(space: Space, field: str, values: Values, stack: Stack, system: System) -> bool:
+    """Whether a space tries one of some values of a field, with a stack."""
+    tried = space.values(field, system)
+    own = {value: getattr(stack, field, value) for value in (None, "stack")}
+    return tried is None or any(is_among(own.get(value, value), values) for value in tried)
 
 
 def _is_left_to_stacks(field: str) -> bool:

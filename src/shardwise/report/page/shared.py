@@ -108,6 +108,7 @@ def evidence(result: Estimate) -> list[Block]:
     known = "its release can run this" if software.checked else "not checked"
     release = f" ({software.release})" if software.release else ""
     items = [("software", f"{software.stack}{release}; {known}")]
+    items += [("reported", one) for one in software.reported]
     items += [(f"rates of {name}", _ORIGINS[kind]) for name, kind in result.rests_on.items()]
     interval = result.interval
     if interval is not None:

@@ -364,6 +364,7 @@ def closing_lines(result: Estimate) -> list[str]:
 def software_lines(result: Estimate) -> Iterator[str]:
     """How a description of software was understood, and what it may mean in addition."""
     software = result.software
+    yield from (f"warning: reported: {one}" for one in software.reported)
     if software.how != "stack":
         engine = f", {software.engine}" if software.engine else ""
         yield f"software: {software.trainer or 'unknown'}{engine} ({software.how})"

@@ -54,6 +54,7 @@ def _verdict(found: Explanation) -> list[str]:
         lines.append(
             f"outside the space: {outside.field} {word(outside.value)}; tried: {tried}{more}"
         )
+    lines += [f"avoided by the space: {one}" for one in found.avoided]
     if found.better is not None and found.estimate is not None:
         time = seconds(found.estimate.step_time_s)
         if found.rank is None:

@@ -333,6 +333,7 @@ _REASONS = {
     "memory": "more than the accelerator's memory",
     "second_memory": "more than the usable host memory",
     **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in CONSTRAINTS},
+    "reported": "avoided: reported broken or slower",
     "batch": "the replicas cannot share the batch",
     "tier_size": "a network tier has too few accelerators",
     "tier_filled": "a network tier would not be filled",
@@ -437,6 +438,10 @@ def _scope_note(result: SearchResult) -> str:
         left_out = "; ".join(_left_out(*item) for item in result.not_tried.items())
         how = "add with --allow FIELD or FIELD=VALUE, or --space full"
         lines.append(f"not tried: {left_out} ({how})")
+    if result.avoided:
+        how = "name a value to try it, as in --allow FIELD=VALUE"
+        lines.append(f"avoided, reported broken, slower or never used ({how}):")
+        lines += [f"  {o.values}: {o.because} ({o.source}, {o.date})" for o in result.avoided]
     return "\n".join(lines)
 
 
