@@ -101,7 +101,7 @@ def test_a_stack_of_ones_own_is_compared_figure_by_figure() -> None:
 def test_graphs_of_a_stack_are_written_or_refused(
     launcher: Launcher, graphs: str, recompute: str
 ) -> None:
-    """What graphs capture in the estimate is what the launch file has, also where the stack says it.
+    """A launch file has the graphs of the estimate, also where the stack decides them.
 
     Graphs of layers exclude full recompute: the estimate is without them, and the file too.
     """

@@ -292,10 +292,9 @@ def _graphs(run: Run) -> CudaGraphs | None:
         on = truth(features.get("cuda_graphs"))
         if newest(run) and dropless:
             return CudaGraphs.FULL
-        if re.search(r"attn|moe|mlp", scope) or _CAPTURES in (run.notes or ""):
-            return CudaGraphs.PARTIAL
-        if not on:
-            return CudaGraphs.PARTIAL if _graphs_unstated(run) else None
+        layers = re.search(r"attn|moe|mlp", scope) or _CAPTURES in (run.notes or "")
+        if layers or not on:
+            return CudaGraphs.PARTIAL if layers or _graphs_unstated(run) else None
         return CudaGraphs.PARTIAL if dropless else CudaGraphs.FULL
     if implementation in ("full_iteration", "local") or not dropless:
         return CudaGraphs.FULL

@@ -15,7 +15,13 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import LaunchFile, LaunchPlan, as_comments, captured_graphs, nodes_of
+from shardwise.launchers.launch import (
+    LaunchFile,
+    LaunchPlan,
+    as_comments,
+    captured_graphs,
+    nodes_of,
+)
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
 from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, written
