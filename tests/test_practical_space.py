@@ -40,6 +40,34 @@ def test_a_dense_model(field: str, system: System, practical: object, full: obje
     assert tried(DENSE, field, system, scope="full") == full
 
 
+@each_row(
+    ("model", "system", "space", "graphs"),
+    {
+        "rack": (EXPERTS, "gb200-nvl72", {"quantization": "mxfp8"}, ("stack", "partial", "full")),
+        "16 bits": (EXPERTS, "gb300-nvl72", {}, ("stack", "partial")),
+        "server": (EXPERTS, "b200-sxm", {"quantization": "mxfp8"}, ("stack", "partial")),
+        "full scope": (EXPERTS, "b300-sxm", {"scope": "full"}, ("stack", "partial")),
+        "dense": (DENSE, "b200-sxm", {}, ("stack",)),
+        "Hopper": (EXPERTS, "h100-sxm", {}, ("stack",)),
+        "other software": (EXPERTS, "b200-sxm", {"stack": "megatron-core-2025"}, ("stack",)),
+        "graphs of the stack": (
+            EXPERTS,
+            "b200-sxm",
+            {"stack": {"base": "megatron-bridge-2026", "cuda_graphs": "partial"}},
+            ("stack",),
+        ),
+        "named": (EXPERTS, "gb200-nvl72", {"cuda_graphs": "none"}, ("none",)),
+        "scope": (EXPERTS, "gb200-nvl72", {"graph_scope": "attn"}, ("stack",)),
+    }.values(),
+)
+def test_graphs_of_experts_are_those_of_recipes(
+    model: AnyModel, system: str, space: dict[str, object], graphs: tuple[str, ...]
+) -> None:
+    """One graph of the step needs fused experts; what the stack captures is tried once."""
+    assert tried(model, "cuda_graphs", System.load(system), **space) == graphs
+    assert Space.validated(space).not_tried(model, System.load(system)).get("cuda_graphs") is None
+
+
 def test_experts_have_the_dispatchers_and_modules_of_the_stack() -> None:
     """The default dispatcher comes first; a set is tried where the model has all its parts."""
     three = (Dispatcher.HYBRIDEP, Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP)

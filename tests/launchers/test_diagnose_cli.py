@@ -49,9 +49,11 @@ def test_tables_name_the_cause_and_the_change(shardwise, slow_run):
 
 
 def test_json_is_what_python_returns(shardwise, slow_run, tmp_path):
-    """The same record from both, which is read back, also from a file."""
-    code, out, err = shardwise(*slow_run, "--trace", "trace.json.gz", "--json", "-o", "d.json")
+    """The same record from both, which is read back; what a file holds is not printed as well."""
+    words = (*slow_run, "--trace", "trace.json.gz", "--json")
+    code, out, err = shardwise(*words)
     record = json.loads(out)
+    assert shardwise(*words, "-o", "d.json")[1] == ""
     found = diagnose(
         "ds.json",
         "h100-sxm",

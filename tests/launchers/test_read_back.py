@@ -7,13 +7,14 @@ import pytest
 
 from launch_plans import is_legal, legal_plans
 from profiles import drawn
-from shardwise import Estimate, Stack, estimate, export
-from shardwise.launchers.launch import Launcher, LaunchPlan
+from shardwise import Estimate, Model, Stack, Strategy, System, estimate, export
+from shardwise.launchers.launch import Launcher, LaunchPlan, LaunchText, captured_graphs
 from shardwise.launchers.read_back import ReadBack, read_back
 from shardwise.launchers.registry import (
     LAUNCHERS,
     faults_of_plan,
     launcher_of,
+    read_by,
     written_by_release,
 )
 
@@ -92,3 +93,31 @@ def test_a_stack_of_ones_own_is_compared_figure_by_figure() -> None:
     found = export("megatron", "llama3-8b", "h100-sxm", gpus=8, tp=8, gbs=8, stack=stack)
     [one] = found.read_back.differences
     assert (one.field, one.plan) == ("stack.tp_hidden", 0.1)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda one: one.name)
+@pytest.mark.parametrize("graphs", ["partial", "full"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_graphs_of_a_stack_are_written_or_refused(
+    launcher: Launcher, graphs: str, recompute: str
+) -> None:
+    """A launch file has the graphs of the estimate, also where the stack decides them.
+
+    Graphs of layers exclude full recompute: the estimate is without them, and the file too.
+    """
+    stack = Stack.load({"base": launcher.stack, "name": "own", "cuda_graphs": graphs})
+    words = {"gpus": 8, "zero": 3, "gbs": 8, "recompute": recompute}
+    strategy = Strategy.load({**words, "dtype": "bf16", "stack": stack})
+    model, system = Model.load("llama3-8b"), System.load("h100-sxm")
+    plan = LaunchPlan(model=model, system=system, strategy=strategy.resolved(model, system))
+    timed = captured_graphs(plan.model, plan.strategy)
+    assert timed == ("none" if (graphs, recompute) == ("partial", "full") else graphs)
+    if faults := faults_of_plan(launcher, plan):
+        assert timed != "none"
+        assert [(one.field, one.value) for one in faults] == [("cuda_graphs", timed)]
+        return
+    _, files = written_by_release(launcher, plan)
+    text = LaunchText(source=f"plan{files[0].ending}", text=files[0].text, model=model, gpus=8)
+    required = {"stack": launcher.stack, "global_batch_size": 8}
+    read = Strategy.validated(required | dict(read_by(launcher, text).strategy))
+    assert captured_graphs(model, read.resolved(model, system)) == timed

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from published_samples import row_of
 
 from published_rows.hardware import system_of
@@ -138,3 +139,31 @@ def test_only_runs_on_nvidia_follow_the_trend_of_its_recipes(accelerator: str, m
     assert (stack.name, stack.released) == ("mlperf-2024", month)
     rocm = Stack.load("primus-2026").matmul_time_factor
     assert (stack.matmul_time_factor == rocm) is not bool(month)
+
+
+@pytest.mark.parametrize(
+    ("features", "notes", "graphs"),
+    [
+        ({"cuda_graph_scope": ["moe_router", "moe_preprocess"]}, None, "partial"),
+        ({"cuda_graph_scope": "attn+moe_router"}, None, "partial"),
+        ({"cuda_graph_scope": []}, None, "none"),
+        ({"cuda_graph_scope": ["attn"], "cuda_graph_impl": "none"}, None, "none"),
+        ({}, "Transformer Engine CUDA graph capture completes for all 48 layers", "partial"),
+    ],
+)
+def test_a_scope_alone_says_that_graphs_capture_layers(
+    features: dict[str, object], notes: str | None, graphs: str
+) -> None:
+    """A list of modules without an implementation is of graphs of layers, unless it is empty."""
+    software = {"framework": "Megatron-Bridge", "version": "2026-07-25"}
+    sizes = {"name": "Qwen3-30B-A3B", "experts": 128, "topk": 8, "moe_ffn": 768}
+    run = row_of(
+        "one",
+        step=1.0,
+        software=software,
+        micro_batch=1,
+        features=features,
+        notes=notes,
+        model=sizes,
+    )
+    assert stack_of(run, []).cuda_graphs == graphs

@@ -1,5 +1,7 @@
 """The software of a measured run: what the row states of it, its `Stack`, and what changes it."""
 
+import re
+
 from published_rows.fine_tuning import memory_changes
 from published_rows.releases import released
 from published_rows.row import Run
@@ -15,6 +17,8 @@ from shardwise.config.system import System
 
 _MANY_EXPERTS = 256
 _FUSED_TYPES = ("mxfp8", "nvfp4")
+_CAPTURES = "CUDA graph capture completes"
+"""Note of a verification card, of a recipe whose graphs of layers it does not list."""
 
 # Stacks whose tensor-parallel communication runs in pieces next to its GEMMs if a run says so,
 # and the one that has it so.
@@ -288,8 +292,9 @@ def _graphs(run: Run) -> CudaGraphs | None:
         on = truth(features.get("cuda_graphs"))
         if newest(run) and dropless:
             return CudaGraphs.FULL
-        if not on:
-            return CudaGraphs.PARTIAL if _graphs_unstated(run) else None
+        layers = re.search(r"attn|moe|mlp", scope) or _CAPTURES in (run.notes or "")
+        if layers or not on:
+            return CudaGraphs.PARTIAL if layers or _graphs_unstated(run) else None
         return CudaGraphs.PARTIAL if dropless else CudaGraphs.FULL
     if implementation in ("full_iteration", "local") or not dropless:
         return CudaGraphs.FULL

@@ -118,12 +118,12 @@ class Destination:
             gemms_csv = registry.load("report.tables.gemms:gemms_csv")
             files.write_text(self.output, gemms_csv(answer.result))
             log.info("wrote %s", self.output)
-        elif self.output is not None:
+            if self.json:
+                emit_json(answer.record)
+        elif self.json or self.output is not None:
             emit_json(answer.record, self.output)
         if self.out is not None:
             _write_folder(self.out, answer)
-        if self.json:
-            emit_json(answer.record)
         if self.report is not None:
             text = registry.load("report.breakdown_text:breakdown_text")(answer.result)
             if self.report == _STDOUT:

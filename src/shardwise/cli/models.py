@@ -165,10 +165,7 @@ def _list_folder(folder: Path, *, json: bool, output: str | None) -> None:
         records: dict[str, object] = {file: model_record(model) for file, model in models.items()}
         if refused:
             records["refused"] = {file: str(fault) for file, fault in refused.items()}
-        if output is not None:
-            emit_json(records, output)
-        if json:
-            emit_json(records)
+        emit_json(records, output)
     elif models:
         print_models(list(models.values()), list(models))
     if refused:

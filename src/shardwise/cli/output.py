@@ -47,6 +47,8 @@ def show(
 ) -> None:
     """Write the record to a file (a search also as a table), print it as JSON, or print tables.
 
+    What a file holds is not printed again; of a table the record is.
+
     Parameters
     ----------
     lacks
@@ -61,10 +63,9 @@ def show(
 
             write_table(table(data, source=output), output)
             log.info("wrote %s", output)
-        elif output is not None:
+            output = None
+        if json or output is not None:
             emit_json(data, output)
-        if json:
-            emit_json(data)
     else:
         print_tables()
 

@@ -295,6 +295,13 @@ class Table:
         return (self.expert_overlap | (self.schedule == Schedule.DUALPIPE.code)) & self.training
 
     @property
+    def overlaps_by_nodes(self) -> Bools:
+        """Whether communication of experts overlaps node by node, as in Megatron-Core."""
+        sends = self.ep * self.etp > 1
+        paired = self.schedule == Schedule.DUALPIPE.code
+        return self.expert_overlap & self.training & sends & ~paired
+
+    @property
     def recomputes_some(self) -> Bools:
         """Whether only some of the layers recompute."""
         return self.recompute_layers > 0

@@ -446,6 +446,7 @@ class _TimeChoices:
     system: System
     recompute: _Recompute
     overlaps_experts: Bools
+    overlaps_by_nodes: Bools
     overlap_processors: Floats
     offload_weights: Bools
     offload_activations: Bools
@@ -459,6 +460,7 @@ class _TimeChoices:
             system=table.on(system),
             recompute=_Recompute.of(table, np.zeros(links.shape)),
             overlaps_experts=table.overlaps_experts,
+            overlaps_by_nodes=table.overlaps_by_nodes,
             overlap_processors=dispatch_processor_share(system, table),
             offload_weights=table.offload_weights,
             offload_activations=table.offload_activations,
@@ -620,6 +622,7 @@ def _component_costs(
                 *timed[place],
                 training=training,
                 rows=choices.overlaps_experts,
+                by_nodes=choices.overlaps_by_nodes,
                 processor_share=choices.overlap_processors,
             )
         return with_offload(

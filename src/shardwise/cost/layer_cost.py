@@ -261,6 +261,11 @@ class LayerWork:
     backward: Launched
     weight_grad_share: Floats
     """Share of the backward kernels' time that computes gradients of weights."""
+    dense_forward_s: Floats
+    """Kernels of the forward pass outside of routed experts [s]."""
+    dense_backward_s: Floats
+    nodes_s: Floats
+    """Time of the host for the nodes that one direction has in an overlapped schedule [s]."""
     forward_flops: Floats
     """FLOPs of matrix products and attention in the forward pass."""
     segments: tuple[_Segment, ...]
@@ -315,6 +320,7 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
 
     backward_s = busy(_BACKWARD)
     reruns = reruns_of(costs)
+    dense = [c for c in costs if not c.operation.routed]
     return LayerWork(
         forward=_launched(costs, machine, zero),
         backward=Launched(
@@ -325,6 +331,9 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
             waits_s=zero,
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
+        dense_forward_s=total([c.kernel_s(Phase.FORWARD) for c in dense], zero),
+        dense_backward_s=total([c.kernel_s(phase) for c in dense for phase in _BACKWARD], zero),
+        nodes_s=machine.nodes_s,
         forward_flops=total([_forward_flops(c) for c in costs], zero),
         segments=tuple(_segment(group, parts, machine, zero) for parts, group in reruns.items()),
         reruns=tuple(reruns),
@@ -444,21 +453,26 @@ def passes_with_host(
     communication: LayerCommunication,
     *,
     training: Bools,
-    expert_share: Floats | float = 1.0,
+    expert_shares: Sequence[Floats | float] = (1.0, 1.0),
+    nodes_s: Floats | float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Forward and backward without communication, during which the host runs ahead [s].
 
     Parameters
     ----------
-    expert_share
-        Share of the exposed communication of experts that stays exposed; shape (n,).
+    expert_shares
+        Shares of the exposed communication of experts that stay exposed, each way; shape (n,).
+    nodes_s
+        Time of the host in addition to that of the operations, each way [s]; shape (n,).
     """
     zero = np.zeros_like(work.forward.kernels_s)
     forward_s, backward_s = (
-        one.compute_s(sent.exposed.total(zero, expert_share))
-        for one, sent in (
-            (work.forward, communication.forward),
-            (work.backward, communication.backward),
+        replace(one, host_s=one.host_s + nodes_s).compute_s(sent.exposed.total(zero, share))
+        for one, sent, share in zip(
+            (work.forward, work.backward),
+            (communication.forward, communication.backward),
+            expert_shares,
+            strict=True,
         )
     )
     return forward_s, np.where(training, backward_s, 0.0)

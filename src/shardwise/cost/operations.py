@@ -28,6 +28,9 @@ _COLLECTIVE_CALLS = 0.5
 # of a part of a layer and what lies between them, or that of one graph. Assumed; of partial graphs,
 # fitted before, with launches alone, half.
 _LEFT_OF_LAYERS, _LEFT_OF_STEP = 0.3, 0.1
+# Nodes of a layer in Megatron-Core's overlap of experts: attention with router, dispatch, experts,
+# combine (model_chunk_schedule_plan.py); calls of the host for each, fitted (see `cost.overlap`).
+_NODES, _NODE_CALLS = 4, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,17 @@ class Machine:
             captured=table.captured_modules,
             captures_step=captures_step,
         )
+
+    @property
+    def nodes_s(self) -> Floats:
+        """Time of the host for the nodes of a layer in one direction of an overlapped schedule [s].
+
+        A call of autograd and two events each, next to the operations inside; what graphs of layers
+        or of the step capture takes the same share of it as of operations.
+        """
+        left = np.where(self.captured > 0, _LEFT_OF_LAYERS, 1.0)
+        found: Floats = _NODES * _NODE_CALLS * self.host_call_s
+        return found * np.where(self.captures_step, _LEFT_OF_STEP, left)
 
     @property
     def memory_rate(self) -> Floats:

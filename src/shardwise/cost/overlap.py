@@ -7,15 +7,15 @@ rates is left then.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints, total
 from shardwise.config.system import FULL_DUPLEX, HostMemory, Memory, System
 from shardwise.cost.collective import collective_time
 from shardwise.cost.curve import share_at
 from shardwise.cost.layer_cost import (
-    ByAxis,
     LayerCommunication,
     LayerCost,
     LayerWork,
@@ -31,46 +31,134 @@ def with_expert_overlap(
     *,
     training: Bools,
     rows: Bools,
+    by_nodes: Bools,
     processor_share: Floats,
 ) -> LayerCost:
     """Hide communication of a layer's experts behind compute of paired micro-batches.
 
-    The forward pass of one micro-batch runs with the backward pass of another; the communication of
-    each runs concurrently with the compute C of both (arXiv 2412.19437, section 3.2.1) and uses the
-    share u of the processor: hidden = min(X, C / (1 - u)), exposed = X - (1 - u) hidden, with X the
-    exposed communication of both passes, which is divided in proportion. The host runs ahead only
-    during what stays exposed.
+    The forward pass of one micro-batch runs with the backward pass of another; what of the
+    communication of each is exposed behind the other's compute is that of `exposed_behind`. In
+    DualPipe the window is all compute of both passes (arXiv 2412.19437, section 3.2.1), and the
+    exposed time is divided in proportion. Megatron-Core hides phase by phase (`exposed_by_phase`),
+    and its host launches each layer as nodes, which takes `LayerWork.nodes_s` each way. The host
+    runs ahead only during what stays exposed.
 
     Parameters
     ----------
+    rows
+        Rows that overlap communication of experts; shape (n,).
+    by_nodes
+        Those of them that do so node by node; shape (n,).
     processor_share
         u, share of the processor; shape (n,).
     """
     if not np.any(rows):
         return layer
     times = layer.times
-    passes = passes_with_host(work, communication, training=training, expert_share=0.0)
-    compute = sum(passes, times.recompute_s)
-    exposed = times.exposed_forward_s.ep + times.exposed_backward_s.ep
-    hidden = np.minimum(exposed, compute / (1 - processor_share))
-    left = (exposed - (1 - processor_share) * hidden) / np.where(exposed > 0, exposed, 1.0)
-    share = np.where(rows, left, 1.0)
-
-    def scaled(side: ByAxis) -> ByAxis:
-        return replace(side, ep=side.ep * share)
-
-    forward_s, backward_s = passes_with_host(
-        work, communication, training=training, expert_share=share
+    hosted = partial(
+        passes_with_host,
+        work,
+        communication,
+        training=training,
+        nodes_s=np.where(by_nodes, work.nodes_s, 0.0),
     )
+    sent = times.exposed_forward_s.ep, times.exposed_backward_s.ep
+    windows = _windows(work, hosted(expert_shares=(0.0, 0.0)), times.recompute_s)
+    by_phase = exposed_by_phase(sent, *windows, processor_share=processor_share)
+    compute = total(windows, times.recompute_s)
+    all_sent = total(sent, times.recompute_s)
+    together = _share(exposed_behind(all_sent, compute, processor_share), all_sent)
+    shares = [
+        np.where(rows, np.where(by_nodes, _share(own, one), together), 1.0)
+        for own, one in zip(by_phase, sent, strict=True)
+    ]
+    forward_s, backward_s = hosted(expert_shares=shares)
+    exposed = [
+        replace(side, ep=side.ep * share)
+        for side, share in zip(
+            (times.exposed_forward_s, times.exposed_backward_s), shares, strict=True
+        )
+    ]
     times = replace(
         times,
         forward_s=forward_s,
         backward_s=backward_s,
         weight_grad_s=backward_s * work.weight_grad_share,
-        exposed_forward_s=scaled(times.exposed_forward_s),
-        exposed_backward_s=scaled(times.exposed_backward_s),
+        exposed_forward_s=exposed[0],
+        exposed_backward_s=exposed[1],
     )
     return replace(layer, times=times)
+
+
+def _share(part: Floats, all_of_it: Floats) -> Floats:
+    return part / np.where(all_of_it > 0, all_of_it, 1.0)
+
+
+def _windows(
+    work: LayerWork, passes: tuple[Floats, Floats], recompute_s: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Compute of attention forward, of experts both ways, and of attention backward [s].
+
+    Each takes the share of its kernels of its pass with the host. Recompute runs with attention.
+    """
+    forward_s, backward_s = passes
+    attention_s = forward_s * _share(work.dense_forward_s, work.forward.kernels_s)
+    attention_back_s = backward_s * _share(work.dense_backward_s, work.backward.kernels_s)
+    experts_s = forward_s - attention_s + backward_s - attention_back_s
+    return attention_s, experts_s, attention_back_s + recompute_s
+
+
+def exposed_behind(time_s: Floats, window_s: Floats, processor_share: Floats) -> Floats:
+    """Exposed time of communication t behind compute W, of which it uses the share u [s].
+
+    t - (1 - u) min(t, W / (1 - u))
+
+    Parameters
+    ----------
+    time_s
+        t, the communication alone [s]; shape (n,).
+    window_s
+        W, the compute alone [s]; shape (n,).
+    processor_share
+        u; shape (n,).
+    """
+    return time_s - np.minimum(time_s * (1 - processor_share), window_s)
+
+
+def exposed_by_phase(
+    sent: tuple[Floats, Floats],
+    attention_s: Floats,
+    experts_s: Floats,
+    attention_back_s: Floats,
+    *,
+    processor_share: Floats,
+) -> tuple[Floats, Floats]:
+    """Exposed communication of experts forward and backward, hidden phase by phase [s].
+
+        communication | combine backward  | dispatch forward, dispatch backward | combine forward
+        compute       | attention forward | experts backward, experts forward   | attention backward
+
+    Each phase exposes what `exposed_behind` says. Dispatch and combine take half of the
+    communication of their pass each. Order of Megatron-Core (model_chunk_schedule_plan.py,
+    `TransformerLayerSchedulePlan.run`) and of arXiv 2412.19437, figure 4.
+
+    Parameters
+    ----------
+    sent
+        Communication of experts forward and backward, alone [s]; each of shape (n,).
+    attention_s, experts_s, attention_back_s
+        Compute of the phases [s]; shape (n,).
+    processor_share
+        Share of the processor that communication uses; shape (n,).
+    """
+    forward, backward = sent
+    behind = partial(exposed_behind, processor_share=processor_share)
+    dispatch_s = (forward + backward) / 2
+    share = _share(behind(dispatch_s, experts_s), dispatch_s)
+    return (
+        share * forward / 2 + behind(forward / 2, attention_back_s),
+        share * backward / 2 + behind(backward / 2, attention_s),
+    )
 
 
 def gradient_communication(

@@ -316,9 +316,10 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     )
 
 
-# Rows of a rank's experts for which a full graph has buffers, over those of an even load, less 1
-# (Megatron-LM, --moe-expert-rank-capacity-factor with a paged stash).
-_SPARE_ROWS = 0.1
+# Rows of a rank's experts for which a full graph has memory, over those of an even load, less 1: of
+# the layer that runs, and of what layers save, which is in a paged stash (moe_expert_rank_capacity_
+# factor 1.5 and moe_paged_stash_buffer_size_factor_cuda 1.2: NVIDIA-NeMo/Megatron-Bridge 4211).
+_SPARE_ROWS, _SPARE_SAVED_ROWS = 0.5, 0.2
 
 
 def _graph_pools(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Floats:
@@ -328,13 +329,15 @@ def _graph_pools(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
     transient bytes of one of their operations, of all layers and micro-batches in flight. Nothing
     else can use this memory, so that the eager peak next to it is as high as before. A graph of the
     full step keeps its activations while weights are updated (added in `stage_memory`) and has
-    buffers for more rows than the experts of a rank get.
+    buffers and a stash for more rows than the experts of a rank get.
     """
     if not np.any(table.own_graph_pools):
         return np.zeros_like(costs.memory_rate)
     flight = _InFlight.of(table, costs, group, stage)
-    share = np.where(table.captures_step, _SPARE_ROWS, 1.0)
-    return share * flight.total(lambda size: size.graph_bytes)
+    share = np.where(table.captures_step, _SPARE_SAVED_ROWS, 1.0)
+    runs = np.where(table.captures_step, _SPARE_ROWS - _SPARE_SAVED_ROWS, 0.0)
+    one = largest_layer(costs, group, lambda size: size.graph_bytes)
+    return share * flight.total(lambda size: size.graph_bytes) + runs * one
 
 
 def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Tiers:
@@ -342,17 +345,33 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
 
     Two of the layers with offloaded activations have theirs in the first tier: the layer that runs
     and the next one. So the activations of a layer return before its backward pass, as
-    `cost.activation_walk` assumes.
+    `cost.activation_walk` assumes. Where experts overlap, each layer that runs forward is saved
+    before the one that runs backward with it is freed. The warm-up has another chunk there
+    (Megatron-Core, schedules.py, get_pp_rank_microbatches), in place of the one that 1F1B runs
+    forward before its first backward pass.
     """
     flight = _InFlight.of(table, costs, group, stage)
+    paired = np.zeros_like(costs.memory_rate)
+    if np.any(table.overlaps_by_nodes):
+        one = largest_layer(costs, group, lambda size: size.saved_bytes)
+        paired = np.where(table.overlaps_by_nodes & (table.micro_batches > 1), one, 0.0)
     if not np.any(table.offload_activations):
-        saved = flight.total(lambda size: size.saved_bytes)
+        saved = flight.total(lambda size: size.saved_bytes) + paired
         return Tiers(saved, np.zeros_like(saved), 1.0)
     movable = flight.total(lambda size: size.movable_bytes)
     moved = in_tiers(movable, table.offload_activations, flight.total(moves))
     away = 1 - moved.share
-    here = flight.total(lambda size: size.saved_bytes - away * size.movable_bytes)
+    here = flight.total(lambda size: size.saved_bytes - away * size.movable_bytes) + paired
     return Tiers(here, moved.away, moved.share)
+
+
+def largest_layer(
+    costs: ComponentCosts, group: StageGroup, select: Callable[[LayerBytes], Floats]
+) -> Floats:
+    """Bytes of the layer of a stage that has most of them [byte]; shape (n,)."""
+    layers = zip(group.resident, costs.layers, strict=False)
+    sizes = [np.where(n > 0, select(one.bytes), 0.0) for n, one in layers if one is not None]
+    return np.maximum.reduce([np.zeros_like(costs.memory_rate), *sizes])
 
 
 def moves(size: LayerBytes) -> Floats:

@@ -76,7 +76,8 @@ def step_times(
     times["dp_comm"] = total((exposed for _, exposed in replicas), zero)
     comm["dp"] = total((alone for alone, _ in replicas), zero), times["dp_comm"]
     moved, times["offload"] = _offload(step, after_backward(table, times))
-    times["other"] = _overheads(step.system, table, total(times.values(), zero))
+    rest = total(times.values(), zero)
+    times["other"] = _overheads(step.system, table, rest) + chunk_overhead(table)
     comm["offload"] = moved, times["offload"]
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
@@ -134,6 +135,25 @@ def _overheads(system: System, table: Table, rest: Floats) -> Floats:
     fixed_s = table.by_stack(lambda stack: stack.step_overhead) + wait_s * doublings
     growth = table.by_stack(lambda stack: stack.straggler_per_doubling) * doublings
     return fixed_s + growth * rest
+
+
+# Calls of the host at each chunk of an overlapped interleaved schedule. Fitted, with the calls of
+# nodes in `cost.operations`, on published runs of Megatron-Bridge that overlap experts without a
+# graph of the step (25.11 to 26.08; on H100 fewer fit Qwen3-235B, and more fit Qwen3-30B), and on
+# two pairs of runs with and without overlap (Megatron-Bridge pull request 1760).
+_CHUNK_CALLS = 20.0
+
+
+def chunk_overhead(table: Table) -> Floats:
+    """Time of the host between the chunks of an overlapped interleaved schedule [s].
+
+    m v n c, with m micro-batches, v chunks, n calls of c each: a plan of the nodes of the chunk is
+    built (model_chunk_schedule_plan.py), the messages of both passes are awaited and sent, and no
+    rank runs ahead of its neighbors. One graph of the step has none of it.
+    """
+    rows = table.overlaps_by_nodes & (table.pp > 1) & ~table.captures_step
+    calls = table.micro_batches * table.vpp * _CHUNK_CALLS
+    return np.where(rows, calls * table.by_compile("host_call"), 0.0)
 
 
 def node_doublings(system: System, gpus: Ints) -> Floats:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.config.enums import TIER_FIELDS, Loss
+from shardwise.config.enums import TIER_FIELDS, CudaGraphs, Loss
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.errors import Fault
 from shardwise.shown import Brief
@@ -138,6 +139,11 @@ def nodes_of(system: System, gpus: int) -> tuple[int, int]:
     while gpus % per_node:
         per_node -= 1
     return gpus // per_node, per_node
+
+
+def captured_graphs(model: Model, strategy: Strategy) -> CudaGraphs:
+    """What CUDA graphs capture in the estimate of a plan, also where its stack decides."""
+    return CudaGraphs.from_code(int(Table.of(model, [strategy]).graphs[0]))
 
 
 def as_comments(lines: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from shardwise import catalog
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.capabilities import ANY
-from shardwise.config.enums import Recompute
+from shardwise.config.enums import CudaGraphs, Recompute
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
@@ -23,7 +23,13 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
-from shardwise.launchers.launch import Launcher, LaunchFile, LaunchPlan, LaunchText
+from shardwise.launchers.launch import (
+    Launcher,
+    LaunchFile,
+    LaunchPlan,
+    LaunchText,
+    captured_graphs,
+)
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -265,6 +271,8 @@ def _software_faults(launcher: Launcher, plan: LaunchPlan) -> Iterable[Fault]:
     fields = {name: getattr(plan.strategy, name) for name in type(plan.strategy).model_fields}
     if plan.strategy.recompute != Recompute.SELECTIVE:  # nobody set parts that have no effect
         fields["recompute_parts"] = Strategy.model_fields["recompute_parts"].default
+    if (graphs := captured_graphs(plan.model, plan.strategy)) != CudaGraphs.NONE:
+        fields["cuda_graphs"] = graphs
     strategy = plan.strategy.model_copy(update=fields | {"stack": own})
     found = illegal_faults(plan.model, plan.system, Table.of(plan.model, [strategy])).values()
     return [replace(one, problem=one.problem.removesuffix(LIFTS)) for one in found]

@@ -19,6 +19,7 @@ from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
+from shardwise.launchers.launch import captured_graphs
 
 Value = bool | int | float | str | None | tuple["Value", ...]
 """Value of a field: numbers, words (also of types: bf16), lists as tuples."""
@@ -189,7 +190,7 @@ def stack_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
 
 
 def _graph_fields(model: Model, strategy: Strategy) -> dict[str, Value]:
-    graphs = strategy.in_effect("cuda_graphs")
+    graphs = captured_graphs(model, strategy)
     if graphs == CudaGraphs.NONE:
         return {"cuda_graph_impl": "none", "cuda_graph_modules": None}
     if graphs == CudaGraphs.FULL:

@@ -15,7 +15,13 @@ from shardwise.config.enums import (
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
-from shardwise.launchers.launch import LaunchFile, LaunchPlan, as_comments, nodes_of
+from shardwise.launchers.launch import (
+    LaunchFile,
+    LaunchPlan,
+    as_comments,
+    captured_graphs,
+    nodes_of,
+)
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
 from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, written
@@ -152,7 +158,7 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
         yield "--ckpt-format", "fsdp_dtensor"
     if fields["use_torch_fsdp2"]:
         yield "--ckpt-format", "torch_dist"
-    if strategy.in_effect("cuda_graphs") == CudaGraphs.FULL:
+    if captured_graphs(plan.model, strategy) == CudaGraphs.FULL:
         yield ("--no-check-for-nan-in-loss-and-grad",)
     if plan.model.has_experts:
         yield "--moe-router-load-balancing-type", "aux_loss"

@@ -13,7 +13,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, nearest
-from shardwise.launchers.launch import Item, LaunchPlan
+from shardwise.launchers.launch import Item, LaunchPlan, captured_graphs
 from shardwise.launchers.torchtitan.models import (
     LONGEST_SEQUENCES,
     PYTHON_RELEASE,
@@ -651,7 +651,7 @@ def options_of(plan: LaunchPlan, release: str) -> Options:
     if flavor is not None:
         options |= {"model.name": flavor.family, "model.flavor": flavor.flavor}
     if release == PYTHON_RELEASE:
-        captured = strategy.in_effect("cuda_graphs") == CudaGraphs.FULL
+        captured = captured_graphs(model, strategy) == CudaGraphs.FULL
         options["training.disable_cuda_graphs"] = not captured
     table = Table.of(model, [strategy])
     return (
@@ -807,9 +807,9 @@ def _toml_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     if (kernel := strategy.attention_kernel) != "stack":
         problem = f"torchtitan {TOML_RELEASE} has no option for it; allowed: stack"
         yield Fault.of("attention_kernel", kernel, problem)
-    if strategy.cuda_graphs == CudaGraphs.FULL:
+    if (graphs := captured_graphs(model, strategy)) != CudaGraphs.NONE:
         problem = f"torchtitan {TOML_RELEASE} has no CUDA graphs; nearest: none"
-        yield Fault.of("cuda_graphs", strategy.cuda_graphs, problem)
+        yield Fault.of("cuda_graphs", graphs, problem)
     name = flavor.family
     if strategy.pp > 1 and name in _NO_PIPELINE:
         problem = f"torchtitan {TOML_RELEASE} has no pipeline for {name}; nearest: 1"

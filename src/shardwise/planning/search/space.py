@@ -22,7 +22,7 @@ from shardwise import catalog
 from shardwise.config.base import ConfigBase
 from shardwise.config.capabilities import ANY, SET, Reported, Values, is_among
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import LaunchRule, Recompute, RecomputePart
+from shardwise.config.enums import CudaGraphs, LaunchRule, Recompute, RecomputePart
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
@@ -133,6 +133,13 @@ _LONG = 32_768
 # The practical space splits a sequence down to this many tokens on a rank: performance recipes of
 # Megatron-Bridge and NeMo split 8,192 tokens in two, and 4,096 not at all.
 _LEAST_TOKENS = 4096
+# CUDA graphs of recipes for mixtures of experts, by accelerator (NVIDIA-NeMo/Megatron-Bridge
+# 067f987, perf_recipes: 25.09 to 26.08).
+_RECIPE_GRAPHS = {
+    **dict.fromkeys(("B200", "B300"), (CudaGraphs.PARTIAL,)),
+    **dict.fromkeys(("GB200", "GB300"), (CudaGraphs.PARTIAL, CudaGraphs.FULL)),
+}
+_GRAPH_STACKS = "Megatron-Bridge"
 Scope = Literal["practical", "full"]
 PRACTICAL: Scope = "practical"
 FULL: Scope = "full"
@@ -207,9 +214,10 @@ class Space(_Values):
     The practical scope tries what recipes use: all degrees, chunks and micro-batches that divide
     what they split, with tensor parallelism inside the fast domain, shards of a sequence of
     4,096 tokens or more, and etp 1; recompute of the stack's own modules; reduce-scatter and
-    all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; and the
-    stack's dispatchers.
-    What was reported broken or slower on the system is avoided unless its values are named.
+    all-gather (all-reduce if the stack has nothing else); ZeRO 1 to 3; overlapped experts; the
+    stack's dispatchers; and, of Megatron-Bridge on Blackwell, the CUDA graphs of its recipes for
+    mixtures of experts. What was reported broken or slower on the system is avoided unless its
+    values are named.
     Where the stages cannot share the layers evenly, it tries uneven stages as the stack can
     have them: layers listed by stage, or fewer on the first and the last stage, embedding and loss
     counted as layers.
@@ -322,6 +330,8 @@ class Space(_Values):
             defaults |= {"ep": "all"} if self.ep is None else {}
             etps = (1,) if practical and not self._splits_experts(system) else (1, _AS_TP)
             defaults |= {"etp": etps} if self.etp is None else {}
+        if model.has_experts and self.cuda_graphs is None and self.graph_scope is None:
+            defaults |= self._graphs(system)
         if self.recompute_parts is None:
             defaults |= self._recompute(model, system)
         elif self.recompute_parts == "all":
@@ -349,6 +359,24 @@ class Space(_Values):
         """Tokens of the longest sequence."""
         lengths = self.seq_len if isinstance(self.seq_len, tuple) else (None,)
         return max(length or model.seq_len or 1 for length in lengths)
+
+    def _graphs(self, system: System) -> dict[str, object]:
+        """CUDA graphs that recipes of the stacks capture for experts on an accelerator.
+
+        A full step needs fused experts, and so their recipes of quantization.
+        """
+        stacks = self.stacks(system)
+        fused = [set(self.quantization or ()) <= {*one.fused_expert_recipes} for one in stacks]
+        quantized = bool(self.quantization) and all(fused)
+        words = _RECIPE_GRAPHS.get(system.accelerator.name.split()[-1], ())
+        graphs = [
+            word
+            for word in words
+            if (word != CudaGraphs.FULL or quantized)
+            and any(one.cuda_graphs != word for one in stacks)
+        ]
+        of_recipes = all(_GRAPH_STACKS in one.release for one in stacks)
+        return {"cuda_graphs": (CudaGraphs.STACK, *graphs)} if graphs and of_recipes else {}
 
     def _recompute(self, model: Model, system: System) -> dict[str, object]:
         """What recipes of the stacks recompute together, where the model has all of it."""

@@ -42,11 +42,9 @@ def show_reference(case: Case, *, ops: bool, json: bool, output: str | None) -> 
     record = found.to_dict()
     if found.message is not None and (json or output is not None):
         note(found.message)
-    if output is not None:
+    if json or output is not None:
         emit_json(record, output)
-    if json:
-        emit_json(record)
-    elif output is None:
+    else:
         tables = _tables(_NAMES[type(case)])
         if isinstance(case, CalculonCase):
             tables.print_question(case)
@@ -76,11 +74,9 @@ def show_despite(
         raise refusal from None
     refused = [str(fault) for fault in refusal.faults]
     record = {"refused": refused, "also": {reference: answer}}
-    if output is not None:
+    if json or output is not None:
         emit_json(record, output)
-    if json:
-        emit_json(record)
-    elif output is None:
+    else:
         for fault in refused:
             sys.stderr.write(f"shardwise refuses this run: {fault}\n")
         show_reference(case, ops=ops, json=False, output=None)
