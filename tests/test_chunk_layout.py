@@ -21,7 +21,7 @@ def _splits(layers: int, places: int) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", range(60))
 def test_the_critical_stage_is_that_of_the_best_of_all_splits(seed: int) -> None:
     """Kinds in any order, with an embedding, a head, limits of stages and of chunks."""
-    draw = random.Random(seed)
+    draw = random.Random(seed)  # noqa: S311 - test data
     layers, stages = draw.randint(1, 7), draw.randint(2, 4)
     chunks = draw.randint(1, 3 if stages == 2 else 2 if layers < 6 else 1)
     kinds = draw.randint(1, 3)
