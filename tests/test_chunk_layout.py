@@ -32,19 +32,21 @@ def test_the_critical_stage_is_that_of_the_best_of_all_splits(seed: int) -> None
         head=draw.choice((0.0, 0.4, 2.6, 5.0)),
     )
     most = draw.choice((None, [draw.randint(0, layers) for _ in range(stages)]))
-    largest = draw.choice((None, None, 2, 3))
+    sizes = draw.choice((None, None, (0, 2), (1, 2), (1, 4), (2, 3)))
 
     def fits(split: tuple[int, ...]) -> bool:
         on_stages = [sum(split[stage::stages]) for stage in range(stages)]
         within = most is None or all(a <= b for a, b in zip(on_stages, most, strict=True))
-        return within and (largest is None or max(split) <= largest)
+        least, largest = sizes or (0, layers)
+        even = max(split) <= largest and all(size >= least for size in split[1:-1])
+        return within and even
 
     every = [
         max(stage_times(times, split, stages))
         for split in _splits(layers, stages * chunks)
         if fits(split)
     ]
-    found = balanced_chunks(times, stages, chunks, most=most, largest=largest)
+    found = balanced_chunks(times, stages, chunks, most=most, sizes=sizes)
     if not every:
         assert found is None
         return

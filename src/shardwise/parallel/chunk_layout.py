@@ -12,8 +12,8 @@ from math import inf
 
 # Of the mean time of a stage: differences below it are none.
 _TOLERANCE = 1e-9
-# Share by which the time of the critical stage is raised until a split is within it.
-_STRIDE = 1 / 32
+# Share by which the time of the critical stage is raised until a split is within it; it doubles.
+_FIRST_STRIDE = 1 / 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def balanced_chunks(
     chunks: int,
     *,
     most: Sequence[int] | None = None,
-    largest: int | None = None,
+    sizes: tuple[int, int] | None = None,
     precision: float = 1e-6,
     effort: int = 20_000,
 ) -> ChunkLayout | None:
@@ -74,8 +74,8 @@ def balanced_chunks(
         p, and v of each stage.
     most
         Layers that fit on each stage; None: all.
-    largest
-        Layers of a chunk at most; None: all.
+    sizes
+        Least and most layers of a chunk; the first and the last may have fewer. None: any.
     precision
         T is the least to this share of it.
     effort
@@ -86,10 +86,10 @@ def balanced_chunks(
     ChunkLayout
         None if the stages have no room for the layers.
     """
-    search = _Search(times, stages, chunks, most, largest)
+    search = _Search(times, stages, chunks, most, sizes)
     best, exact = None, True
     low, goal = search.bounds(precision / 4)
-    high = search.total_s
+    high, stride = search.total_s, _FIRST_STRIDE
     while goal < inf and (best is None or high - low > precision * high):
         found, complete = search.within(goal, effort)
         if found is not None:
@@ -99,7 +99,8 @@ def balanced_chunks(
         else:
             exact &= complete
             low = goal
-        goal = (low + high) / 2 if best is not None else min(high, low * (1 + _STRIDE))
+        goal = (low + high) / 2 if best is not None else min(high, low * (1 + stride))
+        stride *= 2
     return None if best is None else ChunkLayout(sizes=best, critical_s=high, exact=exact)
 
 
@@ -112,15 +113,16 @@ class _Search:
         stages: int,
         chunks: int,
         most: Sequence[int] | None,
-        largest: int | None,
+        sizes: tuple[int, int] | None,
     ) -> None:
-        self.stages, self.chunks, self.places = stages, chunks, stages * chunks
+        self.stages, self.places = stages, stages * chunks
         self.layer_s = [times.layers[kind] for kind in times.order]
         self.ends = [0.0, *accumulate(self.layer_s)]
         self.depth = len(self.layer_s)
-        self.largest = self.depth if largest is None else largest
+        self.least, self.largest = sizes or (0, self.depth)
         self.most = [self.depth] * stages if most is None else list(most)
         self.extra = stage_times(times, [0] * self.places, stages)
+        self.embedding, self.head = times.embedding, times.head
         kinds = sorted(set(times.order), key=lambda kind: times.layers[kind])
         self.kind_s = [times.layers[kind] for kind in kinds]
         self.left = [
@@ -132,10 +134,10 @@ class _Search:
 
     def bounds(self, precision: float) -> tuple[float, float]:
         """A time that no critical stage is below, and one that the bounds allow; else infinite."""
-        if self.depth > sum(min(one, self.largest * self.chunks) for one in self.most):
-            return inf, inf
         low, high = max(*self.extra, self.total_s / self.stages), self.total_s
         none = [0] * self.stages
+        if not self.has_room(0, 0, self.extra, none, high):
+            return inf, inf
         while high - low > precision * high:
             middle = (low + high) / 2
             if self.has_room(0, 0, self.extra, none, middle):
@@ -148,16 +150,18 @@ class _Search:
         self, chunk: int, start: int, load: Sequence[float], count: Sequence[int], goal: float
     ) -> bool:
         """Whether the stages of the chunks that are left may have room for the layers left."""
+        remaining = self.depth - start
+        if (self.places - max(chunk, 1) - 1) * self.least > remaining:
+            return False
         stages = range(max(0, self.stages - (self.places - chunk)), self.stages)
         room = [goal + self.slack - load[stage] for stage in stages]
         if sum(room) < self.ends[-1] - self.ends[start]:
             return False
-        later = [(self.places - chunk + stage) // self.stages for stage in stages]
         layers = [
-            min(self.most[stage] - count[stage], self.largest * n)
-            for stage, n in zip(stages, later, strict=True)
+            min(self.most[stage] - count[stage], self.largest * later)
+            for stage in stages
+            for later in ((self.places - chunk + stage) // self.stages,)
         ]
-        remaining = self.depth - start
 
         def fitting(time_s: float) -> int:
             if not time_s:
@@ -185,9 +189,8 @@ class _Search:
                 return False
             tried += 1
             stage = chunk % self.stages
-            later = (self.places - chunk - 1) // self.stages
             before, own = load[stage], count[stage]
-            for size in self._sizes(start, goal - before, self.most[stage] - own, later, chunk):
+            for size in self._sizes(chunk, start, goal - before, self.most[stage] - own):
                 load[stage] = before + self.ends[start + size] - self.ends[start]
                 count[stage] = own + size
                 sizes.append(size)
@@ -203,8 +206,8 @@ class _Search:
         found = fill(0, 0)
         return (tuple(sizes) if found else None), tried < effort
 
-    def _sizes(self, start: int, room: float, layers: int, later: int, chunk: int) -> list[int]:
-        """Layers that fit into a chunk, those first that leave its stage an even share for later.
+    def _sizes(self, chunk: int, start: int, room: float, layers: int) -> list[int]:
+        """Layers that fit into a chunk, those first that leave as much time to each later one.
 
         The last chunk has all that is left.
         """
@@ -213,5 +216,9 @@ class _Search:
         if chunk == self.places - 1:
             rest = self.depth - start
             return [rest] if rest <= largest else []
-        share = self.ends[start] + room / (later + 1)
-        return sorted(range(largest + 1), key=lambda n: (abs(self.ends[start + n] - share), n))
+        own = 0.0 if chunk else self.embedding
+        later = (self.places - chunk - 1) // self.stages
+        head = self.head if later and chunk % self.stages == self.stages - 1 else 0.0
+        share = self.ends[start] + (room + own + head) / (later + 1) - own
+        allowed = range(self.least if chunk else 0, largest + 1)
+        return sorted(allowed, key=lambda n: (abs(self.ends[start + n] - share), n))

@@ -36,6 +36,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
+from shardwise.planning.search.refine import refined_plans
 from shardwise.planning.search.results import SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
@@ -365,6 +366,8 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
         except KeyboardInterrupt:
             counted = False
     best = ranked_plans(query, candidates, lines)
+    if query.lines and counted and not levels:
+        best = refined_plans(query, space, best)
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
     return SearchResult(
