@@ -36,6 +36,8 @@ _IN_ORDER = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
 _PRECISION, _EFFORT = 2e-3, 20
 # Digits of times over that of a layer: plans whose components cost nearly the same share layouts.
 _DIGITS = 2
+POOL = 10
+"""Plans of a search that are refined."""
 # How often a split that does not fit may move a layer away from its peak-memory stage.
 _MOVES = 2
 
@@ -52,6 +54,12 @@ class _Split:
     sizes: tuple[int, ...]
 
 
+def is_open(space: Space) -> bool:
+    """Whether a space may have pipelines, and leaves the split of their layers open."""
+    named = (getattr(space, name) for name in ("stage_layers", *SPLIT_FIELDS))
+    return space.pp != (1,) and all(values is None for values in named)
+
+
 def refined_plans(
     query: SearchQuery, space: Space, best: tuple[RankedPlan, ...]
 ) -> tuple[RankedPlan, ...]:
@@ -63,13 +71,11 @@ def refined_plans(
     Parameters
     ----------
     best
-        The plans of a search, best first.
+        The plans of a search in a space that `is_open`, best first.
     """
-    open_fields = ("stage_layers", *SPLIT_FIELDS)
-    if any(getattr(space, name) is not None for name in open_fields):
-        return best
     plans = [Strategy.validated(dict(plan.strategy)) for plan in best]
-    piped = [n for n, plan in enumerate(plans) if plan.pp > 1 and plan.schedule in _IN_ORDER]
+    several = enumerate(plans[:POOL])
+    piped = [n for n, plan in several if plan.pp > 1 and plan.schedule in _IN_ORDER]
     if not piped:
         return best
     found, scores = _better_splits(query, space, plans, piped)
