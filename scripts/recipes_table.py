@@ -204,19 +204,16 @@ def risk_words(rows: Sequence[Row]) -> str:
     why = f"the plan adds {' and '.join(worst['adds'])}" if worst["adds"] else "other degrees"
     names = ("fits_natural", "export")
     out, refused = (sum(row.get(name) is False for row in rows) for name in names)
-    late = [row["best_s"] / row["measured_s"] - 1 for row in known]
     words = (
-        f"The largest gap is {worst['gap']:+.1%}, of {worst['name']}: {why}. The plan is predicted "
-        f"{statistics.median(late):+.1%} in the median against the measured step of the recipe. "
-        f"{refused} plans are refused by export, and {out} run out of memory where the busiest "
-        f"experts have {_NATURAL} times an even load."
+        f"The largest gap is {worst['gap']:+.1%}, of {worst['name']}: {why}. {refused} plans are "
+        f"refused by export, and {out} run out of memory where the busiest experts have {_NATURAL} "
+        "times an even load."
     )
-    quantiles = [row["quantile_s"] / row["measured_s"] - 1 for row in known if row["quantile_s"]]
-    if quantiles:
-        words += (
-            f" The 80 % quantile of the plan is {statistics.median(quantiles):+.1%} in the median "
-            "against the measured step."
-        )
+    for name, figure in (("Our plan", "best_s"), ("Its 80 % quantile", "quantile_s")):
+        late = [row[figure] / row["measured_s"] - 1 for row in known if row[figure]]
+        if late:
+            words += f" {name} is {statistics.median(late):+.1%} in the median against the "
+            words += "measured step of the recipe."
     return words
 
 
