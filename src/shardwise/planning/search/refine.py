@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.arrays import Floats
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import LINE_FIELDS
@@ -97,6 +98,10 @@ def _line(plan: Strategy) -> tuple[Any, ...]:
     return tuple(getattr(plan, name) for name in LINE_FIELDS)
 
 
+def _scores(query: SearchQuery, step_time_s: Floats, table: Table) -> Floats:
+    return OBJECTIVES[query.objective](step_time_s, table, query.system)
+
+
 def _better_splits(
     query: SearchQuery, space: Space, plans: Sequence[Strategy], piped: Sequence[int]
 ) -> tuple[dict[tuple[Any, ...], tuple[float, Strategy]], list[float]]:
@@ -107,7 +112,7 @@ def _better_splits(
     model, system = query.model, query.system
     table = Table.of(model, plans)
     result = evaluate(model, system, table)
-    scores = OBJECTIVES[query.objective](result.step_time_s, table, system)
+    scores = _scores(query, result.step_time_s, table)
     costs = _layer_times(query, table, result, piped)
     by_line = {_line(plan): n for n, plan in enumerate(plans)}
     found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
@@ -115,7 +120,7 @@ def _better_splits(
         split for n, times in costs.items() for split in _splits(query, space, n, plans[n], times)
     ]
     for _ in range(_MOVES + 1):
-        again = []
+        again: list[_Split] = []
         for split, plan, score, stage in _evaluated(query, plans, tried):
             line = _line(plan)
             rival = (1 - VARIANT_SHARE) * scores[by_line.get(line, split.plan)]
@@ -144,7 +149,7 @@ def _evaluated(
     rows = table.take(legal)
     result = evaluate(model, system, rows)
     room = fits(system, result, query.capacity_bytes)
-    scores = OBJECTIVES[query.objective](result.step_time_s, rows, system)
+    scores = _scores(query, result.step_time_s, rows)
     for row, at in sorted(enumerate(legal.tolist()), key=lambda one: float(scores[one[0]])):
         stage = None if room[row] else int(result.peak_memory_stage[row])
         yield tried[at], strategies[at], float(scores[row]), stage
