@@ -77,7 +77,23 @@ def test_a_search_that_takes_too_long_is_stopped_and_marked(script):
     line = script.table([row | {"gap": 0.031, "complete": False, "best": "tp 8"}]).splitlines()[-1]
     assert line.startswith("| mine | yes | ")
     assert "| tp 8 (stopped) | " in line
-    assert line.endswith(f"| +3.1% | {row['seconds']:.1f} |")
+    assert "| +3.1% | " in line
+    assert line.endswith(f" | - | - | {row['seconds']:.1f} |")
+
+
+def test_risks_of_a_plan_are_those_of_its_memory_and_launcher(script):
+    """Natural routing needs more memory; Megatron-Bridge writes the plan, NeMo has no launcher."""
+    fields = {"gpus": 8, "ep": 8, "micro_batch_size": 1, "gbs": 64, "seq_len": 4096}
+    plan = estimate("qwen3-30b-a3b", "b200-sxm", fields, stack="megatron-bridge-2026")
+    recipe = Recipe.load("qwen3-30b-a3b-b200-8-mxfp8")
+    natural = estimate("qwen3-30b-a3b", "b200-sxm", {**plan.strategy, "expert_imbalance": 1.5})
+    row = script.risks(recipe, plan)
+    assert row["memory"] == plan.memory_bytes.reserved / plan.memory_bytes.capacity
+    assert row["fits_natural"] == natural.fits
+    assert row["export"] is True
+    dense = estimate("llama3-8b", "h100-sxm", fields | {"ep": 1}, stack="nemo-2025")
+    none = script.risks(own(), dense)
+    assert (none["fits_natural"], none["export"]) == (None, None)
 
 
 def test_the_page_has_one_place_for_the_table(script):

@@ -301,7 +301,8 @@ def _without_placement(
         ]
         batches = _batches(system, space, batch, dp)
         shards = _shards(system, space, dp)
-        for (vpp, schedule), (ep, etp) in product(_chunks(model, system, space, pp), experts):
+        pipelines = _chunks(model, system, space, splits, pp)
+        for (vpp, schedule), (ep, etp) in product(pipelines, experts):
             for split, shard, (size, micro) in product(
                 splits.of(pp, vpp, schedule), shards, batches
             ):
@@ -342,19 +343,34 @@ def _shards(system: System, space: Space, dp: int) -> list[int]:
     return [n for n in several if n != dp or 0 not in several]
 
 
-def _chunks(model: Model, system: System, space: Space, pp: int) -> list[tuple[int, int]]:
+def _chunks(
+    model: Model, system: System, space: Space, splits: "LayerSplits", pp: int
+) -> list[tuple[int, int]]:
     """Chunks per stage with their schedules; the rules check chunks that a space lists."""
     listed = space.values("vpp", system)
-    tried = listed
+    tried, more = listed, set[int]()
     if tried is None:
         single = pp == 1 or pp > model.depth
-        tried = (1,) if single else tuple(divisors(-(-model.depth // pp)))
+        usual, *others = ((1,),) if single else numbers_of_chunks(model.depth, pp)
+        tried, more = usual, set(*others).difference(usual)
     schedules = [Schedule(word).code for word in space.values("schedule", system) or ()]
     found = []
-    for chunks in tried:
+    for chunks in (*tried, *sorted(more)):
         own = [s for s in schedules if (s == Schedule.INTERLEAVED.code) == (chunks > 1)]
+        if chunks in more:
+            own = [schedule for schedule in own if splits.lists(pp, chunks, schedule)]
         found += [(chunks, s) for s in own or (schedules[:1] if listed else ())]
     return found
+
+
+def numbers_of_chunks(depth: int, pp: int) -> tuple[tuple[int, ...], ...]:
+    """Chunks of a stage: those that divide its share of the layers, rounded up.
+
+    Where stages cannot share the layers, then also those that divide the share of the layers with
+    the embedding and the head, for stacks to which layers are listed by chunk.
+    """
+    most = divisors(-(-depth // pp))
+    return (most, divisors(-(-(depth + 2) // pp))) if depth % pp else (most,)
 
 
 def _batches(system: System, space: Space, batch: int, dp: int) -> list[tuple[int, int]]:
@@ -409,6 +425,12 @@ class LayerSplits:
                 for split in self._distinct(pp, vpp, schedule)
             ]
         return self._known[key]
+
+    def lists(self, pp: int, vpp: int, schedule: int) -> bool:
+        """Whether splits over a pipeline list the layers of each chunk."""
+        numbers = self.of(pp, vpp, schedule)
+        every = list(self._splits)
+        return any(every[number][4] >= 0 for number in numbers)
 
     def take(self, numbers: Ints) -> dict[str, Any]:
         """Columns of a table, by the numbers of splits."""

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -37,6 +37,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
+from shardwise.planning.search.refine import POOL, is_open, refined_plans
 from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
@@ -255,16 +256,19 @@ def search(
     the_run = None if run is None else TrainingRun.load(run)
     if levels:
         the_space, axes = levels_space(the_space, axes), LEVELS_AXES
+    most = 10 if top is None else top
     query = Question(
         space=the_space,
         objective=objective,
         max_memory=max_memory,
         reserve=reserve,
-        top=10 if top is None else top,
+        top=most,
         lines=not all_variants,
         front=pareto,
         axes=axes,
     ).on(the_model, the_system)
+    if query.lines and not levels and is_open(the_space):
+        query = replace(query, top=max(most, POOL))  # the best of them may change
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
     if save is not None:
@@ -286,7 +290,7 @@ def search(
         return _Scan.of(space, work, progress)
 
     found, widened = _with_offload(query, the_space, scan, saves=save is not None)
-    result = _result(found, widened, levels=levels, started=started)
+    result = _result(found, widened, most=most, levels=levels, started=started)
     if target is not None:
         result = registry.function("exportable_search")(result, target, the_model, the_system)
     if the_run is None:
@@ -355,8 +359,10 @@ def _with_offload(
     return with_it, tuple(name for name, tried in more.items() if tried != getattr(space, name))
 
 
-def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: float) -> SearchResult:
-    """What was found, and the best of it in full."""
+def _result(
+    scan: _Scan, widened: tuple[str, ...], *, most: int, levels: bool, started: float
+) -> SearchResult:
+    """What was found, and the best of it in full, at most so many."""
     query, space, complete = scan.work.query, scan.space, scan.complete
     candidates, total = scan.work.candidates, scan.scanned.total
     lines, counted = Lines.of_rows(total.best), complete
@@ -366,6 +372,9 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
         except KeyboardInterrupt:
             counted = False
     best = ranked_plans(query, candidates, lines)
+    if query.lines and counted and not levels and is_open(space):
+        best = refined_plans(query, space, best)
+    best = best[:most]
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
     return SearchResult(

@@ -220,7 +220,7 @@ class Space(_Values):
     values are named.
     Where the stages cannot share the layers evenly, it tries uneven stages as the stack can
     have them: layers listed by stage, or fewer on the first and the last stage, embedding and loss
-    counted as layers.
+    counted as layers. The best plans get the layers of each chunk by what the layers cost.
 
     The full scope tries tensor parallelism across domains, every cp, etp 1 or tp, every ZeRO stage,
     dispatcher, overlap and placement and, where there is a second memory tier, offload, too. With

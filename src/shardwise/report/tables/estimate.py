@@ -32,7 +32,7 @@ from shardwise.report.console import (
     show,
 )
 from shardwise.report.tables.gemms import gemm_table
-from shardwise.report.tables.strategy_line import dispatcher_in_brief
+from shardwise.report.tables.strategy_line import dispatcher_in_brief, stages_in_brief
 from shardwise.units import readable
 
 _BAR = 24
@@ -114,7 +114,7 @@ def _headline(result: Estimate) -> Text:
         s["dtype"] + (f" with {s['quantization']}" if s["quantization"] != "none" else ""),
         *([f"experts {experts}"] if experts else []),
         *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
-        s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else ""),
+        s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else "") + stages_in_brief(s),
     ]
     options += _options(s)
     text = Text("\n")

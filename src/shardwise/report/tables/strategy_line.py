@@ -44,7 +44,7 @@ def in_brief(strategy: Mapping[str, Any]) -> str:
 def _degrees(strategy: Mapping[str, Any]) -> str:
     degrees = " ".join(f"{head} {strategy[field]}" for field, head in DEGREE_HEADS.items())
     degrees += "".join(f" {axis} {strategy[axis]}" for axis in MORE_DEGREES if strategy[axis] > 1)
-    return f"{degrees}{_stages(strategy)}"
+    return f"{degrees}{stages_in_brief(strategy)}"
 
 
 def in_common(strategies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _recompute(strategy: Mapping[str, Any]) -> str:
     return f"recompute {strategy['recompute']}{of}"
 
 
-def _stages(strategy: Mapping[str, object]) -> str:
+def stages_in_brief(strategy: Mapping[str, object]) -> str:
     """Layers of the stages, where they are not spread evenly."""
     if strategy["stage_layers"] is not None:
         return f" layers {word(strategy['stage_layers'])}"

@@ -1,0 +1,257 @@
+"""Refine the best plans of a search: the layers of each chunk, by what they cost.
+
+A search splits layers evenly, or by the rule of `layouts.uneven_layers`. For each of its best plans
+with pipeline stages this tries other numbers of chunks, and for each of them the layers that make
+the critical stage shortest (`parallel.chunk_layout`): as far as the space leaves the split open,
+the stack takes a list of layers, and the plan still fits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from shardwise.arrays import Floats
+from shardwise.config.enums import Schedule
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import LINE_FIELDS
+from shardwise.config.strategy_table import Table
+from shardwise.engine.evaluate import Evaluation, evaluate, fits
+from shardwise.estimator import estimate
+from shardwise.parallel.chunk_layout import LayerTimes, balanced_chunks, stage_times
+from shardwise.parallel.constraints import first_violation
+from shardwise.parallel.pipeline_layout import layers_on_ranks
+from shardwise.planning.search.layouts import numbers_of_chunks
+from shardwise.planning.search.plans import VARIANT_SHARE, settings_of
+from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.ranking import OBJECTIVES
+from shardwise.planning.search.results import RankedPlan
+from shardwise.planning.search.space import SPLIT_FIELDS, Space
+
+_IN_ORDER = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+# The critical stage is found to this share of its time, in so many branches more
+# than chunks.
+_PRECISION, _EFFORT = 2e-3, 20
+# Digits of times over that of a layer: plans whose components cost nearly the same share layouts.
+_DIGITS = 2
+POOL = 10
+"""Plans of a search that are refined."""
+# How often a split that does not fit may move a layer away from its peak-memory stage.
+_MOVES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A number of chunks, and layers that the stages and chunks may have at most."""
+
+    plan: int
+    """Position of the plan."""
+    chunks: int
+    within: tuple[int, int]
+    most: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def is_open(space: Space) -> bool:
+    """Whether a space may have pipelines, and leaves the split of their layers open."""
+    named = (getattr(space, name) for name in ("stage_layers", *SPLIT_FIELDS))
+    return space.pp != (1,) and all(values is None for values in named)
+
+
+def refined_plans(
+    query: SearchQuery, space: Space, best: tuple[RankedPlan, ...]
+) -> tuple[RankedPlan, ...]:
+    """Return the best plans of a search with better splits of their layers.
+
+    A split replaces the plan of the same line, or is a plan of its own, where it gains more than
+    variants of a layout differ.
+
+    Parameters
+    ----------
+    best
+        The plans of a search in a space that `is_open`, best first.
+    """
+    plans = [Strategy.validated(dict(plan.strategy)) for plan in best]
+    several = enumerate(plans[:POOL])
+    piped = [n for n, plan in several if plan.pp > 1 and plan.schedule in _IN_ORDER]
+    if not piped:
+        return best
+    found, scores = _better_splits(query, space, plans, piped)
+    ranking = [(score, n) for n, score in enumerate(scores) if _line(plans[n]) not in found]
+    ranking += [(score, -1 - n) for n, (score, _) in enumerate(found.values())]
+    chosen = [n for _, n in sorted(ranking)[: len(plans)]]
+    new = [plan for _, plan in found.values()]
+    settings = settings_of(query.model, Table.of(query.model, new)) if new else []
+
+    def ranked(plan: Strategy, own: tuple[str, ...]) -> RankedPlan:
+        result = estimate(query.model, query.system, plan)
+        return RankedPlan.extending(result, settings=own)
+
+    return tuple(best[n] if n >= 0 else ranked(new[-1 - n], settings[-1 - n]) for n in chosen)
+
+
+def _line(plan: Strategy) -> tuple[Any, ...]:
+    """What sets a line of the ranking apart."""
+    return tuple(getattr(plan, name) for name in LINE_FIELDS)
+
+
+def _scores(query: SearchQuery, step_time_s: Floats, table: Table) -> Floats:
+    return OBJECTIVES[query.objective](step_time_s, table, query.system)
+
+
+def _better_splits(
+    query: SearchQuery, space: Space, plans: Sequence[Strategy], piped: Sequence[int]
+) -> tuple[dict[tuple[Any, ...], tuple[float, Strategy]], list[float]]:
+    """The best split of each line with its score, where it gains enough; the scores of the plans.
+
+    A split that does not fit gives up layers of its peak-memory stage, as long as it gains.
+    """
+    model, system = query.model, query.system
+    table = Table.of(model, plans)
+    result = evaluate(model, system, table)
+    scores = _scores(query, result.step_time_s, table)
+    costs = _layer_times(query, table, result, piped)
+    by_line = {_line(plan): n for n, plan in enumerate(plans)}
+    found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
+    tried = [
+        split for n, times in costs.items() for split in _splits(query, space, n, plans[n], times)
+    ]
+    for _ in range(_MOVES + 1):
+        again: list[_Split] = []
+        for split, plan, score, stage in _evaluated(query, plans, tried):
+            line = _line(plan)
+            rival = (1 - VARIANT_SHARE) * scores[by_line.get(line, split.plan)]
+            if score >= min(rival, found[line][0] if line in found else rival):
+                continue
+            if stage is None:
+                found[line] = score, plan
+            else:
+                again += _moved(split, costs[split.plan], stage)
+        tried = again
+    return found, scores.tolist()
+
+
+def _evaluated(
+    query: SearchQuery, plans: Sequence[Strategy], tried: Sequence[_Split]
+) -> Iterator[tuple[_Split, Strategy, float, int | None]]:
+    """Yield splits that obey the rules, with strategy and score; the peak stage if too large."""
+    model, system = query.model, query.system
+    strategies = [_with_split(plans[one.plan], one) for one in tried]
+    if not strategies:
+        return
+    table = Table.of(model, strategies)
+    legal = np.flatnonzero(first_violation(model, system, table) < 0)
+    if not legal.size:
+        return
+    rows = table.take(legal)
+    result = evaluate(model, system, rows)
+    room = fits(system, result, query.capacity_bytes)
+    scores = _scores(query, result.step_time_s, rows)
+    for row, at in sorted(enumerate(legal.tolist()), key=lambda one: float(scores[one[0]])):
+        stage = None if room[row] else int(result.peak_memory_stage[row])
+        yield tried[at], strategies[at], float(scores[row]), stage
+
+
+def _layer_times(
+    query: SearchQuery, table: Table, result: Evaluation, rows: Sequence[int]
+) -> dict[int, LayerTimes]:
+    """Times of the components of plans that an ideal split would improve enough.
+
+    Ideal are equal stages without a bubble.
+    """
+    model = query.model
+    costs = result.step.costs
+    passes = [None if one is None else one.times.time_s for one in costs.components]
+    kinds, found = len(model.layers), {}
+    for row in rows:
+        own = [0.0 if one is None else float(one[row]) for one in passes]
+        work = [float(counts[row]) for counts in result.step.critical.all_stages]
+        pairs = list(zip(work, own, strict=True))
+        layers = tuple(
+            sum(n * time_s for n, time_s in pairs[kind : 2 * kinds : kinds])
+            / sum(n for n, _ in pairs[kind : 2 * kinds : kinds])
+            for kind in range(kinds)
+        )
+        unit = max(layers)
+        times = LayerTimes(
+            order=model.order,
+            layers=tuple(round(one / unit, _DIGITS) for one in layers),
+            embedding=round(own[-2] / unit, _DIGITS),
+            head=round((own[-1] + model.mtp * own[-3]) / unit, _DIGITS),
+        )
+        pp = int(table.pp[row])
+        on_stages = stage_times(times, layers_on_ranks(model.depth, table, row), pp)
+        uneven_s = int(table.micro_batches[row]) * unit * (max(on_stages) - sum(on_stages) / pp)
+        lost_s = uneven_s + float(result.time_s["bubble"][row])
+        if lost_s > VARIANT_SHARE * float(result.step_time_s[row]):
+            found[row] = times
+    return found
+
+
+def _splits(
+    query: SearchQuery, space: Space, n: int, plan: Strategy, times: LayerTimes
+) -> Iterator[_Split]:
+    """Splits of a plan to try: with several numbers of chunks, the most even chunks first."""
+    depth, pp, system = query.model.depth, plan.pp, query.system
+    listed = space.values("vpp", system)
+    allowed = space.values("schedule", system) or ()
+    for chunks in listed or sorted(set(chain(*numbers_of_chunks(depth, pp)))):
+        if _schedule(chunks) not in allowed:
+            continue
+        share = -(-depth // (pp * chunks))
+        everything = (depth,) * pp
+        ranges = [(share - 1, share), (share, share + 1)] if chunks > 1 else [(0, depth)]
+        found = {_balanced(times, pp, chunks, everything, within): within for within in ranges}
+        for first in range(max(0, share - 1), share + 2):
+            last = depth - first - share * (pp * chunks - 2)
+            if 0 <= last <= share:
+                found.setdefault((first, *(share,) * (pp * chunks - 2), last), ranges[-1])
+        for sizes, within in found.items():
+            if sizes is not None:
+                yield _Split(plan=n, chunks=chunks, within=within, most=everything, sizes=sizes)
+
+
+def _moved(split: _Split, times: LayerTimes, stage: int) -> Iterator[_Split]:
+    """A split with a layer less on a stage."""
+    pp = len(split.most)
+    fewer = sum(split.sizes[stage::pp]) - 1
+    most = tuple(fewer if at == stage else one for at, one in enumerate(split.most))
+    sizes = _balanced(times, pp, split.chunks, most, split.within)
+    if sizes is not None:
+        yield _Split(
+            plan=split.plan, chunks=split.chunks, within=split.within, most=most, sizes=sizes
+        )
+
+
+@lru_cache(maxsize=1 << 10)
+def _balanced(
+    times: LayerTimes, pp: int, chunks: int, most: tuple[int, ...], within: tuple[int, int]
+) -> tuple[int, ...] | None:
+    """The split with the shortest critical stage, nearly."""
+    found = balanced_chunks(
+        *(times, pp, chunks),
+        most=most,
+        sizes=within,
+        precision=_PRECISION,
+        effort=pp * chunks + _EFFORT,
+    )
+    return None if found is None else found.sizes
+
+
+def _with_split(plan: Strategy, split: _Split) -> Strategy:
+    """A plan with other chunks."""
+    changed: Mapping[str, object] = {
+        "vpp": split.chunks,
+        "schedule": _schedule(split.chunks),
+        "stage_layers": split.sizes,
+        **dict.fromkeys(SPLIT_FIELDS[:2]),
+        **dict.fromkeys(SPLIT_FIELDS[2:], False),
+    }
+    return plan.model_copy(update=dict(changed))
+
+
+def _schedule(chunks: int) -> Schedule:
+    return Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B
