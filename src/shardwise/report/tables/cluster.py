@@ -6,7 +6,7 @@ from rich.text import Text
 from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
-from shardwise.report.console import count, gpu_count, percent, plain_table, show
+from shardwise.report.console import chance, count, gpu_count, percent, plain_table, show
 from shardwise.report.tables.strategy_line import briefly
 
 _FULL_DIGITS = 99.5
@@ -105,7 +105,7 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
     table = plain_table(
-        *(*heads, "MFU", _CHOICE, "plan"),
+        *(*heads, "MFU", "fits", _CHOICE, "plan"),
         texts=(_CHOICE, "plan"),
         optional=("MFU", "goodput", "interval"),
         wraps=("plan",),
@@ -120,6 +120,7 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
         row += ["-" if one.days is None else days(one.days), _interval(one), dollars(one.usd)]
         row += [_goodput(one)] if failing else []
         row.append("-" if one.plan is None else percent(one.plan.mfu))
+        row.append("-" if one.plan is None else chance(one.plan.fits_probability))
         why = ": ".join(part for part in (plans.get(position), one.problem) if part)
         bold = position in (found.cheapest, found.fastest)
         table.add_row(*row, _marks(found, position), why, style="bold" if bold else "")
