@@ -1,8 +1,8 @@
 """`shardwise compare` prints tables that fit, writes JSON and tells whether anything fits."""
 
-import re
 import gzip
 import json
+import re
 
 import pytest
 

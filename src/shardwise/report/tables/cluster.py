@@ -104,8 +104,9 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
     failing = any(one.run is not None and one.run.goodput is not None for one in found.options)
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
+    likely = ["fits"] if any(one.plan is not None for one in found.options) else []
     table = plain_table(
-        *(*heads, "MFU", "fits", _CHOICE, "plan"),
+        *(*heads, "MFU", *likely, _CHOICE, "plan"),
         texts=(_CHOICE, "plan"),
         optional=("MFU", "goodput", "interval"),
         wraps=("plan",),
@@ -120,7 +121,8 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
         row += ["-" if one.days is None else days(one.days), _interval(one), dollars(one.usd)]
         row += [_goodput(one)] if failing else []
         row.append("-" if one.plan is None else percent(one.plan.mfu))
-        row.append("-" if one.plan is None else chance(one.plan.fits_probability))
+        if likely:
+            row.append("-" if one.plan is None else chance(one.plan.fits_probability))
         why = ": ".join(part for part in (plans.get(position), one.problem) if part)
         bold = position in (found.cheapest, found.fastest)
         table.add_row(*row, _marks(found, position), why, style="bold" if bold else "")
