@@ -22,8 +22,8 @@ def _search(result: SearchResult) -> Summary:
         rows.append(("nothing fits", closing(result)[-1]))
         hint = ".explain() why; .to_dict()"
     else:
-        rows += [("best", in_brief(best.strategy)), ("step time", step_words(best))]
-        rows += [("memory", memory_words(best))]
+        rows += [("best", in_brief(best.strategy)), ("memory", memory_words(best))]
+        rows += [("step time", step_words(best))]
         hint = f".best the first {len(result.best)}; .explain(); .plot(); .to_frame(); .to_dict()"
     return Summary(title=f"SearchResult: {search_words(result)}", rows=rows, hint=hint)
 
