@@ -21,6 +21,7 @@ import numpy as np
 from catalog_fit.unseen import unseen_cases
 from shardwise.analysis.features import MeasuredFeatures, features_of
 from shardwise.analysis.memory_interval import MemoryFeatures
+from shardwise.analysis.plan_classes import PlanClass, class_codes, class_table
 from shardwise.analysis.prediction_interval import comparable_runs
 from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
 from shardwise.analysis.variation import quantile
@@ -74,6 +75,24 @@ def added_error(features: Mapping[str, tuple[str, ...]], known: ValidatedRuns) -
             gaps[same].append((gap, 1 / len(pairs) ** 0.5))  # a large study is one study
     with_same, with_other = (quantile(*np.array(gaps[same]).T) for same in (True, False))
     return float(np.sqrt(max(with_other**2 - with_same**2, 0.0)))
+
+
+def classes_of_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the errors of validated runs by class (`shardwise.analysis.plan_classes`).
+
+    Runs of one configuration differ in nothing but the release of their software, and count once.
+    """
+    known = validated_runs()
+    errors = dict(zip(known.ids, known.errors.tolist(), strict=True))
+    found: list[tuple[PlanClass, str, object, float]] = []
+    for run in runs:
+        if run.id in errors and run.refused is None:
+            model, system, strategy = run.case()
+            code = class_codes(model, system, Table.of(model, [strategy], system.stack))[0]
+            fields = strategy.model_dump_json(exclude={"stack", "any_software"})
+            configuration = model.name, system.name, fields
+            found.append((PlanClass.of_code(int(code)), run.source, configuration, errors[run.id]))
+    return class_table(found)
 
 
 def memory_table(runs: Sequence[Run]) -> list[list[Any]]:
