@@ -285,6 +285,7 @@ class Work:
             "space": _digest([_digests(box) for box in self.boxes]),
             "usable memory": query.capacity_bytes,
             "objective": query.objective,
+            "advises": query.robust is not None,
             "top": query.top,
             "all_variants": not query.lines,
             "pareto": query.front,

@@ -16,7 +16,9 @@ import numpy as np
 
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
+from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.model import Model
@@ -44,7 +46,6 @@ from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     LAYOUT_PART,
-    OBJECTIVES,
     OPTION_PART,
     Ranked,
     dollars_per_token,
@@ -92,19 +93,27 @@ class Lines:
         return cls(number=best.number, variants=none, best_step_time_s=(None,) * len(best))
 
 
-def lines_of(work: Work, findings: Findings) -> Lines:
-    """Count the variants of the best layouts and find the simplest of each."""
-    best = findings.best
+def lines_of(work: Work, best: Ranked, keys: Ints, *, robust: bool = False) -> Lines:
+    """Count the variants of the best layouts and find the simplest of each.
+
+    Parameters
+    ----------
+    keys
+        Their layouts; shape (layouts, `LINE_FIELDS`).
+    robust
+        Whether they are the best by `SearchQuery.robust`, and not by the objective.
+    """
     if not len(best):
         return Lines.of_rows(best)
+    query = replace(work.query, front=None, axes=())
     task = CountVariants(
-        query=replace(work.query, front=None, axes=()),
-        keys=findings.best_keys,
+        query=query if robust else replace(query, robust=None),
+        keys=keys,
         limit=best.score * (1 + VARIANT_SHARE),
         defaults=_defaults(work.query.model, work.candidates.strategies(best.number)),
         bounds=work.bounds,
     )
-    boxes = list(_boxes_of_layouts(work.candidates.legal, findings.best_keys))
+    boxes = list(_boxes_of_layouts(work.candidates.legal, keys))
     rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
     pieces = [(part, piece) for part in boxes for piece in part.box.cut(PIECE_ROWS)]
@@ -285,7 +294,8 @@ class _Observer:
             return
         table = timed.table
         layout = matching(table, LINE_FIELDS, task.keys)
-        score = OBJECTIVES[task.query.objective](timed.timing.step_time_s, table, task.query.system)
+        ranking = task.query.robust or task.query.ranking
+        score = ranking.scores(timed.timing.step_time_s, table)
         near = timed.feasible & (layout >= 0) & (score <= task.limit[layout])
         choice, row = np.nonzero(near)
         if not row.size:
@@ -370,18 +380,31 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
 
 
 def ranked_plans(
-    query: SearchQuery, candidates: Candidates, lines: Lines
+    query: SearchQuery, candidates: Candidates, lines: Lines, known: Sequence[RankedPlan] = ()
 ) -> tuple[RankedPlan, ...]:
-    """Return the lines of a ranking as full estimates; the first ones if interrupted."""
+    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+
+    Parameters
+    ----------
+    known
+        Plans that are estimated already.
+    """
     if not len(lines.number):
         return ()
     rows = candidates.strategies(lines.number)
     settings = settings_of(query.model, rows)
-    found = []
+    codes = class_codes(query.model, query.system, rows)
+    factors, number = class_evidence().quantile_factor(), class_evidence().configurations
+    done: dict[str, Estimate] = {repr(plan.strategy): plan for plan in known}
+    found: list[RankedPlan] = []
     with suppress(KeyboardInterrupt):
         for i, best_s in enumerate(lines.best_step_time_s):
-            one = estimate(query.model, query.system, rows.strategy(i))
+            strategy = rows.strategy(i)
+            one = done.get(repr(strategy.to_dict()))
+            one = one or estimate(query.model, query.system, strategy)
             line: dict[str, Any] = {
+                "step_time_p80_s": one.step_time_s * float(factors[codes[i]]),
+                "measured_configurations": int(number[codes[i]]),
                 "variants": int(lines.variants[i]),
                 "best_step_time_s": best_s,
                 "settings": settings[i],

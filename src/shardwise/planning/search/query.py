@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
+from shardwise.analysis.validated_runs import precision_of
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
+from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
+from shardwise.planning.search.robust import PRODUCTS, RobustRanking
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_memory, readable
 
@@ -38,6 +41,13 @@ class SearchQuery:
     """One of `FRONTS`: the figure that a Pareto front trades against time."""
     axes: tuple[str, ...] = ()
     """Fields; each combination of their values gets its best candidate."""
+    robust: RobustRanking | None = None
+    """An order by the 80 % quantile, in which the best are found, too."""
+
+    @property
+    def ranking(self) -> Ranking:
+        """The order by the objective."""
+        return Ranking(model=self.model, system=self.system, objective=self.objective)
 
     def is_too_large(self, gpus: int) -> bool:
         """Whether the weights as usually trained are too large for all accelerators together.
@@ -77,6 +87,8 @@ class Question:
     lines: bool = False
     front: str | None = None
     axes: Sequence[str] = ()
+    advises: bool = False
+    """Whether the best by the 80 % quantile are of interest, too, if no objective is set."""
 
     def at(self, fields: Mapping[str, object]) -> "Question":
         """Return the question with some fields of the space fixed."""
@@ -84,11 +96,15 @@ class Question:
 
     def on(self, model: Model, system: System) -> SearchQuery:
         """Read and check the question for a model and a system."""
-        objective = self.objective
+        objective, robust = self.objective, None
         if objective is None:
             sizes = (self.space.global_batch_size, self.space.seq_len)
             differ = self.space.batch == "largest" or any(n and len(n) > 1 for n in sizes)
             objective = "tokens_per_s_per_gpu" if differ else "step_time"
+            if self.advises:
+                words = (self.space.values(name, system) or () for name in PRODUCTS)
+                precisions = {precision_of(*map(str, pair)) for pair in product(*words)}
+                robust = RobustRanking.of(model, system, objective, sorted(precisions))
         query = SearchQuery(
             model=model,
             system=system,
@@ -98,6 +114,7 @@ class Question:
             lines=self.lines,
             front=self.front,
             axes=_names(self.axes),
+            robust=robust,
         )
         query.check()
         return query

@@ -135,6 +135,12 @@ class RankedPlan(Estimate):
     """Step time of the best variant; None where this is the best [s]."""
     settings: tuple[str, ...] = ()
     """Fields that are not defaults: what a user has to set, without the work itself."""
+    step_time_p80_s: float | None = None
+    """Step time that 8 of 10 such plans keep, by what was measured of their class of features
+    (`analysis.plan_classes`), without what all plans of a search have in common; None in files of
+    earlier versions [s]."""
+    measured_configurations: int | None = None
+    """Measured configurations of that class."""
 
 
 class Ties(Result):
@@ -229,6 +235,9 @@ class SearchResult(Charted, Framed, Result):
     best: tuple[RankedPlan, ...]
     """One for each layout (degrees, batch and recompute), or with `all_variants` every strategy;
     best first, ties in the order of the space, in which options are off first."""
+    advised: tuple[RankedPlan, ...] = ()
+    """The same number of plans by `step_time_p80_s`, those of classes that nobody measured counted
+    no faster than 1.15 times the best measured run; none where an objective was set."""
     all_variants: bool = True
     """Whether `best` lists every strategy, instead of one for each layout."""
     variants_counted: bool = True

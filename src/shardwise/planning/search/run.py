@@ -263,6 +263,7 @@ def search(
         lines=not all_variants,
         front=pareto,
         axes=axes,
+        advises=not levels,
     ).on(the_model, the_system)
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
@@ -358,13 +359,15 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
     """What was found, and the best of it in full."""
     query, space, complete = scan.work.query, scan.space, scan.complete
     candidates, total = scan.work.candidates, scan.scanned.total
-    lines, counted = Lines.of_rows(total.best), complete
+    lines, counted = [Lines.of_rows(ranked) for ranked in (total.best, total.advised)], complete
     if query.lines and complete:
         try:
-            lines = lines_of(scan.work, total)
+            lines[0] = lines_of(scan.work, total.best, total.best_keys)
+            lines[1] = lines_of(scan.work, total.advised, total.advised_keys, robust=True)
         except KeyboardInterrupt:
             counted = False
-    best = ranked_plans(query, candidates, lines)
+    best = ranked_plans(query, candidates, lines[0])
+    advised = ranked_plans(query, candidates, lines[1], best)
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
     return SearchResult(
@@ -390,6 +393,7 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
             for line in match_of(one, query.system, query.model).in_words
         ),
         best=best,
+        advised=advised,
         all_variants=not query.lines,
         variants_counted=counted,
         alike=ties_of(best, query.objective),
