@@ -184,9 +184,9 @@ def search_view(
                 "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
                 **{name: str(plan.strategy[name]) for name in PLAN_FIELDS},
             }
-            for rank, plan in enumerate(found.best, 1)
+            for rank, plan in enumerate(found.rows, 1)
         ],
-        "best": [texts_of(model, plan.strategy) for plan in found.best],
+        "best": [texts_of(model, plan.strategy) for plan in found.rows],
         "front": [texts_of(model, plan.strategy) for plan in front],
         "cells": [
             [[str(value) for value in cell.values.values()], texts_of(model, cell.plan.strategy)]
@@ -202,7 +202,7 @@ def _search_summary(found: Any) -> str:
         f"{found.candidates:,} strategies, {least}{found.feasible:,} of them feasible, "
         f"{found.elapsed_s:.1f} s"
     )
-    if not found.best:
+    if not found.rows:
         reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
         text += f". Nothing is feasible: {reasons}"
     return text

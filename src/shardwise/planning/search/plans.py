@@ -555,7 +555,10 @@ def with_training_runs(
     InputError
         If there can be no training run, as without training.
     """
-    best = tuple(with_training(found, system, run) for found in result.best)
+    best, advised = (
+        tuple(with_training(found, system, run) for found in some)
+        for some in (result.best, result.advised)
+    )
     plans = [scale.best.strategy for scale in result.scales if scale.best is not None]
     ranked = [with_training(estimate(model, system, plan), system, run) for plan in plans] or best
     runs = sorted(
@@ -574,4 +577,5 @@ def with_training_runs(
         cheapest=min(known)[1] if known else None,
         order_is_of_steps=len(overheads) <= 1,
     )
-    return result.model_copy(update={"best": best, "runs": training_runs})
+    update = {"best": best, "advised": advised, "runs": training_runs}
+    return result.model_copy(update=update)

@@ -1,5 +1,6 @@
 """The plan that a search recommends: how sure it is, why it, and what is next to it."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from shardwise.analysis.variation import NORMAL_QUANTILE
 from shardwise.arrays import Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import FIELDS, FOLLOWING_FIELDS, LINE_FIELDS
+from shardwise.config.strategy_fields import FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.engine.step_time import TIME_PARTS
@@ -35,6 +36,8 @@ _MOST_RIVALS = 20
 # A safer plan fits with this probability, or as likely as any, and more likely than the first.
 _SAFE, _SAFER_BY = 0.99, 0.01
 _PARTS_NAMED = 2
+# Plans closer than this are as fast.
+_EQUAL = 5e-4
 _FIELDS_NAMED = 4
 
 
@@ -58,8 +61,6 @@ def with_recommendation(
     over = None if best is None else first.mfu / best.mfu - 1
     runner_up = _runner_up(first, others[0]) if others else None
     one = PlanClass.of_code(int(codes[0]))
-    rank = {plan.rank: plan for plan in ()}  # placeholder
-    del rank
     fields: dict[str, Any] = {
         "fastest_probability": _fastest(result.rows, codes),
         "measured_class": one.in_words,
@@ -113,13 +114,12 @@ def _fastest(rows: Sequence[RankedPlan], codes: Ints) -> float | None:
 def _runner_up(first: RankedPlan, other: RankedPlan) -> RunnerUp:
     """The next plan, and how it differs."""
     names = [n for n in FIELDS if first.strategy[n] != other.strategy[n]]
-    follows = {n for n in names if n not in LINE_FIELDS and n in FOLLOWING_FIELDS}
+    if len(names) > 1:  # it follows from the other degrees
+        names = [n for n in names if n != "dp"]
     parts = {part: other.time_s[part] - first.time_s[part] for part in TIME_PARTS}
     return RunnerUp(
         fields=tuple(
-            FieldChange(field=n, given=first.strategy[n], value=other.strategy[n])
-            for n in names
-            if n not in follows
+            FieldChange(field=n, given=first.strategy[n], value=other.strategy[n]) for n in names
         ),
         step_time_s=other.step_time_s,
         step_time_p80_s=other.step_time_p80_s,
@@ -139,15 +139,20 @@ def _why(result: SearchResult, one: PlanClass, other: RunnerUp | None) -> str:
     gap = other.step_time_s / first.step_time_s - 1
     parts = list(other.parts_s.items())[:_PARTS_NAMED]
     where = ", ".join(f"{_part(n)} {s:+.3g} s" for n, s in parts)
-    text = f"the next plan ({differs}) is predicted {abs(gap):.1%} "
-    text += f"{'slower' if gap >= 0 else 'faster'}: {where}"
+    how = "as fast" if abs(gap) < _EQUAL else f"{_percent(gap)} {'slower' if gap > 0 else 'faster'}"
+    text = f"the next plan ({differs}) is predicted {how}: {where}"
     if first.step_time_p80_s is not None and other.step_time_p80_s is not None and result.advised:
         most = other.step_time_p80_s / first.step_time_p80_s - 1
         if gap < 0 or most - gap > _SAFER_BY:
             own, theirs = first.measured_configurations, other.measured_configurations
             text += f"; {theirs} measured configurations are of its class, {own} of this one"
-            text += f" ({one.in_words}), so its 80 % quantile is {most:.1%} longer"
+            text += f" ({one.in_words}), so its 80 % quantile is {_percent(most)} longer"
     return text
+
+
+def _percent(share: float) -> str:
+    """Return the size of a share in per cent."""
+    return f"{100 * abs(share):.1f} %"
 
 
 def _part(name: str) -> str:
@@ -197,10 +202,10 @@ def _commands(
     words = [word for n in set_fields(model, strategy) for word in flag_words(n, plain[n])]
     stack = plain["stack"]
     named = isinstance(stack, str)
-    case = [*names, *words, *(["--stack", stack] if named else [])]
+    case = [*map(shlex.quote, names), *words, *(["--stack", stack] if named else [])]
     found = {"estimate": " ".join(["shardwise", "estimate", *case])}
     launcher = result.launcher
-    if launcher is None and named and (of := registry.function("launcher_of_stack")):
+    if launcher is None and named and (of := registry.find("launcher_of_stack")):
         launcher = of(stack)
     if launcher is not None:
         found["export"] = " ".join(["shardwise", "export", launcher, *case, "-o", "FILE"])

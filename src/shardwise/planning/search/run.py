@@ -36,6 +36,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
+from shardwise.planning.search.recommend import with_recommendation
 from shardwise.planning.search.results import SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
@@ -289,9 +290,13 @@ def search(
     result = _result(found, widened, levels=levels, started=started)
     if target is not None:
         result = registry.function("exportable_search")(result, target, the_model, the_system)
-    if the_run is None:
-        return result
-    return with_training_runs(result, the_model, the_system, the_run)
+    if the_run is not None:
+        result = with_training_runs(result, the_model, the_system, the_run)
+    words = [
+        str(own) if isinstance(own, (str, Path)) else one.name
+        for own, one in ((model, the_model), (system, the_system))
+    ]
+    return with_recommendation(result, the_model, the_system, names=words)
 
 
 def count(

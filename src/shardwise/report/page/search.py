@@ -14,7 +14,7 @@ from shardwise.report.tables.strategy_line import in_brief
 
 def report_of(result: SearchResult, command: str) -> Report:
     """Return the report of a search."""
-    best = next(iter(result.best), None)
+    best = next(iter(result.rows), None)
     question = [("model", result.model), ("system", result.system), ("best by", result.objective)]
     question += requested(result.space)
     scope = f"{result.candidates:,} strategies were considered, {result.timed:,} of them timed"
@@ -39,7 +39,7 @@ def report_of(result: SearchResult, command: str) -> Report:
 
 def _answer(result: SearchResult) -> str:
     """The best plan with its interval, or why there is none."""
-    best = next(iter(result.best), None)
+    best = next(iter(result.rows), None)
     if best is None:
         return f"{'; '.join(closing(result)).capitalize()}."
     interval = best.interval

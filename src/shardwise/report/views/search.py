@@ -17,14 +17,14 @@ from shardwise.report.views.view import Summary, View
 
 def _search(result: SearchResult) -> Summary:
     rows = [("considered", _counts(result))]
-    best = next(iter(result.best), None)
+    best = next(iter(result.rows), None)
     if best is None:
         rows.append(("nothing fits", closing(result)[-1]))
         hint = ".explain() why; .to_dict()"
     else:
         rows += [("best", in_brief(best.strategy)), ("step time", step_words(best))]
         rows += [("memory", memory_words(best))]
-        hint = f".best the first {len(result.best)}; .explain(); .plot(); .to_frame(); .to_dict()"
+        hint = f".best the first {len(result.rows)}; .explain(); .plot(); .to_frame(); .to_dict()"
     return Summary(title=f"SearchResult: {search_words(result)}", rows=rows, hint=hint)
 
 
