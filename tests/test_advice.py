@@ -1,14 +1,24 @@
 """The order of plans by the 80 % quantile, and the plan that a search recommends."""
 
+import json
+from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardwise import Model, SearchResult, System, search
-from shardwise.analysis.measured_plans import MeasuredPlan
+from shardwise.analysis.measured_plans import MeasuredPlan, MeasuredRow, best_measured
+from shardwise.analysis.plan_classes import class_evidence
+from shardwise.analysis.prediction_interval import distinguishable_ratio
+from shardwise.config.strategy import Strategy
+from shardwise.planning.saved_plan import read_plan
 from shardwise.planning.search import bounded, pieces, scan
+from shardwise.planning.search.recommend import fastest_probability
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.search.robust import CLAIM, measured_ceilings
+from shardwise.report.tables.search import print_search
 
 MIXTURE: dict[str, Any] = {
     "gpus": 16,
@@ -73,3 +83,106 @@ def test_the_best_by_quantile_are_those_of_all_plans(
     assert [plan.step_time_s for plan in found.best] == [p.step_time_s for p in every.best[:TOP]]
     of_mean = [dict(plan.strategy) for plan in found.best]
     assert any(dict(plan.strategy) not in of_mean for plan in found.advised)
+
+
+CLAIMS: dict[str, Any] = {
+    "gpus": 512,
+    "gbs": 4096,
+    "tp": [1, 2],
+    "pp": 1,
+    "cp": 1,
+    "ep": [128, 256],
+    "micro_batch_size": 1,
+    "expert_overlap": True,
+    "top": 3,
+}
+"""Around the plan that has the least mean: ZeRO-3, one stage, experts over 256 GPUs."""
+
+
+@pytest.fixture(scope="module")
+def claimed() -> SearchResult:
+    """A search whose plans claim more than anyone measured on Hopper in bf16."""
+    return search("deepseek-v3", "h200-sxm", **CLAIMS)
+
+
+def test_a_claim_beyond_what_was_measured_comes_first(
+    claimed: SearchResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the first line, with the best measured run, and a proven class is recommended."""
+    plan = claimed.recommended
+    assert plan is not None
+    assert plan.best_measured is not None
+    assert plan.over_measured is not None
+    assert (plan.best_measured.same_model, plan.best_measured.precision) == (True, "bf16")
+    assert plan.beyond_measured == (plan.over_measured > CLAIM - 1)
+    assert plan.beyond_measured
+    assert plan.mfu / plan.best_measured.mfu == pytest.approx(1 + plan.over_measured)
+    assert plan.measured_configurations
+    assert claimed.best[0].measured_configurations == 0  # the least mean is of no measured class
+    print_search(claimed)
+    lines = "".join(capsys.readouterr().out.splitlines())
+    warning, _, rest = lines.partition("run:")
+    assert "warning:  beyond what was measured: " in warning
+    assert plan.best_measured.id in warning
+    assert "measured: " in rest
+
+
+def test_by_the_mean_on_request(claimed: SearchResult) -> None:
+    """With an objective the plans come in the order of its mean, and the first is recommended."""
+    found = search("deepseek-v3", "h200-sxm", objective="step_time", **CLAIMS)
+    assert found.advised == ()
+    assert found.recommended is not None
+    assert found.recommended.strategy == found.best[0].strategy == claimed.best[0].strategy
+    assert found.recommended.strategy != claimed.advised[0].strategy
+
+
+def test_a_saved_search_is_the_same(claimed: SearchResult, tmp_path: Path) -> None:
+    """As JSON and back; without what is new, as files of earlier versions; plan 1 is the advice."""
+    saved = json.loads(json.dumps(claimed.to_dict()))
+    assert SearchResult.read(saved) == claimed
+    new = ("recommended", "safer", "nearest_measured", "advised")
+    older = SearchResult.read({name: v for name, v in saved.items() if name not in new})
+    assert (older.recommendation, older.rows) == (None, claimed.best)
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps(saved))
+    assert read_plan(str(file)).estimate.strategy == claimed.advised[0].strategy
+    assert read_plan(f"{file}#2").estimate.strategy == claimed.advised[1].strategy
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05, 0.2])
+def test_how_sure_the_fastest_of_two_is(gap: float) -> None:
+    """Of one class they differ by the error of a pair, of others by those of their classes, too."""
+    pair = np.log(distinguishable_ratio()) / 1.2816
+    times = np.exp([0.0, gap])
+    same = fastest_probability(times, np.array([0, 0]))
+    assert same == pytest.approx(NormalDist().cdf(gap / pair), abs=0.01)
+    unmeasured = np.flatnonzero(class_evidence().configurations == 0)[-2:]
+    classes = class_evidence().deviation[unmeasured]
+    others = NormalDist().cdf(gap / np.sqrt(pair**2 + np.sum(classes**2)))
+    assert fastest_probability(times, unmeasured) == pytest.approx(others, abs=0.01)
+
+
+def test_the_best_measured_run_of_a_model_or_its_nearest_relative() -> None:
+    """By MFU, of one generation and precision; a relative has at most twice the parameters."""
+    model, system = Model.load("llama3-70b"), System.load("h100-sxm")
+    plan = MeasuredRow.of(model, system, Strategy(gpus=8, gbs=8).resolved(model, system))
+
+    def run(name: str, mfu: float, **changes: Any) -> MeasuredRow:
+        values = {field: getattr(plan, field) for field in plan.__slots__}
+        return MeasuredRow(**(values | {"id": name, "mfu": mfu} | changes))
+
+    runs = [
+        run("slow", 0.3),
+        run("other precision", 0.6, precision="fp8"),
+        run("other generation", 0.6, generation="blackwell"),
+        run("relative", 0.5, hidden=1, active=0.6 * plan.active, parameters=0.6 * plan.parameters),
+        run("too small", 0.7, hidden=2, active=0.4 * plan.active, parameters=0.4 * plan.parameters),
+    ]
+    for known, name, same in (
+        ([*runs, run("fast", 0.4)], "fast", True),
+        (runs[1:], "relative", False),
+    ):
+        best = best_measured(plan, known)
+        assert best is not None
+        assert (best.id, best.same_model) == (name, same)
+    assert best_measured(plan, runs[1:3]) is None

@@ -197,6 +197,8 @@ def search_view(
 
 
 def _search_summary(found: Any) -> str:
+    from shardwise.report.tables.advice import recommendation_lines  # noqa: PLC0415 - slow to import
+
     least = "" if found.counts_exact else "at least "
     text = (
         f"{found.candidates:,} strategies, {least}{found.feasible:,} of them feasible, "
@@ -205,7 +207,7 @@ def _search_summary(found: Any) -> str:
     if not found.rows:
         reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
         text += f". Nothing is feasible: {reasons}"
-    return text
+    return "\n".join([text, *recommendation_lines(found)])
 
 
 def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from shardwise.analysis.measured_plans import MeasuredPlan
 from shardwise.analysis.results import Estimate, Interval
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
-from shardwise.shown import Charted, Framed, Shown, reports
+from shardwise.shown import Brief, Charted, Framed, Shown, reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -191,8 +191,17 @@ class SaferPlan(Result):
     """Share by which it takes longer per token."""
 
 
-class Recommendation(Result):
-    """What a search recommends."""
+class Recommendation(Brief, Result):
+    """What a search recommends.
+
+    Examples
+    --------
+    >>> from shardwise import search
+    >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, cp=1, zero=1)
+    >>> assert found.recommendation
+    >>> found.recommendation.plan.strategy["tp"], sorted(found.recommendation.to_dict())
+    (2, ['nearest_measured', 'plan', 'safer'])
+    """
 
     plan: RecommendedPlan
     safer: SaferPlan | None
@@ -341,16 +350,7 @@ class SearchResult(Charted, Framed, Result):
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """The plan to run, a safer one, and the nearest that was measured.
-
-        Examples
-        --------
-        >>> from shardwise import search
-        >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, cp=1, zero=1)
-        >>> assert found.recommendation
-        >>> found.recommendation.plan.strategy["tp"], sorted(found.recommendation.to_dict())
-        (2, ['nearest_measured', 'plan', 'safer'])
-        """
+        """The plan to run, a safer one, and the nearest that was measured."""
         if self.recommended is None:
             return None
         return Recommendation(

@@ -147,8 +147,9 @@ def search(
         A `Space`, its fields as a mapping, or a file; by default the practical space. Where nothing
         fits, the search tries offload, too.
     objective
-        What to optimize: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the default where
-        steps differ in tokens) or ``tokens_per_dollar``.
+        What to optimize on average: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the
+        default where steps differ in tokens) or ``tokens_per_dollar``. By default `advised` has the
+        best by the 80 % quantile of the time, too, and the first of these is recommended.
     top
         How many plans to return; 10 by default.
     all_variants
@@ -202,8 +203,8 @@ def search(
     Returns
     -------
     SearchResult
-        The best plans in `best`, counts and rejections; `help(shardwise.SearchResult)` lists its
-        fields. With `reference` a `ReferenceSearch`.
+        The plan to run in `recommendation`, the best plans in `best`, counts and rejections;
+        `help(shardwise.SearchResult)` lists its fields. With `reference` a `ReferenceSearch`.
 
     Raises
     ------

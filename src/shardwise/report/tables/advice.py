@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 
 from shardwise.analysis.measured_plans import MeasuredPlan
-from shardwise.planning.search.results import RecommendedPlan, SearchResult
+from shardwise.planning.search.results import Recommendation, RecommendedPlan, SearchResult
 from shardwise.report.console import gib, gpu_count, percent, seconds
 from shardwise.report.tables.strategy_line import in_brief
 
 
 def recommendation_lines(result: SearchResult) -> list[str]:
-    """Return the recommendation as lines; a claim that nobody has measured comes first."""
-    return list(_lines(result))
+    """Return what a search recommends as lines; a claim that nobody has measured comes first."""
+    found = result.recommendation
+    items = [] if found is None else recommendation_items(found)
+    return [f"{label + ':':9} {text}" for label, text in items]
 
 
 def claim_words(plan: RecommendedPlan) -> str:
@@ -36,34 +38,34 @@ def measured_words(run: MeasuredPlan) -> str:
     )
 
 
-def _lines(result: SearchResult) -> Iterator[str]:
-    plan = result.recommended
-    if plan is None:
-        return
-    if claim := claim_words(plan):
-        yield claim
-    yield f"run plan 1: {in_brief(plan.strategy)}"
-    fits = getattr(plan, "fits_probability", None)
-    chance = "" if fits is None else f"; fits with a probability of {percent(fits)}"
-    yield (
-        f"  {seconds(plan.step_time_s)} a step, {plan.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
-        f"MFU {percent(plan.mfu)}, {gib(plan.memory_bytes.reserved)} GiB{chance}"
+def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
+    """Return what a search recommends, each with its label."""
+    plan, safer = found.plan, found.safer
+    items = [("warning", claim_words(plan)), ("run", in_brief(plan.strategy))]
+    p80 = "" if plan.step_time_p80_s is None else f" (p80 {seconds(plan.step_time_p80_s)})"
+    step = (
+        f"{seconds(plan.step_time_s)}{p80}, {plan.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU "
+        f"{percent(plan.mfu)}, {gib(plan.memory_bytes.reserved)} GiB"
     )
-    if plan.fastest_probability is not None:
-        known = plan.measured_configurations
-        of = "no measured configuration has" if not known else f"{known:,} measured have"
-        yield (
-            f"  the fastest of these with a probability of {percent(plan.fastest_probability)}; "
-            f"{of} its features: {plan.measured_class}"
-        )
-    if plan.why:
-        yield f"  why: {plan.why}"
-    if (safer := result.safer) is not None:
-        yield (
-            f"  safer: plan {safer.rank}, fits with a probability of "
-            f"{percent(safer.fits_probability)}, {percent(safer.price)} slower"
-        )
-    if result.nearest_measured is not None:
-        yield f"  nearest measured: {measured_words(result.nearest_measured)}"
+    items += [("step", step), ("sure", "; ".join(_chances(plan))), ("why", plan.why)]
+    if safer is not None:
+        chance = percent(safer.fits_probability)
+        text = f"plan {safer.rank} fits with {chance}, {percent(safer.price)} slower"
+        items.append(("safer", f"{text}: {in_brief(safer.strategy)}"))
+    if found.nearest_measured is not None:
+        items.append(("measured", measured_words(found.nearest_measured)))
     if plan.commands:
-        yield f"  next: {list(plan.commands.values())[-1]}"
+        items.append(("next", list(plan.commands.values())[-1]))
+    return [(label, text) for label, text in items if text]
+
+
+def _chances(plan: RecommendedPlan) -> Iterator[str]:
+    """How sure it is that a plan fits and is the fastest, and what that rests on."""
+    fits = getattr(plan, "fits_probability", None)
+    if fits is not None:
+        yield f"fits with {percent(fits)}"
+    if plan.fastest_probability is not None:
+        number = plan.measured_configurations
+        known = "no measured run is" if not number else f"{number:,} measured configurations are"
+        yield f"the fastest of these with {percent(plan.fastest_probability)}"
+        yield f"{known} of its class ({plan.measured_class})"
