@@ -11,6 +11,13 @@ import numpy as np
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.fit_probability import (
+    EXPERT_IMBALANCE,
+    plan_probability,
+    states_load,
+    states_load_in,
+    verdict_of,
+)
 from shardwise.analysis.memory_interval import memory_interval_of
 from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.operations import missed_operations, operation_estimates
@@ -216,6 +223,7 @@ def estimate(
             return own
         return _mixed_memory(own, the_system, others())
 
+    stated = states_load(requested) or "expert_imbalance" in inputs.fields
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(
             the_model, table, counted, mfu, flops_convention
@@ -229,6 +237,7 @@ def estimate(
         "software_candidates": lambda: tuple(one for one, *_ in others()),
         "interval": interval,
         "memory_interval": memory_interval,
+        **_fit_formulas(result, others, stated=stated),
         "assumed_network": network,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
@@ -294,6 +303,38 @@ def _mixed_memory(
     bounds = (*mixture_interval(total), *mixture_interval(reserved))
     names = ("total_low", "total_high", "reserved_low", "reserved_high")
     return own.model_copy(update=dict(zip(names, bounds, strict=True)))
+
+
+def _fit_formulas(
+    result: Evaluation,
+    candidates: Callable[[], Sequence[tuple[SoftwareCandidate, Strategy, Memory]]],
+    *,
+    stated: bool,
+) -> dict[str, Callable[[], Any]]:
+    """Formulas of the fields that say whether one row fits."""
+    model, system, table = result.step.model, result.step.system, result.step.table
+
+    def fits(one: Table, holding: Evaluation | None = None) -> float:
+        return float(plan_probability(model, system, one, holding, stated=stated)[0])
+
+    @cache
+    def probability() -> float | None:
+        if not table.training[0]:
+            return None
+        if len(candidates()) < _SEVERAL:
+            return fits(table, result)
+        each = [(one.weight, Table.of(model, [own])) for one, own, _ in candidates()]
+        return sum(weight * fits(one) for weight, one in each) / sum(weight for weight, _ in each)
+
+    def assumes() -> dict[str, float]:
+        uneven = model.has_experts and not stated and probability() is not None
+        return {"expert_imbalance": EXPERT_IMBALANCE} if uneven else {}
+
+    return {
+        "fits_probability": probability,
+        "fits_assumes": assumes,
+        "verdict": lambda: verdict_of(probability(), fits=bool(result.fits[0])),
+    }
 
 
 def _candidates(
@@ -373,6 +414,7 @@ def estimate_many(
     """
     check_word("flops_convention", flops_convention, tuple(FLOPS_CONVENTIONS))
     the_model = Model.load(model)
+    stated = "expert_imbalance" in fields or states_load_in(strategies)
     strategies = columns_of(strategies, fields)
     if isinstance(strategies, Sequence) and not strategies:
         problem = "an empty list; provide at least one strategy"
@@ -396,7 +438,9 @@ def estimate_many(
             chunk = table.take(rows[some])
             if system_columns is not None:
                 chunk = replace(chunk, systems=SystemRows(columns=system_columns, position=some))
-            evaluated = evaluated_columns(the_model, base, chunk, flops_convention)
+            evaluated = evaluated_columns(
+                *(the_model, base, chunk, flops_convention), stated=stated
+            )
             for name, values in evaluated.items():
                 column = columns.setdefault(name, np.full(len(table), np.nan))
                 column[rows[some]] = values
@@ -412,6 +456,7 @@ def estimate_many(
         mfu=named("mfu"),
         hfu=named("hfu"),
         fits=named("fits") == 1.0,
+        fits_probability=named("fits_probability"),
         memory_total_bytes=named("total"),
         memory_reserved_bytes=named("reserved"),
         memory_offloaded_bytes=named("offloaded"),
@@ -441,9 +486,15 @@ def _on_systems(
 
 
 def evaluated_columns(
-    model: Model, system: System, table: Table, convention: FlopsConvention
+    model: Model, system: System, table: Table, convention: FlopsConvention, *, stated: bool = False
 ) -> dict[str, Floats]:
-    """Evaluate legal rows and return the columns of `EstimateTable`, by name."""
+    """Evaluate legal rows and return the columns of `EstimateTable`, by name.
+
+    Parameters
+    ----------
+    stated
+        Whether the user states the load of experts.
+    """
     result = evaluate(model, system, table)
     _refuse_overflow(result)
     per_s = rates(result, convention)
@@ -453,6 +504,7 @@ def evaluated_columns(
         "mfu": per_s["mfu"],
         "hfu": per_s["hfu"],
         "fits": result.fits.astype(np.float64),
+        "fits_probability": plan_probability(model, system, table, result, stated=stated),
         "total": result.memory.total,
         "reserved": result.reserved_bytes,
         "offloaded": result.memory.offloaded,

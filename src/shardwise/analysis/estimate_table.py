@@ -37,6 +37,10 @@ class EstimateTable(FrozenRecord, Charted, Framed):
     mfu: Floats
     hfu: Floats
     fits: Bools
+    """Whether the predicted memory is within the capacity."""
+    fits_probability: Floats
+    """Probability that the measured peak is within the capacity (`Estimate.fits_probability`); NaN
+    forward only."""
     memory_total_bytes: Floats
     memory_reserved_bytes: Floats
     memory_offloaded_bytes: Floats
@@ -61,6 +65,7 @@ class EstimateTable(FrozenRecord, Charted, Framed):
         columns["mfu"] = self.mfu
         columns["hfu"] = self.hfu
         columns["fits"] = self.fits
+        columns["fits_probability"] = self.fits_probability
         columns |= {f"{part}_s": self.time_s[part] for part in TIME_PARTS}
         columns |= {f"{part}_bytes": size for part, size in self.memory_bytes.items()}
         columns["total_bytes"] = self.memory_total_bytes

@@ -5,7 +5,7 @@ from functools import cache
 from math import fsum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from shardwise.analysis import Result, part_faults
 from shardwise.analysis.training_run.results import TrainingTime
@@ -15,6 +15,8 @@ from shardwise.engine.step_time import TIME_PARTS
 from shardwise.errors import Fault
 from shardwise.frozen import frozen
 from shardwise.shown import Charted, reports
+
+Verdict = Literal["fits", "on the edge", "does not fit"]
 
 
 class Deferred(Result):
@@ -556,6 +558,7 @@ class Estimate(Charted, Deferred):
     mfu_by_convention: Mapping[str, float]
     """MFU under every convention."""
     fits: bool
+    """Whether the predicted memory is within the capacity."""
     micro_batches: int
     """Per replica and step."""
     tokens_per_step: int
@@ -582,6 +585,14 @@ class Estimate(Charted, Deferred):
     """None forward only, for which there are no measured runs."""
     memory_interval: MemoryInterval | None = None
     """None forward only."""
+    fits_probability: float | None = None
+    """Probability that the measured peak is within the capacity, from 0 to 1; None forward only."""
+    fits_assumes: Mapping[str, Any] = Field(default_factory=dict)
+    """Strategy fields that `fits_probability` assumes another value of: the load of experts, where
+    it was not set, is that of natural routing."""
+    verdict: Verdict | None = None
+    """``fits`` with a probability of 90 % or more, ``does not fit`` with one of 10 % or less, else
+    ``on the edge``; None in files of earlier versions."""
     assumed_network: AssumedNetwork | None = None
     """Network cards that the system assumes, and what others would change; they widen the interval.
     None where no traffic passes them, and where the system describes one cluster."""
