@@ -15,7 +15,7 @@ from shardwise.analysis.prediction_interval import distinguishable_ratio
 from shardwise.config.strategy import Strategy
 from shardwise.planning.saved_plan import read_plan
 from shardwise.planning.search import bounded, pieces, scan
-from shardwise.planning.search.recommend import fastest_probability
+from shardwise.planning.search.recommend import fastest_probability, safer_plan
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.search.robust import CLAIM, measured_ceilings
 from shardwise.report.tables.search import print_search
@@ -79,6 +79,7 @@ def test_the_best_by_quantile_are_those_of_all_plans(
     found = search(*CASE, all_variants=True, bounds=bounds, top=TOP, **MIXTURE)
     assert (found.timed < every.feasible) == bounds
     expected = sorted(score(plan, ceiling) for plan in every.best)[:TOP]
+    assert len(found.advised) == TOP
     assert [score(plan, ceiling) for plan in found.advised] == pytest.approx(expected, rel=1e-9)
     assert [plan.step_time_s for plan in found.best] == [p.step_time_s for p in every.best[:TOP]]
     of_mean = [dict(plan.strategy) for plan in found.best]
@@ -186,3 +187,27 @@ def test_the_best_measured_run_of_a_model_or_its_nearest_relative() -> None:
         assert best is not None
         assert (best.id, best.same_model) == (name, same)
     assert best_measured(plan, runs[1:3]) is None
+
+
+@pytest.mark.parametrize(
+    ("chances", "expected"),
+    [
+        ((0.92, 0.91, 0.995), (3, 0.995)),
+        ((0.92, 0.97, 0.91), (2, 0.97)),
+        ((0.92, 0.92, 0.925), None),
+        ((0.995, 0.999, 0.999), None),
+    ],
+)
+def test_a_safer_plan(
+    claimed: SearchResult,
+    chances: tuple[float, ...],
+    expected: tuple[int, float] | None,
+) -> None:
+    """The fastest that fits with 99 %, else the one that fits most likely, with its price."""
+    pairs = zip(claimed.advised, chances, strict=True)
+    rows = [plan.model_copy(update={"fits_probability": chance}) for plan, chance in pairs]
+    found = safer_plan(rows)
+    assert (found and (found.rank, found.fits_probability)) == expected
+    if found is not None:
+        times = (rows[found.rank - 1].step_time_s, rows[0].step_time_s)
+        assert found.price == pytest.approx(times[0] / times[1] - 1)

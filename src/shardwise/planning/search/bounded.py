@@ -421,7 +421,7 @@ class BoundedScan:
         if self.scale_score is not None:
             own = findings.best.score[0] if len(findings.best) else math.inf
             worst = max(worst, min(own, self.scale_score))
-        full = len(every.advised) == query.top
+        full = len(every.advised) == query.rivals
         return Limits(
             query=query,
             score=worst,

@@ -18,6 +18,8 @@ from shardwise.units import parse_memory, readable
 
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
+# So many plans are compared with the recommended one, however few are listed.
+_RIVALS = 10
 _LIST = "shardwise schema space"
 # Of a trained weight: bf16 weights and gradients, fp32 weights, and two moments of Adam [byte].
 _TRAINED_BYTES = 16
@@ -43,6 +45,11 @@ class SearchQuery:
     """Fields; each combination of their values gets its best candidate."""
     robust: RobustRanking | None = None
     """An order by the 80 % quantile, in which the best are found, too."""
+
+    @property
+    def rivals(self) -> int:
+        """How many of the best by `robust` to find: the recommended plan and those near it."""
+        return max(self.top, _RIVALS)
 
     @property
     def ranking(self) -> Ranking:

@@ -74,7 +74,7 @@ def with_recommendation(
     return result.model_copy(
         update={
             "recommended": RecommendedPlan.extending(first, **fields),
-            "safer": _safer(result.rows),
+            "safer": safer_plan(result.rows),
             "nearest_measured": nearest_measured(own) if first.strategy["training"] else None,
         }
     )
@@ -104,8 +104,8 @@ def fastest_probability(step_time_s: Floats, codes: Ints) -> float:
 
 
 def _fastest(rows: Sequence[RankedPlan], codes: Ints) -> float | None:
-    """Probability that the first plan is the fastest of the list; None forward only."""
-    if not rows[0].strategy["training"]:
+    """Probability that the first plan is the fastest; None alone, and forward only."""
+    if len(rows) == 1 or not rows[0].strategy["training"]:
         return None
     times = np.array([1 / plan.tokens_per_s_per_gpu for plan in rows[:_MOST_RIVALS]])
     return fastest_probability(times, codes[:_MOST_RIVALS])
@@ -132,7 +132,7 @@ def _why(result: SearchResult, one: PlanClass, other: RunnerUp | None) -> str:
     """Why the first plan and not the next."""
     first = result.rows[0]
     if other is None:
-        return "no other plan fits"
+        return "" if result.feasible > 1 else "no other plan fits"
     changes = [f"{c.field} {_word(c.value)}" for c in other.fields[:_FIELDS_NAMED]]
     more = len(other.fields) - len(changes)
     differs = ", ".join(changes) + (f" and {more} more fields" if more > 0 else "")
@@ -168,12 +168,12 @@ def _word(value: object) -> str:
     return str(value.get("name")) if isinstance(value, Mapping) else str(value)
 
 
-def _safer(rows: Sequence[RankedPlan]) -> SaferPlan | None:
-    """The fastest plan that fits almost surely, or the one that fits most likely.
+def safer_plan(rows: Sequence[RankedPlan]) -> SaferPlan | None:
+    """Return the fastest plan that fits almost surely, or the one that fits most likely.
 
     None where the first is as likely to fit.
     """
-    chances = [getattr(plan, "fits_probability", None) for plan in rows]
+    chances = [plan.fits_probability for plan in rows]
     own = chances[0]
     if own is None or own >= _SAFE:
         return None

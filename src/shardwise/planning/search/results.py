@@ -160,8 +160,8 @@ class RecommendedPlan(RankedPlan):
     """The plan to run."""
 
     fastest_probability: float | None = None
-    """Probability that no other plan of the list is faster, from the errors of measured pairs of
-    plans and of classes; None forward only."""
+    """Probability that none of the next plans, at least nine, is faster, from the errors of
+    measured pairs of plans and of classes; None where it is alone, and forward only."""
     measured_class: str = ""
     """Its class of features in words (`analysis.plan_classes`)."""
     why: str = ""
@@ -182,7 +182,7 @@ class SaferPlan(Result):
     """A plan that fits more likely than the recommended one."""
 
     rank: int
-    """Its number in the list."""
+    """Its number in the order of the advice, which may be beyond the plans listed."""
     strategy: Mapping[str, Any]
     step_time_s: float
     step_time_p80_s: float | None

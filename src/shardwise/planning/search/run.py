@@ -297,7 +297,8 @@ def search(
         str(own) if isinstance(own, (str, Path)) else one.name
         for own, one in ((model, the_model), (system, the_system))
     ]
-    return with_recommendation(result, the_model, the_system, names=words)
+    result = with_recommendation(result, the_model, the_system, names=words)
+    return result.model_copy(update={"advised": result.advised[: query.top]})
 
 
 def count(

@@ -498,11 +498,11 @@ def merged(parts: Sequence[Findings], query: SearchQuery) -> Findings:
         np.concatenate([part.cell_values for part in parts]),
         Ranked.joined([part.cells for part in parts]),
     )
-    tops = {}
-    for name in ("best", "advised"):
+    tops: dict[str, Any] = {}
+    for name, count in (("best", query.top), ("advised", query.rivals)):
         ranked = Ranked.joined([getattr(part, name) for part in parts])
         keys = np.concatenate([getattr(part, f"{name}_keys") for part in parts])
-        keys, ranked = top_with_keys(keys, ranked, query.top, each=query.lines)
+        keys, ranked = top_with_keys(keys, ranked, count, each=query.lines)
         tops |= {name: ranked, f"{name}_keys": keys}
     return Findings(
         candidates=sum(part.candidates for part in parts),
@@ -581,21 +581,21 @@ def findings_of(
         choice, row = np.nonzero(candidates)
         return at(choice, row, score, second)
 
-    def best_by(score: Floats, known: Ranked) -> tuple[Ints, Ranked]:
-        full = len(known) == query.top
+    def best_by(score: Floats, known: Ranked, count: int) -> tuple[Ints, Ranked]:
+        full = len(known) == count
         rivals = timed.feasible & (score <= known.score[-1]) if full else timed.feasible
         if layout is None:
             choice, row = np.nonzero(rivals)
         else:
             choice, row = _best_of_layouts(rivals, score, layout[chunk.rows[timed.rows]])
         some = at(choice, row, score, reserved)
-        return top_with_keys(table_keys(table, row), some, query.top, each=query.lines)
+        return top_with_keys(table_keys(table, row), some, count, each=query.lines)
 
     score = query.ranking.scores(step_s, table)
-    best_keys, best = best_by(score, before.best)
+    best_keys, best = best_by(score, before.best, query.top)
     here = replace(here, best=best, best_keys=best_keys)
     if query.robust is not None:
-        keys, advised = best_by(query.robust.scores(step_s, table), before.advised)
+        keys, advised = best_by(query.robust.scores(step_s, table), before.advised, query.rivals)
         here = replace(here, advised=advised, advised_keys=keys)
     if query.front is not None:
         second = second_figure(query.front, step_s, reserved, table, system)

@@ -61,9 +61,8 @@ def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
 
 def _chances(plan: RecommendedPlan) -> Iterator[str]:
     """How sure it is that a plan fits and is the fastest, and what that rests on."""
-    fits = getattr(plan, "fits_probability", None)
-    if fits is not None:
-        yield f"fits with {percent(fits)}"
+    if plan.fits_probability is not None:
+        yield f"fits with {percent(plan.fits_probability)}"
     if plan.fastest_probability is not None:
         number = plan.measured_configurations
         known = "no measured run is" if not number else f"{number:,} measured configurations are"
