@@ -136,13 +136,15 @@ def _why(result: SearchResult, one: PlanClass, other: RunnerUp | None) -> str:
     changes = [f"{c.field} {_word(c.value)}" for c in other.fields[:_FIELDS_NAMED]]
     more = len(other.fields) - len(changes)
     differs = ", ".join(changes) + (f" and {more} more fields" if more > 0 else "")
-    gap = other.step_time_s / first.step_time_s - 1
+    # Per token of a GPU, as steps may differ in both.
+    gap = first.tokens_per_s_per_gpu / result.rows[1].tokens_per_s_per_gpu - 1
     parts = list(other.parts_s.items())[:_PARTS_NAMED]
     where = ", ".join(f"{_part(n)} {s:+.3g} s" for n, s in parts)
     how = "as fast" if abs(gap) < _EQUAL else f"{_percent(gap)} {'slower' if gap > 0 else 'faster'}"
     text = f"the next plan ({differs}) is predicted {how}: {where}"
     if first.step_time_p80_s is not None and other.step_time_p80_s is not None and result.advised:
-        most = other.step_time_p80_s / first.step_time_p80_s - 1
+        factor = first.step_time_p80_s / first.step_time_s
+        most = (1 + gap) * other.step_time_p80_s / other.step_time_s / factor - 1
         if gap < 0 or most - gap > _SAFER_BY:
             own, theirs = first.measured_configurations, other.measured_configurations
             text += f"; {theirs} measured configurations are of its class, {own} of this one"
