@@ -280,8 +280,8 @@ def test_scaling_of_one_scale_is_refused(found):
 def test_bars_of_the_best_add_up(found):
     """Parts of the time make the step, parts of memory what is reserved, the best on top."""
     for figure, wanted in (
-        (best_time(found), [e.step_time_s for e in found.best]),
-        (best_memory(found), [e.memory_bytes.reserved / GIB for e in found.best]),
+        (best_time(found), [e.step_time_s for e in found.rows]),
+        (best_memory(found), [e.memory_bytes.reserved / GIB for e in found.rows]),
     ):
         parts = [each.x for each in figure.data if each.type == "bar"]
         assert [sum(bar) for bar in zip(*parts, strict=True)] == pytest.approx(wanted)
@@ -292,8 +292,8 @@ def test_bars_of_the_best_add_up(found):
 def test_whiskers_are_the_intervals_of_the_plans(found):
     """Of the best as the estimates have them, of the front as its plans."""
     (mark,) = (each for each in best_time(found).data if each.type == "scatter")
-    assert list(mark.x) == [e.step_time_s for e in found.best]
-    for place, one in enumerate(found.best):
+    assert list(mark.x) == [e.step_time_s for e in found.rows]
+    for place, one in enumerate(found.rows):
         assert mark.x[place] + mark.error_x.array[place] == pytest.approx(one.interval.high_s)
         assert mark.x[place] - mark.error_x.arrayminus[place] == pytest.approx(one.interval.low_s)
     (points,) = front(found).data

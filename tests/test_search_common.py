@@ -41,7 +41,8 @@ def changed(value: Any) -> Any:
 def with_rows(*strategies: dict[str, Any]) -> SearchResult:
     """A search whose space sets every field, and that found these strategies."""
     plans = [found().best[0].model_copy(update={"strategy": one}) for one in strategies]
-    return found().model_copy(update={"best": tuple(plans), "space": dict.fromkeys(FIELDS)})
+    update = {"best": tuple(plans), "advised": (), "space": dict.fromkeys(FIELDS)}
+    return found().model_copy(update=update)
 
 
 def levels_of(*strategies: dict[str, Any]) -> list[LevelsPlan]:

@@ -9,8 +9,9 @@ It prints the errors before and after, and of each run with its own source left 
 it moves the figures in catalog/systems and catalog/stacks, notes in catalog/fit/steps.yaml how far
 each parameter is from what was known before, and keeps the errors with the source left out in
 catalog/fit/left_out.json, which the intervals of estimates come from. What these runs used is
-written to catalog/fit/features.json, and the errors of their peak memory to
-catalog/fit/memory.json, with --features alone. Afterwards translate the runs again
+written to catalog/fit/features.json, their errors by class of features to
+catalog/fit/classes.json, what was measured to catalog/fit/plans.json, and the errors of their peak
+memory to catalog/fit/memory.json, with --features alone. Afterwards translate the runs again
 (python tools/measured_rows.py --catalog): their strategies copy figures of stacks.
 """
 
@@ -24,7 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from catalog_fit.features import measured_features, memory_table
+from catalog_fit.features import (
+    classes_of_runs,
+    measured_features,
+    memory_table,
+    plans_table,
+)
 from catalog_fit.fit import (
     Linear,
     Parameter,
@@ -308,9 +314,14 @@ def _write_rows(table: Sequence[Sequence[Any]], name: str) -> None:
 
 
 def _write_features(runs: Sequence[Run]) -> None:
-    """Write what the validated runs used, and the error that a feature adds."""
+    """Write what the validated runs used, the error that a feature adds, and errors by class."""
     text = json.dumps(dataclasses.asdict(measured_features(runs)), indent=1)
     (_CATALOG / "fit" / "features.json").write_text(text + "\n", encoding="utf-8")
+    found = classes_of_runs(runs)
+    rows = ",\n".join(map(json.dumps, found["classes"]))
+    text = f'{{"kinds": {json.dumps(found["kinds"])},\n"classes": [\n{rows}\n]}}\n'
+    (_CATALOG / "fit" / "classes.json").write_text(text, encoding="utf-8")
+    _write_rows(plans_table(runs), "plans.json")
 
 
 def _write_memory(runs: Sequence[Run]) -> None:

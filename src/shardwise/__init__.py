@@ -56,7 +56,12 @@ if TYPE_CHECKING:
     from shardwise.planning.recipes import RecipeEstimate, estimate_recipe, recipes
     from shardwise.planning.search.explain import explain
     from shardwise.planning.search.largest_model import largest_model
-    from shardwise.planning.search.results import Explanation, LargestModel, SearchResult
+    from shardwise.planning.search.results import (
+        Explanation,
+        LargestModel,
+        Recommendation,
+        SearchResult,
+    )
     from shardwise.planning.search.run import search
     from shardwise.planning.search.space import Space
     from shardwise.planning.sweep.results import SweepPoint, SweepResult
@@ -86,6 +91,7 @@ __all__ = [
     "NotUnderstood",
     "Recipe",
     "RecipeEstimate",
+    "Recommendation",
     "ReferenceEstimate",
     "ReferenceSearch",
     "Reliability",
@@ -142,6 +148,7 @@ _HOME = {
     "NotUnderstood": "config.launch",
     "Recipe": "config.recipe",
     "RecipeEstimate": "planning.recipes",
+    "Recommendation": "planning.search.results",
     "ReferenceEstimate": "analysis.reference_results",
     "ReferenceSearch": "analysis.reference_results",
     "Reliability": "config.reliability",

@@ -542,7 +542,31 @@ def rates(
     counted
         Parameters of the model with the attention of all rows, if already counted.
     """
-    model, table = result.step.model, result.step.table
+    table = result.step.table
+    per_token = _flops_of_tokens(result.step.model, table, convention, counted)
+    peak = product_peak(result.step.system.accelerator, table)
+    tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
+    flops_per_s = tokens_per_s * per_token / table.gpus
+    again = result.recompute_flops / result.step_time_s
+    return {
+        "tokens_per_s": tokens_per_s,
+        "flops_per_s_per_gpu": flops_per_s,
+        "mfu": flops_per_s / peak,
+        "hfu": (flops_per_s + again) / peak,
+    }
+
+
+def ideal_step_time(model: Model, system: System, table: Table) -> Floats:
+    """Return the step time of each row at an MFU of 1 [s]: MFU = ideal / actual step time."""
+    per_token = _flops_of_tokens(model, table, "causal")
+    peak = product_peak(system.accelerator, table)
+    return table.global_batch_size * table.seq_len * per_token / (table.gpus * peak)
+
+
+def _flops_of_tokens(
+    model: Model, table: Table, convention: FlopsConvention, counted: Parameters | None = None
+) -> Floats:
+    """Model FLOPs of a token of each row; a third of them forward only."""
 
     def flops_of(some: Table) -> Floats:
         kinds = some.attention.tolist()
@@ -564,17 +588,7 @@ def rates(
         )
 
     per_token = evaluate_distinct(flops_of, table).of_all()
-    per_token = per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
-    peak = product_peak(result.step.system.accelerator, table)
-    tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
-    flops_per_s = tokens_per_s * per_token / table.gpus
-    again = result.recompute_flops / result.step_time_s
-    return {
-        "tokens_per_s": tokens_per_s,
-        "flops_per_s_per_gpu": flops_per_s,
-        "mfu": flops_per_s / peak,
-        "hfu": (flops_per_s + again) / peak,
-    }
+    return per_token * np.where(table.training, 1.0, _FORWARD_SHARE)
 
 
 def _dropped_and_packed(table: Table, row: int) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def test_the_public_surface_is_what_all_names():
         "NotUnderstood",
         "Recipe",
         "RecipeEstimate",
+        "Recommendation",
         "ReferenceEstimate",
         "ReferenceSearch",
         "Reliability",

@@ -1,11 +1,14 @@
 """What measured runs used, and what a feature adds to the error of a prediction."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from catalog_fit.features import added_error, features_by_run
+from catalog_fit.features import added_error, classes_of_runs, features_by_run
 from catalog_fit.features import measured_features as derived_features
-from shardwise import Strategy
+from shardwise import Strategy, catalog
 from shardwise.analysis.features import measured_features
 from shardwise.analysis.validated_runs import RunFeatures, ValidatedRuns, validated_runs
 from shardwise.validate.measured.runs import load_runs
@@ -26,6 +29,8 @@ def test_what_runs_used_is_what_their_rows_say() -> None:
 def test_the_file_of_features_is_what_the_script_writes() -> None:
     """All runs: what they used, and what a feature adds."""
     assert derived_features(load_runs()) == measured_features()
+    path = Path(catalog.__file__).parent / "fit" / "classes.json"
+    assert classes_of_runs(load_runs()) == json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_what_a_feature_adds_by_hand() -> None:

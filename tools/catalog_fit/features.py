@@ -11,6 +11,7 @@ other features, and with the same. It comes from features that are measured, of 
 of the catalog were fitted to some; the error of one that no run used is hardly smaller.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -20,11 +21,14 @@ import numpy as np
 
 from catalog_fit.unseen import unseen_cases
 from shardwise.analysis.features import MeasuredFeatures, features_of
+from shardwise.analysis.measured_plans import MeasuredRow
 from shardwise.analysis.memory_interval import MemoryFeatures
+from shardwise.analysis.plan_classes import PlanClass, class_codes, class_table
 from shardwise.analysis.prediction_interval import comparable_runs
 from shardwise.analysis.validated_runs import ValidatedRuns, validated_runs
 from shardwise.analysis.variation import quantile
 from shardwise.config.strategy_table import Table
+from shardwise.estimator import ideal_step_time
 from shardwise.validate.measured.predict import predict_runs
 from shardwise.validate.measured.runs import Run
 
@@ -74,6 +78,48 @@ def added_error(features: Mapping[str, tuple[str, ...]], known: ValidatedRuns) -
             gaps[same].append((gap, 1 / len(pairs) ** 0.5))  # a large study is one study
     with_same, with_other = (quantile(*np.array(gaps[same]).T) for same in (True, False))
     return float(np.sqrt(max(with_other**2 - with_same**2, 0.0)))
+
+
+def classes_of_runs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the errors of validated runs by class (`shardwise.analysis.plan_classes`).
+
+    Runs of one configuration differ in nothing but the release of their software, and count once.
+    """
+    known = validated_runs()
+    errors = dict(zip(known.ids, known.errors.tolist(), strict=True))
+    found: list[tuple[PlanClass, str, object, float]] = []
+    for run in runs:
+        if run.id in errors and run.refused is None:
+            model, system, strategy = run.case()
+            code = class_codes(model, system, Table.of(model, [strategy], system.stack))[0]
+            fields = strategy.model_dump_json(exclude={"stack", "any_software"})
+            configuration = model.name, system.name, fields
+            found.append((PlanClass.of_code(int(code)), run.source, configuration, errors[run.id]))
+    return class_table(found)
+
+
+def plans_table(runs: Sequence[Run]) -> list[list[Any]]:
+    """Runs of grades A and B with a step time, below the names of their columns.
+
+    As `shardwise.analysis.measured_plans` compares them with plans.
+    """
+    rows: list[list[Any]] = [[field.name for field in dataclasses.fields(MeasuredRow)]]
+    for run in runs:
+        step_s = run.measured_step_time_s
+        if run.grade not in _GRADES or step_s is None or run.refused is not None:
+            continue
+        model, system, strategy = run.case()
+        full = strategy.resolved(model, system)
+        ideal_s = float(ideal_step_time(model, system, Table.of(model, [full], system.stack))[0])
+        row = MeasuredRow.of(
+            *(model, system, full),
+            name=run.id,
+            source=run.source,
+            step_time_s=round(step_s, 6),
+            mfu=round(ideal_s / step_s, 4),
+        )
+        rows.append(list(dataclasses.astuple(row)))
+    return rows
 
 
 def memory_table(runs: Sequence[Run]) -> list[list[Any]]:

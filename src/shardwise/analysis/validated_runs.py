@@ -141,12 +141,17 @@ def run_features(
         tuned=_TUNED[stack.tuned],
         eager=is_eager(stack),
         adapters=strategy.lora_rank is not None,
-        precision=_PRECISIONS.get(strategy.quantization, strategy.dtype),
+        precision=precision_of(strategy.dtype, strategy.quantization),
         assumed=assumed,
         gpus=strategy.gpus or 1,
         parameters=float((counted or count_parameters(model)).total),
         seq_len=strategy.seq_len or model.seq_len or 1,
     )
+
+
+def precision_of(dtype: str, quantization: str) -> str:
+    """Return the class of precision of the matrix products."""
+    return _PRECISIONS.get(quantization, dtype)
 
 
 def is_eager(stack: Stack) -> bool:

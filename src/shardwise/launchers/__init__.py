@@ -29,6 +29,7 @@ ADDS = Additions(
     functions={
         "exported_things": "launchers.cli.export:exported_things",
         "launcher_of": "launchers.registry:launcher_of",
+        "launcher_of_stack": "launchers.registry:launcher_of_stack",
         "launcher_names": "launchers.registry:launcher_names",
         "read_launch": "launchers.registry:read_launch",
         "recognised_launcher": "launchers.registry:recognised_launcher",

@@ -30,6 +30,7 @@ from shardwise.parallel.constraints.software import LIFTS
 from shardwise.planning.nearest import (
     NearestPlan,
     blamed_fields,
+    flag_words,
     nearest_plan,
     set_fields,
     with_possible_degrees,
@@ -313,21 +314,11 @@ def command_of(
     words = ["shardwise", "export", launcher.name, *map(shlex.quote, names)]
     plain = plan.strategy.to_dict()
     for name in set_fields(plan.model, plan.strategy):
-        words += _flag(name, plain[name])
+        words += flag_words(name, plain[name])
     if plain["stack"] != Stack.load(launcher.stack).to_fields():
         named = isinstance(plain["stack"], str)
         words += ["--stack", plain["stack"]] if named else ["--strategy", "FILE_WITH_STACK"]
     return [*words, *(["--release", release] if release else [])]
-
-
-def _flag(name: str, value: object) -> list[str]:
-    """A field as a flag of the command line."""
-    dashed = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{dashed}" if value else f"--no-{dashed}"]
-    if isinstance(value, (list, tuple)):
-        return [f"--{dashed}", ",".join(map(str, value)) or "none"]
-    return [] if value is None else [f"--{dashed}", shlex.quote(str(value))]
 
 
 def file_names(output: str, written: Sequence[LaunchFile]) -> dict[str, LaunchFile]:

@@ -81,6 +81,7 @@ def exportable_search(
     levels = found.levels and can.of(found.levels, lambda one: one.plan.strategy)
     changed = {
         "best": best,
+        "advised": can.of(found.advised, lambda plan: plan.strategy),
         "alike": ties_of(best, found.objective),
         "pareto": pareto,
         "scales": scales,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import catalog
+from shardwise.analysis.validated_runs import software_of
 from shardwise.config import files
 from shardwise.config.base import MOST
 from shardwise.config.capabilities import ANY
@@ -62,6 +63,12 @@ def launcher_of(name: str, field: str = "launcher") -> Launcher:
             return one
     problem = allowed_words(name, names)
     raise InputError(Fault.of(field, name, problem))
+
+
+def launcher_of_stack(stack: str) -> str | None:
+    """Return the name of the launcher of a stack: that of its software."""
+    software = software_of(stack)
+    return next((one.name for one in LAUNCHERS if software_of(one.stack) == software), None)
 
 
 def recognised_launcher(text: str, source: str) -> Launcher | None:

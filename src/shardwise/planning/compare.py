@@ -206,13 +206,14 @@ def _of_fields(
 
 
 def _best_plan(data: Mapping[str, object], source: str) -> Estimate:
-    best = data["best"]
+    field = "advised" if data.get("advised") else "best"  # the plan that the search recommends
+    best = data[field]
     if not isinstance(best, Sequence) or not best:
         problem = "the search found no plan that is feasible, so there is none to compare"
-        raise InputError.at(source, problem, "best")
+        raise InputError.at(source, problem, field)
     if not isinstance(best[0], Mapping):
-        raise InputError.at(source, "must be an estimate", "best[0]")
-    return RankedPlan.read(best[0], source=source, field="best[0]")
+        raise InputError.at(source, "must be an estimate", f"{field}[0]")
+    return RankedPlan.read(best[0], source=source, field=f"{field}[0]")
 
 
 def _estimated(scenario: Scenario, name: str, source: str, folder: Path) -> NamedEstimate:

@@ -4,6 +4,7 @@ Candidates differ from the strategy in one field, then two, and so on. Model, ac
 and sequence stay. Of the candidates with the fewest changes, the one with the shortest step wins.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, product
@@ -93,6 +94,16 @@ def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
         for name, value in own.items()
         if value != (defaults[name] if name in defaults else getattr(implied, name))
     }
+
+
+def flag_words(name: str, value: object) -> list[str]:
+    """Return a field of a strategy as a flag of the command line."""
+    dashed = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    if isinstance(value, (list, tuple)):
+        return [f"--{dashed}", ",".join(map(str, value)) or "none"]
+    return [] if value is None else [f"--{dashed}", shlex.quote(str(value))]
 
 
 def nearest_plan(

@@ -55,15 +55,16 @@ def read_plan(text: str) -> SavedPlan:
     if command != "search":
         other = "" if kind is None else f": it is that of {command}"
         raise InputError.at(path, f"is not {_EXPECTED}{other}")
-    plans = data["best"]
+    field = "advised" if data.get("advised") else "best"  # the numbers of the printed table
+    plans = data[field]
     if not isinstance(plans, list):
-        raise InputError.at(path, "must be a list of plans", "best")
+        raise InputError.at(path, "must be a list of plans", field)
     if not plans:
-        raise InputError.at(path, "the search found no plan", "best")
+        raise InputError.at(path, "the search found no plan", field)
     if number > len(plans):
         problem = f"must be a plan of the search, from 1 to {len(plans)}"
         raise InputError.of("plan", number, problem, path)
-    place, plan = f"best[{number - 1}]", plans[number - 1]
+    place, plan = f"{field}[{number - 1}]", plans[number - 1]
     if not isinstance(plan, Mapping):
         raise InputError.at(path, "must be an estimate", place)
     return SavedPlan(source=source, estimate=RankedPlan.read(plan, source=path, field=place))

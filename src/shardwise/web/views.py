@@ -193,9 +193,9 @@ def search_view(
                 "fits": chance(plan.fits_probability),
                 **{name: str(plan.strategy[name]) for name in PLAN_FIELDS},
             }
-            for rank, plan in enumerate(found.best, 1)
+            for rank, plan in enumerate(found.rows, 1)
         ],
-        "best": [texts_of(model, plan.strategy) for plan in found.best],
+        "best": [texts_of(model, plan.strategy) for plan in found.rows],
         "front": [texts_of(model, plan.strategy) for plan in front],
         "cells": [
             [[str(value) for value in cell.values.values()], texts_of(model, cell.plan.strategy)]
@@ -206,15 +206,17 @@ def search_view(
 
 
 def _search_summary(found: Any) -> str:
+    from shardwise.report.tables.advice import recommendation_lines  # noqa: PLC0415 - slow to import
+
     least = "" if found.counts_exact else "at least "
     text = (
         f"{found.candidates:,} strategies, {least}{found.feasible:,} of them feasible, "
         f"{found.elapsed_s:.1f} s"
     )
-    if not found.best:
+    if not found.rows:
         reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
         text += f". Nothing is feasible: {reasons}"
-    return text
+    return "\n".join([text, *recommendation_lines(found)])
 
 
 def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:

@@ -40,7 +40,6 @@ from shardwise.planning.search.pairs import Legality, Pairs, PairValues
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     LAYOUT_PART,
-    OBJECTIVES,
     Ranked,
     as_integers,
     dollars_per_token,
@@ -67,6 +66,8 @@ class Limits:
     query: SearchQuery
     score: float
     """The worst score of a candidate that may be among the best."""
+    advised_score: float = -np.inf
+    """The same by `SearchQuery.robust`."""
     front: Ranked
     """The Pareto front so far."""
     cells: Ranked
@@ -76,7 +77,7 @@ class Limits:
     keys: Ints = field(default_factory=lambda: np.empty((0, len(LINE_FIELDS)), np.int64))
     """Layouts that alone matter, as columns of `LINE_FIELDS`; without any, all do."""
     key_scores: Floats = field(default_factory=lambda: np.empty(0))
-    """The worst score that matters of each of these."""
+    """The worst score that matters of each of these: by `SearchQuery.robust`, if there is one."""
 
     @classmethod
     def of_layout_keys(cls, query: SearchQuery, keys: Ints, scores: Floats) -> "Limits":
@@ -109,20 +110,26 @@ class Limits:
     def of_layouts(self, box: Box) -> Floats:
         """Longest step time of each layout that matters, with any options [s]."""
         layouts = box.layouts
+        query = self.query
         if not self.bounds_layouts:
             return np.full(len(layouts), np.inf)
         longest = int(box.options.seq_len.max())  # the least score for a time
         table = layouts.changed(seq_len=np.full(len(layouts), longest))
         if not len(self.keys):
-            return self.of_rows(table)
+            limit = replace(self, advised_score=-np.inf).of_rows(table)
+            if query.robust is None:
+                return limit
+            longest_s = query.robust.longest_of_layouts(self.advised_score, table, box)
+            return np.maximum(limit, longest_s * (1 + _ROUNDING))
         columns = [LINE_FIELDS.index(name) for name in LAYOUT_PART]
         firsts, group = distinct_rows(list(self.keys[:, columns].T))
         scores = np.full(firsts.size, -np.inf)
         np.maximum.at(scores, np.broadcast_to(group, len(self.keys)), self.key_scores)
         where = matching(table, LAYOUT_PART, self.keys[firsts])
         worst = np.where(where >= 0, scores[where], -np.inf)
-        per_second = OBJECTIVES[self.query.objective](np.ones(len(table)), table, self.query.system)
-        return worst / per_second * (1 + _ROUNDING)
+        if query.robust is not None:
+            return query.robust.longest_of_layouts(worst, table, box) * (1 + _ROUNDING)
+        return query.ranking.longest(worst, table) * (1 + _ROUNDING)
 
     def of_rows(self, table: Table, reserved_bytes: Floats | None = None) -> Floats:
         """Longest step time of each row that matters [s]; -inf: no time does.
@@ -135,18 +142,19 @@ class Limits:
             Memory of each row; None: unknown [byte].
         """
         query = self.query
-        one = np.ones(len(table))
-        per_second = OBJECTIVES[query.objective](one, table, query.system)
         if len(self.keys):
             where = matching(table, LINE_FIELDS, self.keys)
             worst = np.where(where >= 0, self.key_scores[where], -np.inf)
-            return worst / per_second * (1 + _ROUNDING)
-        limit = self.score / per_second
+            ranking = query.robust or query.ranking
+            return ranking.longest(worst, table) * (1 + _ROUNDING)
+        limit = query.ranking.longest(self.score, table)
+        if query.robust is not None and self.advised_score > -np.inf:
+            limit = np.maximum(limit, query.robust.longest(self.advised_score, table))
         if query.front is not None:
             tokens = 1.0 * table.global_batch_size * table.seq_len
             limit = np.maximum(limit, self._of_front(table, reserved_bytes) * tokens)
         if query.axes:
-            limit = np.maximum(limit, self._of_cells(table) / per_second)
+            limit = np.maximum(limit, query.ranking.longest(self._of_cells(table), table))
         return limit * (1 + _ROUNDING)
 
     def _of_front(self, table: Table, reserved_bytes: Floats | None) -> Floats:
@@ -413,9 +421,11 @@ class BoundedScan:
         if self.scale_score is not None:
             own = findings.best.score[0] if len(findings.best) else math.inf
             worst = max(worst, min(own, self.scale_score))
+        full = len(every.advised) == query.rivals
         return Limits(
             query=query,
             score=worst,
+            advised_score=every.advised.score[-1] if full else math.inf,
             front=every.front,
             cells=every.cells,
             cell_values=every.cell_values,

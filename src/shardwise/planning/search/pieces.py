@@ -288,6 +288,7 @@ class Work:
             "usable memory": query.capacity_bytes,
             "fits": [query.fit.probability, query.fit.states_load],
             "objective": query.objective,
+            "advises": query.robust is not None,
             "top": query.top,
             "all_variants": not query.lines,
             "pareto": query.front,

@@ -18,7 +18,9 @@ import numpy as np
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
+from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
+from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
 from shardwise.config.keywords import StrategyKeywords
@@ -47,7 +49,6 @@ from shardwise.planning.search.pieces import PIECE_ROWS, Work
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import (
     LAYOUT_PART,
-    OBJECTIVES,
     OPTION_PART,
     Ranked,
     dollars_per_token,
@@ -95,19 +96,27 @@ class Lines:
         return cls(number=best.number, variants=none, best_step_time_s=(None,) * len(best))
 
 
-def lines_of(work: Work, findings: Findings) -> Lines:
-    """Count the variants of the best layouts and find the simplest of each."""
-    best = findings.best
+def lines_of(work: Work, best: Ranked, keys: Ints, *, robust: bool = False) -> Lines:
+    """Count the variants of the best layouts and find the simplest of each.
+
+    Parameters
+    ----------
+    keys
+        Their layouts; shape (layouts, `LINE_FIELDS`).
+    robust
+        Whether they are the best by `SearchQuery.robust`, and not by the objective.
+    """
     if not len(best):
         return Lines.of_rows(best)
+    query = replace(work.query, front=None, axes=())
     task = CountVariants(
-        query=replace(work.query, front=None, axes=()),
-        keys=findings.best_keys,
+        query=query if robust else replace(query, robust=None),
+        keys=keys,
         limit=best.score * (1 + VARIANT_SHARE),
         defaults=_defaults(work.query.model, work.candidates.strategies(best.number)),
         bounds=work.bounds,
     )
-    boxes = list(_boxes_of_layouts(work.candidates.legal, findings.best_keys))
+    boxes = list(_boxes_of_layouts(work.candidates.legal, keys))
     rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
     pieces = [(part, piece) for part in boxes for piece in part.box.cut(PIECE_ROWS)]
@@ -288,7 +297,8 @@ class _Observer:
             return
         table = timed.table
         layout = matching(table, LINE_FIELDS, task.keys)
-        score = OBJECTIVES[task.query.objective](timed.timing.step_time_s, table, task.query.system)
+        ranking = task.query.robust or task.query.ranking
+        score = ranking.scores(timed.timing.step_time_s, table)
         near = timed.feasible & (layout >= 0) & (score <= task.limit[layout])
         choice, row = np.nonzero(near)
         if not row.size:
@@ -389,25 +399,53 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
 
 
 def ranked_plans(
-    query: SearchQuery, candidates: Candidates, lines: Lines
+    query: SearchQuery, candidates: Candidates, lines: Lines, known: Sequence[RankedPlan] = ()
 ) -> tuple[RankedPlan, ...]:
-    """Return the lines of a ranking as full estimates; the first ones if interrupted."""
+    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+
+    Parameters
+    ----------
+    known
+        Plans that are estimated already.
+    """
     if not len(lines.number):
         return ()
     rows = candidates.strategies(lines.number)
     settings = settings_of(query.model, rows)
-    found = []
+    done: dict[str, Estimate] = {repr(plan.strategy): plan for plan in known}
+    found: list[RankedPlan] = []
     with suppress(KeyboardInterrupt):
         for i, best_s in enumerate(lines.best_step_time_s):
             strategy = rows.strategy(i)
-            one = estimate(query.model, query.system, strategy, **load_of(query, strategy))
-            line: dict[str, Any] = {
-                "variants": int(lines.variants[i]),
-                "best_step_time_s": best_s,
-                "settings": settings[i],
-            }
-            found.append(RankedPlan.extending(one, **line))
+            one = done.get(repr(strategy.to_dict()))
+            line = {"variants": int(lines.variants[i]), "best_step_time_s": best_s}
+            found.append(ranked_plan(query, strategy, settings[i], one, **line))
     return tuple(found)
+
+
+def ranked_plan(
+    query: SearchQuery,
+    strategy: Strategy,
+    settings: tuple[str, ...],
+    known: Estimate | None = None,
+    **line: Any,
+) -> RankedPlan:
+    """Return a plan as a full estimate, with what was measured of its class.
+
+    Parameters
+    ----------
+    known
+        Its estimate, if already computed.
+    """
+    one = known or estimate(query.model, query.system, strategy, **load_of(query, strategy))
+    codes = class_codes(query.model, query.system, Table.of(query.model, [strategy]))
+    factors, number = class_evidence().quantile_factor(), class_evidence().configurations
+    fields = {
+        "step_time_p80_s": one.step_time_s * float(factors[codes[0]]),
+        "measured_configurations": int(number[codes[0]]),
+        "settings": settings,
+    }
+    return RankedPlan.extending(one, **fields, **line)
 
 
 def best_by_scale(
@@ -558,7 +596,10 @@ def with_training_runs(
     InputError
         If there can be no training run, as without training.
     """
-    best = tuple(with_training(found, system, run) for found in result.best)
+    best, advised = (
+        tuple(with_training(found, system, run) for found in some)
+        for some in (result.best, result.advised)
+    )
     plans = [scale.best.strategy for scale in result.scales if scale.best is not None]
     ranked = [with_training(estimate(model, system, plan), system, run) for plan in plans] or best
     runs = sorted(
@@ -577,4 +618,5 @@ def with_training_runs(
         cheapest=min(known)[1] if known else None,
         order_is_of_steps=len(overheads) <= 1,
     )
-    return result.model_copy(update={"best": best, "runs": training_runs})
+    update = {"best": best, "advised": advised, "runs": training_runs}
+    return result.model_copy(update=update)

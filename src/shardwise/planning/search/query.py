@@ -4,11 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from shardwise.analysis.fit_probability import EXPERT_IMBALANCE, Margins, loaded_unevenly
+from shardwise.analysis.validated_runs import precision_of
 from shardwise.arrays import Floats
 from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
@@ -17,12 +19,15 @@ from shardwise.config.system import System
 from shardwise.engine.evaluate import PeakMemory
 from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
-from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, check_objective
+from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
+from shardwise.planning.search.robust import PRODUCTS, RobustRanking
 from shardwise.planning.search.space import SPACE_FIELDS, Space
 from shardwise.units import parse_memory, readable
 
 # Each of the best is estimated in full; `save` writes all of them.
 _MOST_TOP = 1000
+# So many plans are compared with the recommended one, however few are listed.
+_RIVALS = 10
 _LIST = "shardwise schema space"
 # Of a trained weight: bf16 weights and gradients, fp32 weights, and two moments of Adam [byte].
 _TRAINED_BYTES = 16
@@ -93,6 +98,18 @@ class SearchQuery:
     axes: tuple[str, ...] = ()
     """Fields; each combination of their values gets its best candidate."""
     fit: FitTest = PREDICTED
+    robust: RobustRanking | None = None
+    """An order by the 80 % quantile, in which the best are found, too."""
+
+    @property
+    def rivals(self) -> int:
+        """How many of the best by `robust` to find: the recommended plan and those near it."""
+        return max(self.top, _RIVALS)
+
+    @property
+    def ranking(self) -> Ranking:
+        """The order by the objective."""
+        return Ranking(model=self.model, system=self.system, objective=self.objective)
 
     def is_too_large(self, gpus: int) -> bool:
         """Whether the weights as usually trained are too large for all accelerators together.
@@ -134,6 +151,8 @@ class Question:
     axes: Sequence[str] = ()
     fits: float | str | None = None
     """Probability with which a candidate must fit; None: its predicted memory must."""
+    advises: bool = False
+    """Whether the best by the 80 % quantile are of interest, too, if no objective is set."""
 
     def at(self, fields: Mapping[str, object]) -> "Question":
         """Return the question with some fields of the space fixed."""
@@ -141,11 +160,15 @@ class Question:
 
     def on(self, model: Model, system: System) -> SearchQuery:
         """Read and check the question for a model and a system."""
-        objective = self.objective
+        objective, robust = self.objective, None
         if objective is None:
             sizes = (self.space.global_batch_size, self.space.seq_len)
             differ = self.space.batch == "largest" or any(n and len(n) > 1 for n in sizes)
             objective = "tokens_per_s_per_gpu" if differ else "step_time"
+            if self.advises:
+                words = (self.space.values(name, system) or () for name in PRODUCTS)
+                precisions = {precision_of(*map(str, pair)) for pair in product(*words)}
+                robust = RobustRanking.of(model, system, objective, sorted(precisions))
         query = SearchQuery(
             model=model,
             system=system,
@@ -159,6 +182,7 @@ class Question:
                 probability=probability_of(self.fits),
                 states_load=self.space.expert_imbalance is not None,
             ),
+            robust=robust,
         )
         query.check()
         return query

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.model import Model
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -55,6 +56,31 @@ OBJECTIVES: dict[str, Score] = {
     "tokens_per_s_per_gpu": _gpu_seconds_per_token,
     "tokens_per_dollar": dollars_per_token,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """An order of the candidates of one model and system: by an objective of their step times."""
+
+    model: Model
+    system: System
+    objective: str
+    """A key of `OBJECTIVES`."""
+
+    def scores(self, step_time_s: Floats, table: Table) -> Floats:
+        """Return the scores of step times; shape (rows,) or (choices, rows)."""
+        return OBJECTIVES[self.objective](step_time_s, table, self.system)
+
+    def longest(self, score: Floats | float, table: Table) -> Floats:
+        """Return the longest step time of each row that has a score, with any of its choices [s].
+
+        Scores rise with the step time.
+        """
+        per_second = OBJECTIVES[self.objective](np.ones(len(table)), table, self.system)
+        longest: Floats = score / per_second
+        return longest
+
+
 FRONTS = ("memory", "gpus", "cost")
 """Figures that a Pareto front may trade against time."""
 

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Floats
+from shardwise.arrays import Bools
 from shardwise.config.enums import Schedule
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import LINE_FIELDS
 from shardwise.config.strategy_table import Table
-from shardwise.engine.evaluate import Evaluation, evaluate, fits
-from shardwise.estimator import estimate
+from shardwise.cost.component_costs import stored_bytes
+from shardwise.engine.evaluate import Evaluation, PeakMemory, evaluate, fits, peak_memory
 from shardwise.parallel.chunk_layout import LayerTimes, balanced_chunks, stage_times
 from shardwise.parallel.constraints import first_violation
-from shardwise.parallel.pipeline_layout import layers_on_ranks
+from shardwise.parallel.pipeline_layout import distinct_stage_groups, layers_on_ranks
 from shardwise.planning.search.layouts import numbers_of_chunks
-from shardwise.planning.search.plans import VARIANT_SHARE, settings_of
+from shardwise.planning.search.plans import VARIANT_SHARE, ranked_plan, settings_of
 from shardwise.planning.search.query import SearchQuery
-from shardwise.planning.search.ranking import OBJECTIVES
+from shardwise.planning.search.ranking import Ranking
 from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
 
@@ -62,7 +62,7 @@ def is_open(space: Space) -> bool:
 
 
 def refined_plans(
-    query: SearchQuery, space: Space, best: tuple[RankedPlan, ...]
+    query: SearchQuery, ranking: Ranking, space: Space, best: tuple[RankedPlan, ...]
 ) -> tuple[RankedPlan, ...]:
     """Return the best plans of a search with better splits of their layers.
 
@@ -71,6 +71,8 @@ def refined_plans(
 
     Parameters
     ----------
+    ranking
+        The order of the plans.
     best
         The plans of a search in a space that `is_open`, best first.
     """
@@ -79,18 +81,14 @@ def refined_plans(
     piped = [n for n, plan in several if plan.pp > 1 and plan.schedule in _IN_ORDER]
     if not piped:
         return best
-    found, scores = _better_splits(query, space, plans, piped)
-    ranking = [(score, n) for n, score in enumerate(scores) if _line(plans[n]) not in found]
-    ranking += [(score, -1 - n) for n, (score, _) in enumerate(found.values())]
-    chosen = [n for _, n in sorted(ranking)[: len(plans)]]
+    found, scores = _better_splits(query, ranking, space, plans, piped)
+    order = [(score, n) for n, score in enumerate(scores) if _line(plans[n]) not in found]
+    order += [(score, -1 - n) for n, (score, _) in enumerate(found.values())]
+    chosen = [n for _, n in sorted(order)[: len(plans)]]
     new = [plan for _, plan in found.values()]
     settings = settings_of(query.model, Table.of(query.model, new)) if new else []
-
-    def ranked(plan: Strategy, own: tuple[str, ...]) -> RankedPlan:
-        result = estimate(query.model, query.system, plan)
-        return RankedPlan.extending(result, settings=own)
-
-    return tuple(best[n] if n >= 0 else ranked(new[-1 - n], settings[-1 - n]) for n in chosen)
+    refined = [ranked_plan(query, *one) for one in zip(new, settings, strict=True)]
+    return tuple(best[n] if n >= 0 else refined[-1 - n] for n in chosen)
 
 
 def _line(plan: Strategy) -> tuple[Any, ...]:
@@ -98,12 +96,23 @@ def _line(plan: Strategy) -> tuple[Any, ...]:
     return tuple(getattr(plan, name) for name in LINE_FIELDS)
 
 
-def _scores(query: SearchQuery, step_time_s: Floats, table: Table) -> Floats:
-    return OBJECTIVES[query.objective](step_time_s, table, query.system)
+def _fits(query: SearchQuery, table: Table, result: Evaluation) -> Bools:
+    """Rows that fit as the search requires."""
+    loaded = query.fit.loaded(query.model, table)
+    holding: PeakMemory = result
+    if loaded is not table:
+        stages = distinct_stage_groups(query.model, loaded)
+        holding = peak_memory(loaded, stored_bytes(query.model, loaded), stages)
+    needed = query.fit.needed_bytes(query.system, table, holding)
+    return (needed <= query.capacity_bytes) & fits(query.system, holding, np.inf)
 
 
 def _better_splits(
-    query: SearchQuery, space: Space, plans: Sequence[Strategy], piped: Sequence[int]
+    query: SearchQuery,
+    ranking: Ranking,
+    space: Space,
+    plans: Sequence[Strategy],
+    piped: Sequence[int],
 ) -> tuple[dict[tuple[Any, ...], tuple[float, Strategy]], list[float]]:
     """The best split of each line with its score, where it gains enough; the scores of the plans.
 
@@ -112,7 +121,7 @@ def _better_splits(
     model, system = query.model, query.system
     table = Table.of(model, plans)
     result = evaluate(model, system, table)
-    scores = _scores(query, result.step_time_s, table)
+    scores = ranking.scores(result.step_time_s, table)
     costs = _layer_times(query, table, result, piped)
     by_line = {_line(plan): n for n, plan in enumerate(plans)}
     found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
@@ -121,7 +130,7 @@ def _better_splits(
     ]
     for _ in range(_MOVES + 1):
         again: list[_Split] = []
-        for split, plan, score, stage in _evaluated(query, plans, tried):
+        for split, plan, score, stage in _evaluated(query, ranking, plans, tried):
             line = _line(plan)
             rival = (1 - VARIANT_SHARE) * scores[by_line.get(line, split.plan)]
             if score >= min(rival, found[line][0] if line in found else rival):
@@ -135,7 +144,7 @@ def _better_splits(
 
 
 def _evaluated(
-    query: SearchQuery, plans: Sequence[Strategy], tried: Sequence[_Split]
+    query: SearchQuery, ranking: Ranking, plans: Sequence[Strategy], tried: Sequence[_Split]
 ) -> Iterator[tuple[_Split, Strategy, float, int | None]]:
     """Yield splits that obey the rules, with strategy and score; the peak stage if too large."""
     model, system = query.model, query.system
@@ -148,8 +157,8 @@ def _evaluated(
         return
     rows = table.take(legal)
     result = evaluate(model, system, rows)
-    room = fits(system, result, query.capacity_bytes)
-    scores = _scores(query, result.step_time_s, rows)
+    room = _fits(query, rows, result)
+    scores = ranking.scores(result.step_time_s, rows)
     for row, at in sorted(enumerate(legal.tolist()), key=lambda one: float(scores[one[0]])):
         stage = None if room[row] else int(result.peak_memory_stage[row])
         yield tried[at], strategies[at], float(scores[row]), stage

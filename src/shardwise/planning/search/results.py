@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from shardwise.analysis import Result
+from shardwise.analysis.measured_plans import MeasuredPlan
 from shardwise.analysis.results import Estimate, Interval
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.errors import Fault
-from shardwise.shown import Charted, Framed, Shown, reports
+from shardwise.shown import Brief, Charted, Framed, Shown, reports
 
 if TYPE_CHECKING:
     import polars as pl
@@ -140,6 +141,76 @@ class RankedPlan(Estimate):
     """Step time of the best variant; None where this is the best [s]."""
     settings: tuple[str, ...] = ()
     """Fields that are not defaults: what a user has to set, without the work itself."""
+    step_time_p80_s: float | None = None
+    """Step time that 8 of 10 such plans keep, by what was measured of their class of features
+    (`analysis.plan_classes`), without what all plans of a search have in common; None in files of
+    earlier versions [s]."""
+    measured_configurations: int | None = None
+    """Measured configurations of that class."""
+
+
+class RunnerUp(Result):
+    """The plan after the recommended one, and how it differs."""
+
+    fields: tuple["FieldChange", ...]
+    """Fields in which it differs: `given` is the value of the recommended plan."""
+    step_time_s: float
+    step_time_p80_s: float | None
+    measured_configurations: int | None
+    parts_s: Mapping[str, float]
+    """Its step time minus that of the recommended plan by part, largest difference first [s]."""
+
+
+class RecommendedPlan(RankedPlan):
+    """The plan to run."""
+
+    fastest_probability: float | None = None
+    """Probability that none of the next plans, at least nine, is faster, from the errors of
+    measured pairs of plans and of classes; None where it is alone, and forward only."""
+    measured_class: str = ""
+    """Its class of features in words (`analysis.plan_classes`)."""
+    why: str = ""
+    """Why it and not the next plan: what differs, and by how much in which part of the step."""
+    runner_up: RunnerUp | None = None
+    best_measured: MeasuredPlan | None = None
+    """Run with the highest MFU that was measured of the model, or its nearest relative, with its
+    precision on its generation of accelerators."""
+    over_measured: float | None = None
+    """Share by which its MFU is above that of this run."""
+    beyond_measured: bool = False
+    """Whether that is more than 15 %: nobody has measured such a rate."""
+    commands: Mapping[str, str] = Field(default_factory=dict)
+    """What to run next: `estimate` looks at the plan, `export` writes it for its launcher."""
+
+
+class SaferPlan(Result):
+    """A plan that fits more likely than the recommended one."""
+
+    rank: int
+    """Its number in the order of the advice, which may be beyond the plans listed."""
+    strategy: Mapping[str, Any]
+    step_time_s: float
+    step_time_p80_s: float | None
+    fits_probability: float
+    price: float
+    """Share by which it takes longer per token."""
+
+
+class Recommendation(Brief, Result):
+    """What a search recommends.
+
+    Examples
+    --------
+    >>> from shardwise import search
+    >>> found = search("llama3-8b", "h100-sxm", gpus=8, gbs=64, pp=1, cp=1, zero=1)
+    >>> assert found.recommendation
+    >>> found.recommendation.plan.strategy["tp"], sorted(found.recommendation.to_dict())
+    (2, ['nearest_measured', 'plan', 'safer'])
+    """
+
+    plan: RecommendedPlan
+    safer: SaferPlan | None
+    nearest_measured: MeasuredPlan | None
 
 
 class Ties(Result):
@@ -251,6 +322,16 @@ class SearchResult(Charted, Framed, Result):
     best: tuple[RankedPlan, ...]
     """One for each layout (degrees, batch and recompute), or with `all_variants` every strategy;
     best first, ties in the order of the space, in which options are off first."""
+    advised: tuple[RankedPlan, ...] = ()
+    """The same number of plans by `step_time_p80_s`, those of classes that nobody measured counted
+    no faster than 1.15 times the best measured run; none where an objective was set."""
+    recommended: RecommendedPlan | None = None
+    """The first of `advised`, or of `best` where an objective was set; None if nothing is feasible,
+    and in files of earlier versions."""
+    safer: SaferPlan | None = None
+    """None where nothing of the list fits more likely."""
+    nearest_measured: MeasuredPlan | None = None
+    """The most similar plan that was measured."""
     all_variants: bool = True
     """Whether `best` lists every strategy, instead of one for each layout."""
     variants_counted: bool = True
@@ -285,6 +366,20 @@ class SearchResult(Charted, Framed, Result):
     nearest_batches: tuple[int, ...] = ()
     """Where no strategy obeys the rules: the nearest batches of those whose replicas cannot share
     theirs."""
+
+    @property
+    def rows(self) -> tuple[RankedPlan, ...]:
+        """Plans in the order of the advice: `advised`, or `best` where an objective was set."""
+        return self.advised or self.best
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The plan to run, a safer one, and the nearest that was measured."""
+        if self.recommended is None:
+            return None
+        return Recommendation(
+            plan=self.recommended, safer=self.safer, nearest_measured=self.nearest_measured
+        )
 
     def to_frame(self) -> "pl.DataFrame":
         """Return a data frame with a row for each of `best`: strategy, rates, times, memory.

@@ -38,6 +38,7 @@ from shardwise.planning.search.plans import (
 )
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
+from shardwise.planning.search.recommend import with_recommendation
 from shardwise.planning.search.refine import POOL, is_open, refined_plans
 from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
@@ -151,8 +152,9 @@ def search(
         A `Space`, its fields as a mapping, or a file; by default the practical space. Where nothing
         fits, the search tries offload, too.
     objective
-        What to optimize: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the default where
-        steps differ in tokens) or ``tokens_per_dollar``.
+        What to optimize on average: ``step_time`` (the default), ``tokens_per_s_per_gpu`` (the
+        default where steps differ in tokens) or ``tokens_per_dollar``. By default `advised` has the
+        best by the 80 % quantile of the time, too, and the first of these is recommended.
     top
         How many plans to return; 10 by default.
     all_variants
@@ -209,8 +211,8 @@ def search(
     Returns
     -------
     SearchResult
-        The best plans in `best`, counts and rejections; `help(shardwise.SearchResult)` lists its
-        fields. With `reference` a `ReferenceSearch`.
+        The plan to run in `recommendation`, the best plans in `best`, counts and rejections;
+        `help(shardwise.SearchResult)` lists its fields. With `reference` a `ReferenceSearch`.
 
     Raises
     ------
@@ -274,6 +276,7 @@ def search(
         front=pareto,
         axes=axes,
         fits=fits,
+        advises=not levels,
     ).on(the_model, the_system)
     if query.lines and not levels and is_open(the_space):
         query = replace(query, top=max(most, POOL))  # the best of them may change
@@ -301,9 +304,14 @@ def search(
     result = _result(found, widened, most=most, levels=levels, started=started)
     if target is not None:
         result = registry.function("exportable_search")(result, target, the_model, the_system)
-    if the_run is None:
-        return result
-    return with_training_runs(result, the_model, the_system, the_run)
+    if the_run is not None:
+        result = with_training_runs(result, the_model, the_system, the_run)
+    words = [
+        str(own) if isinstance(own, (str, Path)) else one.name
+        for own, one in ((model, the_model), (system, the_system))
+    ]
+    result = with_recommendation(result, the_model, the_system, names=words)
+    return result.model_copy(update={"advised": result.advised[:most]})
 
 
 def count(
@@ -373,15 +381,19 @@ def _result(
     """What was found, and the best of it in full, at most so many."""
     query, space, complete = scan.work.query, scan.space, scan.complete
     candidates, total = scan.work.candidates, scan.scanned.total
-    lines, counted = Lines.of_rows(total.best), complete
+    lines, counted = [Lines.of_rows(ranked) for ranked in (total.best, total.advised)], complete
     if query.lines and complete:
         try:
-            lines = lines_of(scan.work, total)
+            lines[0] = lines_of(scan.work, total.best, total.best_keys)
+            lines[1] = lines_of(scan.work, total.advised, total.advised_keys, robust=True)
         except KeyboardInterrupt:
             counted = False
-    best = ranked_plans(query, candidates, lines)
+    best = ranked_plans(query, candidates, lines[0])
+    advised = ranked_plans(query, candidates, lines[1], best)
     if query.lines and counted and not levels and is_open(space):
-        best = refined_plans(query, space, best)
+        best = refined_plans(query, query.ranking, space, best)
+        if query.robust is not None:
+            advised = refined_plans(query, query.robust, space, advised)
     best = best[:most]
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
@@ -410,6 +422,7 @@ def _result(
             for line in match_of(one, query.system, query.model).in_words
         ),
         best=best,
+        advised=advised,
         all_variants=not query.lines,
         variants_counted=counted,
         alike=ties_of(best, query.objective),

@@ -36,7 +36,6 @@ from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
 from shardwise.planning.search.query import PREDICTED, FitTest, SearchQuery
 from shardwise.planning.search.ranking import (
-    OBJECTIVES,
     Ranked,
     as_integers,
     best_of_each,
@@ -541,6 +540,10 @@ class Findings:
     """The best candidates, or those of different layouts (`SearchQuery.lines`)."""
     best_keys: Ints
     """The layouts of these, as columns of `Table`; shape (candidates, `LINE_FIELDS`)."""
+    advised: Ranked
+    """The best by `SearchQuery.robust`; none without it."""
+    advised_keys: Ints
+    """Their layouts."""
     front: Ranked
     cells: Ranked
     """The best of each combination of values of the axes."""
@@ -553,7 +556,7 @@ class Findings:
     @classmethod
     def empty(cls, axes: int = 0) -> "Findings":
         """Findings of no candidates."""
-        none = Ranked.empty()
+        none, no_keys = Ranked.empty(), np.empty((0, len(LINE_FIELDS)), np.int64)
         return cls(
             candidates=0,
             evaluated=0,
@@ -562,7 +565,9 @@ class Findings:
             timed=0,
             rejected=Counter(),
             best=none,
-            best_keys=np.empty((0, len(LINE_FIELDS)), np.int64),
+            best_keys=no_keys,
+            advised=none,
+            advised_keys=no_keys,
             front=none,
             cells=none,
             cell_values=np.empty((0, axes), np.int64),
@@ -577,12 +582,12 @@ def merged(parts: Sequence[Findings], query: SearchQuery) -> Findings:
         np.concatenate([part.cell_values for part in parts]),
         Ranked.joined([part.cells for part in parts]),
     )
-    keys, best = top_with_keys(
-        np.concatenate([part.best_keys for part in parts]),
-        Ranked.joined([part.best for part in parts]),
-        query.top,
-        each=query.lines,
-    )
+    tops: dict[str, Any] = {}
+    for name, count in (("best", query.top), ("advised", query.rivals)):
+        ranked = Ranked.joined([getattr(part, name) for part in parts])
+        keys = np.concatenate([getattr(part, f"{name}_keys") for part in parts])
+        keys, ranked = top_with_keys(keys, ranked, count, each=query.lines)
+        tops |= {name: ranked, f"{name}_keys": keys}
     return Findings(
         candidates=sum(part.candidates for part in parts),
         evaluated=sum(part.evaluated for part in parts),
@@ -590,8 +595,7 @@ def merged(parts: Sequence[Findings], query: SearchQuery) -> Findings:
         feasible=sum(part.feasible for part in parts),
         timed=sum(part.timed for part in parts),
         rejected=sum((part.rejected for part in parts), Counter()),
-        best=best,
-        best_keys=keys,
+        **tops,
         front=front(Ranked.joined([part.front for part in parts])),
         cells=cells,
         cell_values=values,
@@ -663,18 +667,22 @@ def findings_of(
         choice, row = np.nonzero(candidates)
         return at(choice, row, score, second)
 
-    score = OBJECTIVES[query.objective](step_s, table, system)
-    full = len(before.best) == query.top
-    rivals = timed.feasible & (score <= before.best.score[-1]) if full else timed.feasible
-    if layout is None:
-        choice, row = np.nonzero(rivals)
-    else:
-        choice, row = _best_of_layouts(rivals, score, layout[chunk.rows[timed.rows]])
-    keys = table_keys(table, row)
-    best_keys, best = top_with_keys(
-        keys, at(choice, row, score, reserved), query.top, each=query.lines
-    )
+    def best_by(score: Floats, known: Ranked, count: int) -> tuple[Ints, Ranked]:
+        full = len(known) == count
+        rivals = timed.feasible & (score <= known.score[-1]) if full else timed.feasible
+        if layout is None:
+            choice, row = np.nonzero(rivals)
+        else:
+            choice, row = _best_of_layouts(rivals, score, layout[chunk.rows[timed.rows]])
+        some = at(choice, row, score, reserved)
+        return top_with_keys(table_keys(table, row), some, count, each=query.lines)
+
+    score = query.ranking.scores(step_s, table)
+    best_keys, best = best_by(score, before.best, query.top)
     here = replace(here, best=best, best_keys=best_keys)
+    if query.robust is not None:
+        keys, advised = best_by(query.robust.scores(step_s, table), before.advised, query.rivals)
+        here = replace(here, advised=advised, advised_keys=keys)
     if query.front is not None:
         second = second_figure(query.front, step_s, reserved, table, system)
         time_s = seconds_per_token(step_s, table, system)

@@ -292,7 +292,8 @@ def streamed(
             raise InputError.at(place, f"cannot be written: {reason}") from None
 
 
-_RANKED = ("best", "front", "cells", "nearest")
+_RANKED = ("best", "advised", "front", "cells", "nearest")
+_KEYS = ("best_keys", "advised_keys")
 
 
 def _record(findings: Findings) -> dict[str, Any]:
@@ -301,8 +302,8 @@ def _record(findings: Findings) -> dict[str, Any]:
     for name in _RANKED:
         record[name] = {f.name: getattr(record[name], f.name).tolist() for f in fields(Ranked)}
     cells = findings.cell_values
-    keys = findings.best_keys.tolist()
-    return record | {"axes": cells.shape[1], "cell_values": cells.tolist(), "best_keys": keys}
+    keys = {name: getattr(findings, name).tolist() for name in _KEYS}
+    return record | keys | {"axes": cells.shape[1], "cell_values": cells.tolist()}
 
 
 def _findings(record: Mapping[str, Any]) -> Findings:
@@ -310,9 +311,10 @@ def _findings(record: Mapping[str, Any]) -> Findings:
     plain = {k: v for k, v in record.items() if k not in (*_RANKED, "axes", "rows")}
     ranked = {name: _ranked(record[name]) for name in _RANKED}
     values = np.array(record["cell_values"], dtype=np.int64)
-    keys = np.array(record["best_keys"], dtype=np.int64).reshape(-1, len(LINE_FIELDS))
     shape = len(ranked["cells"]), record["axes"]
-    arrays = {"cell_values": values.reshape(shape), "best_keys": keys}
+    arrays = {"cell_values": values.reshape(shape)}
+    for name in _KEYS:
+        arrays[name] = np.array(record[name], dtype=np.int64).reshape(-1, len(LINE_FIELDS))
     return Findings(**plain | ranked | arrays | {"rejected": Counter(record["rejected"])})
 
 

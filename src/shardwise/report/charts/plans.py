@@ -209,7 +209,7 @@ def search_words(result: SearchResult) -> str:
     parts = [f"{result.model} on {result.system}"]
     parts += _extent(result.space, "gpus", "{} GPUs")
     parts += _extent(result.space, "global_batch_size", "global batch {}")
-    first: Estimate | None = next(iter(result.best), None)
+    first: Estimate | None = next(iter(result.rows), None)
     lengths = result.space.get("seq_len")
     if first is not None and (lengths is None or len(lengths) == 1):
         parts[-1] += f" x {first.strategy['seq_len']} tokens"

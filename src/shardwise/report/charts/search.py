@@ -188,9 +188,9 @@ def _add_nothing(figure: Figure, number: int) -> None:
 def best_time(result: SearchResult) -> Figure:
     """Draw where the step time of the best strategies goes, one bar each, the best on top."""
     figure = plotly().Figure()
-    for component in time_components([estimate.time_s for estimate in result.best]):
+    for component in time_components([estimate.time_s for estimate in result.rows]):
         figure.add_trace(_best_bars(result, *component, "s"))
-    plans = [Plan.of(e, e.interval) for e in result.best]
+    plans = [Plan.of(e, e.interval) for e in result.rows]
     totals = [plan.step_time_s for plan in plans]
     figure.add_trace(expected_mark(totals, [plan.interval_s for plan in plans], _ranks(result)))
     return _stacked(figure, result, "Where time goes in the best strategies", "time of a step [s]")
@@ -199,7 +199,7 @@ def best_time(result: SearchResult) -> Figure:
 def best_memory(result: SearchResult) -> Figure:
     """Draw the memory of the peak-memory stage of the best strategies, one bar each."""
     figure = plotly().Figure()
-    for component in memory_components([estimate.memory_bytes for estimate in result.best]):
+    for component in memory_components([estimate.memory_bytes for estimate in result.rows]):
         figure.add_trace(_best_bars(result, *component, "GiB"))
     limit_line(figure, "usable memory", "top", x=result.capacity_bytes / GIB)
     axis = "memory of a GPU on the peak-memory stage [GiB]"
@@ -207,7 +207,7 @@ def best_memory(result: SearchResult) -> Figure:
 
 
 def _ranks(result: SearchResult) -> list[str]:
-    return [f"{rank}  {degrees(e.strategy)}" for rank, e in enumerate(result.best, start=1)]
+    return [f"{rank}  {degrees(e.strategy)}" for rank, e in enumerate(result.rows, start=1)]
 
 
 def _best_bars(
@@ -221,13 +221,13 @@ def _best_bars(
         _ranks(result),
         text=[f"{name} {rounded(value)} {unit}" for value in values],
         textposition="none",
-        customdata=[hover_text(Plan.of(e, e.interval), result.capacity_bytes) for e in result.best],
+        customdata=[hover_text(Plan.of(e, e.interval), result.capacity_bytes) for e in result.rows],
         hovertemplate="<b>%{text}</b><br><br>%{customdata}<extra></extra>",
     )
 
 
 def _stacked(figure: Figure, result: SearchResult, title: str, axis: str) -> Figure:
-    styled(figure, title, search_words(result), height=230 + 32 * len(result.best))
+    styled(figure, title, search_words(result), height=230 + 32 * len(result.rows))
     figure.update_layout(
         barmode="stack",
         bargap=0.25,
@@ -316,7 +316,7 @@ def _values(result: SearchResult, field: str) -> list[Any]:
 def charts(result: SearchResult) -> dict[str, Figure]:
     """Draw all that a search found, by name; what was not requested is left out."""
     drawn: dict[str, Figure] = {}
-    if result.best:
+    if result.rows:
         drawn |= {"best-time": best_time(result), "best-memory": best_memory(result)}
     fields = list(result.cells[0].values) if result.cells else []
     for axes in combinations(fields, _AXES_OF_A_MAP):
@@ -335,7 +335,7 @@ def write_charts(result: SearchResult, path: str | Path) -> None:
     least = "" if result.counts_exact else "at least "
     counts = f"{result.candidates:,} strategies, {least}{result.feasible:,} of them feasible"
     facts = [f"{counts}; searched in {result.elapsed_s:.1f} s"]
-    if not result.best:
+    if not result.rows:
         facts.append("Nothing is feasible: each strategy breaks a rule or does not fit.")
     if not result.complete:
         facts.append("Interrupted: this is what was found in a part of the space.")

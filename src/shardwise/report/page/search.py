@@ -7,6 +7,7 @@ from shardwise.report.console import percent
 from shardwise.report.page.html import Lines
 from shardwise.report.page.printed import joined, printed_blocks
 from shardwise.report.page.shared import Report, evidence, requested, source_table, time_words
+from shardwise.report.tables.advice import claim_words
 from shardwise.report.tables.estimate import closing_lines
 from shardwise.report.tables.search import closing, print_search
 from shardwise.report.tables.strategy_line import in_brief
@@ -14,7 +15,7 @@ from shardwise.report.tables.strategy_line import in_brief
 
 def report_of(result: SearchResult, command: str) -> Report:
     """Return the report of a search."""
-    best = next(iter(result.best), None)
+    best = next(iter(result.rows), None)
     question = [("model", result.model), ("system", result.system), ("best by", result.objective)]
     question += requested(result.space)
     scope = f"{result.candidates:,} strategies were considered, {result.timed:,} of them timed"
@@ -38,16 +39,18 @@ def report_of(result: SearchResult, command: str) -> Report:
 
 
 def _answer(result: SearchResult) -> str:
-    """The best plan with its interval, or why there is none."""
-    best = next(iter(result.best), None)
+    """The recommended plan with its interval, or why there is none."""
+    best = next(iter(result.rows), None)
     if best is None:
         return f"{'; '.join(closing(result)).capitalize()}."
     interval = best.interval
     ends = None if interval is None else (interval.low_s, interval.high_s)
-    text = (
-        f"The best of {result.candidates:,} strategies is {in_brief(best.strategy)}: a step of "
-        f"{time_words(best.step_time_s, ends)}, {best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, "
-        f"MFU {percent(best.mfu)}"
+    claim = "" if result.recommended is None else claim_words(result.recommended)
+    text = f"{claim[0].upper()}{claim[1:]}. " if claim else ""
+    text += (
+        f"The plan to run of {result.candidates:,} strategies is {in_brief(best.strategy)}: a step "
+        f"of {time_words(best.step_time_s, ends)}, {best.tokens_per_s_per_gpu:,.0f} tokens/s per "
+        f"GPU, MFU {percent(best.mfu)}"
     )
     if result.alike is not None:
         text += f"; measurements cannot separate the first {result.alike.plans} plans"

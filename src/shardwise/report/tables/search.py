@@ -10,7 +10,6 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from shardwise.analysis.features import feature_words
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
 from shardwise.frozen import FrozenDict
@@ -36,6 +35,7 @@ from shardwise.report.console import (
     show,
     table_of,
 )
+from shardwise.report.tables.advice import recommendation_lines
 from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
     ALWAYS_SHOWN,
@@ -172,12 +172,11 @@ _COMMON = (
     *("recompute", "zero", "tp_exchange", "tp_overlap", "dp_overlap", "placement"),
 )
 # What a narrow table omits before anything that distinguishes plans.
-_OPTIONAL = ("tokens/s/GPU", "variants", "MFU", "8 of 10 runs")
-_OBJECTIVES = {
-    "step_time": "step time",
-    "tokens_per_s_per_gpu": "tokens/s per GPU",
-    "tokens_per_dollar": "tokens per dollar",
-}
+_OPTIONAL = ("8 of 10 runs", "tokens/s/GPU", "variants", "MFU")
+_P80 = (
+    "p80: 8 of 10 such plans take no longer, by the errors of measured runs of the same class "
+    "(dispatcher, overlap, graphs, pipeline, ZeRO); it orders the plans (--objective: others)"
+)
 _VARIANTS = (
     "variants: strategies of the same degrees, micro-batch and recompute within 0.5 % of the best "
     "of them; the line is the simplest (--all-variants lists all)"
@@ -186,12 +185,12 @@ _VARIANTS = (
 
 def best_table(result: SearchResult) -> Table:
     """Return the best plans, one a line; where columns do not fit, what differs as one text."""
-    strategies = [plan.strategy for plan in result.best]
+    strategies = [plan.strategy for plan in result.rows]
     fields = columns_of(strategies)
     heads = [short(field).replace("_", " ") for field in fields]
     cells = [[_cell(strategy, field) for field in fields] for strategy in strategies]
     texts = [_strategy_words(fields, heads, row) for row in cells]
-    figures = [_figures(plan) for plan in result.best]
+    figures = [_figures(plan) for plan in result.rows]
     needed = [
         {head: text for head, text in row.items() if head not in _OPTIONAL} for row in figures
     ]
@@ -217,27 +216,21 @@ def _table(
         wraps=("recompute", "strategy"),
         notes={
             **({} if alike is None else {"": _ties_note(result, alike)}),
+            **({} if not result.advised else {"p80": _P80}),
             **({} if result.all_variants else {"variants": _VARIANTS}),
         },
         otherwise=otherwise,
     )
-    for place in _listed(alike, len(result.best)):
-        tied = alike is not None and place < alike.plans
-        rank = f"~{place + 1}" if tied else str(place + 1)
-        table.add_row(rank, *cells[place], *(figures[place][head] for head in shown))
+    for rank, (own, row) in enumerate(zip(cells, figures, strict=True), start=1):
+        table.add_row(str(rank), *own, *(row[head] for head in shown))
     return table
-
-
-def _listed(alike: Ties | None, plans: int) -> list[int]:
-    """Positions of plans in the order of the table."""
-    first = [] if alike is None else [place for place in alike.order if place < plans]
-    return [*first, *(place for place in range(plans) if place not in first)]
 
 
 def _figures(plan: RankedPlan) -> dict[str, str]:
     """Cells of the figures by head; empty where there is nothing to say."""
     return {
         "step time": seconds(plan.step_time_s),
+        "p80": "" if plan.step_time_p80_s is None else seconds(plan.step_time_p80_s),
         "8 of 10 runs": interval_words(plan.interval) if plan.interval else "",
         "tokens/s/GPU": f"{plan.tokens_per_s_per_gpu:,.0f}",
         "MFU": percent(plan.mfu),
@@ -268,29 +261,13 @@ def _strategy_words(fields: Sequence[str], heads: Sequence[str], cells: Sequence
 
 
 def _ties_note(result: SearchResult, found: Ties) -> str:
-    """What the mark of plans means, their order, and which is safer or simpler than the first."""
-    text = f"~ within {percent(found.within)} of the best: the prediction cannot separate these"
-    text += f" {found.plans} plans"
-    if found.order:
-        ranks = _OBJECTIVES.get(result.objective, result.objective)
-        text += "; listed by how well measured runs cover them, then by simplicity; numbers are "
-        text += f"ranks by {ranks}"
-    return f"{text}. {_safer(result, found)}"
-
-
-def _safer(result: SearchResult, found: Ties) -> str:
-    number = found.safer + 1
-    if number == 1:
-        return "Plan 1 is also the safest."
-    if found.untried:
-        reason = f"relies on {feature_words(found.untried)}, which no measured run has used"
-        return f"Plan {number} is safer: plan 1 {reason}."
-    if found.order and found.safer < len(result.best):
-        first, own = (len(result.best[place].settings) for place in (0, found.safer))
-        words = f"{own} non-default setting{'' if own == 1 else 's'}"
-        return f"Plan {number} is simpler: {words}, plan 1 has {first}."
-    share = percent(found.uncertain)
-    return f"Plan {number} is safer: communication and waiting take {share} of its step."
+    """How many plans are so close that predictions cannot separate them."""
+    first = result.rows[0].step_time_s
+    near = [abs(plan.step_time_s / first - 1) < found.within for plan in result.rows]
+    return (
+        f"the predictions of {sum(near)} of these {len(near)} plans are within "
+        f"{percent(found.within)} of plan 1: measurements cannot separate them"
+    )
 
 
 def columns_of(strategies: Sequence[Mapping[str, object]]) -> list[str]:
@@ -318,7 +295,7 @@ def _differs(one: Mapping[str, object], other: Mapping[str, object], field: str)
 
 def agreed(result: SearchResult) -> str:
     """Return what all plans have in common and no column shows, if the space has it vary."""
-    strategies = [plan.strategy for plan in result.best]
+    strategies = [plan.strategy for plan in result.rows]
     shown, same = columns_of(strategies), in_common(strategies)
     placed = any(one["extents"] is not None for one in strategies)  # and so not by placement
     common = [f for f in _COMMON if f not in shown and not (f == "placement" and placed)]
@@ -380,9 +357,11 @@ _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was requested, and why the others were rejected."""
     show(_headline(result))
+    if result.recommended is not None and not result.levels:
+        show(Text("\n".join(recommendation_lines(result)) + "\n"))
     if result.levels:
         show(levels_table(result.levels), Text(levels_note(result.levels) + "\n"))
-    elif result.best:
+    elif result.rows:
         show(best_table(result), Text(agreed(result) + "\n"))
     if len(result.scales) > 1:
         _print_with_common(*_scales(result.scales))
@@ -394,7 +373,7 @@ def print_search(result: SearchResult) -> None:
         show(_cells(result.cells))
     if note := _scope_note(result):
         show(Text(note + "\n"))
-    show(Text("\n".join(closing(result)), style="dim" if result.best else ""))
+    show(Text("\n".join(closing(result)), style="dim" if result.rows else ""))
 
 
 def _print_with_common(table: Table, common: str) -> None:
@@ -436,7 +415,7 @@ def _timed_note(result: SearchResult) -> str:
     total = result.candidates
     of = f"{total:,}" if total < _COUNTED_IN_FULL else count(total)
     more = result.pareto is not None or result.cells or result.levels
-    best = len(result.best)
+    best = len(result.rows)
     where = "in any of these tables" if more else f"among the {best} best"
     where = "better" if best == 1 and not more else where
     return f"{result.timed:,} of {of} timed; the rest cannot be {where}"
@@ -588,7 +567,7 @@ def closing(result: SearchResult) -> list[str]:
     lines = [f"rejected{least}: {rejected}"] if rejected else []
     if not result.candidates:
         lines.append(_EMPTY)
-    if result.best:
+    if result.rows:
         return lines
     lines.append("nothing is feasible" if result.complete else "nothing feasible was found so far")
     if result.nearest is not None:

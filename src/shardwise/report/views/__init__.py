@@ -20,6 +20,7 @@ _OWN = {
     "LargestModel": "report.views.search",
     "NearestPlan": "report.views.search",
     "RecipeEstimate": "report.views.estimate",
+    "Recommendation": "report.views.search",
     "SearchResult": "report.views.search",
     "SweepPoint": "report.views.sweep",
     "SweepResult": "report.views.sweep",

@@ -3,10 +3,17 @@
 from typing import Any
 
 from shardwise.planning.nearest import NearestPlan
-from shardwise.planning.search.results import Explanation, LargestFit, LargestModel, SearchResult
+from shardwise.planning.search.results import (
+    Explanation,
+    LargestFit,
+    LargestModel,
+    Recommendation,
+    SearchResult,
+)
 from shardwise.report.charts.plans import search_words
 from shardwise.report.charts.search import charts
 from shardwise.report.console import count, gpu_count, seconds, written
+from shardwise.report.tables.advice import recommendation_items
 from shardwise.report.tables.explain import print_explanation
 from shardwise.report.tables.largest_model import print_largest
 from shardwise.report.tables.search import closing, print_search
@@ -17,14 +24,21 @@ from shardwise.report.views.view import Summary, View
 
 def _search(result: SearchResult) -> Summary:
     rows = [("considered", _counts(result))]
-    best = next(iter(result.best), None)
+    best = next(iter(result.rows), None)
     if best is None:
         rows.append(("nothing fits", closing(result)[-1]))
         hint = ".explain() why; .to_dict()"
     else:
         rows += [("best", in_brief(best.strategy)), ("memory", memory_words(best))]
         rows += [("step time", step_words(best))]
-        hint = f".best the first {len(result.best)}; .explain(); .plot(); .to_frame(); .to_dict()"
+        if (found := result.recommendation) is not None:
+            items = dict(recommendation_items(found))
+            rows[1] = ("run", items["run"])
+            rows += [
+                (name, items[name]) for name in ("warning", "sure", "measured") if name in items
+            ]
+        hint = f".rows the first {len(result.rows)}; .recommendation; .explain(); .plot()"
+        hint += "; .to_frame(); .to_dict()"
     return Summary(title=f"SearchResult: {search_words(result)}", rows=rows, hint=hint)
 
 
@@ -72,9 +86,15 @@ def _nearest(found: NearestPlan) -> Summary:
     return Summary(title=f"NearestPlan: a step of {seconds(found.step_time_s)}", rows=rows)
 
 
+def _recommendation(found: Recommendation) -> Summary:
+    title = f"Recommendation: {found.plan.model} on {found.plan.system}"
+    return Summary(title=title, rows=recommendation_items(found))
+
+
 VIEWS: dict[str, View[Any]] = {
     "Explanation": View(summary=_explanation, tables=print_explanation),
     "LargestModel": View(summary=_largest, tables=print_largest),
     "NearestPlan": View(summary=_nearest),
+    "Recommendation": View(summary=_recommendation),
     "SearchResult": View(summary=_search, tables=print_search, charts=charts, folded=1),
 }
