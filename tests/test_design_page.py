@@ -37,7 +37,9 @@ def test_modules_that_a_page_names_exist(page):
     """Dotted names and paths in code quotes, where they start with a package."""
     found = CODE.findall(page.read_text(encoding="utf-8"))
     names = {
-        ".".join((top, *filter(None, re.split("[./]", re.sub(r"\.(py|yaml)$", "", rest))))).rstrip(".")
+        ".".join((top, *filter(None, re.split("[./]", re.sub(r"\.(py|yaml)$", "", rest))))).rstrip(
+            "."
+        )
         for top, rest in found
         if top in TOP and not {"{", ","} & set(rest)
     }

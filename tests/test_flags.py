@@ -294,7 +294,7 @@ def changed(kind: str, name: str) -> set[str]:
 
 
 def _layers(stages: Any) -> Any:
-    """Layers of each kind on a stage, and the rest: first come the kinds, then without recompute."""
+    """Layers of each kind on a stage, then the rest."""
     kinds = (len(stages) - 3) // 2
     return np.concatenate([stages[:kinds] + stages[kinds : 2 * kinds], stages[2 * kinds :]])
 

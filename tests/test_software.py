@@ -51,6 +51,21 @@ def test_several_candidates_widen_the_interval_to_what_each_of_them_expects() ->
     assert ratio > one.interval.high_s / one.interval.low_s
 
 
+def test_context_parallelism_rules_out_attention_that_is_not_fused() -> None:
+    """Of a trainer with both kernels; in an estimate and in each row of a table."""
+    text = "Megatron-DeepSpeed ZeRO-3, 2024-03"
+    a100 = System.load("a100-80gb-sxm")
+    kernels = {one.stack.attention_kernel for one in resolve(text, a100).candidates}
+    assert {"unfused", "flash2"} <= kernels
+    split = resolve(text, a100, stated={"cp": 2}).candidates
+    assert "unfused" not in {one.stack.attention_kernel for one in split}
+    assert sum(one.weight for one in split) == pytest.approx(1)
+    run = {"gpus": 8, "gbs": 16, "cp_exchange": "all_to_all", "any_software": True}
+    table = estimate_many("llama2-7b", "a100-80gb-sxm", **run, cp=[1, 4], stack=text)
+    one = estimate("llama2-7b", "a100-80gb-sxm", run, cp=4, stack=text)
+    assert table.step_time_s[1] == one.step_time_s
+
+
 def test_a_search_says_how_it_understood_the_software() -> None:
     """Commas inside a description do not split it, those between names of stacks do."""
     space = {"gpus": 8, "gbs": 64, "pp": 1, "cp": 1, "tp": 1, "zero": 3}

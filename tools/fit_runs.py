@@ -110,6 +110,7 @@ def main() -> None:
     if write:
         _write_values(parameters, offsets)
         _write_parameters(parameters, offsets)
+        Stack._of_catalog.cache_clear()  # noqa: SLF001 - its files were just rewritten
         _write_prior()
         _write_rows(table, "left_out.json")
         _write_newer(newer)

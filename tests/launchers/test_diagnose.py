@@ -16,10 +16,10 @@ from written_logs import WRITERS, Run, huggingface_end, megatron, write_log
 from written_traces import write_trace
 
 INJECTED = {
-    Cause.SLOW_PRODUCTS: ("products", {"products": 2.0}),
+    Cause.SLOW_PRODUCTS: ("products", {"products": 3.0}),
     Cause.SLOW_LINK: ("", {"link": 2.5}),
-    Cause.HOST_STALLS: ("idle", {"host_share": 0.25}),
-    Cause.DATA_LOADING: ("idle", {"loading_share": 0.25}),
+    Cause.HOST_STALLS: ("idle", {"host_share": 0.4}),
+    Cause.DATA_LOADING: ("idle", {"loading_share": 0.4}),
 }
 
 

@@ -47,7 +47,7 @@ def exported_fields(plan):
     fields["activation_func"] = ACTIVATIONS[fields["activation_func"]]
     dtype = "bf16" if fields.get("bf16") else "fp16" if fields.get("fp16") else "fp32"
     fields["params_dtype"] = fields["pipeline_dtype"] = TYPES[dtype]
-    for name in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype"):
         fields[name] = TYPES[fields[name]]
     if (sms := fields.pop("moe_flex_dispatcher_num_sms", None)) is not None:
         fields[LATER[fields["moe_flex_dispatcher_backend"]]] = sms

@@ -98,7 +98,8 @@ OF_ANOTHER_FIELD = {
     "quantized_weights": "quantization",
 }
 """They do nothing without the other field, which is said or refused."""
-SOFTWARE = {"stack", "any_software", "cuda_graphs", "compile"}
+TYPES = {f"{one}_dtype" for one in ("weight", "master", "moment", "gradient", "reduce")}
+SOFTWARE = {"stack", "any_software", "cuda_graphs", "compile", "loss", *TYPES}
 NOT_MODELLED = {
     "calculon": SOFTWARE,
     "nersc": SOFTWARE,

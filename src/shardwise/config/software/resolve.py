@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 UNKNOWN_STACK = "unknown"
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
-DECIDING_FIELDS = ("zero", "quantization")
-"""Fields of strategies on which facts of software depend."""
+DECIDING_FIELDS = ("zero", "quantization", "cp")
+"""Fields of strategies on which facts of software depend, or which rule candidates out."""
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
 _LEAST_WEIGHT = 0.03
 _KERNEL = "attention_kernel"
+_UNFUSED = AttentionKernel.UNFUSED
 # Fields of which a stack has figures for its own value: another one is a choice of the strategy.
 _OWN_FIGURES = frozenset({"loss", "compile"})
 _NEWEST = "9999-12"
@@ -170,8 +171,10 @@ def resolve(
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
-    if stated:
-        record = record.model_copy(update={"options": {**stated, **record.options}})
+    options = dict(stated)
+    cp = int(options.pop("cp", None) or 1)
+    if options:
+        record = record.model_copy(update={"options": {**options, **record.options}})
     places: tuple[str, ...] = ()
     if system is not None:
         generation = system.accelerator.generation
@@ -179,11 +182,13 @@ def resolve(
     experts = None
     if model is not None:
         experts = max((one.moe.experts for one in model.layers if one.moe is not None), default=0)
-    return _resolved(record, places, experts)
+    return _resolved(record, places, experts, cp > 1)
 
 
 @lru_cache(512)
-def _resolved(software: Software, places: tuple[str, ...], experts: int | None) -> Match:
+def _resolved(
+    software: Software, places: tuple[str, ...], experts: int | None, splits_context: bool
+) -> Match:
     notes: list[str] = []
     conflicts: list[str] = []
     month, nearest = _month(software, places, notes, conflicts)
@@ -206,6 +211,8 @@ def _resolved(software: Software, places: tuple[str, ...], experts: int | None) 
     for weight, chain, here in meant:
         accepted = _accepted(software, chain, here, conflicts)
         found += _candidates(accepted, chain, here, weight / total)
+    if splits_context:  # which needs a fused kernel
+        found = [one for one in found if one.stack.attention_kernel != _UNFUSED] or found
     if not found:
         stack = Stack.load(UNKNOWN_STACK)
         only = _with_options(stack, {}, software, "", at, 1.0)
