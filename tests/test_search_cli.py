@@ -429,7 +429,9 @@ def test_an_amped_configuration_needs_nothing_else(shardwise):
     swept = json.loads(
         shardwise("sweep", AMPED, "--tp", 8, "--mbs", 1, "--vary", "hbm.bandwidth=1x", "--json")[1]
     )
-    assert swept["points"][0]["best"][0]["step_time_s"] == found["best"][0]["step_time_s"]
+    first = found["best"][0]  # the simplest of the variants of its layout
+    least = first["best_step_time_s"] or first["step_time_s"]
+    assert swept["points"][0]["best"][0]["step_time_s"] == least
 
 
 def test_a_search_starts_from_a_strategy_file(shardwise):
