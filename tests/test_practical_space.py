@@ -126,10 +126,10 @@ def test_uneven_stages_are_searched_and_legal() -> None:
 def test_offload_is_tried_where_nothing_fits_without_it() -> None:
     """Fields that the space names stay as they are."""
     space = {"gpus": 8, "gbs": 8, "tp": 8, "pp": 1, "zero": 1, "recompute": "full", "cp": 1}
-    found = search("llama3-70b", H100, space, mbs=1, top=1)
+    found = search("llama3-70b", H100, space, mbs=1, top=1, fits=None)
     assert found.widened == ("offload_weights", "offload_activations", "offload_optimizer")
     assert found.best[0].strategy["offload_optimizer"]
-    none = search("llama3-70b", H100, space, mbs=1, top=1, offload_optimizer=False)
+    none = search("llama3-70b", H100, space, mbs=1, top=1, offload_optimizer=False, fits=None)
     assert not none.best
     plenty = search(DENSE, H100, gpus=8, gbs=8, tp=8, mbs=1, zero=1, top=1)
     assert not plenty.widened

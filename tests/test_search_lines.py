@@ -68,7 +68,7 @@ def compared(case: Case, monkeypatch: pytest.MonkeyPatch, objective: str) -> tup
     tiers = (memory, *case.system.accelerator.memory[1:])
     accelerator = case.system.accelerator.model_copy(update={"memory": tiers})
     system = case.system.model_copy(update={"accelerator": accelerator})
-    words = {"objective": objective, "top": 4}
+    words = {"objective": objective, "top": 4, "fits": None}
     found = search(case.model, system, case.space, **words)
     expected = lines_by_hand(case, objective, 4)
     rows = [case.numbers.index(number) for (_, number, _), _, _ in expected]

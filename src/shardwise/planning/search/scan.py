@@ -341,7 +341,7 @@ class MemoryEvaluator:
         """Bytes that must fit into the first memory tier, and whether legal choices fit."""
         needed = self._fit.needed_bytes(self._system, table, tested)
         excess = excess_bytes(self._system, tested, self._capacity_bytes, needed)
-        fit: Bools = (excess <= 0).all(axis=0)
+        fit: Bools = np.all(excess <= 0, axis=0)
         return needed, legal & fit[self._holding_of]
 
     def _tested(
@@ -399,10 +399,10 @@ class MemoryEvaluator:
         return replace(chunk, timed=replace(found, rows=within))
 
 
-def _with_rows(rows: Ints, column: Column, some: Column) -> Column:
+def _with_rows(rows: Ints, column: Column, some: Column) -> Any:
     """Return a column with other values in some rows."""
     shape = (*some.shape[:-1], column.shape[-1])
-    found: Column = np.array(np.broadcast_to(column, shape))
+    found = np.array(np.broadcast_to(column, shape), dtype=column.dtype)
     found[..., rows] = some
     return found
 
