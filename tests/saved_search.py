@@ -45,6 +45,7 @@ ASKED: dict[str, Any] = {
     "pareto": "memory",
     "axes": ("tp", "pp"),
     "top": 2,
+    "fits": None,
 }
 
 

@@ -111,6 +111,9 @@ def test_rows_have_the_probability_of_their_estimates() -> None:
         each = [estimate(model, system, mbs=mbs, **fields).fits_probability for mbs in sizes]
         assert found == pytest.approx(each, rel=1e-12)
         assert 0 < min(each) < max(each)
+        full = estimate_many(model, system, micro_batch_size=sizes, **fields).table.to_columns()
+        again = estimate_many(model, system, full).fits_probability
+        assert again == pytest.approx(found, rel=1e-12)  # all fields: the load is not stated
     forward = estimate_many(*DENSE[:2], **DENSE[2], training=False)
     assert np.isnan(forward.fits_probability).all()
 

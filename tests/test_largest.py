@@ -126,7 +126,7 @@ def test_a_shape_fits_if_a_search_of_the_whole_space_finds_something(
     memory = {"max_memory": f"{capacity} GiB"}
 
     def whole(model):
-        return search(model, system, space | {"gpus": gpus}, top=1, **memory)
+        return search(model, system, space | {"gpus": gpus}, top=1, fits=None, **memory)
 
     try:
         found = largest_model(system, space=space, gpus=gpus, count=2, **memory)
@@ -145,7 +145,8 @@ def test_the_best_strategy_is_the_best_of_the_whole_space():
     few = {"mbs": 1, "placement": "tp-cp-dp-pp", "tp_overlap": "stack"}
     found = largest_model("h100-sxm", gpus=4, seq_len=512, count=1, space=few)
     space = few | {"gpus": 4, "gbs": 4, "seq_len": 512, "scope": "full", "any_software": True}
-    whole = search(Model.validated(found.model), "h100-sxm", space, top=1, all_variants=True)
+    asked = {"top": 1, "all_variants": True, "fits": None}
+    whole = search(Model.validated(found.model), "h100-sxm", space, **asked)
     assert found.best.strategy == whole.best[0].strategy
     assert found.best.step_time_s == whole.best[0].step_time_s
     assert found.candidates < whole.candidates
@@ -164,7 +165,8 @@ def test_nothing_larger_fits():
     ]
     assert len(beyond) > 5
     for model in beyond:
-        fitting = search(model, "h100-sxm", HERE | FEW | {"gpus": 2, "gbs": 2}, **memory)
+        few = HERE | FEW | {"gpus": 2, "gbs": 2}
+        fitting = search(model, "h100-sxm", few, fits=None, **memory)
         assert fitting.feasible == 0, model.name
     assert found.largest.fits
 
@@ -197,7 +199,7 @@ def test_spare_room_is_that_of_the_roomiest_strategy():
     found = largest_model("h100-sxm", gpus=8, space=HERE | FEW, reserve="10 GiB", count=1)
     shape = found.largest
     space = {n: v for n, v in shape.roomiest.items() if n not in ("sequence_parallel", "stack")}
-    (best,) = search(Model.validated(found.model), "h100-sxm", space).best
+    (best,) = search(Model.validated(found.model), "h100-sxm", space, fits=None).best
     assert shape.spare_bytes == found.capacity_bytes - best.memory_bytes.reserved
     assert found.capacity_bytes == best.memory_bytes.capacity - 10 * GIB
     assert shape.tightest_tier == "hbm"
@@ -273,7 +275,7 @@ def test_the_practical_answer_is_that_of_its_own_space():
     practical = found.practical
     for shape in practical.ladder:
         model = gpt_model(shape.heads, shape.layers, 1024)
-        every = search(model, "h100-sxm", HERE | few, gpus=16, gbs=16, top=1)
+        every = search(model, "h100-sxm", HERE | few, gpus=16, gbs=16, top=1, fits=None)
         assert shape.fits == (every.feasible > 0)
         assert shape.roomiest["tp"] <= 8
         assert not shape.roomiest["offload_weights"]

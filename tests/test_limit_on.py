@@ -84,6 +84,7 @@ def test_a_sweep_follows_the_limit_of_its_system() -> None:
             machine(1e9, limit),
             vary={"hbm.capacity": [size.total * 1.01]},
             space=strategy,
+            fits=None,
         )
         assert bool(found.points[0].best) is fits
 

@@ -358,7 +358,7 @@ def test_search_answers_what_trying_everything_answers():
     """The whole way: counts, strategies best first, and the best of every scale."""
     for case in cases(500, drawn(6)):
         asked = {"objective": "step_time", "top": 3, "max_memory": case.capacity_bytes}
-        asked |= {"all_variants": True, "counts": True}
+        asked |= {"all_variants": True, "counts": True, "fits": None}
         found = search(case.model, case.system, case.space, **asked)
         naive, seconds = case.naive, case.naive.estimates.step_time_s
         assert found.candidates == len(naive.reasons)

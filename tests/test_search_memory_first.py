@@ -26,7 +26,8 @@ FITS, WITH_OFFLOAD, NOTHING = 9e6, 1e6, 1e3
 def found_on(capacity: float, second: float | None = None, **fields: Any) -> dict[str, Any]:
     """What a search finds on so much memory, but for its time."""
     tried = space(gpus=8, **fields)
-    record = search(MODEL, machine(capacity, second=second, reach=16), tried, counts=True).to_dict()
+    the_machine = machine(capacity, second=second, reach=16)
+    record = search(MODEL, the_machine, tried, counts=True, fits=None).to_dict()
     for part in (record, record["smallest"] or {}):
         part.pop("elapsed_s", None)
     return record
@@ -67,7 +68,7 @@ def test_nothing_is_timed_where_nothing_fits(few, together, costed, monkeypatch)
 def test_what_memory_rejects_is_not_timed(costed):
     """Layers of as many rows are timed as fit with some choice."""
     tried = space(gpus=8, zero=[0, 1])
-    found = search(MODEL, machine(1.5e6), tried, bounds=False, all_variants=True)
+    found = search(MODEL, machine(1.5e6), tried, bounds=False, all_variants=True, fits=None)
     assert 0 < sum(costed) <= found.feasible < found.evaluated
 
 

@@ -64,7 +64,7 @@ def naive(the_system, the_space, above, most):
     node = the_system.node.accelerators
     numbers = [n for n in range(above + 1, most + 1) if n % node == 0 or node % n == 0]
     at_scales = the_space.fixed({"gpus": numbers}, source="test")
-    found = search(MODEL, the_system, at_scales, top=1)
+    found = search(MODEL, the_system, at_scales, top=1, fits=None)
     feasible = {scale.gpus for scale in found.scales if scale.feasible}
     # Of a single scale there is no table.
     return min(feasible | {one.strategy["gpus"] for one in found.best}, default=None)
@@ -133,7 +133,9 @@ def test_numbers_that_cannot_do_are_not_judged():
     fixed = {"tp": 1, "pp": 6, "global_batch_size": 512}
     found = smallest_gpus(MODEL, machine(1.4e6), space(**fixed))
     assert (found.gpus, found.judged, found.strategy["dp"]) == (48, 1, 8)
-    assert not search(MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36])).feasible
+    assert not search(
+        MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36]), fits=None
+    ).feasible
 
 
 @pytest.mark.nightly
@@ -144,7 +146,7 @@ def test_the_least_number_of_replicas_is_exact(capacity):
     fixed = space(tp=1, pp=6, recompute="none", **batch)
     (spread,) = replica_bounds(MODEL, machine(capacity), fixed, RUNTIME + capacity, most=96).shapes
     gpus = [6 * dp for dp in (1, 2, 4, 5, 8, 16)]  # with 3, 64 // 3 are no micro-batches of 4
-    scales = search(MODEL, machine(capacity), fixed, gpus=gpus).scales
+    scales = search(MODEL, machine(capacity), fixed, gpus=gpus, fits=None).scales
     least = min(scale.gpus for scale in scales if scale.feasible)
     assert (spread.ranks * spread.least, spread.most) == (least, 16)
 

@@ -117,9 +117,9 @@ def test_axes_that_advance_together_have_rooms_of_their_own():
 
 def test_what_fills_the_memory_to_the_last_byte_fits():
     base, model = system(), samples.model()
-    best = sweep(model, base, **TINY).points[0].best[0]
+    best = sweep(model, base, fits=None, **TINY).points[0].best[0]
     room = best.memory_reserved_bytes
-    found = sweep(model, base, vary={"hbm.capacity": [room, room - 1]}, **TINY)
+    found = sweep(model, base, vary={"hbm.capacity": [room, room - 1]}, fits=None, **TINY)
     assert found.points[0].best[0].strategy == best.strategy
     assert found.points[1].best[0].memory_reserved_bytes < room
 
@@ -142,7 +142,7 @@ def test_points_share_their_search_only_where_systems_are_alike(monkeypatch):
 
 def test_models_and_fields_are_varied_too():
     base, model = system(), samples.model(seq_len=None, max_positions=64)
-    fields = TINY | {"gpus": 8, "top": 1}
+    fields = TINY | {"gpus": 8, "top": 1, "fits": None}
     result = sweep(model, base, vary={"seq_len": "64", "depth": "2,4", "tp": "1,2"}, **fields)
     assert [axis.kind for axis in result.axes] == ["model", "model", "strategy"]
     for point in result.points:
@@ -464,6 +464,7 @@ def test_half_the_memory_may_leave_nothing_that_fits(share):
     model, described = samples.model(), system().to_dict()
     tiny = TINY | {"tp": 2, "recompute": "full", "zero": 1, "offload_weights": False}
     tiny |= {"offload_activations": False, "offload_optimizer": False, "mbs": 1, "vpp": 1}
+    tiny |= {"fits": None}
     plan = sweep(model, system(), **tiny).points[0].best[0]
     size = 1.01 * plan.memory_reserved_bytes / (1 - share)
     described["accelerator"]["memory"][0]["capacity"] = size

@@ -48,8 +48,8 @@ def results(one):
 
 
 def test_an_estimate_is_five_lines(one):
-    """What runs, the strategy, the step with interval and rates, the memory, what to call next."""
-    first, strategy, step, memory, hint = repr(one).splitlines()
+    """What runs, the strategy, whether it fits, the step with interval and rates, what to call."""
+    first, strategy, memory, step, hint = repr(one).splitlines()
     assert first.startswith("Estimate: llama3-8b on 8 GPUs of h100-sxm with megatron-bridge-2026")
     assert "tp 8 pp 1 dp 1" in strategy
     assert "global batch 8 x 8,192 tokens" in strategy

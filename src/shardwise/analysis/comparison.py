@@ -49,6 +49,8 @@ class Outcome(Result):
     system: str
     gpus: int
     fits: bool
+    fits_probability: float | None = None
+    """As in `Estimate`."""
     step_time_s: float
     tokens_per_step: int
     tokens_per_s: float

@@ -112,13 +112,13 @@ class Margins:
         training = table.training
         by_stack = np.array([[_sizes(stack, a) for a in (False, True)] for stack in table.stacks])
         sizes = by_stack[table.stack, (table.lora_rank > 0).astype(np.int64)]
-        sides = (np.where(training, sizes[..., side], 0.0) for side in (0, 1))
+        more, less = (np.where(training, sizes[..., side], 0.0) for side in (0, 1))
         if system.accelerator.memory[0].limit_on == MemoryLimit.ALLOCATED:
-            return cls(*sides, np.ones(len(table)), np.zeros(len(table)))
+            return cls(more, less, np.ones(len(table)), np.zeros(len(table)))
         slack = table.by_stack(lambda stack: stack.allocator_slack) - 1
         stays = np.where(training, FRAGMENTATION, 1.0)
         runtime = table.by_stack(lambda stack: stack.runtime_memory)
-        return cls(*sides, 1 + stays * slack, runtime)
+        return cls(more, less, 1 + stays * slack, runtime)
 
     def needed(self, total_bytes: Floats, probability: float) -> Floats:
         """Return the least capacity that tensors fit into with a probability [byte].
@@ -206,7 +206,8 @@ def states_load_in(strategies: object) -> bool:
     if isinstance(strategies, Sequence) and not isinstance(strategies, str):
         return any(states_load(one) for one in strategies if isinstance(one, Strategy))
     if isinstance(strategies, Mapping):
-        return _is_stated(strategies.keys(), even=strategies.get(_LOAD) == FIELDS[_LOAD].default)
+        even = np.all(np.asarray(strategies.get(_LOAD)) == FIELDS[_LOAD].default)
+        return _is_stated(strategies.keys(), even=bool(even))
     columns = frozenset(getattr(strategies, "columns", ()))
     return _is_stated(columns, even=columns >= FIELDS.keys())
 

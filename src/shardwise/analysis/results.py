@@ -531,7 +531,13 @@ class Estimate(Charted, Deferred):
     True
     """
 
-    ADDED: ClassVar[tuple[str, ...]] = ("also", "imported", "recipe", "launch")
+    ADDED: ClassVar[tuple[str, ...]] = (
+        "also",
+        "imported",
+        "recipe",
+        "launch",
+        "change_to_fit",
+    )
 
     model: str
     system: str

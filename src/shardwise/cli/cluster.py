@@ -30,7 +30,7 @@ from shardwise.planning.training_time import TrainingRun
 _PANEL = "Cluster (with --systems)"
 _NEEDS_SYSTEMS = "needs --systems: it chooses among systems and sizes"
 NO_EFFECT = "has no effect with --systems, which lists the best plan of every system and size"
-_KEPT = ("max_memory", "reserve", "jobs", "backend", "plot")
+_KEPT = ("max_memory", "reserve", "fits", "jobs", "backend", "plot")
 """Options of a search that the choice of a cluster has, too."""
 
 
@@ -90,7 +90,7 @@ def choose(
     plot = searched.plot
     check_different_files(output=output, plot=plot)
     check_pages(plot)
-    arguments: Mapping[str, Any] = used(searched, "max_memory", "reserve", "backend")
+    arguments: Mapping[str, Any] = used(searched, "max_memory", "reserve", "fits", "backend")
     with progress_bar("systems", counted=False) as bar:
         found = choose_cluster(
             model,

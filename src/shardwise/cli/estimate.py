@@ -170,7 +170,16 @@ class Answer:
         """The estimate as plain values, with the answer of another model and import notes."""
         notes = self.chosen.record(self.result, self.flags)
         notes |= {"also": self.also} if self.also else {}
+        notes |= {"change_to_fit": self.change.to_dict()} if self.change else {}
         return self.result.to_dict() | self.inputs.imported_record() | notes
+
+    @cached_property
+    def change(self) -> Any:
+        """The smallest change with which it fits, where it may not."""
+        if self.result.verdict == "fits" or not self.result.strategy["training"]:
+            return None
+        change_to_fit = registry.load("planning.nearest:change_to_fit")
+        return change_to_fit(self.model[0], self.system[0], self.strategy)
 
     def show_measured(self) -> None:
         """Print what was measured with the recipe, if there is one."""
@@ -294,15 +303,14 @@ def command(
         answer = replace(answer, also=also_answers, texts=other_models.texts_of(case))
     if not destination.write(answer):
         shown = result if gemms else result.model_copy(update={"gemms": None})
-        printed("estimate:print_estimate", shown)()
+        printed("estimate:print_estimate", shown, answer.change)()
         if other is not None:
             other_models.show_comparison(case, result, answer.also[other], all_=ops)
         show_imported(inputs)
         answer.show_measured()
-    elif not result.fits:
-        verdict = registry.load("report.tables.estimate:verdict")
-        note(verdict(result.memory_bytes, fits=False))
-    return 0 if result.fits else 1
+    elif result.verdict != "fits":
+        note(registry.load("report.tables.estimate:verdict")(result))
+    return 0 if result.fits and result.verdict != "does not fit" else 1
 
 
 def _reference(

@@ -140,7 +140,9 @@ class Chosen:
             return launch_fields(self.launch, flags, launcher)
         if self.recipe is None:
             return dict(flags)
-        return overridden(self.recipe.fields(), flags, f"recipe {self.recipe.name}")
+        # Benchmarks force an even load of experts, unless they say otherwise.
+        own = {"expert_imbalance": self.recipe.strategy.expert_imbalance} | self.recipe.fields()
+        return overridden(own, flags, f"recipe {self.recipe.name}")
 
     def question(self, launcher: str | None = None) -> dict[str, Any]:
         """Fields that a search leaves as the recipe or the launch file has them."""

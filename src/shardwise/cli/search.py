@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise import registry
+from shardwise.analysis.fit_probability import SURE
 from shardwise.cli.cluster import NO_EFFECT as NO_EFFECT_ON_A_CLUSTER
 from shardwise.cli.cluster import ClusterOptions, choose
 from shardwise.cli.command_line import command_line
@@ -38,6 +39,7 @@ from shardwise.cli.output import (
 from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.search_progress import progress_of
 from shardwise.cli.space import (
+    FITS_OPTION,
     FOR_OPTION,
     LIMIT_ON_OPTION,
     MAX_MEMORY_OPTION,
@@ -72,7 +74,7 @@ _NOT_FOR_A_LAUNCHER = "has no effect with --explain, which is about one strategy
 _PLANS = "Plans to list"
 _WORK = "How to search"
 _ALSO_THEIRS = ("top", "save", "axes", "plot", "jobs")
-_ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "limit_on", "explain")
+_ALSO_EXPLAINED = ("objective", "max_memory", "reserve", "limit_on", "fits", "explain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class SearchOptions:
     max_memory: str | None = MAX_MEMORY_OPTION
     reserve: str | None = RESERVE_OPTION
     limit_on: str | None = LIMIT_ON_OPTION
+    fits: str | None = FITS_OPTION
     objective: str | None = OBJECTIVE_OPTION
     top: str | None = opt(
         "--top K",
@@ -154,7 +157,7 @@ class SearchOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of `planning.search.run.search`."""
-        names = ("objective", "max_memory", "reserve", "limit_on", "save", "backend")
+        names = ("objective", "max_memory", "reserve", "limit_on", "fits", "save", "backend")
         axes = () if self.axes is None else tuple(axis.strip() for axis in self.axes.split(","))
         if (self.plot is not None or self.report is not None) and not (axes or self.levels):
             axes = ("tp", "pp")
@@ -375,7 +378,8 @@ class _Query:
         assert options.explain is not None  # noqa: S101 - checked by the caller
         fields = tuple(Strategy.model_fields)
         strategy = field_pairs("explain", [options.explain], values="one", known=fields)
-        arguments = used(options, "objective", "max_memory", "reserve", "limit_on")
+        names = ("objective", "max_memory", "reserve", "limit_on")
+        arguments = used(options, *names) | {"fits": options.fits or SURE}
         with progress_bar("strategies") as bar:
             case = self.model, self.system, self.space, strategy
             return explain(*case, progress=progress_of(bar), **arguments)

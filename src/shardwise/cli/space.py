@@ -40,6 +40,11 @@ ALLOW_OPTION = opt(
 )
 MAX_MEMORY_OPTION = opt("--max-memory SIZE", "Upper limit of usable memory.", SPACE)
 RESERVE_OPTION = opt("--reserve SIZE", "Memory to leave free.", SPACE)
+FITS_OPTION = opt(
+    "--fits PERCENT",
+    "Least probability that a plan fits; none: its predicted memory must. Default: 90%.",
+    SPACE,
+)
 LIMIT_ON_OPTION = limit_on_option(SPACE)
 OBJECTIVE_OPTION = opt(
     f"--objective {'|'.join(OBJECTIVES)}",

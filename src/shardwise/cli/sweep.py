@@ -43,6 +43,7 @@ from shardwise.cli.recipes import SEARCH_RECIPE_OPTION, Chosen
 from shardwise.cli.space import (
     ALLOW_OPTION,
     DOMAIN_OPTION,
+    FITS_OPTION,
     FIX_OPTION,
     FOR_OPTION,
     MAX_MEMORY_OPTION,
@@ -77,6 +78,7 @@ class SearchOptions:
     allow: list[str] | None = ALLOW_OPTION
     max_memory: str | None = MAX_MEMORY_OPTION
     reserve: str | None = RESERVE_OPTION
+    fits: str | None = FITS_OPTION
     objective: str | None = OBJECTIVE_OPTION
     top: str | None = opt("--top K", "Plans to list per point. Default: 1.", _SWEEP)
     reoptimize: bool | None = opt(
@@ -216,7 +218,7 @@ def command(
             fix=fixed_fields,
             allow=field_pairs("allow", options.allow, values="several"),
         )
-        arguments = used(options, "objective", "max_memory", "reserve", "reoptimize")
+        arguments = used(options, "objective", "max_memory", "reserve", "fits", "reoptimize")
         work = _not_varied(inputs.question() | chosen.question(launcher), varied)
         arguments["space"] = read_space(options.space, fields, work)
         arguments["top"] = whole_number("top", options.top) or 1

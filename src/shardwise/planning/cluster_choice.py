@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from shardwise.analysis import Result, member_faults
+from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.results import Software
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
@@ -30,7 +31,7 @@ from shardwise.planning.search.progress import Progress as SearchProgress
 from shardwise.planning.search.query import load_space
 from shardwise.planning.search.results import Plan, ScaleResult, SearchResult
 from shardwise.planning.search.run import search
-from shardwise.planning.search.scan import MEMORY, SECOND_MEMORY
+from shardwise.planning.search.scan import MAY_NOT_FIT, MEMORY, SECOND_MEMORY
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun, with_training
 from shardwise.shown import Charted
@@ -264,6 +265,7 @@ def choose_cluster(
     site: Site | Mapping[str, object] | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    fits: float | str | None = SURE,
     jobs: int | None = None,
     backend: str = "loky",
     progress: Progress | None = None,
@@ -289,7 +291,7 @@ def choose_cluster(
         USD per accelerator-hour by system, in place of those of the systems.
     reliability, site
         As for `estimate_training_time`.
-    max_memory, reserve, jobs, backend
+    max_memory, reserve, fits, jobs, backend
         As for `search`.
     progress
         See `Progress`.
@@ -341,6 +343,7 @@ def choose_cluster(
             top=1,
             max_memory=max_memory,
             reserve=reserve,
+            fits=fits,
             jobs=jobs,
             backend=backend,
             counts=True,
@@ -471,7 +474,10 @@ def _options(
         answer: dict[str, Any] = dict.fromkeys(("days", "usd", "plan", "run", "software"))
         answer["problem"] = _why_none(size) if size.best is None else None
         if size.best is not None:
-            best = with_training(estimate(model, system, size.best.strategy), system, run)
+            strategy = size.best.strategy
+            stated = space.expert_imbalance is not None
+            load = {"expert_imbalance": strategy["expert_imbalance"]} if stated else {}
+            best = with_training(estimate(model, system, strategy, **load), system, run)
             assert best.whole_run is not None  # noqa: S101 - set by `with_training`
             ends = best.whole_run.effective_days <= _MOST_DAYS
             answer["days"] = best.whole_run.effective_days if ends else None
@@ -502,8 +508,9 @@ def _why_none(size: ScaleResult) -> str:
     split = f"a batch of {size.global_batch_size:,} over {size.gpus:,} GPUs"
     if not reasons or set(reasons) == {"batch"}:
         return f"no degrees of the space split {split}"
-    full = reasons[MEMORY] + reasons[SECOND_MEMORY]
-    if full:
-        return f"nothing fits: {full:,} of {size.candidates:,} strategies need more memory"
+    full, unsure = reasons[MEMORY] + reasons[SECOND_MEMORY], reasons[MAY_NOT_FIT]
+    if full or unsure:
+        of = f"{full:,} of {size.candidates:,} strategies need more memory"
+        return f"nothing fits: {of}" + (f", {unsure:,} may need more" if unsure else "")
     shown = ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common(_REASONS_SHOWN))
     return f"every strategy breaks a rule: {shown}"

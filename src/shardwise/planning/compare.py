@@ -463,6 +463,7 @@ def _outcome(named: NamedEstimate, scale: float) -> Outcome:
         system=found.system,
         gpus=found.strategy["gpus"],
         fits=found.fits,
+        fits_probability=found.fits_probability,
         step_time_s=found.step_time_s,
         tokens_per_step=found.tokens_per_step,
         tokens_per_s=found.tokens_per_s,

@@ -8,12 +8,14 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice, product
-from math import isqrt, log, prod
+from math import isnan, isqrt, log, prod
 from typing import Any
 
 import numpy as np
 
 from shardwise.analysis import Result
+from shardwise.analysis.fit_probability import SURE, states_load
+from shardwise.arrays import Floats
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -24,6 +26,7 @@ from shardwise.config.strategy_fields import (
     FIELDS,
     FOLLOWING_FIELDS,
     LINE_FIELDS,
+    OFFLOADS,
     RANK_DEGREES,
     REPLICA_DEGREES,
     Kind,
@@ -76,6 +79,8 @@ class NearestPlan(Brief, Result):
     changes: tuple[FieldChange, ...]
     """In the order of `Strategy`, without fields that follow from others."""
     step_time_s: float
+    fits_probability: float | None = None
+    """Probability that it fits; None forward only."""
 
 
 def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
@@ -108,6 +113,9 @@ def nearest_plan(
     accepts: Accepts = lambda _: True,
     *,
     at_fault: Collection[str] = (),
+    probability: float | None = None,
+    without: Collection[str] = (),
+    most_changes: int = _MOST_CHANGES,
 ) -> NearestPlan | None:
     """Return the nearest legal plan that fits and is accepted; None if none is found.
 
@@ -122,6 +130,12 @@ def nearest_plan(
         Whether a legal plan that fits will do.
     at_fault
         Fields to change first. Of more than two changes, all but two are of these.
+    probability
+        With which a plan must fit; None: it must fit as predicted.
+    without
+        Fields that stay.
+    most_changes
+        Number of fields that may change.
 
     Raises
     ------
@@ -131,9 +145,23 @@ def nearest_plan(
     possible = with_possible_degrees(strategy)
     base = possible.resolved(model, system)
     offending = {"tp_exchange" if name == "sequence_parallel" else name for name in at_fault}
-    space = _Changes.of(model, system, base, offending, strategy)
-    for number in range(int(possible is strategy), _MOST_CHANGES + 1):
+    space = _Changes.of(model, system, base, offending, strategy, probability, without)
+    for number in range(int(possible is strategy), most_changes + 1):
         found = space.best(number, accepts)
+        if found is not None:
+            return found
+    return None
+
+
+def change_to_fit(model: Model, system: System, strategy: Strategy) -> NearestPlan | None:
+    """Return the change of one field with which a plan surely fits; None if there is none.
+
+    Of several it is that with the shortest step, of offload only where nothing else does.
+    """
+    for without in (OFFLOADS, ()):
+        found = nearest_plan(
+            *(model, system, strategy), probability=SURE, without=without, most_changes=1
+        )
         if found is not None:
             return found
     return None
@@ -176,13 +204,28 @@ class _Changes:
     """Fields that follow from others, unless they are among the changes."""
     values: Mapping[str, tuple[Any, ...]]
     offending: frozenset[str]
+    unstated: frozenset[str]
+    """Fields that memory may have another value of (`fit_probability.loaded_unevenly`)."""
+    probability: float | None
+    """With which a plan must fit; None: as predicted."""
 
     @classmethod
     def of(
-        cls, model: Model, system: System, base: Strategy, offending: set[str], own: Strategy
+        cls,
+        model: Model,
+        system: System,
+        base: Strategy,
+        offending: set[str],
+        own: Strategy,
+        probability: float | None,
+        without: Collection[str],
     ) -> "_Changes":
         needed = set_fields(model, base)
-        names = [n for n in COLUMNS if n not in FIXED and (n in offending or not _is_work(n))]
+        names = [
+            n
+            for n in COLUMNS
+            if n not in {*FIXED, *without} and (n in offending or not _is_work(n))
+        ]
         values = {name: changed_values(name, model, system, base) for name in names}
         return cls(
             model=model,
@@ -192,6 +235,8 @@ class _Changes:
             following=frozenset(n for n in FOLLOWING_FIELDS if n == "dp" or n not in needed),
             values={name: own for name, own in values.items() if own},
             offending=frozenset(offending & values.keys()),
+            unstated=frozenset(() if states_load(own) else ("expert_imbalance",)),
+            probability=probability,
         )
 
     def best(self, number: int, accepts: Accepts) -> NearestPlan | None:
@@ -199,12 +244,16 @@ class _Changes:
         rows = list(islice(self._rows(number), _MOST_ROWS))
         if not rows:
             return None
-        step_s, strategies = self._evaluated(rows)
+        step_s, sure, strategies = self._evaluated(rows)
         order = np.argsort(step_s, kind="stable")
         for position in order[np.isfinite(step_s[order])][:_MOST_CHECKED].tolist():
             found = strategies(position)
             if accepts(found):
-                return self._plan(found, rows[position], float(step_s[position]))
+                plan = self._plan(found, rows[position], float(step_s[position]))
+                likely = float(sure[position])
+                return plan.model_copy(
+                    update={"fits_probability": None if isnan(likely) else likely}
+                )
         return None
 
     def _rows(self, number: int) -> Iterator[dict[str, Any]]:
@@ -220,9 +269,12 @@ class _Changes:
 
     def _evaluated(
         self, rows: Sequence[Mapping[str, Any]]
-    ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], Callable[[int], Strategy]]:
-        """Step times [s], infinite where a row is illegal or does not fit; and the strategies."""
-        step_s = np.full(len(rows), np.inf)
+    ) -> tuple[Floats, Floats, Callable[[int], Strategy]]:
+        """Step times [s], infinite where a row is illegal or does not fit.
+
+        Also the probability of each to fit, and the strategies.
+        """
+        step_s, sure = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
         tables: list[Any] = []
         place = np.zeros((len(rows), 2), dtype=np.int64)
         groups: dict[frozenset[str], list[int]] = {}
@@ -232,19 +284,25 @@ class _Changes:
             varied = {name for position in members for name in rows[position]}
             columns: dict[str, Any] = {}
             for name in COLUMNS:
-                if name in self.following - explicit:
+                if name in self.following - explicit or name in self.unstated:
                     continue
                 own = getattr(self.base, name)
                 columns[name] = _column(
                     own, [rows[m].get(name, own) for m in members], name in varied
                 )
             found = estimate_many(self.model, self.system, columns)
-            times = np.where((found.refused < 0) & found.fits, found.step_time_s, np.inf)
-            step_s[members] = times
+            least, likely = self.probability, found.fits_probability
+            fits = found.fits if least is None or np.isnan(likely).all() else likely >= least
+            step_s[members] = np.where((found.refused < 0) & fits, found.step_time_s, np.inf)
+            sure[members] = likely
             place[members, 0] = len(tables)
             place[members, 1] = np.arange(len(members))
             tables.append(found.table)
-        return step_s, lambda position: tables[place[position, 0]].strategy(int(place[position, 1]))
+        return (
+            step_s,
+            sure,
+            lambda position: tables[place[position, 0]].strategy(int(place[position, 1])),
+        )
 
     def _plan(self, found: Strategy, row: Mapping[str, Any], step_time_s: float) -> NearestPlan:
         before, after = self.base.to_dict(), found.to_dict()

@@ -121,7 +121,9 @@ def estimate_recipe(recipe: Recipe | str | Path) -> RecipeEstimate:
     (True, True)
     """
     loaded = Recipe.load(recipe)
-    return compared(loaded, estimate(loaded.model, loaded.system, loaded.strategy))
+    even = loaded.strategy.expert_imbalance  # benchmarks force it, unless they say otherwise
+    result = estimate(loaded.model, loaded.system, loaded.strategy, expert_imbalance=even)
+    return compared(loaded, result)
 
 
 def compared(loaded: Recipe, result: Estimate) -> RecipeEstimate:

@@ -202,4 +202,7 @@ def _memory(estimate: Estimate) -> list[str]:
     memory = estimate.memory_bytes
     lines = [_line(f"Memory {name}", getattr(memory, name) / GIB, "GiB") for name in _MEMORY]
     lines.append(_line("Memory capacity", memory.capacity / GIB, "GiB"))
-    return [*lines, _line("Fits", "yes" if estimate.fits else "no")]
+    lines.append(_line("Fits", "yes" if estimate.fits else "no"))
+    if estimate.fits_probability is not None:
+        lines.append(_line("Probability that it fits", estimate.fits_probability))
+    return lines

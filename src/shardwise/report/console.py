@@ -274,6 +274,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+_ALMOST_SURE, _ROUNDING = 0.995, 1e-9
+
+
+def chance(probability: float | None) -> str:
+    """A probability in whole percent, rounded down; - where it is unknown."""
+    if probability is None:
+        return "-"
+    least = math.floor(100 * probability + _ROUNDING)
+    if least < 1:
+        return "< 1 %"
+    return f"{least} %" if probability < _ALMOST_SURE else "> 99 %"
+
+
 def signed(share: float) -> str:
     """A change or an error in percent, with its sign."""
     return f"{100 * share:+.1f} %"

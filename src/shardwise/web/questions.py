@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from shardwise.analysis.fit_probability import SURE
 from shardwise.config import files
 from shardwise.config.base import ConfigBase
 from shardwise.config.model import Model
@@ -67,6 +68,8 @@ class SearchQuestion(Question):
     """Fields of a search space; gpus and gbs at least."""
     objective: str | None = None
     """step_time, tokens_per_s_per_gpu or tokens_per_dollar."""
+    fits: float | str | None = SURE
+    """Least probability that a plan fits; null: its predicted memory must."""
     top: Count = 10
     """Plans to list."""
     pareto: str | None = None
@@ -166,6 +169,7 @@ def answer_search(
             System.load(question.system),
             question.space,
             objective=question.objective,
+            fits=question.fits,
             top=question.top,
             pareto=question.pareto,
             axes=question.axes,

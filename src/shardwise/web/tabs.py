@@ -28,6 +28,7 @@ _COLUMNS = {
     "tokens": "tokens/s per GPU",
     "mfu": "MFU",
     "memory": "GiB",
+    "fits": "fits",
 }
 _MOST_CHARTS = 3
 _USUAL = ("nvlink.bandwidth", "fabric.bandwidth", "hbm.bandwidth")

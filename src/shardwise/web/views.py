@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.results import Estimate
 from shardwise.config import files
 from shardwise.config.model import Model
@@ -15,7 +16,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError
 from shardwise.report.charts.plans import degrees
-from shardwise.report.console import GIB, percent, seconds
+from shardwise.report.console import GIB, chance, percent, seconds
 from shardwise.web.bars import memory_html, time_html
 from shardwise.web.questions import check_cost
 
@@ -67,7 +68,7 @@ def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool
         "notes": notes,
         "time": time_html(found),
         "memory": memory_html(found),
-        "fits": found.fits,
+        "fits": found.fits and found.verdict == "fits",
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
     }
 
@@ -87,7 +88,7 @@ def facts(found: Estimate) -> list[tuple[str, str, str]]:
         (
             "Memory",
             f"{memory.reserved / GIB:.1f} GiB",
-            f"of {memory.capacity / GIB:.1f} GiB" + ("" if found.fits else ": does not fit"),
+            f"of {memory.capacity / GIB:.1f} GiB: {_fit_words(found)}",
         ),
         (
             "Cost",
@@ -95,6 +96,13 @@ def facts(found: Estimate) -> list[tuple[str, str, str]]:
             "price of the system is not known" if dollars is None else "per billion tokens",
         ),
     ]
+
+
+def _fit_words(found: Estimate) -> str:
+    """Whether it fits, and how likely."""
+    word = found.verdict or "does not fit"
+    likely = found.fits_probability
+    return word if likely is None else f"{word}, {chance(likely)}"
 
 
 def _estimate_charts(
@@ -182,6 +190,7 @@ def search_view(
                 "tokens": f"{plan.tokens_per_s_per_gpu:,.0f}",
                 "mfu": percent(plan.mfu),
                 "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
+                "fits": chance(plan.fits_probability),
                 **{name: str(plan.strategy[name]) for name in PLAN_FIELDS},
             }
             for rank, plan in enumerate(found.rows, 1)
@@ -305,7 +314,7 @@ def nearest_view(question: Mapping[str, Any]) -> View:
             estimate(model, system, strategy)
         except InputError as error:
             blamed = blamed_fields(error)
-        found = nearest_plan(model, system, strategy, at_fault=blamed)
+        found = nearest_plan(model, system, strategy, at_fault=blamed, probability=SURE)
         if found is None:
             return {"faults": [], "fields": None}
         return {

@@ -520,4 +520,6 @@ def _batches(
             broken = np.where(by_choice[layouts, options].T, -1, 0)
             table = box.table(rows)
             capacity = query.capacity_bytes
-            yield MemoryEvaluator.of(query.model, query.system, table, broken, capacity, rows)
+            yield MemoryEvaluator.of(
+                *(query.model, query.system, table, broken, capacity, rows), fit=query.fit
+            )

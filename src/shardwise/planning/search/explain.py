@@ -368,6 +368,7 @@ def explain(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     limit_on: str | None = None,
+    fits: float | str | None = None,
     progress: Progress | None = None,
     **fixed: Unpack[SpaceKeywords],
 ) -> Explanation:
@@ -383,6 +384,9 @@ def explain(
         space if that has only one, else its default.
     objective, max_memory, reserve, limit_on, progress, **fixed
         As for `search`.
+    fits
+        Probability with which the strategies to compare with must fit, as for `search`; None: their
+        predicted memory must, as that of the user's strategy.
 
     Returns
     -------
@@ -407,7 +411,12 @@ def explain(
     the_model, the_system = Model.load(model), System.load(system).limited_on(limit_on)
     declared = load_space(space, fixed)
     query = Question(
-        space=declared, objective=objective, max_memory=max_memory, reserve=reserve, top=1
+        space=declared,
+        objective=objective,
+        max_memory=max_memory,
+        reserve=reserve,
+        fits=fits,
+        top=1,
     ).on(the_model, the_system)
     user = UserStrategy.of(the_model, the_system, declared, strategy)
     searched = _with_scale_of(user, declared)
@@ -429,6 +438,7 @@ def explain(
     outside = user.outside(searched)
     fields = user.row.strategy(0).to_dict()
     feasible = score is not None
+    is_candidate = feasible and not outside and _is_sure(query, mine)
     return Explanation(
         model=the_model.name,
         system=the_system.name,
@@ -454,7 +464,7 @@ def explain(
         candidates=len(candidates),
         feasible=findings.feasible,
         better=neighbors.better if feasible else None,
-        rank=neighbors.better + 1 if feasible and not outside else None,
+        rank=neighbors.better + 1 if is_candidate else None,
         best=best,
         loss=_loss(mine, best) if feasible else None,
         differs=differs,
@@ -554,6 +564,12 @@ def _scan_all(
     except KeyboardInterrupt:
         return findings, neighbors, False
     return findings, neighbors, True
+
+
+def _is_sure(query: SearchQuery, mine: Estimate | None) -> bool:
+    """Whether a strategy that fits as predicted fits with the probability of the question."""
+    likely = None if mine is None else mine.fits_probability
+    return likely is None or likely >= (query.fit.probability or 0.0)
 
 
 def _shortages(query: SearchQuery, mine: Estimate) -> tuple[Shortage, ...]:

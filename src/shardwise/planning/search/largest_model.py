@@ -321,7 +321,7 @@ def _fit(case: "_Case", family: Family, *, count: int, within: float) -> Largest
         fitting = {axis: sorted(values) for axis, values in degrees.items()}
         narrowed = case.declared.fixed(fitting, source="space")
         result = search(
-            models[limit], case.system, narrowed, top=1, all_variants=True, **case.memory
+            models[limit], case.system, narrowed, top=1, all_variants=True, fits=None, **case.memory
         )
         found["best"] = next(iter(result.best), None) if result.complete else None
         found["candidates"] = result.candidates

@@ -165,7 +165,9 @@ class Work:
             and len(box.layouts) * len(box.options) <= PIECE_ROWS
         ]
         for boxes in cut_together(small, PIECE_ROWS):
-            each = memory_of_each(query.model, query.system, boxes, query.capacity_bytes)
+            each = memory_of_each(
+                *(query.model, query.system, boxes, query.capacity_bytes), query.fit
+            )
             if any(some is not None and some.feasible.any() for _, some in each):
                 break
             for box, (broken, some) in zip(boxes, each, strict=True):
@@ -284,6 +286,7 @@ class Work:
             "system": _digest(query.system.to_dict()),
             "space": _digest([_digests(box) for box in self.boxes]),
             "usable memory": query.capacity_bytes,
+            "fits": [query.fit.probability, query.fit.states_load],
             "objective": query.objective,
             "advises": query.robust is not None,
             "top": query.top,

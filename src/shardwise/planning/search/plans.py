@@ -10,17 +10,20 @@ once the best layouts are known: all strategies of that layout whose score is wi
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
 
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
+from shardwise.analysis.fit_probability import plan_probability
 from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
+from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
@@ -354,6 +357,20 @@ def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[
     return {"interval_low_s": time_s * low, "interval_high_s": time_s * high}
 
 
+def load_of(query: SearchQuery, strategy: Strategy) -> StrategyKeywords:
+    """Return the load of experts of a strategy, if the user states it."""
+    if not query.fit.states_load:
+        return {}
+    return {"expert_imbalance": strategy.expert_imbalance}
+
+
+def probabilities_of(query: SearchQuery, rows: Table) -> list[float | None]:
+    """Return the probability that each strategy fits; None forward only."""
+    stated = query.fit.states_load
+    found = plan_probability(query.model, query.system, rows, stated=stated).tolist()
+    return [None if isnan(one) else one for one in found]
+
+
 def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple[Plan, ...]:
     """Return candidates by number as plans."""
     if not len(numbers):
@@ -364,6 +381,7 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
     if query.system.price is not None:
         usd = (dollars_per_token(table.step_time_s, rows, query.system) * 1e9).tolist()
     factors = interval_factors(query.model, query.system, rows)
+    likely = probabilities_of(query, rows)
     return tuple(
         Plan(
             strategy=rows.strategy(i).to_dict(),
@@ -374,6 +392,7 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
             memory_reserved_bytes=float(table.memory_reserved_bytes[i]),
             usd_per_billion_tokens=usd[i],
             **interval_fields(float(table.step_time_s[i]), factors[i]),
+            fits_probability=likely[i],
         )
         for i in range(len(table))
     )
@@ -401,7 +420,7 @@ def ranked_plans(
         for i, best_s in enumerate(lines.best_step_time_s):
             strategy = rows.strategy(i)
             one = done.get(repr(strategy.to_dict()))
-            one = one or estimate(query.model, query.system, strategy)
+            one = one or estimate(query.model, query.system, strategy, **load_of(query, strategy))
             line: dict[str, Any] = {
                 "step_time_p80_s": one.step_time_s * float(factors[codes[i]]),
                 "measured_configurations": int(number[codes[i]]),
@@ -458,10 +477,16 @@ def nearest_of(query: SearchQuery, candidates: Candidates, findings: Findings) -
     """Return the strategy that exceeds memory by least, where nothing is feasible."""
     if findings.feasible or not len(findings.nearest):
         return None
-    strategy = candidates.strategies(findings.nearest.number).strategy(0)
+    rows = candidates.strategies(findings.nearest.number)
+    strategy = rows.strategy(0)
     tier = query.system.accelerator.memory[int(findings.nearest.second[0])]
     excess = float(findings.nearest.score[0])
-    return Nearest(strategy=strategy.to_dict(), tier=tier.name, excess_bytes=excess)
+    return Nearest(
+        strategy=strategy.to_dict(),
+        tier=tier.name,
+        excess_bytes=excess,
+        fits_probability=probabilities_of(query, rows)[0],
+    )
 
 
 def levels_space(space: Space, axes: Sequence[str]) -> Space:

@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+
+from shardwise.analysis.fit_probability import EXPERT_IMBALANCE, Margins, loaded_unevenly
 from shardwise.analysis.validated_runs import precision_of
+from shardwise.arrays import Floats
+from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
+from shardwise.engine.evaluate import PeakMemory
 from shardwise.errors import InputError, allowed_words
 from shardwise.ops.param_count import count_parameters
 from shardwise.planning.search.ranking import FRONTS, OBJECTIVES, Ranking, check_objective
@@ -23,6 +31,52 @@ _RIVALS = 10
 _LIST = "shardwise schema space"
 # Of a trained weight: bf16 weights and gradients, fp32 weights, and two moments of Adam [byte].
 _TRAINED_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitTest:
+    """When a candidate fits: as predicted, or with a probability."""
+
+    probability: float | None = None
+    """With which it must fit; None: its predicted memory must."""
+    states_load: bool = True
+    """Whether the user states the load of experts; without it they get an uneven one."""
+
+    def loaded(self, model: Model, table: Table) -> Table:
+        """Return the strategies whose memory is tested; the table itself where they are those."""
+        stated = self.states_load or self.probability is None
+        return loaded_unevenly(model, table, stated=stated)
+
+    def assumes(self, model: Model) -> dict[str, float]:
+        """Return the strategy fields that the test assumes another value of."""
+        uneven = model.has_experts and not self.states_load and self.probability is not None
+        return {"expert_imbalance": EXPERT_IMBALANCE} if uneven else {}
+
+    def needed_bytes(self, system: System, table: Table, holding: PeakMemory) -> Floats:
+        """Return the bytes that must fit into the first memory tier.
+
+        Parameters
+        ----------
+        table, holding
+            Strategies, and the memory of those that are tested.
+        """
+        if self.probability is None:
+            return holding.needed_bytes(system)
+        return Margins.of(system, table).needed(holding.memory.total, self.probability)
+
+    def per_byte(self, system: System, table: Table) -> Floats:
+        """Return the bytes that must fit for each byte of tensors."""
+        margins = Margins.of(system, table)
+        if self.probability is not None:
+            one = np.ones(len(table))
+            return margins.needed(one, self.probability) - margins.runtime_bytes
+        if system.accelerator.memory[0].limit_on == MemoryLimit.ALLOCATED:
+            return np.ones(len(table))
+        return table.by_stack(lambda stack: stack.allocator_slack)
+
+
+PREDICTED = FitTest()
+"""The predicted memory must fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +97,7 @@ class SearchQuery:
     """One of `FRONTS`: the figure that a Pareto front trades against time."""
     axes: tuple[str, ...] = ()
     """Fields; each combination of their values gets its best candidate."""
+    fit: FitTest = PREDICTED
     robust: RobustRanking | None = None
     """An order by the 80 % quantile, in which the best are found, too."""
 
@@ -96,6 +151,8 @@ class Question:
     axes: Sequence[str] = ()
     advises: bool = False
     """Whether the best by the 80 % quantile are of interest, too, if no objective is set."""
+    fits: float | str | None = None
+    """Probability with which a candidate must fit; None: its predicted memory must."""
 
     def at(self, fields: Mapping[str, object]) -> "Question":
         """Return the question with some fields of the space fixed."""
@@ -122,6 +179,10 @@ class Question:
             front=self.front,
             axes=_names(self.axes),
             robust=robust,
+            fit=FitTest(
+                probability=probability_of(self.fits),
+                states_load=self.space.expert_imbalance is not None,
+            ),
         )
         query.check()
         return query
@@ -156,6 +217,26 @@ def usable_bytes(system: System, max_memory: float | str | None, reserve: float 
         problem = f"leaves nothing of the {readable(usable + free, 'bytes')} of usable memory"
         raise InputError.of("reserve", reserve, problem)
     return usable
+
+
+def probability_of(value: float | str | None) -> float | None:
+    """Return a probability; text may be a percentage, or ``none``.
+
+    Raises
+    ------
+    InputError
+        If it is none between 0 and 1.
+    """
+    if value is None or value == "none":
+        return None
+    found = math.nan
+    with suppress(ValueError):
+        text = str(value).strip()
+        found = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    if isinstance(value, bool) or not 0 < found < 1:
+        problem = "must be a probability between 0 and 1, such as 0.9 or 90%"
+        raise InputError.of("fits", value, problem)
+    return found
 
 
 def _size(field: str, value: float | str | None) -> float | None:

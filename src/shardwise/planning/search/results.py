@@ -34,6 +34,8 @@ class Plan(Result):
     only, and in files of earlier versions [s]."""
     interval_high_s: float | None = None
     """Its upper end [s]."""
+    fits_probability: float | None = None
+    """As in `Estimate`."""
 
     @classmethod
     def of(cls, estimate: Estimate, interval: Interval | None) -> "Plan":
@@ -48,6 +50,7 @@ class Plan(Result):
             usd_per_billion_tokens=estimate.cost.usd_per_billion_tokens,
             interval_low_s=None if interval is None else interval.low_s,
             interval_high_s=None if interval is None else interval.high_s,
+            fits_probability=estimate.fits_probability,
         )
 
     @property
@@ -123,7 +126,9 @@ class Nearest(Result):
     tier: str
     """The memory tier with the largest excess."""
     excess_bytes: float
-    """Bytes beyond what is usable there."""
+    """Bytes beyond what is usable there, with the required probability."""
+    fits_probability: float | None = None
+    """With which it fits; None forward only."""
 
 
 class RankedPlan(Estimate):
@@ -279,6 +284,10 @@ class SearchResult(Charted, Framed, Result):
     objective: str
     capacity_bytes: float
     """Usable memory of an accelerator."""
+    fits_required: float | None = None
+    """Probability with which every plan must fit; None: its predicted memory must."""
+    fits_assumes: Mapping[str, Any] = Field(default_factory=dict)
+    """Strategy fields of which the test of memory assumes another value (`Estimate`)."""
     candidates: int
     """Strategies of the space, each once."""
     evaluated: int
@@ -287,7 +296,8 @@ class SearchResult(Charted, Framed, Result):
     """Candidates that also fit; at least so many, unless `counts_exact`."""
     rejected: Mapping[str, int]
     """The others, by reason, most frequent first; for memory at least so many, unless
-    `counts_exact`."""
+    `counts_exact`. ``may_not_fit`` are those that fit as predicted, but not with the required
+    probability."""
     timed: int
     """Candidates whose step was timed; bounds prove that no other is among the results."""
     counts_exact: bool

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from shardwise import registry
+from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
@@ -86,6 +87,7 @@ def search(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     limit_on: str | None = None,
+    fits: float | str | None = SURE,
     progress: Progress | None = None,
     jobs: int | None = None,
     backend: str = "loky",
@@ -124,6 +126,7 @@ def search(
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
     limit_on: str | None = None,
+    fits: float | str | None = SURE,
     progress: Progress | None = None,
     jobs: int | None = None,
     backend: str = "loky",
@@ -169,6 +172,9 @@ def search(
     limit_on
         What must fit into it: ``reserved`` memory, with the allocator's slack and the runtime, or
         ``allocated`` tensors alone; by default as the system says, which is ``reserved``.
+    fits
+        Probability with which every plan must fit, such as 0.9 or ``"90%"``
+        (`Estimate.fits_probability`); None: its predicted memory must.
     progress
         Called with the candidates scanned, all candidates, and the best plan so far (a `BestSoFar`,
         or None).
@@ -233,6 +239,7 @@ def search(
             max_memory=(max_memory, None),
             reserve=(reserve, 0.0),
             limit_on=(limit_on, None),
+            fits=(fits, SURE),
             backend=(backend, "loky"),
             save_all=(save_all, False),
             run=(run, None),
@@ -266,6 +273,7 @@ def search(
         front=pareto,
         axes=axes,
         advises=not levels,
+        fits=fits,
     ).on(the_model, the_system)
     workers = Workers(jobs=jobs, backend=backend)
     workers.check()
@@ -383,6 +391,8 @@ def _result(scan: _Scan, widened: tuple[str, ...], *, levels: bool, started: flo
         space=space.model_dump(mode="json", exclude_unset=True),
         objective=query.objective,
         capacity_bytes=query.capacity_bytes,
+        fits_required=query.fit.probability,
+        fits_assumes=query.fit.assumes(query.model),
         candidates=len(candidates),
         evaluated=total.evaluated,
         feasible=total.feasible,
@@ -438,6 +448,7 @@ def _smallest(query: SearchQuery, space: Space, rejected: Mapping[str, int]) -> 
             *(query.model, query.system, space),
             capacity_bytes=query.capacity_bytes,
             progress=progress,
+            fit=query.fit,
         )
     except KeyboardInterrupt:
         return None

@@ -27,14 +27,14 @@ from shardwise.cost.component_costs import (
     stored_bytes,
 )
 from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
-from shardwise.engine.evaluate import OnSystems, PeakMemory, Timing, fits, peak_memory, timed
+from shardwise.engine.evaluate import OnSystems, PeakMemory, Timing, peak_memory, timed
 from shardwise.engine.step_bound import bound_of_rows, pass_times
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
 from shardwise.parallel.pipeline_layout import StageGroup, distinct_stage_groups
 from shardwise.parallel.placement import place
 from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.layouts import groups_without
-from shardwise.planning.search.query import SearchQuery
+from shardwise.planning.search.query import PREDICTED, FitTest, SearchQuery
 from shardwise.planning.search.ranking import (
     Ranked,
     as_integers,
@@ -50,6 +50,8 @@ from shardwise.planning.search.ranking import (
 
 MEMORY, SECOND_MEMORY = "memory", "second_memory"
 """Reasons why a legal candidate is not feasible: the memory tier that is too small."""
+MAY_NOT_FIT = "may_not_fit"
+"""Reason of one that fits as predicted, but not with the probability of the search."""
 NOT_SELECTED = ("more_recompute", "smaller_micro_batch", "slower_stages")
 """Reasons why a candidate that fits is not selected, by field of `_SELECTED_FIELDS`."""
 _SELECTED_FIELDS = ("recompute_layers", "micro_batch_size", "stage_layers")
@@ -93,19 +95,26 @@ class Evaluated:
     """Shape (holdings, rows): not every choice changes the memory."""
     holding_of: Ints
     """Position of each choice in `holding`."""
+    tested: PeakMemory
+    """Memory with the load of experts that must fit; shape of `holding`."""
+    needed_bytes: Floats
+    """Bytes that must fit into the first memory tier; shape of `holding`."""
     timed: Timed | None = None
     """None before timing, and where nothing is feasible."""
 
     def take(self, rows: Ints) -> "Evaluated":
         """Some of the rows, without their times."""
+        holding = gather(self.holding, rows)
         return Evaluated(
             rows=self.rows[rows],
             at=self.at[rows],
             legal=self.legal[:, rows],
             feasible=self.feasible[:, rows],
             rejected=self.rejected[:, rows],
-            holding=gather(self.holding, rows),
+            holding=holding,
             holding_of=self.holding_of,
+            tested=holding if self.tested is self.holding else gather(self.tested, rows),
+            needed_bytes=self.needed_bytes[:, rows],
         )
 
     def fitting(self) -> "Evaluated":
@@ -122,21 +131,38 @@ class Evaluated:
         def along_rows(*parts: Column) -> Any:
             return np.concatenate(parts, axis=-1)
 
-        first, *others = (chunk.holding for chunk in chunks)
-        names = ("rows", "at", "legal", "feasible", "rejected")
+        def memory(name: str) -> Any:
+            first, *others = (getattr(chunk, name) for chunk in chunks)
+            return combined(along_rows, first, *others)
+
+        names = ("rows", "at", "legal", "feasible", "rejected", "needed_bytes")
         return Evaluated(
             **{name: columns(name) for name in names},
-            holding=combined(along_rows, first, *others),
+            **{name: memory(name) for name in ("holding", "tested")},
             holding_of=chunks[0].holding_of,
         )
 
-    def over_capacity(self, system: System, capacity_bytes: float) -> Bools:
+    def over_capacity(self, capacity_bytes: float) -> Bools:
         """Choices that need more of the first memory tier than is usable; (choices, rows)."""
-        return (self.holding.needed_bytes(system) > capacity_bytes)[self.holding_of]
+        return (self.needed_bytes > capacity_bytes)[self.holding_of]
+
+    def over_as_predicted(self, system: System, capacity_bytes: float) -> Bools:
+        """Those that need more even as predicted; shape (choices, rows)."""
+        over = self.holding.needed_bytes(system) > capacity_bytes
+        return self.over_capacity(capacity_bytes) & over[self.holding_of]
+
+    def excess_bytes(self, system: System, capacity_bytes: float) -> Floats:
+        """Result of `excess_bytes` for each choice; shape (tiers, choices, rows)."""
+        found = excess_bytes(system, self.tested, capacity_bytes, self.needed_bytes)
+        return found[:, self.holding_of]
 
 
 def memory_of_each(
-    model: Model, system: System, boxes: Sequence[Box], capacity_bytes: float
+    model: Model,
+    system: System,
+    boxes: Sequence[Box],
+    capacity_bytes: float,
+    fit: FitTest = PREDICTED,
 ) -> list[tuple[Ints, Evaluated | None]]:
     """Evaluate the memory of small boxes together: few rows take as long as many.
 
@@ -155,7 +181,7 @@ def memory_of_each(
         choices = {name: getattr(boxes[some[0]].choices, name) for name in CHOICE_FIELDS}
         every = Table.joined([tables[at] for at in some]).with_choices(choices)
         rules = np.concatenate([broken[at] for at in some], axis=1)
-        rows = MemoryEvaluator.of(model, system, every, rules, capacity_bytes)
+        rows = MemoryEvaluator.of(model, system, every, rules, capacity_bytes, fit=fit)
         chunks = [*rows.memory()]
         whole = Evaluated.joined(chunks) if chunks else None
         ends = np.cumsum([len(tables[at]) for at in some])
@@ -184,9 +210,21 @@ def broken_reasons(broken: Ints) -> Counter[str]:
     return +found
 
 
-def excess_bytes(system: System, holding: PeakMemory, capacity_bytes: float) -> Floats:
-    """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows)."""
-    excess = [holding.needed_bytes(system) - capacity_bytes]
+def excess_bytes(
+    system: System,
+    holding: PeakMemory,
+    capacity_bytes: float,
+    needed_bytes: Floats | None = None,
+) -> Floats:
+    """Bytes that each memory tier lacks, or, below 0, has left; shape (tiers, holdings, rows).
+
+    Parameters
+    ----------
+    needed_bytes
+        Bytes that must fit into the first tier; None: the predicted ones.
+    """
+    needed = holding.needed_bytes(system) if needed_bytes is None else needed_bytes
+    excess = [needed - capacity_bytes]
     outer = system.accelerator.memory[1:]
     excess += [holding.memory.offloaded - tier.usable_bytes for tier in outer]
     return np.stack(np.broadcast_arrays(*excess))
@@ -210,6 +248,7 @@ class MemoryEvaluator:
     """The rows with the choices that change the memory."""
     _holding_of: Ints
     """Position of each choice in `_holdings`."""
+    _fit: FitTest
 
     @classmethod
     def of(
@@ -220,6 +259,7 @@ class MemoryEvaluator:
         broken: Ints,
         capacity_bytes: float,
         positions: Ints | None = None,
+        fit: FitTest = PREDICTED,
     ) -> Self:
         """Select the rows of which some choice obeys the rules, and cost them.
 
@@ -233,6 +273,8 @@ class MemoryEvaluator:
             Usable part of the first memory tier.
         positions
             Positions of the rows in `Box.table`; None: all of its rows.
+        fit
+            When a candidate fits.
         """
         rows = np.flatnonzero((broken < 0).any(axis=0))
         legal = table.take(rows)
@@ -250,6 +292,7 @@ class MemoryEvaluator:
             _stages=distinct_stage_groups(model, legal),
             _holdings=legal.with_choices(choices),
             _holding_of=holding_of,
+            _fit=fit,
         )
 
     @property
@@ -270,26 +313,59 @@ class MemoryEvaluator:
             _stages=self._stages.of_rows(at),
             _holdings=self._holdings.take(at).changed(dp=replicas),
             _holding_of=self._holding_of,
+            _fit=self._fit,
         )
 
     def memory(self) -> Iterator[Evaluated]:
         """Yield the rows chunk by chunk with their memory, without times."""
         for start in range(0, self._rows.size, _MEMORY_CHUNK):
             chunk = slice(start, start + _MEMORY_CHUNK)
-            holding = peak_memory(
-                self._holdings.take(chunk), self._bytes.of_rows(chunk), self._stages.of_rows(chunk)
-            )
+            table, stages = self._holdings.take(chunk), self._stages.of_rows(chunk)
+            holding = peak_memory(table, self._bytes.of_rows(chunk), stages)
             legal = self._legal[:, chunk]
-            fit = fits(self._system, holding, self._capacity_bytes)[self._holding_of]
+            tested = self._tested(table, holding, legal, stages)
+            needed, feasible = self._feasible(table, tested, legal)
             yield Evaluated(
                 rows=self._rows[chunk],
                 at=np.arange(start, start + legal.shape[1]),
                 legal=legal,
-                feasible=legal & fit,
+                feasible=feasible,
                 rejected=np.full(legal.shape, -1),
                 holding=holding,
                 holding_of=self._holding_of,
+                tested=tested,
+                needed_bytes=needed,
             )
+
+    def _feasible(self, table: Table, tested: PeakMemory, legal: Bools) -> tuple[Floats, Bools]:
+        """Bytes that must fit into the first memory tier, and whether legal choices fit."""
+        needed = self._fit.needed_bytes(self._system, table, tested)
+        excess = excess_bytes(self._system, tested, self._capacity_bytes, needed)
+        fit: Bools = (excess <= 0).all(axis=0)
+        return needed, legal & fit[self._holding_of]
+
+    def _tested(
+        self,
+        table: Table,
+        holding: PeakMemory,
+        legal: Bools,
+        stages: Distinct[tuple[StageGroup, ...]],
+    ) -> PeakMemory:
+        """Memory with the load of experts that must fit.
+
+        Where some row fits with it, those that do not even fit with their own load keep that one.
+        """
+        loaded = self._fit.loaded(self._model, table)
+        if loaded is table:
+            return holding
+        every = np.arange(legal.shape[1])
+        within = np.flatnonzero(self._feasible(table, holding, legal)[1].any(axis=0))
+        for rows in (within, every):
+            some = loaded.take(rows)
+            found = peak_memory(some, stored_bytes(self._model, some), stages.of_rows(rows))
+            if rows is every or self._feasible(some, found, legal[:, rows])[1].any():
+                break
+        return combined(partial(_with_rows, rows), holding, found)
 
     def placed(self, chunk: Evaluated) -> "Evaluator":
         """Place rows of a chunk, and cost them."""
@@ -321,6 +397,14 @@ class MemoryEvaluator:
             return chunk
         found = self.placed(chunk.take(within)).timed(np.arange(within.size))
         return replace(chunk, timed=replace(found, rows=within))
+
+
+def _with_rows(rows: Ints, column: Column, some: Column) -> Column:
+    """Return a column with other values in some rows."""
+    shape = (*some.shape[:-1], column.shape[-1])
+    found: Column = np.array(np.broadcast_to(column, shape))
+    found[..., rows] = some
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -538,7 +622,9 @@ def scan(query: SearchQuery, box: Box, observer: Observer | None = None) -> Find
     findings = replace(
         Findings.empty(len(query.axes)), candidates=len(box), rejected=broken_reasons(broken)
     )
-    evaluator = MemoryEvaluator.of(query.model, query.system, table, broken, query.capacity_bytes)
+    evaluator = MemoryEvaluator.of(
+        *(query.model, query.system, table, broken, query.capacity_bytes), fit=query.fit
+    )
     chunks: Iterable[Evaluated] = evaluator.memory()
     rejected = None
     if box.selected:
@@ -633,12 +719,15 @@ def _best_of_layouts(rivals: Bools, score: Floats, layout: Ints) -> tuple[Ints, 
 def counted_in(query: SearchQuery, chunk: Evaluated) -> Findings:
     """Count the candidates that obey the rules, those that are feasible, and why others are not."""
     legal, feasible = (int(np.count_nonzero(m)) for m in (chunk.legal, chunk.feasible))
-    full = chunk.over_capacity(query.system, query.capacity_bytes)
-    memory = int(np.count_nonzero(chunk.legal & full))
+    capacity = query.capacity_bytes
+    full = int(np.count_nonzero(chunk.legal & chunk.over_capacity(capacity)))
+    predicted = chunk.over_as_predicted(query.system, capacity)
+    memory = int(np.count_nonzero(chunk.legal & predicted))
     selected = np.bincount(chunk.rejected[chunk.rejected >= 0], minlength=len(NOT_SELECTED))
     others = dict(zip(NOT_SELECTED, selected.tolist(), strict=True))
-    second = legal - feasible - memory - sum(others.values())
-    rejected = Counter({MEMORY: memory, SECOND_MEMORY: second, **others})
+    second = legal - feasible - full - sum(others.values())
+    may_not = full - memory
+    rejected = Counter({MEMORY: memory, MAY_NOT_FIT: may_not, SECOND_MEMORY: second, **others})
     return replace(
         Findings.empty(len(query.axes)),
         evaluated=legal,
@@ -650,8 +739,7 @@ def counted_in(query: SearchQuery, chunk: Evaluated) -> Findings:
 
 def least_excess(query: SearchQuery, box: Box, chunk: Evaluated) -> Ranked:
     """The candidate that exceeds memory by least, on its tier with the most excess."""
-    excess = excess_bytes(query.system, chunk.holding, query.capacity_bytes)
-    by_tier = excess[:, chunk.holding_of]
+    by_tier = chunk.excess_bytes(query.system, query.capacity_bytes)
     worst = np.where(chunk.legal, by_tier.max(axis=0), np.inf)
     choice, row = np.nonzero((worst == worst.min()) & np.isfinite(worst))
     return top(

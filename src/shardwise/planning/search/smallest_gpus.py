@@ -36,6 +36,7 @@ from shardwise.planning.search.candidates import (
     refusals,
 )
 from shardwise.planning.search.layouts import LayerSplits, divisors, expert_degrees, long_enough
+from shardwise.planning.search.query import PREDICTED, FitTest
 from shardwise.planning.search.results import SmallestGpus
 from shardwise.planning.search.scan import (
     MEMORY,
@@ -43,7 +44,6 @@ from shardwise.planning.search.scan import (
     Evaluated,
     MemoryEvaluator,
     broken_reasons,
-    excess_bytes,
     memory_of_each,
 )
 from shardwise.planning.search.space import Space
@@ -76,6 +76,7 @@ class Case:
     space: Space
     capacity_bytes: float
     """Usable part of the first memory tier."""
+    fit: FitTest = PREDICTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,12 @@ class ReplicaBounds:
 
 
 def replica_bounds(
-    model: Model, system: System, space: Space, capacity_bytes: float, most: int
+    model: Model,
+    system: System,
+    space: Space,
+    capacity_bytes: float,
+    most: int,
+    fit: FitTest = PREDICTED,
 ) -> ReplicaBounds:
     """Find the least and the most replicas of every combination of degrees.
 
@@ -140,6 +146,7 @@ def replica_bounds(
         system=system,
         space=space.settled(model, system),
         capacity_bytes=capacity_bytes,
+        fit=fit,
     )
     shapes: list[ReplicaShape] = []
     rejected: Counter[str] = Counter()
@@ -194,7 +201,9 @@ def _least_replicas(case: Case, layouts: Table) -> tuple[Ints, Counter[str], lis
             broken = first_violation(case.model, case.system, table, _OPTION_RULES)
             broken = np.broadcast_to(broken, (len(piece.choices), len(table)))
             rejected.update(broken_reasons(broken))
-            rows = MemoryEvaluator.of(case.model, case.system, table, broken, case.capacity_bytes)
+            rows = MemoryEvaluator.of(
+                *(case.model, case.system, table, broken, case.capacity_bytes), fit=case.fit
+            )
             bounds = [np.empty(0)]
             for chunk in rows.memory():
                 bounds.append(_replicas_needed(case, table.take(chunk.rows), chunk))
@@ -295,12 +304,9 @@ def _replicas_needed(case: Case, table: Table, chunk: Evaluated) -> Floats:
 
     O is the optimizer state of a rank with the most replicas dp_most, A all its other memory.
     """
-    holding = chunk.holding_of
-    needed = chunk.holding.needed_bytes(case.system)
-    slack = table.by_stack(lambda stack: stack.allocator_slack)
-    slack = slack if needed is chunk.holding.reserved_bytes else np.ones_like(slack)
-    spare = (case.capacity_bytes - needed[holding]) / slack
-    state = chunk.holding.memory.state[holding]
+    holding, per_byte = chunk.holding_of, case.fit.per_byte(case.system, table)
+    spare = (case.capacity_bytes - chunk.needed_bytes[holding]) / per_byte
+    state = chunk.tested.memory.state[holding]
     room = np.where(chunk.feasible, state + spare, np.inf)
     needed = table.dp * state / np.where(room > 0, room, 1.0)
     needed = np.where((table.zero >= ZERO_OPTIMIZER) & (room > 0), needed, 1.0)
@@ -317,7 +323,7 @@ def _shapes(layouts: Table, least: Ints) -> Iterator[ReplicaShape]:
 
 def _shortfall(case: Case, piece: Box, chunk: Evaluated) -> Iterator[Shortfall]:
     """What the candidate of a chunk that needs least lacks on its tier with the most excess."""
-    excess = excess_bytes(case.system, chunk.holding, case.capacity_bytes)[:, chunk.holding_of]
+    excess = chunk.excess_bytes(case.system, case.capacity_bytes)
     worst = np.where(chunk.legal, excess.max(axis=0), np.inf)
     choice, row = np.unravel_index(np.argmin(worst), worst.shape)
     if np.isfinite(worst[choice, row]):
@@ -353,6 +359,7 @@ def smallest_gpus(
     above: int | None = None,
     most: int | None = None,
     progress: Progress | None = None,
+    fit: FitTest = PREDICTED,
 ) -> SmallestGpus:
     """Find the smallest number of accelerators on which some strategy of a space is feasible.
 
@@ -369,6 +376,8 @@ def smallest_gpus(
         Try larger numbers only; by default larger than those of the space.
     most
         Largest number to try.
+    fit
+        When a strategy fits.
     """
     started = time.perf_counter()
     the_model, the_system = Model.load(model), System.load(system)
@@ -377,7 +386,7 @@ def smallest_gpus(
     limit = min(n for n in (most, the_system.network[-1].domain, _MOST_GPUS) if n is not None)
     deciding = least_memory_space(the_model, the_system, space.fixed({"gpus": 1}, source="space"))
     Candidates.of(the_model, the_system, deciding)  # raises if a value is missing
-    case = Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable)
+    case = Case(model=the_model, system=the_system, space=deciding, capacity_bytes=usable, fit=fit)
     return SmallestGpus(
         **_search(case, least, limit, progress),
         above=least,
@@ -430,7 +439,9 @@ def _steps(case: Case, above: int, limit: int) -> Iterator[tuple[list[int], Repl
     for most in (*(min(limit, max(above, 1) * times) for times in _FIRST_GPUS), limit):
         if most <= reached < limit:
             continue
-        bounds = replica_bounds(case.model, case.system, case.space, case.capacity_bytes, most)
+        bounds = replica_bounds(
+            *(case.model, case.system, case.space, case.capacity_bytes, most), case.fit
+        )
         yield [], bounds
         for gpus in _numbers(case, reached, bounds.shapes):
             yield [gpus], bounds
@@ -458,7 +469,7 @@ def _first_feasible(
             rejected[MEMORY] += box.width * (len(box.layouts) - enough.size)
             boxes[at] = box.select(enough)
     for pieces in cut_together(boxes, PIECE_ROWS):
-        each = memory_of_each(case.model, case.system, pieces, case.capacity_bytes)
+        each = memory_of_each(*(case.model, case.system, pieces, case.capacity_bytes), case.fit)
         for piece, (broken, some) in zip(pieces, each, strict=True):
             rejected += broken_reasons(broken)
             if some is None:
@@ -467,7 +478,7 @@ def _first_feasible(
             if row.size:
                 number = piece.numbers(some.rows[row], choice)
                 return candidates.strategies(number).strategy(0).to_dict(), rejected
-            over = some.over_capacity(case.system, case.capacity_bytes)
+            over = some.over_capacity(case.capacity_bytes)
             full = np.count_nonzero(some.legal & over)
             rejected[MEMORY] += int(full)
             rejected[SECOND_MEMORY] += int(np.count_nonzero(some.legal) - full)

@@ -45,6 +45,7 @@ from shardwise.planning.search.candidates import OPTION_FIELDS, Box
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
 from shardwise.planning.search.scan import (
+    MAY_NOT_FIT,
     MEMORY,
     NOT_SELECTED,
     SECOND_MEMORY,
@@ -333,8 +334,9 @@ FIGURES = (
 
 # Reasons by code: the rule that a row breaks, the memory tier that is too small, why it is not
 # selected, or None for a feasible row.
-_REASONS = (*(rule.reason for rule in CONSTRAINTS), MEMORY, SECOND_MEMORY, *NOT_SELECTED, None)
-_MEMORY, _SECOND_MEMORY, _NOT_SELECTED = range(len(CONSTRAINTS), len(CONSTRAINTS) + 3)
+_TOO_FULL = (MEMORY, MAY_NOT_FIT, SECOND_MEMORY)
+_REASONS = (*(rule.reason for rule in CONSTRAINTS), *_TOO_FULL, *NOT_SELECTED, None)
+_MEMORY, _MAY_NOT_FIT, _SECOND_MEMORY, _NOT_SELECTED = range(len(CONSTRAINTS), len(CONSTRAINTS) + 4)
 _FEASIBLE = len(_REASONS) - 1
 
 
@@ -362,8 +364,11 @@ class Rows:
         """Add the candidates of a chunk."""
         added = chunk.legal if self._rejected else chunk.feasible
         row, choice = np.nonzero(added.T)
-        full = chunk.over_capacity(self._query.system, self._query.capacity_bytes)
-        code = np.where(chunk.feasible, _FEASIBLE, np.where(full, _MEMORY, _SECOND_MEMORY))
+        capacity = self._query.capacity_bytes
+        full = chunk.over_capacity(capacity)
+        predicted = chunk.over_as_predicted(self._query.system, capacity)
+        code = np.where(full, np.where(predicted, _MEMORY, _MAY_NOT_FIT), _SECOND_MEMORY)
+        code = np.where(chunk.feasible, _FEASIBLE, code)
         code = np.where(chunk.rejected >= 0, _NOT_SELECTED + chunk.rejected, code)
         figures = _memory(chunk)
         if chunk.timed is not None:

@@ -15,8 +15,9 @@ from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
 from shardwise.config.system import System
 from shardwise.config.system_columns import SystemColumns
-from shardwise.engine.evaluate import OnSystems
+from shardwise.engine.evaluate import OnSystems, PeakMemory
 from shardwise.planning.search.candidates import Box, Candidates
+from shardwise.planning.search.query import PREDICTED, FitTest
 from shardwise.planning.search.ranking import OBJECTIVES, Ranked, Score, top
 from shardwise.planning.search.scan import (
     Evaluated,
@@ -57,7 +58,9 @@ class BestOnSystem:
 
     ranked: Ranked
     too_full: int
-    """Strategies that obey the rules but do not fit."""
+    """Strategies that obey the rules but do not fit as predicted."""
+    may_not_fit: int
+    """Those that fit as predicted, but not with the required probability."""
 
 
 def best_on_each(
@@ -70,6 +73,7 @@ def best_on_each(
     objective: str,
     count: int,
     progress: Progress,
+    fit: FitTest = PREDICTED,
 ) -> tuple[list[BestOnSystem], Counter[str]]:
     """Find the best `count` candidates for every capacity; and how many break a rule, by reason."""
     best = _Rankings(system, capacities, systems=len(systems), count=count)
@@ -79,7 +83,7 @@ def best_on_each(
             table = piece.table()
             broken = broken_options(model, system, piece, table)
             rejected += broken_reasons(broken)
-            evaluator = MemoryEvaluator.of(model, system, table, broken, np.inf)
+            evaluator = MemoryEvaluator.of(model, system, table, broken, np.inf, fit=fit)
             if chunks := list(evaluator.memory()):
                 placed = evaluator.placed(Evaluated.joined(chunks))
                 fits = best.count_fitting(chunks)
@@ -178,6 +182,7 @@ class _CapacityLadder:
         self.second_bytes, self._system = second_bytes, system
         self.sizes = np.unique([capacity.first_bytes for capacity in capacities])
         self.fitting = np.zeros(self.sizes.size, dtype=np.int64)
+        self.predicted = np.zeros(self.sizes.size, dtype=np.int64)
         self._ranked: dict[tuple[int, int], Ranked] = {}
         self._limits = np.full((systems, self.sizes.size), -np.inf)
         for capacity in capacities:
@@ -192,12 +197,26 @@ class _CapacityLadder:
         """The best candidates of a capacity."""
         return self._ranked[self.position(capacity)]
 
-    def smallest(self, chunk: Evaluated) -> Ints:
-        """The smallest size that each candidate fits into; beyond the last where none does."""
-        holding = chunk.holding
-        found = np.searchsorted(self.sizes, holding.needed_bytes(self._system))
+    def count_fitting(self, chunk: Evaluated) -> Ints:
+        """Count what fits; return the smallest size that each candidate fits into.
+
+        Beyond the last size where none does.
+        """
+        needed, holding = chunk.needed_bytes, chunk.holding
+        fitting, smallest = self._counted(chunk, chunk.tested, needed)
+        self.fitting += fitting
+        self.predicted += self._counted(chunk, holding, holding.needed_bytes(self._system))[0]
+        return smallest
+
+    def _counted(
+        self, chunk: Evaluated, holding: PeakMemory, needed_bytes: Floats
+    ) -> tuple[Ints, Ints]:
+        """How many candidates fit into each size, and the smallest size for each."""
+        found = np.searchsorted(self.sizes, needed_bytes)
         found = np.where(holding.memory.offloaded <= self.second_bytes, found, self.sizes.size)
-        return np.where(chunk.legal, found[chunk.holding_of], self.sizes.size)
+        smallest = np.where(chunk.legal, found[chunk.holding_of], self.sizes.size)
+        counts = np.bincount(smallest.ravel(), minlength=self.sizes.size + 1)
+        return np.cumsum(counts[: self.sizes.size]), smallest
 
     @property
     def loosest(self) -> Floats:
@@ -241,13 +260,10 @@ class _Rankings:
         One array of shape (choices, rows) for each ladder.
         """
         self._legal += sum(int(np.count_nonzero(chunk.legal)) for chunk in chunks)
-        fits = []
-        for ladder in self._ladders.values():
-            smallest = np.concatenate([ladder.smallest(chunk) for chunk in chunks], axis=1)
-            found = np.bincount(smallest.ravel(), minlength=ladder.sizes.size + 1)
-            ladder.fitting += np.cumsum(found[: ladder.sizes.size])
-            fits.append(smallest)
-        return fits
+        return [
+            np.concatenate([ladder.count_fitting(chunk) for chunk in chunks], axis=1)
+            for ladder in self._ladders.values()
+        ]
 
     def fitting(self, fits: Sequence[Ints]) -> Bools:
         """Rows of which some choice fits some capacity."""
@@ -297,8 +313,13 @@ class _Rankings:
         found = []
         for capacity in self._capacities:
             ladder = self._ladders[capacity.second_bytes]
-            fitting = int(ladder.fitting[ladder.position(capacity)[1]])
+            size = ladder.position(capacity)[1]
+            fitting, predicted = int(ladder.fitting[size]), int(ladder.predicted[size])
             found.append(
-                BestOnSystem(ranked=ladder.ranked(capacity), too_full=self._legal - fitting)
+                BestOnSystem(
+                    ranked=ladder.ranked(capacity),
+                    too_full=self._legal - max(fitting, predicted),
+                    may_not_fit=max(predicted - fitting, 0),
+                )
             )
         return found

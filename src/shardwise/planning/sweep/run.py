@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 from shardwise import registry
+from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.reference_results import ReferenceSearch
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
@@ -45,6 +46,7 @@ def sweep(
     top: int | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    fits: float | str | None = SURE,
     sensitivity: bool = False,
     reoptimize: bool | None = None,
     progress: Progress | None = None,
@@ -78,6 +80,7 @@ def sweep(
     top: int | None = None,
     max_memory: float | str | None = None,
     reserve: float | str = 0.0,
+    fits: float | str | None = SURE,
     sensitivity: bool = False,
     reoptimize: bool | None = None,
     progress: Any = None,
@@ -102,7 +105,7 @@ def sweep(
         Whether the axes advance together, instead of in every combination.
     strategy
         A strategy to estimate at every point, instead of a search.
-    objective, top, max_memory, reserve
+    objective, top, max_memory, reserve, fits
         As for `search`; `top` is per point, by default 1.
     sensitivity
         Whether to compute how the step time of the best strategy depends on every figure of the
@@ -158,6 +161,7 @@ def sweep(
             objective=(objective, None),
             max_memory=(max_memory, None),
             reserve=(reserve, 0.0),
+            fits=(fits, SURE),
             sensitivity=(sensitivity, False),
             launcher=(launcher, None),
         )
@@ -186,7 +190,12 @@ def sweep(
         declared = load_space(space, fixed, own)
         declared = declared if target is None else registry.function("space_for")(target, declared)
         question = Question(
-            space=declared, objective=objective, top=top, max_memory=max_memory, reserve=reserve
+            space=declared,
+            objective=objective,
+            top=top,
+            max_memory=max_memory,
+            reserve=reserve,
+            fits=fits,
         )
         work = SearchWork(question, sensitivity=sensitivity, reoptimize=again)
     else:

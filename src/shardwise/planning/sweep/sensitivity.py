@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 import numpy as np
 
@@ -23,7 +24,13 @@ _CHUNK = 1 << 14
 
 
 def times_on(
-    model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
+    model: Model,
+    base: System,
+    systems: SystemColumns,
+    table: Table,
+    on: Ints,
+    *,
+    stated: bool = False,
 ) -> dict[str, Floats]:
     """Return times, rates and memory of legal strategies, each on one of the systems.
 
@@ -31,12 +38,14 @@ def times_on(
     ----------
     on
         Position of each row's system.
+    stated
+        Whether the user states the load of experts.
     """
     found: list[dict[str, Floats]] = []
     for start in range(0, len(table), _CHUNK):
         rows = slice(start, start + _CHUNK)
         some = replace(table.take(rows), systems=SystemRows(columns=systems, position=on[rows]))
-        columns = evaluated_columns(model, base, some, "causal")
+        columns = evaluated_columns(model, base, some, "causal", stated=stated)
         chip = some.on(base).accelerator
         columns["capacity"] = np.broadcast_to(chip.memory[0].capacity, len(some))
         if base.price is not None:
@@ -47,14 +56,20 @@ def times_on(
 
 
 def plans_on(
-    model: Model, base: System, systems: SystemColumns, table: Table, on: Ints
+    model: Model,
+    base: System,
+    systems: SystemColumns,
+    table: Table,
+    on: Ints,
+    *,
+    stated: bool = False,
 ) -> list[PointPlan]:
     """Return legal strategies as plans, each on one of the systems."""
     if not len(table):
         return []
-    columns = {
-        name: column.tolist() for name, column in times_on(model, base, systems, table, on).items()
-    }
+    found = times_on(model, base, systems, table, on, stated=stated)
+    columns = {name: column.tolist() for name, column in found.items()}
+    likely = [None if isnan(one) else one for one in columns["fits_probability"]]
     priced = columns.get("usd_per_billion_tokens", [None] * len(table))
     strategies = _distinct_strategies(table)
     factors = _factors(model, base, table, strategies)
@@ -68,6 +83,7 @@ def plans_on(
             memory_reserved_bytes=columns["reserved"][row],
             usd_per_billion_tokens=priced[row],
             **interval_fields(columns["step_time_s"][row], factors[row]),
+            fits_probability=likely[row],
             fits=columns["fits"][row] == 1.0,
             time_s={part: columns[f"{part}_s"][row] for part in TIME_PARTS},
             memory_bytes={

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shardwise.analysis.fit_probability import states_load
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
@@ -21,7 +22,7 @@ from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.query import Question, SearchQuery
 from shardwise.planning.search.ranking import Ranked
-from shardwise.planning.search.scan import MEMORY, Findings, merged, scan
+from shardwise.planning.search.scan import MAY_NOT_FIT, MEMORY, Findings, merged, scan
 from shardwise.planning.sweep.axes import Figure, influencing_figures
 from shardwise.planning.sweep.joint import Capacity, best_on_each
 from shardwise.planning.sweep.points import Group
@@ -64,7 +65,10 @@ class SearchWork:
         plans: list[PointPlan] = []
         sensitivity: dict[int, tuple[Influence, ...]] = {}
         if found.table is not None:
-            plans = plans_on(group.model, group.base, group.systems, found.table, found.on)
+            plans = plans_on(
+                *(group.model, group.base, group.systems, found.table, found.on),
+                stated=found.states_load,
+            )
             if self._sensitivity:
                 firsts = ends[:-1][np.array(counts) > 0]
                 table, on = found.table.take(firsts), found.on[firsts]
@@ -263,7 +267,8 @@ class FixedWork:
             return [point.found(best=(), rejected={}, problem=problem) for point in group.points]
         each = np.arange(count)
         table = table.take(np.zeros(count, dtype=np.int64))
-        plans = plans_on(group.model, group.base, group.systems, table, each)
+        stated = states_load(strategy)
+        plans = plans_on(group.model, group.base, group.systems, table, each, stated=stated)
         answers: list[tuple[Influence, ...]] = [()] * count
         if self._sensitivity:
             answers = influences(group.model, group.base, group.systems, table, each)
@@ -285,6 +290,8 @@ class _SearchedSystems:
     rejected: tuple[Counter[str], ...]
     candidates: int
     objective: str
+    states_load: bool
+    """Whether the user states the load of experts."""
 
 
 def _search_on_each(
@@ -306,6 +313,7 @@ def _search_on_each(
         rejected=tuple(+(reasons + illegal) for reasons in rejected),
         candidates=len(candidates) * len(best),
         objective=queries[0].objective,
+        states_load=queries[0].fit.states_load,
     )
 
 
@@ -347,8 +355,11 @@ def _together(
         ),
         count=first.top,
         progress=add,
+        fit=first.fit,
     )
-    rejected = [broken + Counter({MEMORY: one.too_full}) for one in found]
+    rejected = [
+        broken + Counter({MEMORY: one.too_full, MAY_NOT_FIT: one.may_not_fit}) for one in found
+    ]
     return [one.ranked for one in found], rejected
 
 

@@ -409,10 +409,10 @@ def write_charts(result: Estimate, path: str | Path) -> None:
         f"{result.tokens_per_s_per_gpu:,.0f} per GPU",
         f"MFU {percent(result.mfu)}",
     ]
-    facts = [", ".join(run), ", ".join(rates), _fit_words(result)]
+    facts = [", ".join(run), _fit_words(result), ", ".join(rates)]
     title = f"{result.model} on {result.system}"
     write_page(path, title, facts, charts(result))
 
 
 def _fit_words(result: Estimate) -> str:
-    return verdict(result.memory_bytes, fits=result.fits)
+    return verdict(result)

@@ -17,9 +17,9 @@ def report_of(result: Estimate, command: str) -> Report:
     interval = result.interval
     ends = None if interval is None else (interval.low_s, interval.high_s)
     answer = (
+        f"{verdict(result).capitalize()}. "
         f"A step takes {time_words(result.step_time_s, ends)}: {result.tokens_per_s:,.0f} tokens/s "
-        f"on {gpu_count(result.strategy['gpus'])}, MFU {percent(result.mfu)}; "
-        f"{verdict(result.memory_bytes, fits=result.fits)}."
+        f"on {gpu_count(result.strategy['gpus'])}, MFU {percent(result.mfu)}."
     )
     defaults = [f"{name} {value}" for name, value in requested(result.assumed)]
     every = Lines(items=[f"every field that was not set: {', '.join(defaults)}"])

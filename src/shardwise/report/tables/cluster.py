@@ -6,7 +6,7 @@ from rich.text import Text
 from shardwise.analysis.training_run.results import Amount
 from shardwise.analysis.training_run.time import DAY_S
 from shardwise.planning.cluster_choice import ClusterChoice, ClusterOption
-from shardwise.report.console import count, gpu_count, percent, plain_table, show
+from shardwise.report.console import chance, count, gpu_count, percent, plain_table, show
 from shardwise.report.tables.strategy_line import briefly
 
 _FULL_DIGITS = 99.5
@@ -104,8 +104,9 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
     failing = any(one.run is not None and one.run.goodput is not None for one in found.options)
     heads = ["system", "GPUs", *(["batch"] if batches else []), "days", "interval", "price"]
     heads += ["goodput"] if failing else []
+    likely = ["fits"] if any(one.plan is not None for one in found.options) else []
     table = plain_table(
-        *(*heads, "MFU", _CHOICE, "plan"),
+        *(*heads, "MFU", *likely, _CHOICE, "plan"),
         texts=(_CHOICE, "plan"),
         optional=("MFU", "goodput", "interval"),
         wraps=("plan",),
@@ -120,6 +121,8 @@ def _table(found: ClusterChoice) -> tuple[Table, str]:
         row += ["-" if one.days is None else days(one.days), _interval(one), dollars(one.usd)]
         row += [_goodput(one)] if failing else []
         row.append("-" if one.plan is None else percent(one.plan.mfu))
+        if likely:
+            row.append("-" if one.plan is None else chance(one.plan.fits_probability))
         why = ": ".join(part for part in (plans.get(position), one.problem) if part)
         bold = position in (found.cheapest, found.fastest)
         table.add_row(*row, _marks(found, position), why, style="bold" if bold else "")

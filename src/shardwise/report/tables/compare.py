@@ -16,7 +16,7 @@ from shardwise.analysis.comparison import (
 )
 from shardwise.analysis.features import feature_words
 from shardwise.config.plain import joined
-from shardwise.report.console import GIB, percent, plain_table, seconds, show, signed
+from shardwise.report.console import GIB, chance, percent, plain_table, seconds, show, signed
 from shardwise.report.tables.estimate import PART_NAMES
 from shardwise.report.tables.strategy_line import interval_words
 
@@ -149,6 +149,12 @@ def _outcomes(found: Comparison) -> Table:
     return table
 
 
+def _fits(outcome: Outcome) -> str:
+    if outcome.fits_probability is None:
+        return "yes" if outcome.fits else "no"
+    return chance(outcome.fits_probability)
+
+
 def _cells(outcome: Outcome) -> dict[str, str]:
     usd, days = outcome.usd_per_billion_tokens, outcome.effective_days
     return {
@@ -160,7 +166,7 @@ def _cells(outcome: Outcome) -> dict[str, str]:
         "MFU": percent(outcome.mfu),
         "GiB": f"{outcome.memory_bytes.reserved / GIB:.2f}",
         "capacity GiB": f"{outcome.memory_bytes.capacity / GIB:.2f}",
-        "fits": "yes" if outcome.fits else "no",
+        "fits": _fits(outcome),
         "$/B tokens": "-" if usd is None else f"{usd:,.0f}",
         "days": "-" if days is None else f"{days:,.1f}" if isfinite(days) else "never",
     }

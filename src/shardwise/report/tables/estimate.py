@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +12,6 @@ from shardwise.analysis.features import feature_words
 from shardwise.analysis.results import (
     Estimate,
     LayerTotals,
-    Memory,
     OperationEstimate,
     StageEstimate,
     WeightMemory,
@@ -23,6 +22,7 @@ from shardwise.config.roles import Group
 from shardwise.config.strategy_fields import COLUMNS, RANK_DEGREES
 from shardwise.report.console import (
     both_ends,
+    chance,
     count,
     gib,
     gpu_count,
@@ -34,6 +34,9 @@ from shardwise.report.console import (
 from shardwise.report.tables.gemms import gemm_table
 from shardwise.report.tables.strategy_line import dispatcher_in_brief
 from shardwise.units import readable
+
+if TYPE_CHECKING:
+    from shardwise.planning.nearest import NearestPlan
 
 _BAR = 24
 PART_NAMES = {
@@ -83,11 +86,21 @@ _NEEDED = {
     "offload": "all that is offloaded, together",
 }
 _REMARK = "range and reasons"
+_VERDICT_STYLES = {"fits": "", "on the edge": "yellow"}
 
 
-def print_estimate(result: Estimate) -> None:
-    """Print the summary, where time and memory go, and the operations if they were requested."""
-    show(_headline(result), _summary(result), _times(result), _memory(result))
+def print_estimate(result: Estimate, change: "NearestPlan | None" = None) -> None:
+    """Print the summary, where time and memory go, and the operations if they were requested.
+
+    Parameters
+    ----------
+    change
+        The smallest change with which it fits, where it may not.
+    """
+    first = [verdict(result), *([] if change is None else [change_words(change)])]
+    style = _VERDICT_STYLES.get(verdict_word(result), "bold red")
+    show(_headline(result), Text("\n".join(first) + "\n", style=style))
+    show(_summary(result), _times(result), _memory(result))
     if result.operations is not None:
         if result.strategy["training"]:
             show(_peaks(result.stages))
@@ -332,7 +345,7 @@ def _bytes(value: float) -> str:
 
 
 def closing_lines(result: Estimate) -> list[str]:
-    """Return what was assumed, where figures come from, the ranges, and whether it fits."""
+    """Return what was assumed, where figures come from, and the ranges."""
     listed = {
         name: result.assumed[name]
         for name, field in COLUMNS.items()
@@ -357,7 +370,6 @@ def closing_lines(result: Estimate) -> list[str]:
     lines += _assumed_network(result)
     lines += _interval(result)
     lines += _memory_interval(result)
-    lines.append(verdict(result.memory_bytes, fits=result.fits))
     return lines
 
 
@@ -429,17 +441,36 @@ def _memory_interval(result: Estimate) -> list[str]:
     return [f"expect {tensors} allocated and {device} reserved in 8 of 10 runs"]
 
 
-def verdict(memory: Memory, *, fits: bool) -> str:
-    """One line: whether the model fits, and by how much."""
+def verdict_word(result: Estimate) -> str:
+    """Whether it fits; as predicted in files of earlier versions."""
+    return result.verdict or ("fits" if result.fits else "does not fit")
+
+
+def verdict(result: Estimate) -> str:
+    """One line: whether the model fits, by how much, and how likely."""
+    memory, word = result.memory_bytes, verdict_word(result)
     margins = {"on the peak-memory stage": memory.capacity - memory.needed}
     if memory.offloaded:
         where = f"in host memory, of {readable(memory.offload_capacity, 'bytes')} usable"
         margins[where] = memory.offload_capacity - memory.offloaded
-    if fits:
-        free = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
-        return f"fits: {', '.join(free)}"
+    free = [f"{readable(margin, 'bytes')} free {where}" for where, margin in margins.items()]
     lacks = [f"lacks {readable(-m, 'bytes')} {where}" for where, m in margins.items() if m < 0]
-    return f"does not fit: {', '.join(lacks)}"
+    line = f"{word}: {', '.join(lacks or free)}"
+    if result.fits_probability is None:
+        return line
+    likely = chance(result.fits_probability)
+    line += f"; {likely} sure" if word == "fits" else f"; fits with {likely}"
+    load = result.fits_assumes.get("expert_imbalance")
+    return line if load is None else f"{line} (experts at {load:g} times an even load)"
+
+
+def change_words(change: "NearestPlan") -> str:
+    """One line: the smallest change with which a plan fits."""
+    changes = ", ".join(
+        f"{one.field} {_word(one.value)} in place of {_word(one.given)}" for one in change.changes
+    )
+    likely = chance(change.fits_probability)
+    return f"fits with {changes}: {likely} sure, {seconds(change.step_time_s)} a step"
 
 
 def _layer_table(layer: LayerTotals) -> Table:

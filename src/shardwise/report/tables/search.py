@@ -1,5 +1,6 @@
 """What a search found, as tables."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -24,7 +25,16 @@ from shardwise.planning.search.results import (
     Ties,
     TrainingRuns,
 )
-from shardwise.report.console import count, gib, percent, plain_table, seconds, show, table_of
+from shardwise.report.console import (
+    chance,
+    count,
+    gib,
+    percent,
+    plain_table,
+    seconds,
+    show,
+    table_of,
+)
 from shardwise.report.tables.advice import recommendation_lines
 from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
@@ -84,7 +94,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
         *axes,
         *("tokens" if n == "seq_len" else FIELDS[n].short for n in plain),
     )
-    figures = ("step time", "tokens/s", "MFU", "memory GiB", "with")
+    figures = ("step time", "tokens/s", "MFU", "memory GiB", "fits", "with")
     optional = ("vpp", "memory GiB", "MFU")
     table = plain_table(
         *("", *heads, *figures), left=0, texts=("with",), optional=optional, wraps=("with",)
@@ -101,6 +111,7 @@ def levels_table(found: Sequence[LevelsPlan]) -> Table:
             f"{plan.tokens_per_s:,.0f}",
             percent(plan.mfu),
             gib(plan.memory_reserved_bytes),
+            chance(plan.fits_probability),
             ", ".join(option for option in _level_options(strategy) if option not in common),
         )
     return table
@@ -224,6 +235,7 @@ def _figures(plan: RankedPlan) -> dict[str, str]:
         "tokens/s/GPU": f"{plan.tokens_per_s_per_gpu:,.0f}",
         "MFU": percent(plan.mfu),
         "memory GiB": gib(plan.memory_bytes.reserved),
+        "fits": "" if plan.fits_probability is None else chance(plan.fits_probability),
         "variants": f"+ {plan.variants:,}" if plan.variants else "",
     }
 
@@ -308,6 +320,7 @@ def short(field: str) -> str:
 
 _REASONS = {
     "memory": "more than the accelerator's memory",
+    "may_not_fit": "less likely to fit than required",
     "second_memory": "more than the usable host memory",
     **{rule.reason: f"{rule.field}, by the rule {rule.reason}" for rule in CONSTRAINTS},
     "batch": "the replicas cannot share the batch",
@@ -476,6 +489,7 @@ def _pareto(plans: Sequence[Plan], against: str) -> tuple[Table, str]:
         plans,
         {
             "memory GiB": lambda plan: gib(plan.memory_reserved_bytes),
+            "fits": lambda plan: chance(plan.fits_probability),
             "GPUs": lambda plan: f"{plan.strategy['gpus']:,}",
             "step time": lambda plan: seconds(plan.step_time_s),
             "$/B tokens": lambda plan: (
@@ -554,12 +568,22 @@ def closing(result: SearchResult) -> list[str]:
     if result.nearest is not None:
         nearest = result.nearest
         lack = f"{readable(nearest.excess_bytes, 'bytes')} of {nearest.tier}"
-        lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}")
+        lines.append(f"nearest: {in_brief(nearest.strategy)}, which lacks {lack}{_odds(result)}")
     if result.nearest_batches:
         lines.append(_batch_remedy(result.nearest_batches, result.space))
     if result.smallest is not None:
         lines.append(_smallest(result.smallest))
     return lines
+
+
+def _odds(result: SearchResult) -> str:
+    """How likely the nearest plan fits, and how to accept it."""
+    likely = None if result.nearest is None else result.nearest.fits_probability
+    if likely is None or result.fits_required is None:
+        return ""
+    required = f"for {chance(result.fits_required)}; it fits with {chance(likely)}"
+    least = math.floor(100 * likely)
+    return f" {required}" + (f" (--fits {least}% accepts it)" if least >= 1 else "")
 
 
 def _batch_remedy(batches: Sequence[int], space: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from shardwise.engine.step_time import TIME_PARTS
 from shardwise.planning.sweep.results import Influence, PointPlan, SweepPoint, SweepResult
-from shardwise.report.console import gib, percent, plain_table, seconds, show
+from shardwise.report.console import chance, gib, percent, plain_table, seconds, show
 from shardwise.report.tables.strategy_line import briefly
 from shardwise.units import UNITS, readable
 
@@ -85,6 +85,7 @@ def _points(result: SweepResult) -> tuple[Table, str]:
     plans = [plan for point in result.points for plan in point.best]
     by_tokens = len({_tokens(plan) for plan in plans}) > 1
     figures = ["step time", *(["tokens/s"] if by_tokens else []), "speed-up", "MFU", "memory GiB"]
+    figures.append("fits")
     table = plain_table(
         *(*heads, *figures, "strategy"),
         left=len(heads),
@@ -108,6 +109,7 @@ def _points(result: SweepResult) -> tuple[Table, str]:
                 f"{plan.tokens_per_s / plans[0].tokens_per_s:.3f}",
                 percent(plan.mfu),
                 gib(plan.memory_reserved_bytes),
+                chance(plan.fits_probability),
                 next(words),
             )
     return table, common
@@ -127,7 +129,7 @@ def _breakdown(result: SweepResult) -> Table:
     least = sorted(parts, key=lambda part: max(plan.time_s[part] for plan in plans))
     optional = ["MFU", *(part.replace("_comm", "") for part in least)]
     table = plain_table(
-        *heads, "step time", *short, "MFU", "memory GiB", left=len(heads), optional=optional
+        *heads, "step time", *short, "MFU", "memory GiB", "fits", left=len(heads), optional=optional
     )
     for point in _shown_points(result):
         place = _place(result, point)
@@ -141,6 +143,7 @@ def _breakdown(result: SweepResult) -> Table:
             *(seconds(plan.time_s[part]) for part in parts),
             percent(plan.mfu),
             (gib(plan.memory_reserved_bytes) + ("" if plan.fits else " (full)")),
+            chance(plan.fits_probability),
         )
     return table
 

@@ -31,7 +31,7 @@ def memory_words(result: Estimate) -> str:
     """Whether it fits, and what the peak-memory stage needs."""
     memory = result.memory_bytes
     needed, usable = (readable(size, "bytes") for size in (memory.needed, memory.capacity))
-    return f"{verdict(memory, fits=result.fits)} ({needed} of {usable})"
+    return f"{verdict(result)} ({needed} of {usable})"
 
 
 def strategy_words(strategy: Mapping[str, Any]) -> str:
@@ -48,8 +48,8 @@ def _estimate(result: Estimate) -> Summary:
         title=f"Estimate: {result.model} on {where} with {software.stack}{release}",
         rows=[
             ("strategy", strategy_words(result.strategy)),
-            ("step time", step_words(result)),
             ("memory", memory_words(result)),
+            ("step time", step_words(result)),
         ],
         hint=_HINT,
     )

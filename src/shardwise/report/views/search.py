@@ -29,8 +29,8 @@ def _search(result: SearchResult) -> Summary:
         rows.append(("nothing fits", closing(result)[-1]))
         hint = ".explain() why; .to_dict()"
     else:
-        rows += [("best", in_brief(best.strategy)), ("step time", step_words(best))]
-        rows += [("memory", memory_words(best))]
+        rows += [("best", in_brief(best.strategy)), ("memory", memory_words(best))]
+        rows += [("step time", step_words(best))]
         if (found := result.recommendation) is not None:
             items = dict(recommendation_items(found))
             rows[1] = ("run", items["run"])

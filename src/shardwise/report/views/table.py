@@ -1,5 +1,6 @@
 """How a table of estimates is shown in Python."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy as np
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.arrays import Bools, Floats
 from shardwise.report.charts.common import ACCENT, GREY, LINES, Figure, plotly, styled
-from shardwise.report.console import GIB, gib, percent, plain_table, seconds, show
+from shardwise.report.console import GIB, chance, gib, percent, plain_table, seconds, show
 from shardwise.report.page.html import DataTable, block_html
 from shardwise.report.tables.strategy_line import in_brief
 from shardwise.report.views.view import Summary, View
@@ -94,8 +95,15 @@ def _cells(one: EstimateTable) -> tuple[list[str], "list[Sequence[str]]"]:
             continue
         figures = [seconds(float(one.step_time_s[row])), percent(one.mfu[row])]
         memory = gib(float(one.memory_reserved_bytes[row]))
-        rows.append([*fields, *figures, memory, "yes" if one.fits[row] else "no"])
+        rows.append([*fields, *figures, memory, _fits(one, row)])
     return heads, rows
+
+
+def _fits(one: EstimateTable, row: int) -> str:
+    likely = float(one.fits_probability[row])
+    if math.isnan(likely):
+        return "yes" if one.fits[row] else "no"
+    return chance(likely)
 
 
 def _print(one: EstimateTable) -> None:
