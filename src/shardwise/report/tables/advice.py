@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardwise.analysis.measured_plans import MeasuredPlan
 from shardwise.planning.search.results import Recommendation, RecommendedPlan, SearchResult
-from shardwise.report.console import gib, gpu_count, percent, seconds
+from shardwise.report.console import chance, gib, gpu_count, percent, seconds
 from shardwise.report.tables.strategy_line import in_brief
 
 
@@ -49,8 +49,8 @@ def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
     )
     items += [("step", step), ("sure", "; ".join(_chances(plan))), ("why", plan.why)]
     if safer is not None:
-        chance = percent(safer.fits_probability)
-        text = f"plan {safer.rank} fits with {chance}, {percent(safer.price)} slower"
+        likely = chance(safer.fits_probability)
+        text = f"plan {safer.rank} fits with {likely}, {percent(safer.price)} slower"
         items.append(("safer", f"{text}: {in_brief(safer.strategy)}"))
     if found.nearest_measured is not None:
         items.append(("measured", measured_words(found.nearest_measured)))
@@ -62,9 +62,9 @@ def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
 def _chances(plan: RecommendedPlan) -> Iterator[str]:
     """How sure it is that a plan fits and is the fastest, and what that rests on."""
     if plan.fits_probability is not None:
-        yield f"fits with {percent(plan.fits_probability)}"
+        yield f"fits with {chance(plan.fits_probability)}"
     if plan.fastest_probability is not None:
         number = plan.measured_configurations
         known = "no measured run is" if not number else f"{number:,} measured configurations are"
-        yield f"the fastest of these with {percent(plan.fastest_probability)}"
+        yield f"the fastest of these with {chance(plan.fastest_probability)}"
         yield f"{known} of its class ({plan.measured_class})"
