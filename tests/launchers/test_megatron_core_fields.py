@@ -53,3 +53,9 @@ def test_a_written_layout_has_its_counts(counts):
     stages = expanded(layout_of(counts, 2))
     assert [stage.count("t") for stage in stages] == counts
     assert (stages[0][0], stages[-1][-3:]) == ("E", "mmL")
+
+
+def test_a_chunk_without_layers_has_the_ends_alone():
+    """As in Megatron-Bridge's recipe of DeepSeek-V3 in NVFP4 on GB300, and with an empty chunk."""
+    assert layout_of([5, *[4] * 14, 0], 1) == "Et*5|(t*4|)*14mL"
+    assert layout_of([0, 3, 0, 2]) == "E|ttt||ttL"
