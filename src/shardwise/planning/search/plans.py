@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Any
 
 import numpy as np
 
@@ -398,54 +397,64 @@ def plans_of(query: SearchQuery, candidates: Candidates, numbers: Ints) -> tuple
     )
 
 
-def ranked_plans(
-    query: SearchQuery, candidates: Candidates, lines: Lines, known: Sequence[RankedPlan] = ()
-) -> tuple[RankedPlan, ...]:
-    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedLine:
+    """A line of a ranking before its full estimate."""
 
-    Parameters
-    ----------
-    known
-        Plans that are estimated already.
-    """
+    strategy: Strategy
+    settings: tuple[str, ...]
+    variants: int | None = None
+    best_step_time_s: float | None = None
+
+
+def ranked_lines(
+    query: SearchQuery, candidates: Candidates, lines: Lines
+) -> tuple[RankedLine, ...]:
+    """Return the lines of a ranking with their strategies."""
     if not len(lines.number):
         return ()
     rows = candidates.strategies(lines.number)
     settings = settings_of(query.model, rows)
-    done: dict[str, Estimate] = {repr(plan.strategy): plan for plan in known}
-    found: list[RankedPlan] = []
-    with suppress(KeyboardInterrupt):
-        for i, best_s in enumerate(lines.best_step_time_s):
-            strategy = rows.strategy(i)
-            one = done.get(repr(strategy.to_dict()))
-            line = {"variants": int(lines.variants[i]), "best_step_time_s": best_s}
-            found.append(ranked_plan(query, strategy, settings[i], one, **line))
-    return tuple(found)
+    return tuple(
+        RankedLine(
+            strategy=rows.strategy(i),
+            settings=settings[i],
+            variants=int(lines.variants[i]),
+            best_step_time_s=best_s,
+        )
+        for i, best_s in enumerate(lines.best_step_time_s)
+    )
 
 
-def ranked_plan(
-    query: SearchQuery,
-    strategy: Strategy,
-    settings: tuple[str, ...],
-    known: Estimate | None = None,
-    **line: Any,
-) -> RankedPlan:
-    """Return a plan as a full estimate, with what was measured of its class.
+def ranked_plans(
+    query: SearchQuery, lines: Sequence[RankedLine], known: dict[Strategy, Estimate]
+) -> tuple[RankedPlan, ...]:
+    """Return the lines of a ranking as full estimates; the first ones if interrupted.
+
+    Each has what was measured of its class.
 
     Parameters
     ----------
     known
-        Its estimate, if already computed.
+        Estimates by strategy, to which those of the lines are added.
     """
-    one = known or estimate(query.model, query.system, strategy, **load_of(query, strategy))
-    codes = class_codes(query.model, query.system, Table.of(query.model, [strategy]))
+    if not lines:
+        return ()
+    table = Table.of(query.model, [line.strategy for line in lines])
+    codes = class_codes(query.model, query.system, table)
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
-    fields = {
-        "step_time_p80_s": one.step_time_s * float(factors[codes[0]]),
-        "measured_configurations": int(number[codes[0]]),
-        "settings": settings,
-    }
-    return RankedPlan.extending(one, **fields, **line)
+    found: list[RankedPlan] = []
+    with suppress(KeyboardInterrupt):
+        for line, code in zip(lines, codes, strict=True):
+            one = line.strategy
+            if one not in known:
+                known[one] = estimate(query.model, query.system, one, **load_of(query, one))
+            fields = {n: getattr(line, n) for n in ("settings", "variants", "best_step_time_s")}
+            fields = {n: value for n, value in fields.items() if value is not None}
+            fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])
+            fields["measured_configurations"] = int(number[code])
+            found.append(RankedPlan.extending(known[one], **fields))
+    return tuple(found)
 
 
 def best_by_scale(

@@ -25,10 +25,9 @@ from shardwise.parallel.chunk_layout import LayerTimes, balanced_chunks, stage_t
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import distinct_stage_groups, layers_on_ranks
 from shardwise.planning.search.layouts import numbers_of_chunks
-from shardwise.planning.search.plans import VARIANT_SHARE, ranked_plan, settings_of
+from shardwise.planning.search.plans import VARIANT_SHARE, RankedLine, settings_of
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranking
-from shardwise.planning.search.results import RankedPlan
 from shardwise.planning.search.space import SPLIT_FIELDS, Space
 
 _IN_ORDER = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
@@ -61,10 +60,10 @@ def is_open(space: Space) -> bool:
     return space.pp != (1,) and all(values is None for values in named)
 
 
-def refined_plans(
-    query: SearchQuery, ranking: Ranking, space: Space, best: tuple[RankedPlan, ...]
-) -> tuple[RankedPlan, ...]:
-    """Return the best plans of a search with better splits of their layers.
+def refined_lines(
+    query: SearchQuery, ranking: Ranking, space: Space, best: tuple[RankedLine, ...]
+) -> tuple[RankedLine, ...]:
+    """Return the best lines of a search with better splits of their layers.
 
     A split replaces the plan of the same line, or is a plan of its own, where it gains more than
     variants of a layout differ.
@@ -74,9 +73,9 @@ def refined_plans(
     ranking
         The order of the plans.
     best
-        The plans of a search in a space that `is_open`, best first.
+        The lines of a search in a space that `is_open`, best first.
     """
-    plans = [Strategy.validated(dict(plan.strategy)) for plan in best]
+    plans = [one.strategy for one in best]
     several = enumerate(plans[:POOL])
     piped = [n for n, plan in several if plan.pp > 1 and plan.schedule in _IN_ORDER]
     if not piped:
@@ -87,8 +86,26 @@ def refined_plans(
     chosen = [n for _, n in sorted(order)[: len(plans)]]
     new = [plan for _, plan in found.values()]
     settings = settings_of(query.model, Table.of(query.model, new)) if new else []
-    refined = [ranked_plan(query, *one) for one in zip(new, settings, strict=True)]
+    refined = [
+        RankedLine(strategy=plan, settings=own) for plan, own in zip(new, settings, strict=True)
+    ]
     return tuple(best[n] if n >= 0 else refined[-1 - n] for n in chosen)
+
+
+def merged_lines(
+    query: SearchQuery, best: tuple[RankedLine, ...], refined: tuple[RankedLine, ...]
+) -> tuple[RankedLine, ...]:
+    """Return the best lines by the objective, with those that another order has refined."""
+    if not best or refined == best:
+        return best
+    lines = [*refined, *best]
+    table = Table.of(query.model, [one.strategy for one in lines])
+    step_time_s = evaluate(query.model, query.system, table).step_time_s
+    scores = query.ranking.scores(step_time_s, table)
+    found: dict[tuple[Any, ...], RankedLine] = {}
+    for n in np.argsort(scores, kind="stable").tolist():
+        found.setdefault(_line(lines[n].strategy), lines[n])
+    return tuple(found.values())[: len(best)]
 
 
 def _line(plan: Strategy) -> tuple[Any, ...]:

@@ -11,10 +11,12 @@ from typing import Any, Literal, Self, TypedDict, Unpack, overload
 from shardwise import registry
 from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.reference_results import Reference, ReferenceSearch
+from shardwise.analysis.results import Estimate
 from shardwise.config.capabilities import IN_DOMAIN, Reported, described
 from shardwise.config.inputs import read_inputs
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.software.resolve import is_description, match_of
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import InputError, check_flags, check_function
@@ -32,6 +34,7 @@ from shardwise.planning.search.plans import (
     lines_of,
     nearest_of,
     plans_of,
+    ranked_lines,
     ranked_plans,
     ties_of,
     with_training_runs,
@@ -39,7 +42,7 @@ from shardwise.planning.search.plans import (
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
 from shardwise.planning.search.recommend import with_recommendation
-from shardwise.planning.search.refine import POOL, is_open, refined_plans
+from shardwise.planning.search.refine import POOL, is_open, merged_lines, refined_lines
 from shardwise.planning.search.results import Avoided, SearchResult, SmallestGpus
 from shardwise.planning.search.smallest_gpus import smallest_gpus
 from shardwise.planning.search.space import Space
@@ -388,13 +391,16 @@ def _result(
             lines[1] = lines_of(scan.work, total.advised, total.advised_keys, robust=True)
         except KeyboardInterrupt:
             counted = False
-    best = ranked_plans(query, candidates, lines[0])
-    advised = ranked_plans(query, candidates, lines[1], best)
+    first, second = (ranked_lines(query, candidates, some) for some in lines)
     if query.lines and counted and not levels and is_open(space):
-        best = refined_plans(query, query.ranking, space, best)
-        if query.robust is not None:
-            advised = refined_plans(query, query.robust, space, advised)
-    best = best[:most]
+        if query.robust is None:
+            first = refined_lines(query, query.ranking, space, first)
+        else:
+            second = refined_lines(query, query.robust, space, second)
+            first = merged_lines(query, first, second)
+    known: dict[Strategy, Estimate] = {}
+    best = ranked_plans(query, first[:most], known)
+    advised = ranked_plans(query, second, known)
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
     return SearchResult(
