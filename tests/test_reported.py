@@ -65,7 +65,7 @@ def test_graphs_of_the_stack_count() -> None:
 @each_row(
     ("on", "named", "allowed"),
     [
-        ("b200-sxm", {}, {"ep": {1, 2, 4, 8}, "expert_overlap": {False}, "zero": {1, 3}}),
+        ("b200-sxm", {}, {"ep": {1, 2, 4, 8}, "expert_overlap": {False, True}, "zero": {1, 3}}),
         ("b200-sxm", {"ep": [8, 16]}, {"ep": {8, 16}, "dispatcher": {"all_to_all"}}),
         ("b200-sxm", {"ep": 16, "dispatcher": "deepep"}, {"ep": {16}, "dispatcher": {"deepep"}}),
         ("b200-sxm", {"expert_overlap": "all"}, {"expert_overlap": {False, True}}),
@@ -96,7 +96,8 @@ def test_what_a_search_avoids_has_reasons_that_name_source_and_date() -> None:
     """Dense models have no experts, so nothing of theirs is avoided."""
     model, system = Model.load(EXPERTS), System.load("b200-sxm")
     avoided = {one.named: one for one in Space().avoided(model, system)}
-    assert avoided.keys() == {("dispatcher",), ("ep",), ("zero",), ("expert_overlap",)}
+    fields = {("dispatcher",), ("ep",), ("zero",), ("expert_overlap",), ("zero", "cuda_graphs")}
+    assert avoided.keys() == fields
     assert ("ep",) not in {one.named for one in Space(ep=16).avoided(model, system)}
     assert not Space().avoided(Model.load("llama3-8b"), system)
     for wide in (Space(scope="full"), Space(any_software=True)):

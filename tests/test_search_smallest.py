@@ -133,9 +133,7 @@ def test_numbers_that_cannot_do_are_not_judged():
     fixed = {"tp": 1, "pp": 6, "global_batch_size": 512}
     found = smallest_gpus(MODEL, machine(1.4e6), space(**fixed))
     assert (found.gpus, found.judged, found.strategy["dp"]) == (48, 1, 8)
-    assert not search(
-        MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36]), fits=None
-    ).feasible
+    assert not search(MODEL, machine(1.4e6), space(**fixed, gpus=[12, 24, 36]), fits=None).feasible
 
 
 @pytest.mark.nightly

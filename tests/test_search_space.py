@@ -360,7 +360,7 @@ def test_the_schema_is_whole_json():
     assert {"mbs", "gbs", *SPACE_FIELDS, "scope", "batch"} == set(schema["properties"])
     assert schema["additionalProperties"] is False
     named = {part.split('"')[0] for part in text.split('"$ref": "#/$defs/')[1:]}
-    assert named == {"Stack", "Software", "Source", "Capabilities", "Combination"}
+    assert named == {"Stack", "Software", "Source", "Capabilities", "Combination", "Reported"}
     assert named <= set(schema["$defs"])
     assert all(schema["properties"][name]["description"] for name in SPACE_FIELDS)
 

@@ -13,7 +13,7 @@ memory must hold the worst one.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
@@ -208,7 +208,7 @@ def states_load_in(strategies: object) -> bool:
     if isinstance(strategies, Mapping):
         even = np.all(np.asarray(strategies.get(_LOAD)) == FIELDS[_LOAD].default)
         return _is_stated(strategies.keys(), even=bool(even))
-    columns = frozenset(getattr(strategies, "columns", ()))
+    columns = frozenset(getattr(strategies, "columns", ()) if isinstance(strategies, Sized) else ())
     return _is_stated(columns, even=columns >= FIELDS.keys())
 
 

@@ -1,7 +1,7 @@
 """Measured training runs as plans: the nearest to a plan, and the best of a model and machine."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log2
@@ -13,11 +13,12 @@ from shardwise.analysis import Result
 from shardwise.analysis.validated_runs import RunFeatures, run_features
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_fields import DEGREES
 from shardwise.config.system import System
 from shardwise.ops.param_count import count_parameters
 
 _FILE = "plans.json"
-LAYOUT = ("tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch_size", "zero")
+LAYOUT = (*(name for name in DEGREES if name not in ("tp2", "etp")), "micro_batch_size", "zero")
 """Fields of the strategy of a measured plan."""
 # Distances between plans, which add up: a relative of the model is further away than another
 # machine. Chosen, not fitted.
@@ -47,7 +48,7 @@ class MeasuredPlan(Result):
     """As measured [s]."""
     tokens_per_s_per_gpu: float
     mfu: float
-    layout: dict[str, int]
+    layout: Mapping[str, int]
     """Degrees, chunks, micro-batch and ZeRO stage."""
     same_model: bool
     """Whether it is the model of the plan, and not the nearest relative."""
@@ -129,7 +130,7 @@ class MeasuredRow:
         return found
 
     def plan(self, other: "MeasuredRow") -> MeasuredPlan:
-        """Return it as a plan near another one."""
+        """Return it as a plan, next to another one."""
         tokens = self.global_batch_size * self.seq_len
         names = {*MeasuredRow.__slots__} & MeasuredPlan.model_fields.keys() - {"layout"}
         return MeasuredPlan(

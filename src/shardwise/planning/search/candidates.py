@@ -43,7 +43,7 @@ OPTION_FIELDS = tuple(n for n in SPACE_FIELDS if n not in (*LAYOUT_FIELDS, *CHOI
 # Other fields of a table of the values of one field.
 _PLAIN: dict[str, Any] = {"dp": 1, "gbs": 1, "seq_len": 1}
 # Limits of a space: beyond them, enumerating its candidates alone would take long.
-_MOST_SCALES, _MOST_OPTIONS = 1000, 500_000
+_MOST_SCALES, _MOST_OPTIONS = 1000, 1_000_000
 # Narrower panels of 2D products do not fill a tile of a kernel (`cost.matmul`).
 _LEAST_PANEL = 128
 

@@ -103,7 +103,7 @@ class SearchQuery:
 
     @property
     def rivals(self) -> int:
-        """How many of the best by `robust` to find: the recommended plan and those near it."""
+        """How many of the best by `robust` to find: the recommended plan and the next ones."""
         return max(self.top, _RIVALS)
 
     @property

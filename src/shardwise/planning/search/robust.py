@@ -25,7 +25,7 @@ from shardwise.analysis.validated_runs import precision_of
 from shardwise.arrays import Bools, Floats
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS
+from shardwise.config.strategy_fields import COLUMNS, EXPERT_DEGREES
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
@@ -85,7 +85,7 @@ class RobustRanking(Ranking):
         options = box.options_with_choices()
         factors = np.empty(firsts.size)
         for place, first in enumerate(firsts.tolist()):
-            own = {name: getattr(box.layouts, name)[first] for name in ("ep", "etp", "pp")}
+            own = {name: getattr(box.layouts, name)[first] for name in (*EXPERT_DEGREES, "pp")}
             own["schedule"] = box.layouts.schedule[first]
             every = {name: np.full(len(options), value) for name, value in own.items()}
             factors[place] = self._evidence(options.changed(**every))[0].min()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from shardwise.analysis.measured_plans import MeasuredPlan
+from shardwise.config.strategy_fields import DEGREES
 from shardwise.planning.search.results import Recommendation, RecommendedPlan, SearchResult
 from shardwise.report.console import chance, gib, gpu_count, percent, seconds
 from shardwise.report.tables.strategy_line import in_brief
@@ -30,7 +31,7 @@ def claim_words(plan: RecommendedPlan) -> str:
 
 def measured_words(run: MeasuredPlan) -> str:
     """Return a measured run in words, with its measured time."""
-    degrees = " ".join(f"{name} {run.layout[name]}" for name in ("tp", "pp", "dp", "ep"))
+    degrees = " ".join(f"{n} {size}" for n, size in run.layout.items() if n in DEGREES and size > 1)
     return (
         f"{seconds(run.step_time_s)} a step, {run.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU "
         f"{percent(run.mfu)} ({run.model}, {gpu_count(run.gpus)} of {run.system}, "
