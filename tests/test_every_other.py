@@ -206,6 +206,7 @@ def test_a_search_tells_it_from_other_parts() -> None:
         gbs=4,
         max_memory=room,
         all_variants=True,
+        fits=None,
     )
     assert best[1] == "every_other"
     assert found.best[0].strategy["recompute_parts"] == ("every_other",)

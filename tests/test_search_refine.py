@@ -8,7 +8,7 @@ from shardwise.planning.search.layouts import numbers_of_chunks
 ONE = {"dp": 1, "cp": 1, "zero": 1, "recompute": "none", "micro_batch_size": 1}
 DEEPSEEK = {"gpus": 256, "gbs": 4096, "tp": 1, "cp": 1, "ep": 32, "pp": 2, "zero": 1}
 DEEPSEEK |= {"micro_batch_size": 1, "recompute": "none", "quantization": "mxfp8", "vpp": 8}
-DEEPSEEK |= {"dispatcher": "hybridep", "expert_overlap": True, "cuda_graphs": "full"}
+DEEPSEEK |= {"dispatcher": "hybridep", "expert_overlap": True, "cuda_graphs": "none"}
 
 
 def best_of(lists, fields, room):

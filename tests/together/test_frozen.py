@@ -92,9 +92,11 @@ def results(tmp_path_factory):
         shardwise.export("torchtitan", MODEL, SYSTEM, gpus=8, tp=2, zero=1, gbs=8)
     launch = shardwise.read_launch(script)
     swept = shardwise.sweep(MODEL, SYSTEM, strategy=RUN, vary={"fabric.bandwidth": "1x,2x"})
+    searched = shardwise.search(MODEL, SYSTEM, gpus=[8, 16], gbs=8, tp=8, pareto="memory", **FEW)
     return [
         one,
-        shardwise.search(MODEL, SYSTEM, gpus=[8, 16], gbs=8, tp=8, pareto="memory", **FEW),
+        searched,
+        searched.recommendation,
         swept,
         swept.points[0],
         exported,

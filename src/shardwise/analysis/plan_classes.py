@@ -14,7 +14,8 @@ configurations of a class with mean error m, the posterior of its deviation has
 
 A plan is expected to take longer than predicted by the factor exp(-mean), and in 8 of 10 cases no
 longer than exp(-mean + z s) times the prediction, with z = `Z` and s the standard deviation of the
-class. What plans of one search have in common (model, machine, software) is not in it.
+class. A class that was measured faster than predicted gets no credit: there -mean counts as 0. What
+plans of one search have in common (model, machine, software) is not in it.
 
 References
 ----------
@@ -173,7 +174,7 @@ def evidence_from(
     within, between = np.array([variances[name] for name in _KINDS]).T[:, kind]
     share = configurations * between / (configurations * between + within)
     return ClassEvidence(
-        shift=-share * error,
+        shift=np.maximum(-share * error, 0.0),
         deviation=np.sqrt(between / (1 + configurations * between / within)),
         configurations=configurations,
     )

@@ -324,7 +324,7 @@ class SearchResult(Charted, Framed, Result):
     best first, ties in the order of the space, in which options are off first."""
     advised: tuple[RankedPlan, ...] = ()
     """The same number of plans by `step_time_p80_s`, those of classes that nobody measured counted
-    no faster than 1.15 times the best measured run; none where an objective was set."""
+    no faster than the best measured run; none where an objective was set."""
     recommended: RecommendedPlan | None = None
     """The first of `advised`, or of `best` where an objective was set; None if nothing is feasible,
     and in files of earlier versions."""

@@ -4,8 +4,8 @@ score = objective(c) x q, with the counted step time c and the quantile q of mea
 time of the class of the candidate (`analysis.plan_classes`).
 
 A candidate of a class that nobody measured may claim more than was ever measured. Faster than the
-ceiling, `CLAIM` times the highest MFU that was measured of the model, precision and generation of
-accelerators (`analysis.measured_plans.best_measured`), it counts as at the ceiling,
+ceiling, the highest MFU that was measured of the model, precision and generation of accelerators
+(`analysis.measured_plans.best_measured`), it counts as at the ceiling,
 
     c = t,                    t >= ceiling
     c = ceiling - e (ceiling - t),    t < ceiling
@@ -125,7 +125,7 @@ def measured_ceilings(
 
 
 def ceiling_step_time(ranking: RobustRanking, table: Table) -> Floats:
-    """Return the step time at `CLAIM` times the best measured MFU; 0 where none was measured [s].
+    """Return the step time at the best measured MFU; 0 where none was measured [s].
 
     Adapters and forward passes have no ceiling.
     """
@@ -135,7 +135,7 @@ def ceiling_step_time(ranking: RobustRanking, table: Table) -> Floats:
         words = (COLUMNS[name].words[int(getattr(table, name)[row])] for name in PRODUCTS)
         best = ranking.ceilings.get(precision_of(*words))
         if best is not None:
-            mfu[place] = best.mfu * CLAIM
+            mfu[place] = best.mfu
     trains_all = table.training & (table.lora_rank <= 0)
     ideal_s = ideal_step_time(ranking.model, ranking.system, table)
     return np.where(trains_all, ideal_s / mfu[position], 0.0)
