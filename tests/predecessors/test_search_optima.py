@@ -151,7 +151,7 @@ def ranks(name: str) -> Ranks:
     """Put our best ten through Calculon, and what it finds better than the first through ours."""
     case, (model, system) = OPTIMA[name], inputs(name)
     asked: dict[str, Any] = {"objective": "tokens_per_s_per_gpu", "all_variants": True}
-    result = search(model, system, space(name), top=TOP, counts=True, **asked)
+    result = search(model, system, space(name), top=TOP, counts=True, fits=None, **asked)
     theirs = [sample_rate(name, one) for one in result.best]
     files = calculon_model(case["model"]), calculon_system(case["system"], case["overrides"])
     chunks = [(columns, f["sample_rate"]) for columns, f in rows(*files, **case["limits"])]

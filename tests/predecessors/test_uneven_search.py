@@ -68,7 +68,7 @@ def test_stages_of_megatron_core(
 def test_a_pipeline_that_does_not_divide_the_layers_is_found_explained_and_exported() -> None:
     """105 layers on 8 stages of 7 chunks: 18.8 s; without a pipeline it takes 32.3 s."""
     run = {"gpus": 4096, "gbs": 2048, "dtype": "fp16", "tp": 8, "zero": 1, "recompute": "none"}
-    found = search(TURING, A100, run, top=1)
+    found = search(TURING, A100, run, top=1, fits=None)
     best = found.best[0]
     ends = {"first_stage_layers": 14, "last_stage_layers": 7}
     assert {name: best.strategy[name] for name in ends} == ends

@@ -76,8 +76,8 @@ def fits_probability(
     --------
     >>> import numpy as np
     >>> m = Margins(*(np.array([one]) for one in (0.1, 0.1, 1.0, 2.0)))
-    >>> fits_probability(np.array([100.0]), 102, m), fits_probability(np.array([100.0]), 112.52, m)
-    (array([0.5]), array([0.9]))
+    >>> [fits_probability(np.array([100.0]), room, m).round(3) for room in (102, 112.52)]
+    [array([0.5]), array([0.9])]
     """
     room = np.maximum(capacity_bytes - margins.runtime_bytes, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
