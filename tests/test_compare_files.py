@@ -36,7 +36,7 @@ def test_of_a_search_the_best_plan_counts(tmp_path, pair):
     assert compared.scenarios[1].step_time_s == found.best[0].step_time_s
     assert compared.scenarios[1].name == "search"
 
-    file.write_text(json.dumps(found.to_dict() | {"best": []}))
+    file.write_text(json.dumps(found.to_dict() | {"best": [], "advised": []}))
     with pytest.raises(InputError, match=r"search.json: best: the search found no plan"):
         compare(pair[0], file)
 

@@ -194,7 +194,7 @@ def test_the_rules_are_counted_as_a_search_counts_them():
     fields = {"scope": "full", "gpus": 8, "gbs": 16, "pp": [1, 2], "dp_overlap": True}
     fields |= {"tp_exchange": ["all_reduce", "summa"], "offload_weights": False, "mbs": 1}
     size, refused = count("mixtral-8x7b", "h100-sxm", fields)
-    found = search("mixtral-8x7b", "h100-sxm", fields, bounds=False)
+    found = search("mixtral-8x7b", "h100-sxm", fields, bounds=False, fits=None)
     assert size == found.candidates
     assert refused == {k: v for k, v in found.rejected.items() if "memory" not in k}
     assert size - sum(refused.values()) == found.evaluated > 0

@@ -185,7 +185,7 @@ def test_the_reason_of_exit_code_1_is_printed_where_no_table_is(shardwise, tmp_p
     """One line on stderr with --json or --output; standard output has JSON or nothing."""
     words = [option, tmp_path / "a.json"] if option == "-o" else [option]
     expected = {
-        TOO_LARGE: "does not fit: lacks 883 GiB on the peak-memory stage\n",
+        TOO_LARGE: "does not fit: lacks 883 GiB on the peak-memory stage; fits with < 1 %\n",
         ("trace", *TOO_LARGE[1:]): "does not fit in memory\n",
         ("search", *TOO_LARGE[1:3], *RUN, "--fix", "tp=8"): "nothing is feasible",
         ("sweep", *TOO_LARGE[1:3], *RUN, "--fix", "tp=8"): "nothing is feasible at any point\n",

@@ -63,7 +63,7 @@ def test_each_result_is_a_few_short_lines(results):
     """Whatever it holds; its text and its HTML are there, too."""
     for result in results:
         lines = repr(result).splitlines()
-        assert 1 < len(lines) <= 7, result
+        assert 1 < len(lines) <= 8, result
         assert lines[0].startswith(tuple(f"{kind.__name__}: " for kind in type(result).__mro__))
         assert max(map(len, lines)) < 250
         if hasattr(result, "explain"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -371,7 +372,7 @@ def largest_layer(
     """Bytes of the layer of a stage that has most of them [byte]; shape (n,)."""
     layers = zip(group.resident, costs.layers, strict=False)
     sizes = [np.where(n > 0, select(one.bytes), 0.0) for n, one in layers if one is not None]
-    return np.maximum.reduce([np.zeros_like(costs.memory_rate), *sizes])
+    return reduce(np.maximum, sizes, np.zeros_like(costs.memory_rate))
 
 
 def moves(size: LayerBytes) -> Floats:
