@@ -30,7 +30,8 @@ NAMES = catalog.names("recipes")
 # Largest error of the step time, and of the median, by kind. Tuned recipes of NVIDIA's containers;
 # rows of papers, whose software and layers of stages are not published, in addition.
 BOUNDS = {"dense": (0.145, 0.08), "moe": (0.24, 0.10), "paper": (0.20, 0.05)}
-# Recipes that do not fit by our estimate, and by how much [GiB]: their graphs of the full step hold buffers of a capacity of 1.5 here.
+# Recipes that do not fit by our estimate, and by how much [GiB]: graphs of the full step hold
+# buffers of a capacity of 1.5 here.
 DO_NOT_FIT = {"qwen3-30b-a3b-gb200-8-mxfp8": 1.3, "qwen3-30b-a3b-gb300-8-mxfp8": 12.3}
 EXAMPLE = {
     "name": "mine",
