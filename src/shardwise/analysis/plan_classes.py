@@ -116,7 +116,7 @@ class ClassEvidence:
     """What measured runs say of each class, by its code."""
 
     shift: Floats
-    """Expected log of measured over predicted time."""
+    """Expected log of measured over predicted time, at least 0."""
     deviation: Floats
     """Standard deviation of that."""
     configurations: Ints

@@ -278,7 +278,7 @@ _ALMOST_SURE, _ROUNDING = 0.995, 1e-9
 
 
 def chance(probability: float | None) -> str:
-    """A probability in full percent, rounded down; - where it is unknown."""
+    """A probability in percent, rounded down to full ones; - where it is unknown."""
     if probability is None:
         return "-"
     least = math.floor(100 * probability + _ROUNDING)

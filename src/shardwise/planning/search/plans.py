@@ -449,8 +449,8 @@ def ranked_plans(
             one = line.strategy
             if one not in known:
                 known[one] = estimate(query.model, query.system, one, **load_of(query, one))
-            fields = {n: getattr(line, n) for n in ("settings", "variants", "best_step_time_s")}
-            fields = {n: value for n, value in fields.items() if value is not None}
+            named = ("settings", "variants", "best_step_time_s")
+            fields = {n: value for n in named if (value := getattr(line, n)) is not None}
             fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])
             fields["measured_configurations"] = int(number[code])
             found.append(RankedPlan.extending(known[one], **fields))

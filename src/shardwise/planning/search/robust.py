@@ -34,7 +34,7 @@ from shardwise.planning.search.candidates import Box
 from shardwise.planning.search.ranking import Ranking
 
 CLAIM = 1.15
-"""A plan that is faster than the best measured run by this is beyond the ceiling."""
+"""A plan with more than this times the highest measured MFU says so in its first line."""
 # Share of a claim beyond the ceiling that counts: enough to order such candidates.
 _BEYOND = 1e-3
 PRODUCTS = ("dtype", "quantization")
