@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, Unpack, overload
 
 import numpy as np
 
-from shardwise.analysis.assumed_network import assumed_network
+from shardwise.analysis.assumed_network import assumed_networks
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import (
@@ -177,28 +177,89 @@ def estimate(
     the_model = Model.load(inputs.model)
     the_system = System.load(inputs.system).limited_on(limit_on)
     requested = strategy_of(inputs.strategy, inputs.fields)
-    match = match_of(requested.stack, the_system, the_model, requested.stated_options)
-    resolved = requested.resolved(the_model, the_system)
-    table = Table.of(the_model, [resolved])
-    refuse_illegal(the_model, the_system, table)
-    result = evaluate_row(the_model, the_system, table)
-    _refuse_overflow(result)
+    stated = states_load(requested) or "expert_imbalance" in inputs.fields
+    together = _Rows(the_model, the_system, [requested], stated, flops_convention)
+    return _estimate_of(together, 0, operations=operations, gemms=gemms)
+
+
+def estimate_each(
+    model: Model, system: System, strategies: Sequence[Strategy], *, stated: bool
+) -> list[Estimate]:
+    """Return what `estimate` returns of each strategy: formulas are evaluated for all at once.
+
+    Parameters
+    ----------
+    stated
+        Whether the user states the load of experts.
+    """
+    rows = _Rows(model, system, strategies, stated, "causal")
+    return [_estimate_of(rows, row) for row in range(len(strategies))]
+
+
+class _Rows:
+    """Strategies that are estimated together, and what formulas find for all of them at once."""
+
+    def __init__(
+        self,
+        model: Model,
+        system: System,
+        requested: Sequence[Strategy],
+        stated: bool,
+        flops_convention: FlopsConvention,
+    ) -> None:
+        self.model, self.system, self.requested = model, system, requested
+        self.stated, self.flops_convention = stated, flops_convention
+        self.matches = [match_of(o.stack, system, model, o.stated_options) for o in requested]
+        self.resolved = [one.resolved(model, system) for one in requested]
+        self.table = Table.of(model, self.resolved)
+        refuse_illegal(model, system, self.table)
+        alone = len(self.table) == 1
+        self.result = (evaluate_row if alone else evaluate)(model, system, self.table)
+        _refuse_overflow(self.result)
+        self.per_s = rates(self.result, flops_convention)
+
+    def result_of(self, row: int) -> Evaluation:
+        """Return the evaluation of one row, with the costs of each operation."""
+        if len(self.table) == 1:
+            return self.result
+        return evaluate_row(self.model, self.system, self.table.take(np.array([row])))
+
+    @cached_property
+    def networks(self) -> list[AssumedNetwork | None]:
+        """Of each row."""
+        return assumed_networks(self.model, self.system, self.table)
+
+    @cached_property
+    def fits_probability(self) -> Floats:
+        """Of each row."""
+        return plan_probability(
+            self.model, self.system, self.table, self.result, stated=self.stated
+        )
+
+
+def _estimate_of(
+    rows: _Rows, row: int, *, operations: bool = False, gemms: bool = False
+) -> Estimate:
+    """Return the estimate of one row."""
+    the_model, the_system, result = rows.model, rows.system, rows.result
+    requested, resolved, match = rows.requested[row], rows.resolved[row], rows.matches[row]
+    table, flops_convention = rows.table.take(np.array([row])), rows.flops_convention
     counted_model = the_model.with_attention(resolved.attention)
     counted = count_parameters(counted_model)
-    per_s = rates(result, flops_convention, counted)
-    stack = table.stacks[0]
+    stack = table.stacks[int(table.stack[0])]
     reported = tuple(map(str, reports_of(the_model, the_system, table)))
-    memory = memory_record(result.memory, float(result.reserved_bytes[0]), the_system, 0)
-    step_s, mfu = float(result.step_time_s[0]), float(per_s["mfu"][0])
-    flops_per_s = float(per_s["flops_per_s_per_gpu"][0])
+    memory = memory_record(result.memory, float(result.reserved_bytes[row]), the_system, row)
+    step_s = float(result.step_time_s[row])
+    per_s = {name: float(column[row]) for name, column in rows.per_s.items()}
+    mfu, flops_per_s = per_s["mfu"], per_s["flops_per_s_per_gpu"]
+
+    @cache
+    def evaluated() -> Evaluation:
+        return rows.result_of(row)
 
     @cache
     def unmeasured() -> tuple[str, ...]:
         return unmeasured_features(the_model, table)
-
-    @cache
-    def network() -> AssumedNetwork | None:
-        return assumed_network(the_model, the_system, table)
 
     @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
@@ -206,7 +267,7 @@ def estimate(
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        more: dict[str, Any] = {"network": network()}
+        more: dict[str, Any] = {"network": rows.networks[row]}
         more["unmeasured"] = len(unmeasured()) + match.conflicts
         own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
@@ -225,27 +286,26 @@ def estimate(
             return own
         return _mixed_memory(own, the_system, others())
 
-    stated = states_load(requested) or "expert_imbalance" in inputs.fields
     formulas: dict[str, Callable[[], Any]] = {
         "mfu_by_convention": lambda: _by_convention(
             the_model, table, counted, mfu, flops_convention
         ),
-        "stages": lambda: stage_estimates(result),
-        "layers": lambda: _layer_totals().layer_totals(result),
-        "matrix_flops": lambda: _layer_totals().matrix_flops(result),
-        "breakdown": lambda: _communication().breakdown_of(result),
-        "efficiency": lambda: _layer_totals().efficiency(result, flops_per_s * step_s),
-        "required_bandwidth": lambda: _layer_totals().required_bandwidth(result),
+        "stages": lambda: stage_estimates(evaluated()),
+        "layers": lambda: _layer_totals().layer_totals(evaluated()),
+        "matrix_flops": lambda: _layer_totals().matrix_flops(evaluated()),
+        "breakdown": lambda: _communication().breakdown_of(evaluated()),
+        "efficiency": lambda: _layer_totals().efficiency(evaluated(), flops_per_s * step_s),
+        "required_bandwidth": lambda: _layer_totals().required_bandwidth(evaluated()),
         "software_candidates": lambda: tuple(one for one, *_ in others()),
         "interval": interval,
         "memory_interval": memory_interval,
-        **_fit_formulas(result, others, stated=stated),
-        "assumed_network": network,
+        **_fit_formulas(rows, row, others),
+        "assumed_network": lambda: rows.networks[row],
         "unmeasured_features": unmeasured,
-        "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
+        "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(evaluated())),
         "assumed": lambda: assumed_fields(requested, resolved),
         "provenance": lambda: provenance_of(the_model, the_system, stack, resolved),
-        "missed_operations": lambda: missed_operations(result),
+        "missed_operations": lambda: missed_operations(evaluated()),
     }
     return Estimate.deferring(
         formulas,
@@ -266,28 +326,28 @@ def estimate(
         active_parameters=counted.active,
         trainable_parameters=count_trainable(counted_model, Subset.of(table), counted),
         step_time_s=step_s,
-        tokens_per_s=float(per_s["tokens_per_s"][0]),
-        tokens_per_s_per_gpu=float(per_s["tokens_per_s"][0]) / int(table.gpus[0]),
-        samples_per_s=float(table.global_batch_size[0] / result.step_time_s[0]),
+        tokens_per_s=per_s["tokens_per_s"],
+        tokens_per_s_per_gpu=per_s["tokens_per_s"] / int(table.gpus[0]),
+        samples_per_s=int(table.global_batch_size[0]) / step_s,
         model_tflops_per_gpu=flops_per_s / 1e12,
         mfu=mfu,
-        hfu=float(per_s["hfu"][0]),
+        hfu=per_s["hfu"],
         flops_convention=flops_convention,
-        fits=bool(result.fits[0]),
+        fits=bool(result.fits[row]),
         micro_batches=int(table.micro_batches[0]),
         tokens_per_step=int(table.global_batch_size[0]) * int(table.seq_len[0]),
-        time_s={part: float(result.time_s[part][0]) for part in TIME_PARTS},
+        time_s={part: float(result.time_s[part][row]) for part in TIME_PARTS},
         comm_s={
-            axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
+            axis: CommTime(total=float(total[row]), exposed=float(exposed[row]))
             for axis, (total, exposed) in result.comm_s.items()
         },
         extents={
-            axis: tuple(getattr(result.step.extents, axis)[:, 0].tolist()) for axis in EXTENT_AXES
+            axis: tuple(getattr(result.step.extents, axis)[:, row].tolist()) for axis in EXTENT_AXES
         },
         memory_bytes=memory,
-        cost=cost_of(result),
-        operations=operation_estimates(result) if operations else None,
-        gemms=_layer_totals().gemm_estimates(result) if gemms else None,
+        cost=cost_of(result, row),
+        operations=operation_estimates(evaluated()) if operations else None,
+        gemms=_layer_totals().gemm_estimates(evaluated()) if gemms else None,
     )
 
 
@@ -309,34 +369,32 @@ def _mixed_memory(
 
 
 def _fit_formulas(
-    result: Evaluation,
+    rows: _Rows,
+    row: int,
     candidates: Callable[[], Sequence[tuple[SoftwareCandidate, Strategy, Memory]]],
-    *,
-    stated: bool,
 ) -> dict[str, Callable[[], Any]]:
-    """Formulas of the fields that say whether one row fits."""
-    model, system, table = result.step.model, result.step.system, result.step.table
-
-    def fits(one: Table, holding: Evaluation | None = None) -> float:
-        return float(plan_probability(model, system, one, holding, stated=stated)[0])
+    """Formulas of the fields that say whether a row fits."""
+    model, system = rows.model, rows.system
 
     @cache
     def probability() -> float | None:
-        if not table.training[0]:
+        if not rows.resolved[row].training:
             return None
         if len(candidates()) < _SEVERAL:
-            return fits(table, result)
-        each = [(one.weight, Table.of(model, [own])) for one, own, _ in candidates()]
-        return sum(weight * fits(one) for weight, one in each) / sum(weight for weight, _ in each)
+            return float(rows.fits_probability[row])
+        table = Table.of(model, [own for _, own, _ in candidates()])
+        each = plan_probability(model, system, table, stated=rows.stated)
+        weights = np.array([one.weight for one, _, _ in candidates()])
+        return float(weights @ each / weights.sum())
 
     def assumes() -> dict[str, float]:
-        uneven = model.has_experts and not stated and probability() is not None
+        uneven = model.has_experts and not rows.stated and probability() is not None
         return {"expert_imbalance": EXPERT_IMBALANCE} if uneven else {}
 
     return {
         "fits_probability": probability,
         "fits_assumes": assumes,
-        "verdict": lambda: verdict_of(probability(), fits=bool(result.fits[0])),
+        "verdict": lambda: verdict_of(probability(), fits=bool(rows.result.fits[row])),
     }
 
 

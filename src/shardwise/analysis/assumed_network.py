@@ -7,42 +7,59 @@ them.
 
 import math
 
+import numpy as np
+
 from shardwise.analysis.results import AssumedNetwork
+from shardwise.arrays import Floats
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.engine.evaluate import evaluate_row
+from shardwise.distinct import distinct_rows
+from shardwise.engine.evaluate import evaluate
 
 
-def assumed_network(model: Model, system: System, table: Table) -> AssumedNetwork | None:
-    """Step times of one legal row where the assumed links that it uses are slower and faster.
+def assumed_networks(model: Model, system: System, table: Table) -> list[AssumedNetwork | None]:
+    """Step times of legal rows where the assumed links that they use are slower and faster.
 
-    By their `rate_spread`. None if the row uses no links that have one.
+    By their `rate_spread`. None for a row that uses no links that have one.
     """
     inside = [1, *(tier.domain or math.inf for tier in system.network)]
-    assumed = [
-        place
-        for place, tier in enumerate(system.network)
-        if tier.rate_spread > 1 and table.gpus[0] > inside[place]
-    ]
-    if not assumed:
-        return None
+    spread = [place for place, tier in enumerate(system.network) if tier.rate_spread > 1]
+    found: list[AssumedNetwork | None] = [None] * len(table)
+    if not spread:
+        return found
+    uses = np.stack([table.gpus > inside[place] for place in spread])
+    firsts, group = distinct_rows(list(uses))
+    for number, first in enumerate(firsts.tolist()):
+        assumed = [place for place, used in zip(spread, uses[:, first], strict=True) if used]
+        if not assumed:
+            continue
+        rows = np.flatnonzero(np.broadcast_to(group, len(table)) == number)
+        tier = system.network[assumed[-1]]
+        slower_s, faster_s = (
+            _step_times(model, system, table.take(rows), assumed, faster=faster)
+            for faster in (False, True)
+        )
+        for at, row in enumerate(rows.tolist()):
+            found[row] = AssumedNetwork(
+                tier=tier.name,
+                links_per_node=tier.links_per_node or system.node.accelerators,
+                link_rate=tier.bandwidth,
+                spread=tier.rate_spread,
+                slower_step_s=float(slower_s[at]),
+                faster_step_s=float(faster_s[at]),
+            )
+    return found
 
-    def step_s(*, faster: bool) -> float:
-        network = list(system.network)
-        for place in assumed:
-            tier = network[place]
-            factor = tier.rate_spread if faster else 1 / tier.rate_spread
-            network[place] = tier.model_copy(update={"bandwidth": tier.bandwidth * factor})
-        changed = system.model_copy(update={"network": tuple(network)})
-        return float(evaluate_row(model, changed, table).step_time_s[0])
 
-    tier = system.network[assumed[-1]]
-    return AssumedNetwork(
-        tier=tier.name,
-        links_per_node=tier.links_per_node or system.node.accelerators,
-        link_rate=tier.bandwidth,
-        spread=tier.rate_spread,
-        slower_step_s=step_s(faster=False),
-        faster_step_s=step_s(faster=True),
-    )
+def _step_times(
+    model: Model, system: System, table: Table, assumed: list[int], *, faster: bool
+) -> Floats:
+    """Step times with slower or faster links of some tiers [s]."""
+    network = list(system.network)
+    for place in assumed:
+        tier = network[place]
+        factor = tier.rate_spread if faster else 1 / tier.rate_spread
+        network[place] = tier.model_copy(update={"bandwidth": tier.bandwidth * factor})
+    changed = system.model_copy(update={"network": tuple(network)})
+    return evaluate(model, changed, table).step_time_s

@@ -14,11 +14,11 @@ from shardwise.ops.quantization import RECIPES
 _JOULE_PER_KWH = 3.6e6
 
 
-def cost_of(result: Evaluation) -> Cost:
-    """Price and energy of a step of one row, at most."""
+def cost_of(result: Evaluation, row: int) -> Cost:
+    """Price and energy of a step of a row, at most."""
     system, table = result.step.system, result.step.table
-    gpus, seconds = int(table.gpus[0]), float(result.step_time_s[0])
-    tokens = float(table.global_batch_size[0] * table.seq_len[0])
+    gpus, seconds = int(table.gpus[row]), float(result.step_time_s[row])
+    tokens = float(table.global_batch_size[row] * table.seq_len[row])
     usd = kwh = None
     if system.price is not None:
         usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600

@@ -77,18 +77,22 @@ class Limits:
     keys: Ints = field(default_factory=lambda: np.empty((0, len(LINE_FIELDS)), np.int64))
     """Layouts that alone matter, as columns of `LINE_FIELDS`; without any, all do."""
     key_scores: Floats = field(default_factory=lambda: np.empty(0))
-    """The worst score that matters of each of these: by `SearchQuery.robust`, if there is one."""
+    """The worst score that matters of each of these."""
+    key_advised_scores: Floats | None = None
+    """The same by `SearchQuery.robust`."""
 
     @classmethod
-    def of_layout_keys(cls, query: SearchQuery, keys: Ints, scores: Floats) -> "Limits":
+    def of_layout_keys(
+        cls, query: SearchQuery, keys: Ints, scores: Floats, advised_scores: Floats | None = None
+    ) -> "Limits":
         """Limits of the candidates of some layouts alone.
 
         Parameters
         ----------
         keys
             Shape (layouts, `LINE_FIELDS`).
-        scores
-            The worst score that matters of each.
+        scores, advised_scores
+            The worst score that matters of each, by the objective and by `SearchQuery.robust`.
         """
         none = Ranked.empty()
         return cls(
@@ -99,6 +103,7 @@ class Limits:
             cell_values=np.empty((0, 0), np.int64),
             keys=keys,
             key_scores=scores,
+            key_advised_scores=advised_scores,
         )
 
     @property
@@ -123,13 +128,18 @@ class Limits:
             return np.maximum(limit, longest_s * (1 + _ROUNDING))
         columns = [LINE_FIELDS.index(name) for name in LAYOUT_PART]
         firsts, group = distinct_rows(list(self.keys[:, columns].T))
-        scores = np.full(firsts.size, -np.inf)
-        np.maximum.at(scores, np.broadcast_to(group, len(self.keys)), self.key_scores)
         where = matching(table, LAYOUT_PART, self.keys[firsts])
-        worst = np.where(where >= 0, scores[where], -np.inf)
-        if query.robust is not None:
-            return query.robust.longest_of_layouts(worst, table, box) * (1 + _ROUNDING)
-        return query.ranking.longest(worst, table) * (1 + _ROUNDING)
+
+        def worst(of_keys: Floats) -> Floats:
+            scores = np.full(firsts.size, -np.inf)
+            np.maximum.at(scores, np.broadcast_to(group, len(self.keys)), of_keys)
+            return np.where(where >= 0, scores[where], -np.inf)
+
+        limit = query.ranking.longest(worst(self.key_scores), table)
+        if query.robust is not None and self.key_advised_scores is not None:
+            advised = worst(self.key_advised_scores)
+            limit = np.maximum(limit, query.robust.longest_of_layouts(advised, table, box))
+        return limit * (1 + _ROUNDING)
 
     def of_rows(self, table: Table, reserved_bytes: Floats | None = None) -> Floats:
         """Longest step time of each row that matters [s]; -inf: no time does.
@@ -144,9 +154,13 @@ class Limits:
         query = self.query
         if len(self.keys):
             where = matching(table, LINE_FIELDS, self.keys)
-            worst = np.where(where >= 0, self.key_scores[where], -np.inf)
-            ranking = query.robust or query.ranking
-            return ranking.longest(worst, table) * (1 + _ROUNDING)
+            limit = query.ranking.longest(
+                np.where(where >= 0, self.key_scores[where], -np.inf), table
+            )
+            if query.robust is not None and self.key_advised_scores is not None:
+                advised = np.where(where >= 0, self.key_advised_scores[where], -np.inf)
+                limit = np.maximum(limit, query.robust.longest(advised, table))
+            return limit * (1 + _ROUNDING)
         limit = query.ranking.longest(self.score, table)
         if query.robust is not None and self.advised_score > -np.inf:
             limit = np.maximum(limit, query.robust.longest(self.advised_score, table))

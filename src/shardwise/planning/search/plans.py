@@ -9,12 +9,13 @@ once the best layouts are known: all strategies of that layout whose score is wi
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from math import isnan
 
 import numpy as np
 
-from shardwise.analysis.assumed_network import assumed_network
+from shardwise.analysis.assumed_network import assumed_networks
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
 from shardwise.analysis.plan_classes import class_codes, class_evidence
@@ -22,7 +23,6 @@ from shardwise.analysis.prediction_interval import distinguishable_ratio, interv
 from shardwise.analysis.results import Estimate
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import LEVELLED_AXES, levels_text
-from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import (
@@ -35,9 +35,9 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import evaluate_row
+from shardwise.engine.evaluate import evaluate
 from shardwise.errors import InputError
-from shardwise.estimator import estimate, estimate_many
+from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.ops.param_count import count_parameters
 from shardwise.parallel.effects import idle_rows, kinds_of
 from shardwise.parallel.placement import place
@@ -50,6 +50,7 @@ from shardwise.planning.search.ranking import (
     LAYOUT_PART,
     OPTION_PART,
     Ranked,
+    Ranking,
     dollars_per_token,
     top,
 )
@@ -65,7 +66,7 @@ from shardwise.planning.search.results import (
     Ties,
     TrainingRuns,
 )
-from shardwise.planning.search.scan import Evaluated, Findings, scan
+from shardwise.planning.search.scan import Evaluated, Findings, Timed, scan
 from shardwise.planning.search.space import Space
 from shardwise.planning.search.workers import Workers
 from shardwise.planning.training_time import TrainingRun, with_training
@@ -73,6 +74,8 @@ from shardwise.planning.training_time import TrainingRun, with_training
 VARIANT_SHARE = 0.005
 """Strategies of one layout whose scores differ by less are variants. It is a twelfth of what
 measured runs resolve (`analysis.prediction_interval.distinguishable_ratio`)."""
+# Plans that are estimated at a time.
+_TOGETHER = 32
 # More rows than this are counted by the workers of the search, fewer by this process.
 _MOST_ROWS_HERE = 4 * PIECE_ROWS
 
@@ -95,39 +98,56 @@ class Lines:
         return cls(number=best.number, variants=none, best_step_time_s=(None,) * len(best))
 
 
-def lines_of(work: Work, best: Ranked, keys: Ints, *, robust: bool = False) -> Lines:
+def lines_of(work: Work, findings: Findings) -> list[Lines]:
     """Count the variants of the best layouts and find the simplest of each.
 
-    Parameters
-    ----------
-    keys
-        Their layouts; shape (layouts, `LINE_FIELDS`).
-    robust
-        Whether they are the best by `SearchQuery.robust`, and not by the objective.
+    Returns the best by the objective and those by `SearchQuery.robust`, counted in one pass.
     """
-    if not len(best):
-        return Lines.of_rows(best)
-    query = replace(work.query, front=None, axes=())
+    query, orders = work.query, [(findings.best, findings.best_keys)]
+    if work.query.robust is not None:
+        orders.append((findings.advised, findings.advised_keys))
+    every = np.concatenate([keys for _, keys in orders])
+    if not len(every):
+        return [Lines.of_rows(ranked) for ranked in (findings.best, findings.advised)]
+    firsts, position = distinct_rows(list(every.T))
+    number = np.concatenate([ranked.number for ranked, _ in orders])[firsts]
+    ends = np.cumsum([0, *(len(ranked) for ranked, _ in orders)]).tolist()
+    groups = [position[start:end] for start, end in pairwise(ends)]
+    limits = np.full((len(orders), firsts.size), -np.inf)
+    for limit, group, (ranked, _) in zip(limits, groups, orders, strict=True):
+        limit[group] = ranked.score * (1 + VARIANT_SHARE)
     task = CountVariants(
-        query=query if robust else replace(query, robust=None),
-        keys=keys,
-        limit=best.score * (1 + VARIANT_SHARE),
-        defaults=_defaults(work.query.model, work.candidates.strategies(best.number)),
+        query=replace(query, front=None, axes=()),
+        keys=every[firsts],
+        limits=limits,
+        defaults=_defaults(query.model, work.candidates.strategies(number)),
         bounds=work.bounds,
     )
-    boxes = list(_boxes_of_layouts(work.candidates.legal, keys))
+    boxes = list(_boxes_of_layouts(work.candidates.legal, task.keys))
     rows = sum(len(part.box.layouts) * len(part.box.options) for part in boxes)
     workers = work.workers if rows > _MOST_ROWS_HERE else Workers()
     pieces = [(part, piece) for part in boxes for piece in part.box.cut(PIECE_ROWS)]
-    total = _Counted.none(len(best))
+    totals = [_Counted.none(firsts.size) for _ in orders]
     counted = workers.each(task, [piece for _, piece in pieces])
     for (part, _), found in zip(pieces, counted, strict=True):
-        total = total.joined(replace(found, number=part.numbers(found.number)))
-    order = np.lexsort((total.number, total.score))
-    times = np.where(total.number == best.number, np.nan, best.step_time_s)[order].tolist()
+        totals = [
+            total.joined(replace(own, number=part.numbers(own.number)))
+            for total, own in zip(totals, found, strict=True)
+        ]
+    lines = [
+        _lines(total.take(group), ranked)
+        for total, group, (ranked, _) in zip(totals, groups, orders, strict=True)
+    ]
+    return lines if query.robust is not None else [*lines, Lines.of_rows(findings.advised)]
+
+
+def _lines(counted: "_Counted", best: Ranked) -> Lines:
+    """The lines of some layouts, best first, from the best strategy of each."""
+    order = np.lexsort((counted.number, counted.score))
+    times = np.where(counted.number == best.number, np.nan, best.step_time_s)[order].tolist()
     return Lines(
-        number=total.number[order],
-        variants=total.count[order] - 1,
+        number=counted.number[order],
+        variants=counted.count[order] - 1,
         best_step_time_s=tuple(None if np.isnan(one) else one for one in times),
     )
 
@@ -238,6 +258,10 @@ class _Counted:
             number=np.full(layouts, -1),
         )
 
+    def take(self, layouts: Ints) -> "_Counted":
+        """Return some of the layouts."""
+        return _Counted(**{f.name: getattr(self, f.name)[layouts] for f in fields(self)})
+
     def joined(self, other: "_Counted") -> "_Counted":
         """Both together: fewest settings, then the best score, then the lowest number."""
         better = other.settings < self.settings
@@ -259,20 +283,22 @@ class CountVariants:
     query: SearchQuery
     keys: Ints
     """Of the layouts; shape (layouts, `LINE_FIELDS`)."""
-    limit: Floats
-    """Worst score of a variant of each layout."""
+    limits: Floats
+    """Worst score of a variant of each layout, by the objective and by `SearchQuery.robust`; -inf
+    where the layout is not among the best of that order; shape (orders, layouts)."""
     defaults: Table
     """Of the layouts."""
     bounds: bool
     """Whether to leave out candidates that are too slow by their bounds."""
 
-    def __call__(self, piece: Box) -> _Counted:
-        """Return the variants of a piece."""
-        observer = _Observer(task=self, box=piece, found=_Counted.none(len(self.keys)))
+    def __call__(self, piece: Box) -> list[_Counted]:
+        """Return the variants of a piece in each order."""
+        none = _Counted.none(len(self.keys))
+        observer = _Observer(task=self, box=piece, found=[none] * len(self.limits))
         if piece.selected or not self.bounds:
             scan(self.query, piece, observer)
             return observer.found
-        limits = Limits.of_layout_keys(self.query, self.keys, self.limit)
+        limits = Limits.of_layout_keys(self.query, self.keys, *self.limits)
         for chunk in timed_within(self.query, piece, limits):
             observer.evaluated(chunk)
         return observer.found
@@ -284,40 +310,49 @@ class _Observer:
 
     task: CountVariants
     box: Box
-    found: _Counted
+    found: list[_Counted]
+    """In each order."""
 
     def options(self, broken: Ints) -> None:
         """Ignore candidates that break a rule."""
 
     def evaluated(self, chunk: Evaluated) -> None:
         """Count the variants of a chunk."""
-        timed, task = chunk.timed, self.task
+        timed, query = chunk.timed, self.task.query
         if timed is None:
             return
-        table = timed.table
-        layout = matching(table, LINE_FIELDS, task.keys)
-        ranking = task.query.robust or task.query.ranking
-        score = ranking.scores(timed.timing.step_time_s, table)
-        near = timed.feasible & (layout >= 0) & (score <= task.limit[layout])
+        layout = matching(timed.table, LINE_FIELDS, self.task.keys)
+        rankings = [query.ranking, *filter(None, [query.robust])]
+        self.found = [
+            found.joined(self._counted(chunk.rows[timed.rows], timed, layout, ranking, limit))
+            for found, ranking, limit in zip(self.found, rankings, self.task.limits, strict=True)
+        ]
+
+    def _counted(
+        self, rows: Ints, timed: Timed, layout: Ints, ranking: Ranking, limit: Floats
+    ) -> _Counted:
+        """Variants in one order."""
+        task, here = self.task, _Counted.none(len(limit))
+        score = ranking.scores(timed.timing.step_time_s, timed.table)
+        near = timed.feasible & (layout >= 0) & (score <= limit[layout])
         choice, row = np.nonzero(near)
         if not row.size:
-            return
+            return here
         off = np.zeros(near.shape, dtype=np.int64)
-        for differs in settings_off(table, task.defaults.take(layout)).values():
+        for differs in settings_off(timed.table, task.defaults.take(layout)).values():
             off += differs
-        number = self.box.numbers(chunk.rows[timed.rows[row]], choice)
+        number = self.box.numbers(rows[row], choice)
         of, settings, points = layout[row], off[choice, row], score[choice, row]
         order = np.lexsort((number, points, settings, of))
         firsts = order[np.unique(of[order], return_index=True)[1]]
-        here = _Counted.none(len(task.keys))
-        here.count[:] = np.bincount(of, minlength=len(task.keys))
+        here.count[:] = np.bincount(of, minlength=len(limit))
         for mine, theirs in (
             (here.settings, settings),
             (here.score, points),
             (here.number, number),
         ):
             mine[of[firsts]] = theirs[firsts]
-        self.found = self.found.joined(here)
+        return here
 
 
 LEVELS_AXES = ("gpus", "global_batch_size", *REPLICA_DEGREES, *EXPERT_DEGREES, "extents")
@@ -336,13 +371,14 @@ def interval_factors(
     """
     counted = count_parameters(model)
     found: list[tuple[float, float] | None] = []
-    for row in range(len(table)):
+    networks = assumed_networks(model, system, table)
+    step_time_s = evaluate(model, system, table).step_time_s
+    for row, network in enumerate(networks):
         one = table.take(np.array([row]))
-        network = assumed_network(model, system, one)
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
-            network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
+            network=network and network.over(float(step_time_s[row])),
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
@@ -354,13 +390,6 @@ def interval_fields(time_s: float, factors: tuple[float, float] | None) -> dict[
         return {}
     low, high = factors
     return {"interval_low_s": time_s * low, "interval_high_s": time_s * high}
-
-
-def load_of(query: SearchQuery, strategy: Strategy) -> StrategyKeywords:
-    """Return the load of experts of a strategy, if the user states it."""
-    if not query.fit.states_load:
-        return {}
-    return {"expert_imbalance": strategy.expert_imbalance}
 
 
 def probabilities_of(query: SearchQuery, rows: Table) -> list[float | None]:
@@ -445,10 +474,13 @@ def ranked_plans(
     factors, number = class_evidence().quantile_factor(), class_evidence().configurations
     found: list[RankedPlan] = []
     with suppress(KeyboardInterrupt):
+        new = [*dict.fromkeys(line.strategy for line in lines if line.strategy not in known)]
+        for start in range(0, len(new), _TOGETHER):
+            some, stated = new[start : start + _TOGETHER], query.fit.states_load
+            each = estimate_each(query.model, query.system, some, stated=stated)
+            known.update(zip(some, each, strict=True))
         for line, code in zip(lines, codes, strict=True):
             one = line.strategy
-            if one not in known:
-                known[one] = estimate(query.model, query.system, one, **load_of(query, one))
             named = ("settings", "variants", "best_step_time_s")
             fields = {n: value for n in named if (value := getattr(line, n)) is not None}
             fields["step_time_p80_s"] = known[one].step_time_s * float(factors[code])

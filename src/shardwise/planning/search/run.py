@@ -387,8 +387,7 @@ def _result(
     lines, counted = [Lines.of_rows(ranked) for ranked in (total.best, total.advised)], complete
     if query.lines and complete:
         try:
-            lines[0] = lines_of(scan.work, total.best, total.best_keys)
-            lines[1] = lines_of(scan.work, total.advised, total.advised_keys, robust=True)
+            lines = lines_of(scan.work, total)
         except KeyboardInterrupt:
             counted = False
     first, second = (ranked_lines(query, candidates, some) for some in lines)
