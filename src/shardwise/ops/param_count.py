@@ -1,13 +1,15 @@
 """Parameters and model FLOPs of an architecture, from the same operations that are timed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.model import Attention, Layer, Model
+from shardwise.frozen import FrozenDict
 from shardwise.ops.attention import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
@@ -61,7 +63,7 @@ class Parameters:
     """Those that one token passes through: of routed experts, top_k."""
     embedding: int
     """Token and position tables; with tied embeddings, the head shares the first."""
-    breakdown: dict[str, int]
+    breakdown: Mapping[str, int]
     """By operation, over all layers."""
     mtp: int = 0
     """Those of all modules of multi-token prediction, in addition to `total`."""
@@ -69,6 +71,7 @@ class Parameters:
     """Those of one such module that one token passes through."""
 
 
+@lru_cache(maxsize=256)
 def count_parameters(model: Model) -> Parameters:
     """Count the parameters that the operations of an unsplit model hold."""
     work = _unsplit_token()
@@ -86,7 +89,7 @@ def count_parameters(model: Model) -> Parameters:
         total=sum(counts.values()),
         active=round(active),
         embedding=counts.get("embedding", 0),
-        breakdown=counts,
+        breakdown=FrozenDict(counts),
         mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
         mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
     )

@@ -125,10 +125,12 @@ class _Search:
         self.embedding, self.head = times.embedding, times.head
         kinds = sorted(set(times.order), key=lambda kind: times.layers[kind])
         self.kind_s = [times.layers[kind] for kind in kinds]
-        self.left = [
-            [sum(one == kind for one in times.order[start:]) for kind in kinds]
-            for start in range(self.depth + 1)
-        ]
+        self.left = [[0] * len(kinds)]
+        for one in reversed(times.order):
+            self.left.append(
+                [n + (one == kind) for n, kind in zip(self.left[-1], kinds, strict=True)]
+            )
+        self.left.reverse()
         self.total_s = self.ends[-1] + sum(self.extra)
         self.slack = _TOLERANCE * (self.total_s / stages or 1.0)
 

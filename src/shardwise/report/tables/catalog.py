@@ -191,7 +191,7 @@ def model_record(model: Model) -> dict[str, Any]:
         "active_parameters": counted.active,
         "embedding_parameters": counted.embedding,
         "mtp_parameters": counted.mtp,
-        "breakdown": counted.breakdown,
+        "breakdown": dict(counted.breakdown),
         "model": model.to_dict(),
     }
 
