@@ -218,7 +218,7 @@ _FIRST_LAYOUTS, _MOST_LAYOUTS = 1 << 9, 1 << 14
 # Layouts of the first piece whose bounds are equal.
 _EQUALS = 4
 # Layouts of a piece whose candidates are evaluated first, and how the next batches grow.
-_FIRST_BATCH, _BATCH_GROWTH = 1 << 5, 8
+_FIRST_BATCH, _BATCH_GROWTH = 1 << 9, 64
 # Bounds that are computed at a time: their columns stay in the cache.
 _BLOCK = 1 << 15
 

@@ -398,8 +398,8 @@ def _result(
             second = refined_lines(query, query.robust, space, second)
             first = merged_lines(query, first, second)
     known: dict[Strategy, Estimate] = {}
-    best = ranked_plans(query, first[:most], known)
     advised = ranked_plans(query, second, known)
+    best = ranked_plans(query, first[:most], known)
     rejected = dict((total.rejected + refusals(candidates.illegal)).most_common())
     smallest = _smallest(query, space, rejected) if complete and not total.feasible else None
     return SearchResult(
