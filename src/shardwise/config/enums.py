@@ -565,6 +565,10 @@ class GraphScope(Word):
     MOE_ROUTER = "moe_router"
 
 
+ROUTED_EXPERTS = 1 << len(GraphScope)
+"""A bit next to those of `GraphScope`: routed experts without their router."""
+
+
 class Compile(Word):
     """What torch.compile or XLA compiles; each word includes the ones before it."""
 

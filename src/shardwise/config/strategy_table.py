@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from shardwise.arrays import Bools, Column, Floats, Ints
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
+    ROUTED_EXPERTS,
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
     AttentionKernel,
@@ -222,8 +223,7 @@ class Table:
         """
         alone = self.by_stack(lambda stack: not stack.shared_graph_pools)
         spare = self.captures_step & (self.expert_capacity == 0)
-        moe = GraphScope.bits([GraphScope.MOE])
-        return np.where(alone, self.captured_modules, 0) + np.where(spare, moe, 0)
+        return np.where(alone, self.captured_modules, 0) + np.where(spare, ROUTED_EXPERTS, 0)
 
     @property
     def compiles_layers(self) -> Bools:

@@ -56,7 +56,9 @@ class Walk:
     over: Floats
     """Peak bytes in addition to saved ones."""
     captured: Floats
-    """Bytes of a memory pool of its own for what CUDA graphs capture."""
+    """Saved bytes of what CUDA graphs capture."""
+    working: Floats
+    """Transient bytes that a memory pool of its own has in addition."""
     peak: Ints
     """Position of the operation at the peak; in a forward pass, plus the number of operations."""
 
@@ -114,7 +116,7 @@ def walk(
     zero = np.zeros_like(steps[0].saved)
     if parts == FORWARD_ONLY:
         moments = [(step.forward, j + len(steps)) for j, step in enumerate(steps)]
-        return _peak(zero, zero, zero, moments)
+        return _peak(zero, zero, (zero, zero), moments)
     full = parts == FULL
     dropped = [s.saved if full else _dropped(s, parts) for s in steps]
     saved = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
@@ -153,14 +155,14 @@ def _movable(
 
 def _captured(
     steps: Sequence[Step], saved: Sequence[Floats], zero: Floats, modules: Ints | None
-) -> Floats:
+) -> tuple[Floats, Floats]:
     """Saved bytes of the operations of some modules, and the largest transient bytes of a graph.
 
     Attention and the block that follows it are graphs of their own.
     """
     if modules is None or not np.any(modules):
-        return zero
-    pool = zero
+        return zero, zero
+    pool = working = zero
     for of_attention in (True, False):
         largest = zero
         for step, kept in zip(steps, saved, strict=True):
@@ -170,12 +172,15 @@ def _captured(
             pool = pool + np.where(inside, kept, 0.0)
             live = np.maximum(step.forward, step.backward)
             largest = np.maximum(largest, np.where(inside, live, 0.0))
-        pool = pool + largest
-    return pool
+        working = working + largest
+    return pool, working
 
 
 def _peak(
-    saved: Floats, movable: Floats, captured: Floats, moments: Sequence[tuple[Floats, int]]
+    saved: Floats,
+    movable: Floats,
+    captured: tuple[Floats, Floats],
+    moments: Sequence[tuple[Floats, int]],
 ) -> Walk:
     """The largest of several moments, the last of equal ones."""
     over, peak = moments[0][0], np.full(saved.shape, moments[0][1], dtype=np.int64)
@@ -183,7 +188,8 @@ def _peak(
         larger = live >= over
         over = np.where(larger, live, over)
         peak = np.where(larger, position, peak)
-    return Walk(saved=saved, movable=movable, over=over, captured=captured, peak=peak)
+    pool, working = captured
+    return Walk(saved=saved, movable=movable, over=over, captured=pool, working=working, peak=peak)
 
 
 def _rebuilt_at(steps: Sequence[Step], i: int, parts: int) -> int:

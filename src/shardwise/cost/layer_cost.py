@@ -198,7 +198,9 @@ class LayerBytes:
     over_bytes: Floats
     """Memory in addition to saved bytes at the peak (see `cost.activation_walk`) [byte]."""
     graph_bytes: Floats
-    """Memory pool of what CUDA graphs of layers capture, where each layer has its own [byte]."""
+    """Saved bytes of what CUDA graphs with memory of their own capture [byte]."""
+    graph_working_bytes: Floats
+    """Largest transient bytes of one of these graphs [byte]."""
     peak: Ints
     """Position of the operation at the peak; in a forward pass, plus the number of operations."""
     gradient_buffer_bytes: Floats
@@ -517,6 +519,7 @@ def bytes_of_layer(
         movable_bytes=walked.movable,
         over_bytes=walked.over,
         graph_bytes=walked.captured,
+        graph_working_bytes=walked.working,
         peak=walked.peak,
         gradient_buffer_bytes=storage.gradient_buffer_bytes,
     )
@@ -569,9 +572,9 @@ def _walked(
     kinds = distinct_values(again)
     if len(kinds) == 1:
         return walk(storage.steps, kinds[0], checkpoint, movable, captured)
-    saved, over, moves, pools = (np.zeros_like(storage.parameters) for _ in range(4))
-    peak = np.zeros(saved.shape, dtype=np.int64)
-    joined = Walk(saved=saved, movable=moves, over=over, captured=pools, peak=peak)
+    floats = [column.name for column in fields(Walk) if column.name != "peak"]
+    columns = {name: np.zeros_like(storage.parameters) for name in floats}
+    joined = Walk(**columns, peak=np.zeros(again.shape, dtype=np.int64))
     for kind in kinds:
         rows = np.flatnonzero(again == kind)
         moved, inside = (None if bits is None else bits[rows] for bits in (movable, captured))

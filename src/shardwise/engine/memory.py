@@ -150,10 +150,12 @@ def stage_memory(
         for share in (shares.gradients, shares.optimizer)
     )
     copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
-    pools = _graph_pools(table, costs, group, at)
+    pools, running = _graph_pools(table, costs, group, at)
     graphs = pools + np.where(table.captures_step, copies, 0.0)
+    in_layers = replace(in_layers, bytes=in_layers.bytes + running + graphs)
     live, copies = live + graphs, copies + pools
-    in_layers = replace(in_layers, bytes=in_layers.bytes + graphs)
+    component = np.where(in_layers.bytes > live, in_layers.component, component)
+    live = np.maximum(live, in_layers.bytes)
     peak = _peak(
         table,
         costs=costs,
@@ -317,28 +319,43 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     )
 
 
-# Rows of a rank's experts for which a full graph has memory, over those of an even load, less 1: of
-# the layer that runs, and of what layers save, which is in a paged stash (moe_expert_rank_capacity_
-# factor 1.5 and moe_paged_stash_buffer_size_factor_cuda 1.2: NVIDIA-NeMo/Megatron-Bridge 4211).
-_SPARE_ROWS, _SPARE_SAVED_ROWS = 0.5, 0.2
+# Rows of experts for which a graph of the step has memory, over those of an even load: static
+# buffers of the layer that runs (moe_expert_rank_capacity_factor), and the paged stash of what
+# layers save (moe_paged_stash_buffer_size_factor_cuda): NVIDIA-NeMo/Megatron-Bridge 4211.
+_STATIC_ROWS, _STASH_ROWS = 1.5, 1.2
 
 
-def _graph_pools(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Floats:
+def _graph_pools(
+    table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints
+) -> tuple[Floats, Floats]:
     """Memory of CUDA graphs in addition to that of the same step without them [byte].
 
-    Graphs of layers that share no pool: what a layer saves in the captured modules and the largest
-    transient bytes of one of their operations, of all layers and micro-batches in flight. Nothing
-    else can use this memory, so that the eager peak next to it is as high as before. A graph of the
-    full step keeps its activations while weights are updated (added in `stage_memory`) and has
-    buffers and a stash for more rows than the experts of a rank get.
+    First what is there at all times. Graphs of layers that share no pool: what a layer saves in the
+    captured modules and the largest transient bytes of one of their operations, of all layers and
+    micro-batches in flight. Nothing else can use this memory, so that the eager peak next to it is
+    as high as before. A graph of the step keeps its activations while weights are updated (added in
+    `stage_memory`), and what experts save is in a stash with room for more rows than they get,
+    which all layers share.
+
+    Second, while a layer runs in a graph of the step: what its experts save is in static buffers
+    before it is copied to the stash, and after it is copied back, and their transient bytes are
+    those of static buffers, too (Megatron-Core, paged_stash.py, stash_paged_tensors and
+    reload_paged_tensors).
     """
+    none = np.zeros_like(costs.memory_rate)
     if not np.any(table.own_graph_pools):
-        return np.zeros_like(costs.memory_rate)
-    flight = _InFlight.of(table, costs, group, stage)
-    share = np.where(table.captures_step, _SPARE_SAVED_ROWS, 1.0)
-    runs = np.where(table.captures_step, _SPARE_ROWS - _SPARE_SAVED_ROWS, 0.0)
-    one = largest_layer(costs, group, lambda size: size.graph_bytes)
-    return share * flight.total(lambda size: size.graph_bytes) + runs * one
+        return none, none
+    step, flight = table.captures_step, _InFlight.of(table, costs, group, stage)
+    saved = flight.total(lambda size: size.graph_bytes)
+    own = saved + flight.total(lambda size: size.graph_working_bytes)
+    running = largest_layer(
+        costs,
+        group,
+        lambda size: (
+            _STATIC_ROWS * size.graph_bytes + (_STATIC_ROWS - 1) * size.graph_working_bytes
+        ),
+    )
+    return np.where(step, (_STASH_ROWS - 1) * saved, own), np.where(step, running, 0.0)
 
 
 def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: Ints) -> Tiers:

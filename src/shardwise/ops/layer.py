@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
+    ROUTED_EXPERTS,
     Dtype,
     ExpertKernel,
     FrozenWeights,
@@ -298,13 +299,15 @@ def mtp_operations(
 
 
 def modules_of(operation: Operation) -> int:
-    """Modules of CUDA graphs that an operation is in, as bits of `GraphScope`; 0: of none.
+    """Modules that CUDA graphs capture an operation with: bits of `GraphScope`, `ROUTED_EXPERTS`.
+
+    0: of none.
 
     The norm and the sum of a block of experts go with its router, as shared experts do
     (Megatron-LM, docs/user-guide/features/cuda_graph.md).
     """
     if operation.routed:
-        return _MOE
+        return _MOE | ROUTED_EXPERTS
     name = operation.name.removeprefix("mtp.")
     block, _, module = name.partition(".")
     if block == "mlp":
