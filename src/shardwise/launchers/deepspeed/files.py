@@ -78,7 +78,9 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = config_fields(data, found, model=text.model, gpus=text.gpus)
-    return launch_of(NAME, text, fields, found)
+    zero = Section(data, Found(text.source)).section("zero_optimization")
+    decided = {**buffers(zero, text.model), "buckets_by_width": False}
+    return launch_of(NAME, text, fields, found, decided)
 
 
 def config_fields(
@@ -93,8 +95,10 @@ def config_fields(
     top = Section(data, found, prefix)
     zero = top.section("zero_optimization")
     fields: Fields = {"stack": STACK, **_precision(top), **_degrees(top, zero, model)}
-    if buffers := _buffers(zero, model):
-        fields["stack"] = {"base": STACK, **buffers}
+    usual = Stack.load(STACK)
+    sizes = {n: size for n, size in buffers(zero, model).items() if size != getattr(usual, n)}
+    if sizes:
+        fields["stack"] = {"base": STACK, **sizes}
     fields |= _sharding(zero, model) | _optimizer(top, fields) | _checkpointing(top)
     fields |= _batch(top, fields, gpus)
     top.ignore(*options.TOP_IGNORED)
@@ -244,9 +248,8 @@ _AUTO_SQUARES = {"reduce_bucket_size": 1.0, "prefetch_bucket_size": 0.9}
 """Widths squared that the Trainer fills in for those that are auto."""
 
 
-def _buffers(zero: Section, model: Model | None) -> Fields:
+def buffers(zero: Section, model: Model | None) -> Fields:
     """Fields of the stack for the sizes that a file sets; the Trainer fills in width squared."""
-    usual = Stack.load(STACK)
     found: Fields = {}
     for field, key in _BUFFERS.items():
         if zero.data.get(key) == AUTO:
@@ -257,7 +260,7 @@ def _buffers(zero: Section, model: Model | None) -> Fields:
             continue
         else:
             size = zero.count(key, least=0)
-        if size is not None and size != getattr(usual, field):
+        if size is not None:
             found[field] = size
     return found
 
