@@ -276,3 +276,41 @@ def test_searches_try_one_type_unless_told_otherwise() -> None:
     given = {"quantization": "nvfp4", "quantized_weights": True, "dispatch_dtype": "fp8"}
     table = Table.of(mixture(), [Strategy(dp=2, gbs=4, **given)])
     assert {name: getattr(table.strategy(0), name) for name in given} == given
+
+
+@each_row(
+    ("quantization", "expert_kernel", "kernels"),
+    [
+        ("fp8_tensor", "calls", 3 * 8),  # largest value, scale, cast; for each of 8 experts
+        ("fp8_tensor", "grouped", 3),
+        ("fp8_block", "calls", 8),
+        ("mxfp8", "calls", 8),
+        ("mxfp8", "grouped", 1),
+        ("nvfp4", "calls", 2 * 8),
+    ],
+)
+def test_experts_are_quantized_by_kernels_of_their_own(
+    quantization: str, expert_kernel: str, kernels: int
+) -> None:
+    """Inputs of the two products forward, gradients of both outputs backward: a floor for each.
+
+    Norms of the recipes may write the inputs of other products quantized, so that these have fewer.
+    """
+    floor = 1e-3
+    slow = chip(memory_bound={"efficiency": 1, "launch": floor})
+    software = {"expert_kernel": expert_kernel}
+    with_floor, without = (
+        samples.run(mixture(), software, machine, quantization=quantization, operations=True)
+        for machine in (slow, chip())
+    )
+    assert with_floor.operations is not None
+    assert without.operations is not None
+    pairs = zip(with_floor.operations, without.operations, strict=True)
+    added = {
+        (one.operation, one.phase): one.time_s - other.time_s
+        for one, other in pairs
+        if one.kind == "memory" and one.operation in ("moe.up", "moe.down")
+    }
+    assert set(added) >= set(product(("moe.up", "moe.down"), ("forward", "input_grad")))
+    for key, time_s in added.items():
+        assert time_s == pytest.approx(kernels * floor, rel=1e-6), key

@@ -154,3 +154,37 @@ def test_buffers_of_zero() -> None:
     near = live | {"max_reuse_distance": 2 * 3 * LAYER}
     some = run(zero=3, software=near).memory_bytes.buffers
     assert some - usual == pytest.approx(2 * 3 * LAYER - 2 * 2 * LAYER)
+
+
+@each_row(
+    ("software", "columns", "elements"),
+    [
+        ({"prefetch_bucket_size": 500}, {}, 500),
+        ({"prefetch_bucket_size": 1e9}, {}, LAYER),  # no more than a layer
+        ({"prefetch_bucket_size": 500}, {"fsdp_prefetch": 0}, 0),
+        ({"prefetch_bucket_size": 500}, {"fsdp_prefetch": 3}, 3 * LAYER),
+        ({"prefetch_bucket_size": 500, "buckets_by_width": True}, {}, 0.9 * 64**2),
+        ({"buckets_by_width": True}, {}, LAYER),  # of software without such buckets
+    ],
+)
+def test_weights_gathered_in_advance(
+    software: dict[str, Any], columns: dict[str, Any], elements: float
+) -> None:
+    """A bucket of DeepSpeed in place of one layer; as many layers as a strategy sets otherwise."""
+    apart = {"gathers_master": False}
+    none, some = (
+        run(zero=3, software=apart | more, **row).memory_bytes.buffers
+        for more, row in (({}, {"fsdp_prefetch": 0}), (software, columns))
+    )
+    assert some - none == pytest.approx(2 * elements)
+
+
+def test_buckets_of_reduction_by_width() -> None:
+    """The width squared in place of the size; none with ZeRO 1 and wider gradients."""
+    bucket = {"reduce_bucket_size": 1000, "buckets_by_width": True}
+    for zero, size, elements in ((2, 4, 64**2), (1, 4, 0), (1, 2, 64**2)):
+        same = {"gradient_dtype": "fp32" if size > 2 else "compute"}
+        bare, with_it = (
+            run(zero=zero, software=same | one).memory_bytes.buffers for one in ({}, bucket)
+        )
+        assert with_it - bare == size * elements

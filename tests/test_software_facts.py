@@ -1,5 +1,6 @@
 """Facts of trainers in the catalog: words that exist, months in order, weights, names."""
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -63,6 +64,16 @@ def test_facts_are_words_of_fields(trainer):
         for name, value in one.when.items():
             if name not in CONDITIONS:
                 _check_words(name, value)
+
+
+@each_trainer
+def test_sources_of_probabilities(trainer):
+    """They say what was counted, or that they are judgement."""
+    mixtures = [(one, one.value) for one in trainer.facts if isinstance(one.value, Mapping)]
+    mixtures += [(one, one.weights) for one in _conditions(trainer) if isinstance(one, Choice)]
+    for one, weights in mixtures:
+        counted = re.search(r"\bin \d+ of \d+ ", one.source)
+        assert len(weights) == 1 or counted or "judgement" in one.source, one
 
 
 @each_trainer

@@ -144,8 +144,12 @@ def read(config: dict[str, Any], model: str | None = None, gpus: int | None = No
     return LAUNCHER.read(text)
 
 
-def bucket(size: float) -> dict[str, Any]:
-    return {"stack": {"base": "deepspeed-2026", "reduce_bucket_size": size}}
+def bucket(size: float, **more: float) -> dict[str, Any]:
+    return {"stack": {"base": "deepspeed-2026", "reduce_bucket_size": size, **more}}
+
+
+WIDTH = 4096
+AUTO_BUCKETS = bucket(WIDTH**2, prefetch_bucket_size=int(0.9 * WIDTH**2))
 
 
 @each_row(
@@ -160,7 +164,7 @@ def bucket(size: float) -> dict[str, Any]:
         (
             FACTORY,
             DENSE,
-            {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST, **bucket(4096**2)},
+            {"zero": 3, "dp_overlap": False, "fsdp_reshard": True, **HOST, **AUTO_BUCKETS},
             OPEN,
         ),
         (

@@ -203,6 +203,7 @@ def test_import_lists_everything(shardwise):
         "release": "1.0",
         "model": {"name": "llama3-8b", "catalog": True, "parameters": 8030261248},
         "stack": fake_launcher.STACK,
+        "software": None,
         "strategy": {"gpus": 16, "tp": 2, "dp": 8, "global_batch_size": 64},
         "not_understood": FOUND,
     }

@@ -47,7 +47,6 @@ def test_deepspeeds_json() -> None:
             "contiguous_gradients": True,
             "offload_param": on_host,
             "offload_optimizer": on_host,
-            "stage3_prefetch_bucket_size": LAYER,
             "stage3_max_live_parameters": 1_000_000_000,
             "stage3_max_reuse_distance": 1_000_000_000,
         },
@@ -112,6 +111,36 @@ def test_weights_stay_gathered_where_both_limits_allow(
     text = json.dumps({"zero_optimization": {"stage": 3, **limits}})
     launch = deepspeed.LAUNCHER.read(LaunchText(source="ds.json", text=text, model=DENSE))
     assert launch.strategy["fsdp_reshard"] is reshards
+
+
+@each_row(
+    ("software", "layers", "written", "again"),
+    [
+        ({}, 0, 0, {}),
+        ({}, 1, None, {}),
+        ({}, 2, 2 * LAYER, {}),
+        ({"prefetch_bucket_size": 10**7}, 1, 10**7, {"prefetch_bucket_size": 10**7}),
+        (
+            {"buckets_by_width": True},
+            1,
+            "auto",
+            {"reduce_bucket_size": 4096**2, "prefetch_bucket_size": int(0.9 * 4096**2)},
+        ),
+    ],
+)
+def test_buckets_of_prefetch_come_back(
+    software: dict[str, Any], layers: int, written: Any, again: dict[str, Any]
+) -> None:
+    """Elements of a bucket, layers where a strategy sets none or several, and what auto is."""
+    stack = {"base": "deepspeed-2026", **software}
+    config, _ = files(deepspeed.LAUNCHER, stack=stack, fsdp_prefetch=layers)
+    zero = json.loads(config.text)["zero_optimization"]
+    assert zero.get("stage3_prefetch_bucket_size") == written
+    text = LaunchText(source="ds.json", text=config.text, model=DENSE, gpus=16)
+    launch = deepspeed.LAUNCHER.read(text)
+    assert launch.strategy.get("fsdp_prefetch", 1) == layers
+    known = {"base": "deepspeed-2026", **again} if again else "deepspeed-2026"
+    assert launch.strategy["stack"] == known
 
 
 def test_accelerates_yaml() -> None:

@@ -1,7 +1,7 @@
 """What a launch file of a trainer says, in the words of shardwise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.config.model import Model
 from shardwise.config.plain import plain
@@ -63,6 +63,9 @@ class Launch(FrozenRecord, Brief):
     strategy: Mapping[str, object]
     """Fields of `Strategy` that the file sets, with defaults of the launcher that differ from
     ours; `stack` is the name of a stack, or a mapping with `base` and what the file overrides."""
+    decided: Mapping[str, object] = field(default_factory=dict)
+    """Fields of `Stack` that the file decides, also where they equal those of `stack`: they stay
+    with other software."""
     not_understood: tuple[NotUnderstood, ...] = ()
     """Options that the prediction does not use, but for those that do not change a step's time or
     memory (learning rate, paths, seeds), which each launcher lists."""

@@ -239,6 +239,12 @@ class Stack(Sourced):
     max_reuse_distance: Size = 0.0
     """Weights that other layers use in between, up to which ZeRO-3 leaves one gathered [elements]
     (stage3_max_reuse_distance): from forward to backward, twice those behind a layer."""
+    prefetch_bucket_size: Size = 0.0
+    """Weights that ZeRO-3 gathers in advance with `fsdp_prefetch` 1 [elements] (DeepSpeed's
+    stage3_prefetch_bucket_size); 0: a layer."""
+    buckets_by_width: bool = False
+    """Whether buckets of reduction and of prefetch have h^2 and 0.9 h^2 elements, with h the width
+    of the model: what the Trainer of transformers fills in for `auto` in a file of DeepSpeed."""
     flat_gradients: bool = False
     """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
     flat buffer of their type (DeepSpeed, InternEvo)."""

@@ -327,6 +327,8 @@ class ComponentCosts:
     """The same, plus a gradient in the type of the weights where the stack stores it too [byte]."""
     boundary_bytes: Floats
     """The residual stream on one rank: what full recompute saves of a layer [byte]."""
+    hidden: Floats
+    """Width of the model [elements]."""
     memory_rate: Floats
     """Rate of element-wise kernels [byte/s]."""
     key: Ints
@@ -593,6 +595,7 @@ def _component_bytes(
         reduce_bytes=choices.reduce_bytes,
         resident_gradient_bytes=choices.resident_gradient_bytes,
         boundary_bytes=totals.boundary_bytes[at],
+        hidden=np.full(at.shape, float(model.hidden)),
         memory_rate=no_rate,
         key=np.arange(len(at)),
         matrix_rate=no_rate,

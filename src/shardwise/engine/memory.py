@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Recompute, Schedule
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
@@ -19,6 +19,7 @@ from shardwise.engine.zero import (
     WeightTotals,
     gathers_master,
     largest_gradients,
+    reduce_bucket,
     reduced_bytes,
     releases,
     weight_totals,
@@ -292,14 +293,19 @@ def _kept_inputs(table: Table, costs: ComponentCosts, group: StageGroup) -> Floa
 
 
 def _buckets(table: Table, costs: ComponentCosts, of: Sequence[WeightTotals]) -> Floats:
-    """Buffers of gradients that wait for their reduction by ZeRO [byte]."""
-    size = table.by_stack(lambda stack: stack.reduce_bucket_size)
+    """Buffers of gradients that wait for their reduction by ZeRO [byte].
+
+    None with ZeRO 1 where gradients accumulate in more bytes than weights have: DeepSpeed's BF16
+    optimizer reduces them in place (deepspeed/runtime/engine.py, _configure_bf16_optimizer).
+    """
+    size = reduce_bucket(table, costs)
     if not np.any(size):
         return np.zeros_like(costs.memory_rate)
     trained = sum(one.unsharded("gradients") for one in of) / costs.resident_gradient_bytes
     number = np.where(table.dp_overlap & (table.zero < ZERO_WEIGHTS), 2.0, 1.0)
     used = np.minimum(size, trained) * number * reduced_bytes(table, costs)
-    return np.where(table.training & (table.zero > 0), used, 0.0)
+    in_place = (table.zero < ZERO_GRADIENTS) & (costs.gradient_bytes > costs.element_bytes)
+    return np.where(table.training & (table.zero > 0) & ~in_place, used, 0.0)
 
 
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:

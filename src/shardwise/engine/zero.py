@@ -253,6 +253,39 @@ def updated_weights(table: Table, costs: ComponentCosts, trained: TrainedWeights
     return np.where(whole, FP32_BYTES * trained.weights, moved)
 
 
+# Widths squared that the Trainer of transformers fills in for `auto` (transformers 4.38 to 5.24,
+# integrations/deepspeed.py).
+_REDUCED_SQUARES, _PREFETCHED_SQUARES = 1.0, 0.9
+
+
+def reduce_bucket(table: Table, costs: ComponentCosts) -> Floats:
+    """Gradients that wait in a buffer for their reduction by ZeRO [elements]."""
+    size = table.by_stack(lambda stack: stack.reduce_bucket_size)
+    return _by_width(table, costs, size, _REDUCED_SQUARES)
+
+
+def _by_width(table: Table, costs: ComponentCosts, size: Floats, squares: float) -> Floats:
+    by_width = table.by_stack(lambda stack: stack.buckets_by_width) & (size > 0)
+    return np.where(by_width, squares * costs.hidden**2, size)
+
+
+def prefetched_bytes(table: Table, costs: ComponentCosts, layer_bytes: Floats) -> Floats:
+    """Weights that ZeRO 3 gathers in advance [byte].
+
+    They are `fsdp_prefetch` layers; 1 stands for a bucket where the stack has one, of which no more
+    than a layer is counted: the bucket is filled with the weights that come next.
+
+    Parameters
+    ----------
+    layer_bytes
+        Weights of the largest layer of a stage [byte]; shape (n,).
+    """
+    bucket = table.by_stack(lambda stack: stack.prefetch_bucket_size)
+    filled = _by_width(table, costs, bucket, _PREFETCHED_SQUARES) * costs.element_bytes
+    one = np.where(bucket > 0, np.minimum(filled, layer_bytes), layer_bytes)
+    return np.where(table.fsdp_prefetch == 1, one, table.fsdp_prefetch * layer_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Unsharded:
     """Unsharded weights and gradients that ZeRO needs while a component runs [byte].
@@ -296,10 +329,11 @@ class Unsharded:
         kept = np.minimum(limit * costs.element_bytes, every)
 
         def gathered(gradients: Floats, weights: Floats) -> Floats:
-            prefetched = np.maximum(weights + table.fsdp_prefetch * stored, kept)
+            prefetched = np.maximum(weights + ahead, kept)
             return np.where(scattered, gradients, 0.0) + np.where(released, prefetched, 0.0)
 
         stored = most("stored")
+        ahead = prefetched_bytes(table, costs, stored)
         embedding, head = (one.dense for one in components[-2:] if one)
         # An untied head is about as large as the embedding; a tied one stores only a norm.
         tied = (counts[-2] > 0) & (2 * head.stored < embedding.stored)

@@ -118,6 +118,8 @@ class RunLog:
     """Fields of `Strategy` that the run printed; the last value."""
     totals: Mapping[str, float]
     """Figures of all steps."""
+    releases: Mapping[str, str]
+    """Releases that trainers printed, by the name of their launcher."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -154,6 +156,12 @@ _COLUMNS = (
     "global_batch",
 )
 _STEP_FIGURES = _COLUMNS[:3]
+# deepspeed/runtime/engine.py; torchtitan/train.py, which prints 0.0.0 where it is not installed.
+_RELEASES = {
+    "deepspeed": re.compile(r"DeepSpeed info: version=(\d+(?:\.\d+)+)"),
+    "torchtitan": re.compile(r"torchtitan version: (\d+(?:\.\d+)+)"),
+}
+_NO_RELEASE = "0.0.0"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,6 +175,7 @@ class LogBuilder:
     memory: dict[MemoryKind, float] = field(default_factory=dict)
     fields: dict[str, int] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_time(self) -> bool:
@@ -178,6 +187,9 @@ class LogBuilder:
     def add(self, line: str) -> None:
         """Read one line."""
         self.marked = self.marked or any(marker in line for marker in self.format.markers)
+        for launcher, pattern in _RELEASES.items():
+            if (printed := pattern.search(line)) and printed[1] != _NO_RELEASE:
+                self.releases[launcher] = printed[1]
         try:
             found = list(self.format.read(line))
         except UnreadableError:  # damaged, as by two processes that write at the same time
@@ -214,6 +226,7 @@ class LogBuilder:
             memory=dict(self.memory),
             fields=dict(self.fields),
             totals=dict(self.totals),
+            releases=dict(self.releases),
             **columns,
         )
 

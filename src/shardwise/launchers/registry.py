@@ -31,6 +31,7 @@ from shardwise.launchers.launch import (
     LaunchText,
     captured_graphs,
 )
+from shardwise.launchers.software import of_its_release
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -163,7 +164,7 @@ def _check(path: object, gpus: object, variables: object) -> None:
 def read_by(launcher: Launcher, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
-        launch = launcher.read(text)
+        launch = of_its_release(launcher.read(text), launcher.releases)
     known = None if launch.model is None else catalog_model(launch.model)
     return launch if known is None else replace(launch, model=known)
 

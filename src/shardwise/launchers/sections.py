@@ -30,7 +30,11 @@ class Found:
 
 
 def launch_of(
-    launcher: str, text: LaunchText, fields: Mapping[str, object], found: Found
+    launcher: str,
+    text: LaunchText,
+    fields: Mapping[str, object],
+    found: Found,
+    decided: Mapping[str, object] | None = None,
 ) -> Launch:
     """Return what was read of a file that names no model; raise its faults, if there are any."""
     if found.faults:
@@ -41,6 +45,7 @@ def launch_of(
         source=text.source,
         model=text.model,
         strategy=fields,
+        decided=decided or {},
         not_understood=tuple(found.not_understood),
     )
 

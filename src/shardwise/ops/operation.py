@@ -291,6 +291,8 @@ class MemoryBound:
     """Vector FLOPs."""
     kind: str = "default"
     """Class of kernels for which a system may have separate rates: `system.MemoryClass`."""
+    passes: Floats | float = 1.0
+    """Kernels that do it, one after the other."""
 
 
 Kernel = Matmul | FlashAttention | MemoryBound

@@ -54,6 +54,8 @@ class Recipe:
     """Whether one orientation of a weight can be transposed to the other without loss."""
     reads: float
     """Times that a tensor is read to quantize it."""
+    kernels: float
+    """Kernels that quantize a tensor, in both orientations."""
     fuses: bool
     """Whether norms write their output quantized, in both orientations, instead of in 16 bits, and
     gradients of biases are summed while gradients of outputs are cast."""
@@ -68,7 +70,11 @@ class Recipe:
 # orientation is of other scales: Megatron-LM gathers such weights in bf16 and quantizes them
 # after it (fp8_utils.py, --reuse-grad-buf-for-mxfp8-param-ag). nvfp4 also needs the largest value
 # of the tensor first: a pass more (arXiv 2509.25149, appendix B). Which norms quantize and what is
-# gathered: NVIDIA/TransformerEngine 2.x (layernorm_linear.py, distributed.py).
+# gathered: NVIDIA/TransformerEngine 2.x (layernorm_linear.py, distributed.py). With current scaling
+# fp8_tensor needs three kernels, for the largest value, the scale and the cast, and nvfp4 two
+# (csrc/quantizer.cpp). Experts that run one by one are quantized one by one, too, where scaling is
+# not delayed (csrc/extensions/cast.cpp, multi_tensor_quantize_impl). Bytes of the first kernel are
+# not counted: with them 325 dense runs in fp8 would be 1 % too slow on average, not 1 % too fast.
 RECIPES = {
     "fp8_tensor": Recipe(
         matrix="fp8",
@@ -77,6 +83,7 @@ RECIPES = {
         gathered_bytes=1.0,
         transposable=True,
         reads=1.0,
+        kernels=3.0,
         fuses=True,
         gathered_gradients=1.0,
     ),
@@ -87,6 +94,7 @@ RECIPES = {
         gathered_bytes=1 + 4 / 128**2,
         transposable=True,
         reads=1.0,
+        kernels=1.0,
         fuses=False,
         gathered_gradients=2.0,
     ),
@@ -97,6 +105,7 @@ RECIPES = {
         gathered_bytes=_BF16_BYTES,
         transposable=False,
         reads=1.0,
+        kernels=1.0,
         fuses=True,
         gathered_gradients=2.0,
     ),
@@ -107,6 +116,7 @@ RECIPES = {
         gathered_bytes=1 / 2 + 1 / 16,
         transposable=True,
         reads=2.0,
+        kernels=2.0,
         fuses=False,
         gathered_gradients=2.0,
     ),
@@ -315,16 +325,23 @@ def _casts(
     fused = operands.normed & fuses & ~operands.saved_elsewhere
     inputs = np.where(rows, operands.inputs, 0.0) * _own_share(operation, work, Phase.FORWARD)
     outputs = np.where(rows, operands.outputs, 0.0) * _own_share(operation, work, Phase.INPUT_GRAD)
+    passes = by_recipe(work.quantization, lambda recipe: recipe.kernels, none=1.0)
     return (
-        _cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, forward)),
-        _cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size),
-        _cast(Phase.WEIGHT_GRAD, inputs, np.where(operands.saved_elsewhere, read + size, 0.0)),
+        _cast(Phase.FORWARD, inputs, np.where(fused | (written == 0), 0.0, forward), passes),
+        _cast(Phase.INPUT_GRAD, outputs, read + _ORIENTATIONS * size, passes),
+        _cast(
+            Phase.WEIGHT_GRAD,
+            inputs,
+            np.where(operands.saved_elsewhere, read + size, 0.0),
+            passes,
+        ),
     )
 
 
-def _cast(phase: Phase, elements: Floats, element_bytes: Floats) -> MemoryBound:
+def _cast(phase: Phase, elements: Floats, element_bytes: Floats, passes: Floats) -> MemoryBound:
     moved = elements * element_bytes
-    return MemoryBound(phase=phase, bytes=moved, flops=np.where(moved > 0, elements, 0.0))
+    flops = np.where(moved > 0, elements, 0.0)
+    return MemoryBound(phase=phase, bytes=moved, flops=flops, passes=passes)
 
 
 def _own_share(operation: Operation, work: RankWork, phase: Phase) -> Floats:

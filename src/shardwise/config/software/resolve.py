@@ -658,7 +658,7 @@ def _same(known: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def _version(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", release)[:3])
 
 
 def _months(month: str) -> int:

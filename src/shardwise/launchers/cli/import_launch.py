@@ -20,9 +20,12 @@ from shardwise.config.arguments import whole_number
 from shardwise.config.base import ConfigBase
 from shardwise.config.launch import Launch
 from shardwise.config.model import Model
+from shardwise.config.software.resolve import is_description, resolve
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.registry import read_launch
+from shardwise.launchers.software import described_as
 from shardwise.ops.param_count import count_parameters
+from shardwise.report.tables.software import match_record
 
 
 @with_help(examples=["shardwise import train.sh --output strategy.yaml"])
@@ -37,6 +40,11 @@ def command(
         "--model MODEL", "Model, for files without one (DeepSpeed, accelerate)."
     ),
     gpus: str | None = opt("--gpus N", "Number of GPUs, if the file does not set it."),
+    stack: str | None = opt(
+        "--stack STACK",
+        'Software that runs it: a description ("Megatron-LM core_v0.12, 2025-05"), or a stack of '
+        "the catalog or its file. Default: the release that the file names, else the launcher's.",
+    ),
     set_: list[str] | None = VARIABLES_OPTION,
     json: bool = JSON_FLAG,
     output: str | None = opt(
@@ -59,6 +67,8 @@ def command(
     named = None if model is None else Model.load(model)
     number = whole_number("gpus", gpus)
     launch = read_launch(file, model=named, gpus=number, variables=launch_variables(set_ or ()))
+    if stack is not None:
+        launch = described_as(launch, stack)
     strategy = Strategy.validated(launch.strategy, source=launch.source)
     if model_output is not None:
         if launch.model is None:
@@ -89,6 +99,8 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
     strategy = Strategy.validated(launch.strategy, source=launch.source)
     fields: Mapping[str, Any] = strategy.explicit_fields(launch.strategy)
     model = launch.model
+    stack = strategy.stack
+    match = resolve(stack, None, model, strategy.stated_options) if is_description(stack) else None
     known = model is not None and catalog.find("models", model.name) is not None
     return {
         "source": launch.source,
@@ -102,6 +114,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
             "parameters": count_parameters(model).total,
         },
         "stack": fields.get("stack"),
+        "software": None if match is None else match_record(match),
         "strategy": {name: value for name, value in fields.items() if name != "stack"},
         "not_understood": not_understood(launch),
     }

@@ -78,7 +78,9 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = config_fields(data, found, model=text.model, gpus=text.gpus)
-    return launch_of(NAME, text, fields, found)
+    zero = Section(data, Found(text.source)).section("zero_optimization")
+    decided = {**buffers(zero, text.model), "buckets_by_width": False}
+    return launch_of(NAME, text, fields, found, decided)
 
 
 def config_fields(
@@ -93,8 +95,10 @@ def config_fields(
     top = Section(data, found, prefix)
     zero = top.section("zero_optimization")
     fields: Fields = {"stack": STACK, **_precision(top), **_degrees(top, zero, model)}
-    if buffers := _buffers(zero, model):
-        fields["stack"] = {"base": STACK, **buffers}
+    usual = Stack.load(STACK)
+    sizes = {n: size for n, size in buffers(zero, model).items() if size != getattr(usual, n)}
+    if sizes:
+        fields["stack"] = {"base": STACK, **sizes}
     fields |= _sharding(zero, model) | _optimizer(top, fields) | _checkpointing(top)
     fields |= _batch(top, fields, gpus)
     top.ignore(*options.TOP_IGNORED)
@@ -232,52 +236,60 @@ def _sharding(zero: Section, model: Model | None) -> Fields:
     return fields | (_gathered(zero, model) if stage == ZERO_WEIGHTS else _ungathered(zero))
 
 
+_PREFETCH = "stage3_prefetch_bucket_size"
 _BUFFERS = {
     "reduce_bucket_size": "reduce_bucket_size",
     "max_live_parameters": "stage3_max_live_parameters",
     "max_reuse_distance": "stage3_max_reuse_distance",
+    "prefetch_bucket_size": _PREFETCH,
 }
 """Sizes of ZeRO's buffers [elements] by fields of a stack."""
+_AUTO_SQUARES = {"reduce_bucket_size": 1.0, "prefetch_bucket_size": 0.9}
+"""Widths squared that the Trainer fills in for those that are auto."""
 
 
-def _buffers(zero: Section, model: Model | None) -> Fields:
+def buffers(zero: Section, model: Model | None) -> Fields:
     """Fields of the stack for the sizes that a file sets; the Trainer fills in width squared."""
-    usual = Stack.load(STACK)
     found: Fields = {}
     for field, key in _BUFFERS.items():
         if zero.data.get(key) == AUTO:
             zero.ignore(key)
-            size = model.hidden**2 if model is not None and field == "reduce_bucket_size" else None
+            squares = _AUTO_SQUARES.get(field)
+            size = int(squares * model.hidden**2) if model is not None and squares else None
+        elif field == "prefetch_bucket_size" and _layers_ahead(zero, model) is not None:
+            continue
         else:
             size = zero.count(key, least=0)
-        if size is not None and size != getattr(usual, field):
+        if size is not None:
             found[field] = size
     return found
 
 
 def _ungathered(zero: Section) -> Fields:
     """Below stage 3 there is nothing to gather."""
-    zero.ignore("stage3_prefetch_bucket_size", "stage3_max_live_parameters")
-    zero.ignore("stage3_max_reuse_distance")
+    zero.ignore(_PREFETCH, "stage3_max_live_parameters", "stage3_max_reuse_distance")
     return {}
+
+
+def _layers_ahead(zero: Section, model: Model | None) -> int | None:
+    """Layers that a prefetch bucket stands for: none, or two and more of an average size."""
+    size = None if zero.data.get(_PREFETCH) == AUTO else zero.count(_PREFETCH, least=0)
+    if size is None or size == 0 or model is None:
+        return size
+    layers, rest = divmod(size, layer_weights(model))
+    return layers if layers > 1 and not rest else None
 
 
 def _gathered(zero: Section, model: Model | None) -> Fields:
     """Which gathered weights stage 3 prefetches and keeps, counted in elements."""
     fields: Fields = {}
-    sizes = {}
-    for name in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance"):
-        key = f"stage3_{name}"
-        if zero.data.get(key) == AUTO:
-            zero.ignore(key)
-        else:
-            sizes[name] = zero.count(key, least=0)
-    bucket = sizes.get("prefetch_bucket_size")
-    if bucket is not None and model is not None and bucket % layer_weights(model) == 0:
-        fields["fsdp_prefetch"] = bucket // layer_weights(model)
-    elif bucket is not None:
-        zero.leave("stage3_prefetch_bucket_size", "counts elements; shardwise prefetches layers")
-    live, reuse = sizes.get("max_live_parameters"), sizes.get("max_reuse_distance")
+    ahead = _layers_ahead(zero, model)
+    if ahead is not None:
+        fields["fsdp_prefetch"] = ahead
+    live, reuse = (
+        None if zero.data.get(key) == AUTO else zero.count(key, least=0)
+        for key in ("stage3_max_live_parameters", "stage3_max_reuse_distance")
+    )
     if model is not None and live is not None and reuse is not None:
         stays = min(live, reuse) >= lives_through_step(model)
         fields["fsdp_reshard"] = not stays
@@ -465,12 +477,16 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
     if stage == ZERO_WEIGHTS:
         through = lives_through_step(model)
         live = through if not strategy.fsdp_reshard else min(_MOST_LIVE, through // 2)
-        zero["stage3_prefetch_bucket_size"] = strategy.fsdp_prefetch * layer_weights(model)
+        if strategy.fsdp_prefetch != 1:
+            zero[_PREFETCH] = strategy.fsdp_prefetch * layer_weights(model)
         zero["stage3_max_live_parameters"] = live
         zero["stage3_max_reuse_distance"] = live
-    bucket = strategy.loaded_stack().reduce_bucket_size
-    if bucket != Stack.load(STACK).reduce_bucket_size:
-        zero["reduce_bucket_size"] = int(bucket)
+    stack, usual = strategy.loaded_stack(), Stack.load(STACK)
+    for field in _AUTO_SQUARES:
+        if stack.buckets_by_width:
+            zero.setdefault(_BUFFERS[field], AUTO)
+        elif getattr(stack, field) != getattr(usual, field):
+            zero.setdefault(_BUFFERS[field], int(getattr(stack, field)))
     return zero
 
 

@@ -33,6 +33,7 @@ from shardwise.launchers.kineto.steps import read_trace
 from shardwise.launchers.launch import Launcher, LaunchPlan
 from shardwise.launchers.logs import MemoryKind, RunLog, read_log
 from shardwise.launchers.registry import LAUNCHERS, read_launch
+from shardwise.launchers.software import of_run
 
 CHANGES = 5
 """Changes that are proposed by default."""
@@ -176,6 +177,11 @@ class _Case:
         if used is None:
             problem = "the launch file holds none: set it"
             raise InputError(Fault(source=launch.source, field="model", problem=problem))
+        releases = next((one.releases for one in LAUNCHERS if one.name == launch.launcher), ())
+        printed = log.releases.get(launch.launcher)
+        launch = of_run(launch, releases, named=own.get("stack"), release=printed)
+        if isinstance(own.get("stack"), str):
+            own = {name: value for name, value in own.items() if name != "stack"}
         fields = {SHORT_NAMES.get(name, name): value for name, value in launch.strategy.items()}
         if own.keys() & {"gpus", *REPLICA_DEGREES}:  # the replicas follow from the other degrees
             fields.pop("dp", None)

@@ -109,6 +109,7 @@ class CoreLaunch:
 
     model: Model
     strategy: Mapping[str, object]
+    decided: Mapping[str, object]
     not_understood: tuple[NotUnderstood, ...]
 
 
@@ -204,4 +205,9 @@ def read_core_fields(
     strategy = dict(reading.strategy) | {"stack": overrides}
     loaded = Model.validated(model, source=source)
     Strategy.validated(strategy, source=source)
-    return CoreLaunch(model=loaded, strategy=strategy, not_understood=tuple(reading.not_understood))
+    return CoreLaunch(
+        model=loaded,
+        strategy=strategy,
+        decided=reading.decided,
+        not_understood=tuple(reading.not_understood),
+    )

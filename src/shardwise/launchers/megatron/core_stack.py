@@ -43,6 +43,8 @@ class CoreReading:
     strategy: dict[str, object] = field(default_factory=dict)
     overrides: dict[str, object] = field(default_factory=dict)
     """Fields of the stack that differ."""
+    decided: dict[str, object] = field(default_factory=dict)
+    """Fields of the stack that are set, with those that do not differ."""
     not_understood: list[NotUnderstood] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -132,6 +134,7 @@ class CoreReading:
 
     def override(self, name: str, value: object) -> None:
         """Set a field of the stack, if it has another value."""
+        self.decided[name] = value
         if getattr(self.stack, name) != value:
             self.overrides[name] = value
 

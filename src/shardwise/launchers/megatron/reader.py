@@ -161,6 +161,7 @@ def read(text: LaunchText) -> Launch:
         source=text.source,
         model=core.model,
         strategy=strategy,
+        decided=core.decided,
         not_understood=tuple(notes),
     )
 

@@ -110,6 +110,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         source=source,
         model=core.model,
         strategy=strategy,
+        decided=core.decided,
         not_understood=(*job.notes, *_of_recipe(job, missing), *core.not_understood, *notes, *rest),
     )
 

@@ -13,7 +13,7 @@ def print_launch(record: Mapping[str, Any]) -> None:
     release = f" {record['release']}" if record["release"] else ""
     show(f"{record['source']}: {record['launcher']}{release}", style="bold")
     show(_model(record["model"]))
-    show(f"stack: {word(record['stack'])}")
+    show(f"stack: {_stack(record)}")
     table = plain_table("field", "value", title="Strategy")
     for name, value in record["strategy"].items():
         table.add_row(name, word(value))
@@ -26,6 +26,16 @@ def print_launch(record: Mapping[str, Any]) -> None:
     for one in left:
         table.add_row(one["option"], shorten(one["value"]), one["because"])
     show(table)
+
+
+def _stack(record: Mapping[str, Any]) -> str:
+    """A stack; of a description the most probable one, without a system."""
+    software = record["software"]
+    if software is None:
+        return word(record["stack"])
+    first = software["candidates"][0]["stack"]
+    said = software["software"]["text"]
+    return f"{first}, as {said} is understood without a system ({software['how']})"
 
 
 def _model(model: Mapping[str, Any] | None) -> str:
