@@ -73,7 +73,7 @@ def _too_wide(model: Model, system: System, table: Table) -> Bools:
 
 
 def _widths(model: Model) -> list[int]:
-    return [layer.attention.head_dim for layer in model.layers]
+    return [attention.head_dim for attention in model.attentions] or [0]
 
 
 def _fits_heads(model: Model, system: System, table: Table) -> str:
