@@ -116,6 +116,19 @@ class AttentionBias(Word):
     ALL = "all"
 
 
+class AttentionGate(Word):
+    """How a gate of the output of attention is projected.
+
+    `full`: one value for each element, by a query matrix that is wider by as much; `value`: the
+    same by a matrix of its own; `head`: one value for each head.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    VALUE = "value"
+    HEAD = "head"
+
+
 class QkNorm(Word):
     """What norms of queries and keys span."""
 

@@ -1,6 +1,6 @@
 """`Model`: the architecture that is trained. No batch, no hardware."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -12,6 +12,7 @@ from shardwise.config.bounds import OptionFigure
 from shardwise.config.enums import (
     Activation,
     AttentionBias,
+    AttentionGate,
     AttentionKind,
     Norm,
     NormPlacement,
@@ -66,6 +67,9 @@ class Attention(ConfigBase):
     qk_norm: Annotated[QkNorm, BeforeValidator(_qk_norm)] = QkNorm.NONE
     """Whether queries and keys are normalized: per head (`true`), over the full width, or per head
     without weights."""
+    gate: AttentionGate = AttentionGate.NONE
+    """Gate that scales the output of the heads: none, part of the query projection (Qwen3-Next), or
+    a projection of its own to one value per element (Kimi K3) or per head (Step 3.7)."""
     rotary_dim: Whole | None = None
     """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
 
@@ -96,6 +100,8 @@ class Attention(ConfigBase):
             )
         if self.rotary_dim:
             raise ValueError("rotary_dim: latent attention rotates latent.rope_dim, or 0: nothing")
+        if self.gate == AttentionGate.FULL:
+            raise ValueError("gate: latent attention has no query matrix to widen; use value, head")
         return self
 
 
@@ -130,6 +136,9 @@ class Moe(ConfigBase):
     """Groups of experts that a token's are chosen from (node-limited routing); None: any."""
     ffn: Count
     """Inner width of one expert."""
+    latent: Count | None = None
+    """Width that tokens are projected to before they are sent to routed experts, and back from
+    after (Nemotron 3 Super); None: experts read the full width."""
     activation: Activation
     """Of all experts."""
     bias: bool = False
@@ -524,6 +533,20 @@ class Model(Sourced):
             return 0
         has_bias = self.norm == Norm.LAYERNORM and self.norm_bias is not False
         return self.hidden * (2 if has_bias else 1)
+
+
+def other_fields(part: ConfigBase, known: Collection[str]) -> dict[str, object]:
+    """Fields of a part of a model that are not known and not at their defaults.
+
+    What writes models in another form refuses these, so that a field that it does not write is not
+    lost.
+    """
+    return {
+        name: value
+        for name, field in type(part).model_fields.items()
+        if name not in known
+        and (value := getattr(part, name)) != field.get_default(call_default_factory=True)
+    }
 
 
 ModelLike = Model | str | Path | Mapping[str, Any]

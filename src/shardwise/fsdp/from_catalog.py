@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.enums import AttentionBias, Norm, NormPlacement, Position, QkNorm
+from shardwise.config.enums import (
+    AttentionBias,
+    AttentionGate,
+    Norm,
+    NormPlacement,
+    Position,
+    QkNorm,
+)
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model, ModelLike, Moe
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -64,6 +71,8 @@ _PATHS = {
     "attention.rope": _ATTENTION,
     "attention.core": _ATTENTION,
     "attention.softmax": _ATTENTION,
+    "attention.gate": (*_ATTENTION, "g_proj"),
+    "attention.gated": _ATTENTION,
     "attention.out": (*_ATTENTION, "o_proj"),
     "mlp.activation": _MLP,
     "mlp.down": (*_MLP, "down_proj"),
@@ -74,6 +83,8 @@ _PATHS = {
     "moe.dispatch": _MLP,
     "moe.activation": (*_MLP, "experts"),
     "moe.combine": _MLP,
+    "moe.latent_down": (*_MLP, "fc1_latent_proj"),
+    "moe.latent_up": (*_MLP, "fc2_latent_proj"),
     "moe.add": _MLP,
     "attention.residual": (),
     "mlp.residual": (),
@@ -296,8 +307,9 @@ def _product(operation: Operation) -> tuple[int, ...]:
 def _projections(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Queries, keys and values: shares of one product by their widths."""
     attention = layer.own_attention
+    gated = attention.gate == AttentionGate.FULL
     rows = {
-        "q_proj": attention.heads * attention.head_dim,
+        "q_proj": attention.heads * (attention.head_dim + gated * attention.value_dim),
         "k_proj": attention.kv_heads * attention.head_dim,
         "v_proj": attention.kv_heads * attention.value_dim,
     }
@@ -374,12 +386,12 @@ def _experts_up(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """All experts in one tensor, experts first (transformers 5, torchtitan)."""
     moe = _moe(layer)
     name, outputs = ("gate_up_proj", 2 * moe.ffn) if moe.gated else ("up_proj", moe.ffn)
-    return (_of_experts(moe, name, outputs, model.hidden),)
+    return (_of_experts(moe, name, outputs, moe.latent or model.hidden),)
 
 
 def _experts_down(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     moe = _moe(layer)
-    return (_of_experts(moe, "down_proj", model.hidden, moe.ffn),)
+    return (_of_experts(moe, "down_proj", moe.latent or model.hidden, moe.ffn),)
 
 
 def _of_experts(moe: Moe, name: str, outputs: int, inputs: int) -> Piece:

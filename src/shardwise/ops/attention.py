@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import AttentionBias, AttentionKind, CpExchange, Position, QkNorm
+from shardwise.config.enums import (
+    AttentionBias,
+    AttentionGate,
+    AttentionKind,
+    CpExchange,
+    Position,
+    QkNorm,
+)
 from shardwise.config.model import Attention, Model
 from shardwise.ops.linear import after_row_parallel, all_reduced, before_column_parallel, linear
 from shardwise.ops.mla import ROPE_FLOPS, latent_projections, latent_rope
@@ -238,7 +245,10 @@ def attention_operations(
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
     operations += _core(model, attention, work, heads, kv_heads)
+    if attention.gate != AttentionGate.NONE:
+        operations += _gate(model, attention, work, heads)
     split = row_split(work, attention.heads * attention.value_dim, model.hidden)
+    by_kernel = work.flash & ~swaps_heads(work) & (attention.gate == AttentionGate.NONE)
     operations.append(
         linear(
             "attention.out",
@@ -251,7 +261,7 @@ def attention_operations(
             else 0.0,
             saved_tokens=split.saved_tokens,
             collectives=after_row_parallel(work, model.hidden),
-            saved_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
+            saved_elsewhere=by_kernel,  # that wrote it
             reruns_with=_FULL | {"every_other", "attention_out"},
             dropped_with=_FULL,
         )
@@ -269,6 +279,8 @@ def _projection(
 ) -> Operation:
     """Queries, keys and values in one product."""
     outputs = (heads + kv_heads) * attention.head_dim + kv_heads * attention.value_dim
+    if attention.gate == AttentionGate.FULL:
+        outputs = outputs + heads * attention.value_dim
     return linear(
         "attention.qkv",
         work,
@@ -282,6 +294,44 @@ def _projection(
         reruns_with=_QKV,
         dropped_with=norm_parts,
     )
+
+
+def _gate(model: Model, attention: Attention, work: RankWork, heads: Floats) -> list[Operation]:
+    """Scale the output of the heads by a sigmoid, in one kernel: y = o sigmoid(g).
+
+    Forward it reads o and g and writes y; backward it reads dy, o and g and writes both gradients.
+    Both o and g are saved. A projection to g reads the input that the query projection saves.
+    """
+    width = heads * attention.value_dim
+    gates = heads if attention.gate == AttentionGate.HEAD else width
+    scaled, values = work.tokens * width, work.tokens * gates
+    size = work.element_bytes
+    applied = Operation(
+        name="attention.gated",
+        kernels=(
+            MemoryBound(phase=Phase.FORWARD, bytes=(2 * scaled + values) * size, flops=2 * scaled),
+            MemoryBound(
+                phase=Phase.INPUT_GRAD, bytes=(3 * scaled + 2 * values) * size, flops=4 * scaled
+            ),
+        ),
+        parameters=zeros(work),
+        saved_bytes=(scaled + values) * size,
+        working_bytes=(scaled + values) * size,
+        reruns_with=_FULL,
+        dropped_with=_FULL,
+    )
+    if attention.gate == AttentionGate.FULL:
+        return [applied]
+    projection = linear(
+        "attention.gate",
+        work,
+        tokens=work.tokens,
+        inputs=model.hidden,
+        outputs=gates,
+        saved_tokens=zeros(work),
+        reruns_with=_QKV,
+    )
+    return [projection, applied]
 
 
 def _qk_norm(
@@ -315,11 +365,11 @@ def _positions(
     """Rotate queries and keys, or project the relative positions."""
     none = zeros(work)
     if model.position == Position.ROPE:
+        if attention.rotary_dim == 0:
+            return []
         if attention.latent is not None:
             return [latent_rope(attention, attention.latent, work)]
         turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
-        if turned == 0:
-            return []
         elements = work.tokens * (heads + kv_heads) * turned
         moved = 2 * elements * work.element_bytes
         kernels = tuple(

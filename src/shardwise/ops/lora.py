@@ -56,6 +56,7 @@ _ADAPTED: dict[str, _Split] = {
     "attention.kv_up": "columns",
     "attention.q_down": "replicated",
     "attention.kv_down": "replicated",
+    "attention.gate": "columns",
     "attention.out": "rows",
     "mamba.in": "columns",
     "mamba.out": "rows",
@@ -71,9 +72,11 @@ _ADAPTED: dict[str, _Split] = {
 # Products whose input another product may save for both.
 _SAVED_BY = {
     "attention.kv_down": ("attention.q", "attention.q_down"),
+    "attention.gate": ("attention.qkv", "attention.q", "attention.q_down"),
     "mlp.up": ("attention.qkv", "attention.q", "attention.q_down"),
     "moe.shared_up": ("moe.router",),
     "moe.shared_gate": ("moe.router",),
+    "moe.latent_down": ("moe.router",),
 }
 
 

@@ -46,6 +46,8 @@ REPLICATED = frozenset(
         "head.norm",
         "moe.router",
         "moe.shared_gate",
+        "moe.latent_down",
+        "moe.latent_up",
         "embedding_norm",
         "hidden_norm",
         "final_norm",

@@ -33,6 +33,8 @@ _NAMES = {
     "attention.scores": "scores",
     "attention.softmax": "probabilities",
     "attention.values": "heads",
+    "attention.gate": "gate",
+    "attention.gated": "heads",
     "attention.out": "attention",
     "mlp.up": "inner",
     "mlp.activation": "activated",
@@ -43,11 +45,13 @@ _NAMES = {
     "moe.shared_gate": "gate",
     "moe.router": "logits of experts",
     "moe.top_k": "chosen experts",
+    "moe.latent_down": "latent tokens",
     "moe.dispatch": "tokens by expert",
     "moe.up": "inner",
     "moe.activation": "activated",
     "moe.down": "experts",
     "moe.combine": "routed experts",
+    "moe.latent_up": "routed experts",
     "moe.add": "experts",
     "embedding": "stream",
     "projection": "stream",
@@ -185,6 +189,7 @@ class Tensors:
         shapes = {
             "core": values,
             "values": values,
+            "gated": (tokens, heads * v),
             "scores": scores,
             "softmax": scores,
             "rope": projected,
@@ -207,7 +212,7 @@ class Tensors:
         inner = moe.ffn / _scalar(self.work.etp)
         return {
             "moe.top_k": (_scalar(load.tokens), float(moe.top_k)),
-            "moe.dispatch": (_scalar(load.copies), float(self.model.hidden)),
+            "moe.dispatch": (_scalar(load.copies), float(moe.latent or self.model.hidden)),
             "moe.activation": (_scalar(load.experts), _scalar(load.per_expert), inner),
             "moe.shared_activation": (tokens, (moe.shared_ffn or 0) / _scalar(self.work.tp)),
         }
@@ -242,7 +247,9 @@ _READ_BLOCK = (
     "moe.shared_up",
     "moe.shared_gate",
     "moe.router",
+    "moe.latent_down",
     "moe.dispatch",
+    "attention.gate",
 )
 # Operations that read the results of these others, as far as they exist.
 _READ = {
@@ -251,17 +258,20 @@ _READ = {
     "attention.kv_norm": ("attention.kv_down",),
     "attention.kv_up": ("attention.kv_norm",),
     "attention.softmax": ("attention.scores",),
-    "attention.out": ("attention.core", "attention.values"),
+    "attention.gated": ("attention.core", "attention.values", "attention.gate"),
+    "attention.out": ("attention.gated", "attention.core", "attention.values"),
     "mlp.activation": ("mlp.up",),
     "mlp.down": ("mlp.activation",),
     "moe.shared_activation": ("moe.shared_up",),
     "moe.shared_down": ("moe.shared_activation",),
     "moe.top_k": ("moe.router",),
+    "moe.dispatch": ("moe.latent_down",),
     "moe.up": ("moe.dispatch",),
     "moe.activation": ("moe.up", "moe.top_k"),
     "moe.down": ("moe.activation",),
     "moe.combine": ("moe.down",),
-    "moe.add": ("moe.combine", "moe.shared_down", "moe.shared_gate"),
+    "moe.latent_up": ("moe.combine",),
+    "moe.add": ("moe.combine", "moe.latent_up", "moe.shared_down", "moe.shared_gate"),
     "embedding_norm": ("embedding",),
     "hidden_norm": (INPUT,),
     "projection": ("embedding_norm", "hidden_norm"),
@@ -272,7 +282,12 @@ _TO_HEADS = ("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up"
 _TURN_HEADS = ("attention.qk_norm", "attention.rope")
 _OF_HEADS = ("attention.core", "attention.scores", "attention.values")
 _POSITIONS = "attention.relative"
-_ENDS_BRANCH = ("attention.out", "mlp.down", "moe.combine", "moe.add")
+_ENDS_BRANCH = ("attention.out", "mlp.down", "moe.combine", "moe.latent_up", "moe.add")
+# What replaces the input of an operation where it is there.
+_INSTEAD = {
+    "attention.out": ("attention.gated", ("attention.core", "attention.values")),
+    "moe.add": ("moe.latent_up", ("moe.combine",)),
+}
 _STREAMS = ("embedding", "embedding_norm", "projection", "head", "loss", "final_norm")
 
 
@@ -331,8 +346,7 @@ def linked(names: Sequence[str]) -> tuple[Link, ...]:
 
 def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
     """Link one operation to what it reads, and record what it writes."""
-    known = [there.get(source, source) for source in _READ.get(base, ())]
-    sources = [source for source in known if source == INPUT or source in there.values()]
+    sources = _sources(wires, base, there)
     if base in _NORMS:
         wires.read(name, [wires.stream])
         wires.block = name
@@ -355,7 +369,8 @@ def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
     elif base == _POSITIONS:
         wires.positions = [name]
     else:
-        in_block = [wires.block] if base in _READ_BLOCK else []
+        is_latent = base == "moe.dispatch" and "moe.latent_down" in there
+        in_block = [wires.block] if base in _READ_BLOCK and not is_latent else []
         routed = [there["moe.top_k"]] if base == "moe.dispatch" else []
         wires.read(name, [*in_block, *routed, *sources] or [wires.stream])
         known_name = bool(in_block or sources)
@@ -365,6 +380,17 @@ def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
         wires.heads.append(name)
     if base in _ENDS_BRANCH:
         wires.branch = [*wires.branch, name] if not base.startswith("moe.") else [name]
+
+
+def _sources(wires: _Wires, base: str, there: dict[str, str]) -> list[str]:
+    """Results of named operations that this one reads."""
+    known = [there.get(source, source) for source in _READ.get(base, ())]
+    sources = [source for source in known if source == INPUT or source in there.values()]
+    if base == "attention.gated" and "attention.gate" not in there:
+        return [*sources, *wires.heads]
+    instead, of = _INSTEAD.get(base, ("", ()))
+    replaced = [there.get(one) for one in of] if instead in there else []
+    return [source for source in sources if source not in replaced]
 
 
 def _adapter(name: str, links: Sequence[Link]) -> list[Link]:

@@ -10,12 +10,13 @@ from itertools import groupby
 from shardwise.config.enums import (
     Activation,
     AttentionBias,
+    AttentionGate,
     Norm,
     NormPlacement,
     Position,
     QkNorm,
 )
-from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe
+from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, other_fields
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
 
@@ -78,13 +79,21 @@ def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
             yield f"moe.{field}", value, problem
 
 
+_ATTENTION = ("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk")
+_ATTENTION_CHOICES = ("bias", "sinks", "qk_norm", "gate", "rotary_dim")
+
+
 def _attention_faults(attention: Attention) -> Iterator[tuple[str, object, str]]:
+    for field, value in other_fields(attention, (*_ATTENTION, *_ATTENTION_CHOICES)).items():
+        yield field, value, "has no option for it"
     if attention.chunk is not None:
         yield "chunk", attention.chunk, "no attention inside chunks"
     if not attention.causal:
         yield "causal", False, "GPT models are causal"
     if attention.qk_norm == QkNorm.WIDTH:
         yield "qk_norm", attention.qk_norm, "norms of queries and keys are per head"
+    if attention.gate not in (AttentionGate.NONE, AttentionGate.FULL):
+        yield "gate", attention.gate, "gates come from the query projection; allowed: none, full"
     if attention.latent is None and attention.value_dim != attention.head_dim:
         yield "v_head_dim", attention.v_head_dim, "with latent attention only"
     if attention.latent is not None and attention.qk_norm != QkNorm.NONE:
@@ -209,6 +218,7 @@ def _attention_fields(attention: Attention) -> dict[str, Value]:
             "kv_channels": attention.head_dim,
             "qk_layernorm": norm == QkNorm.HEAD,
             "qk_l2_norm": norm == QkNorm.UNWEIGHTED,
+            "attention_output_gate": attention.gate == AttentionGate.FULL,
         }
     # The norms of the compressed widths, which latent attention has, are its qk_layernorm.
     return {
@@ -267,6 +277,7 @@ def _expert_fields(moe: Moe, layers: Sequence[Layer]) -> dict[str, Value]:
         "moe_router_enable_expert_bias": moe.selection_bias,
         "moe_shared_expert_intermediate_size": moe.shared_ffn or None,
         "moe_shared_expert_gate": moe.shared_gate,
+        "moe_latent_size": moe.latent,
     }
 
 
@@ -381,6 +392,8 @@ def _read_attention(reading: CoreReading) -> dict[str, object]:
     if reading.flag("qk_l2_norm"):
         norm = QkNorm.UNWEIGHTED
     groups = reading.positive("num_query_groups", heads)
+    if reading.flag("attention_output_gate"):
+        attention["gate"] = AttentionGate.FULL
     return attention | {"kv_heads": groups, "head_dim": width, "qk_norm": norm}
 
 
@@ -506,6 +519,7 @@ def _read_experts(reading: CoreReading, ffn: int) -> dict[str, object]:
         "groups": groups if top_groups else None,
         "top_groups": top_groups,
         "ffn": reading.positive("moe_ffn_hidden_size", ffn),
+        "latent": reading.whole("moe_latent_size"),
         "shared_ffn": shared,
         "shared_gate": bool(shared) and reading.flag("moe_shared_expert_gate"),
         "router_bias": reading.flag("add_bias_linear"),

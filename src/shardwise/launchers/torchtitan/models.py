@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from shardwise.config.enums import Activation, AttentionBias, Norm, NormPlacement, Position, QkNorm
-from shardwise.config.model import Layer, Model
+from shardwise.config.enums import Activation, Norm, NormPlacement, Position, QkNorm
+from shardwise.config.model import Layer, Model, other_fields
 
 TOML_RELEASE, PYTHON_RELEASE = "0.2.2", "0.3.0"
 
@@ -272,21 +272,14 @@ def _is_plain(layer: Layer) -> bool:
     if not layer.is_transformer:
         return False
     attention, moe = layer.own_attention, layer.moe
-    simple_experts = moe is None or not (
-        moe.shared_ffn or moe.bias or moe.router_bias or moe.top_groups
-    )
+    numbers = ("experts", "top_k", "ffn", "activation", "selection_bias")
+    simple_experts = moe is None or not other_fields(moe, numbers)
     return (
         layer.kind == "transformer"
         and layer.norms == NormPlacement.PRE
         and not layer.parallel
-        and attention.causal
-        and attention.latent is None
-        and attention.window is None
-        and attention.chunk is None
-        and attention.rotary_dim is None
-        and attention.v_head_dim in (None, attention.head_dim)
-        and attention.bias == AttentionBias.NONE
-        and not attention.sinks
+        and not other_fields(attention, ("heads", "kv_heads", "head_dim", "v_head_dim", "qk_norm"))
+        and attention.value_dim == attention.head_dim
         and layer.feed_forward.activation == Activation.SWIGLU
         and not layer.feed_forward.bias
         and simple_experts
