@@ -30,6 +30,7 @@ from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.precision import gradient_size
 from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
+from shardwise.ops.streams import layer_embedding, stream_mix, stream_residual
 from shardwise.ops.summa import norm_statistics, tp_share
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
@@ -46,6 +47,7 @@ _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 _OFFLOAD_PARTS = {
     # With the mask of the residual after the block; in a parallel layer there is one of each.
     "attention_norm": (
+        "attention.mix",
         "attention.norm",
         "attention.post_norm",
         "attention.stream_norm",
@@ -66,16 +68,34 @@ _OFFLOAD_PARTS = {
         "attention.qk_norm",
         "attention.relative",
         "attention.gate",
+        "attention.q_absorb",
+        "attention.compress",
+        "attention.index",
+        "attention.index_q",
         "attention.rope",
     ),
-    "core_attention": ("attention.core", "attention.softmax", "attention.gated"),
-    "attention_out": ("attention.out",),
-    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+    "core_attention": (
+        "attention.index_scores",
+        "attention.core",
+        "attention.softmax",
+        "attention.out_absorb",
+        "attention.gated",
+    ),
+    "attention_out": ("attention.out_down", "attention.out"),
+    "mlp_norm": (
+        *("mlp.mix", "mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+        *("mlp.layer_gate", "mlp.layer_up", "mlp.layer_norm"),
+    ),
     "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
     # Router and shared experts read one input, which the router saves.
     "router": (
+        "moe.router_norm",
         "moe.router",
         "moe.top_k",
+        "moe.pre_norm",
+        "moe.shared_norm",
+        "moe.routed_norm",
+        "moe.post_norm",
         "moe.dispatch",
         "moe.combine",
         "moe.shared_gate",
@@ -216,15 +236,20 @@ def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks)
         inner = name == "mlp"
         rebuilt = frozenset({"attention_out"} if inner else ())
 
+        several = model.streams > 1
+
         def before() -> list[Operation]:
+            mixture = [stream_mix(f"{name}.mix", model, work)] if several else []
             if not normed_before:
-                return []
-            return [_norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
+                return mixture
+            return [*mixture, _norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
 
         def after() -> list[Operation]:
             first = [_norm(model, work, f"{name}.post_norm")] if normed_after else []
             last = [_norm(model, work, f"{name}.stream_norm")] if in_stream else []
-            return [*first, _residual(model, work, f"{name}.residual"), *last]
+            added = f"{name}.residual"
+            ends = stream_residual(added, model, work) if several else _residual(model, work, added)
+            return [*first, ends, *last]
 
         return [
             *once(before, name, "before", layer.norms),
@@ -244,6 +269,7 @@ def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks)
     return [
         *with_norms("attention", "attention_norm", attention_block, layer.attention),
         *with_norms("mlp", "mlp_norm", feed_forward, layer.mlp, layer.moe),
+        *(once(lambda: layer_embedding(model, work), "layers") if model.layer_embedding else []),
     ]
 
 

@@ -73,7 +73,12 @@ def _too_wide(model: Model, system: System, table: Table) -> Bools:
 
 
 def _widths(model: Model) -> list[int]:
-    return [layer.attention.head_dim for layer in model.layers]
+    return [
+        layer.attention.head_dim
+        if not layer.attention.is_sparse  # has kernels of its own
+        else 0
+        for layer in model.layers
+    ]
 
 
 def _fits_heads(model: Model, system: System, table: Table) -> str:

@@ -127,8 +127,8 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
 
 
 def is_latent(model: Model) -> bool:
-    """Whether some layer has latent attention."""
-    return any(layer.attention.latent is not None for layer in model.layers)
+    """Whether some layer has latent or compressed attention."""
+    return any(layer.attention.latent or layer.attention.compressed for layer in model.layers)
 
 
 def _moes(model: Model) -> list[Moe]:
