@@ -79,11 +79,10 @@ def features_of(model: Model, table: Table) -> tuple[str, ...]:
 
 def model_features(model: Model) -> tuple[str, ...]:
     """Return what few models have and no strategy decides, whose kernels are seldom measured."""
-    attentions = [layer.attention for layer in model.layers]
     experts = [layer.moe for layer in model.layers if layer.moe is not None]
     there = {
-        "sparse_attention": any(one.indexer is not None for one in attentions),
-        "compressed_attention": any(one.compressed is not None for one in attentions),
+        "sparse_attention": any(one.indexer is not None for one in model.attentions),
+        "compressed_attention": any(one.compressed is not None for one in model.attentions),
         "residual_streams": model.streams > 1,
         "layer_embeddings": model.layer_embedding > 0,
         "latent_experts": any(one.latent is not None for one in experts),

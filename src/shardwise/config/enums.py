@@ -584,6 +584,7 @@ class GraphScope(Word):
     MLP = "mlp"
     MOE = "moe"
     MOE_ROUTER = "moe_router"
+    MAMBA = "mamba"
 
 
 class Compile(Word):

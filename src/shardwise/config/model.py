@@ -20,6 +20,7 @@ from shardwise.config.enums import (
     Position,
     QkNorm,
 )
+from shardwise.config.mixer import Mixer
 from shardwise.config.sparse import Compressed, Indexer
 
 OWN_KIND = "transformer"
@@ -177,8 +178,8 @@ class Attention(ConfigBase):
             raise ValueError(
                 f"latent.rope_dim {self.latent.rope_dim} must be below head_dim {self.head_dim}"
             )
-        if self.rotary_dim is not None:
-            raise ValueError("rotary_dim: latent attention rotates latent.rope_dim")
+        if self.rotary_dim:
+            raise ValueError("rotary_dim: latent attention rotates latent.rope_dim, or 0: nothing")
         if self.gate == AttentionGate.FULL:
             raise ValueError("gate: latent attention has no query matrix to widen; use value, head")
         return self
@@ -275,13 +276,23 @@ class Moe(ConfigBase):
 
 
 class Layer(ConfigBase):
-    """A group of equal layers."""
+    """A group of equal layers.
 
-    count: Count
-    """How many such layers there are."""
-    attention: Attention
+    Most have attention, or a mixer in its place, and then an MLP or experts. A layer of one block
+    has one of these alone (Nemotron-H counts such blocks as layers).
+    """
+
+    count: Count = 1
+    """How many such layers there are; with the `pattern` of the model it may be left out."""
+    symbol: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    """Character that stands for such layers in the `pattern` of the model."""
+    attention: Attention | None = None
+    """Self-attention; None: a mixer in its place, or neither."""
+    mixer: Mixer | None = None
+    """What mixes tokens in place of attention; with both, they read one input side by side and
+    their outputs are added (Falcon-H1)."""
     mlp: Mlp | None = None
-    """Feed-forward block; a layer has this or `moe`."""
+    """Feed-forward block; a layer has at most one of this and `moe`."""
     moe: Moe | None = None
     """Mixture of experts in its place."""
     parallel: bool = False
@@ -298,18 +309,53 @@ class Layer(ConfigBase):
     residual stream, after each addition (BERT)."""
 
     @property
+    def side_by_side(self) -> bool:
+        """Whether it has attention and a mixer that read one input."""
+        return self.attention is not None and self.mixer is not None
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether it is attention and then an MLP or experts."""
+        return (
+            self.attention is not None
+            and self.mixer is None
+            and (self.mlp is not None or self.moe is not None)
+        )
+
+    @property
+    def beyond_transformer(self) -> tuple[str, object, str] | None:
+        """The field that makes it more or less than that, its value, and what it is; else None."""
+        if self.is_transformer:
+            return None
+        if self.mixer is not None:
+            return "mixer", self.mixer.kind, f"layers with a {self.mixer.kind} mixer"
+        field = "attention" if self.attention is None else "mlp"
+        return field, None, f"layers without {field}"
+
+    @property
+    def own_attention(self) -> Attention:
+        """Attention of a transformer layer (`is_transformer`)."""
+        assert self.attention is not None  # noqa: S101 - others are refused before
+        return self.attention
+
+    @property
     def feed_forward(self) -> Mlp | Moe:
-        """MLP or mixture of experts, whichever it has."""
+        """MLP or experts of a transformer layer (`is_transformer`)."""
         block = self.mlp or self.moe
-        assert block is not None  # noqa: S101 - validated
+        assert block is not None  # noqa: S101 - others are refused before
         return block
 
     @model_validator(mode="after")
-    def _one_feed_forward(self) -> Self:
-        if (self.mlp is None) == (self.moe is None):
-            raise ValueError(f"must have one of mlp and moe, has {'both' if self.mlp else 'none'}")
-        if self.parallel and self.moe is not None:
-            raise ValueError("parallel: not with a mixture of experts")
+    def _some_block(self) -> Self:
+        if self.mlp is not None and self.moe is not None:
+            raise ValueError("must have one of mlp and moe, has both")
+        mixes = self.attention is not None or self.mixer is not None
+        if not (mixes or self.mlp is not None or self.moe is not None):
+            raise ValueError("must have attention, a mixer, an mlp or a moe; has none of them")
+        if self.kind != OWN_KIND and not self.is_transformer:
+            raise ValueError("kind: registered kinds are described by attention and mlp or moe")
+        if self.parallel and not (self.is_transformer and self.mlp is not None):
+            raise ValueError("parallel: of layers with attention and an mlp only")
         if self.second_norm and not self.parallel:
             raise ValueError("second_norm: of parallel layers; others have two norms always")
         if self.options and self.kind == OWN_KIND:
@@ -341,13 +387,19 @@ class Model(Sourced):
     seq_len: Count | None = None
     """Tokens per sequence in pre-training; None where a strategy must say it."""
     layers: tuple[Layer, ...] = Field(min_length=1)
-    """Groups of equal layers, first to last; or, with `interleave`, kinds that alternate."""
+    """Groups of equal layers, first to last; or, with `interleave` or `pattern`, kinds that
+    alternate."""
     interleave: tuple[Count, ...] | None = None
     """How many layers of each group follow one another before the next group has its turn, until
     all are used up; None: all layers of a group."""
+    pattern: str | None = None
+    """Every layer in order, by the `symbol` of its group, such as `M-M-*-`; groups then take their
+    `count` from it."""
     mtp: Whole = 0
     """Modules of multi-token prediction, each one more layer of the last kind with a projection
     and norms (arXiv 2412.19437, section 2.2). Published counts of parameters leave them out."""
+    mtp_pattern: str | None = None
+    """Layers of each such module, by symbols as in `pattern`; None: one of the last kind."""
     norm: Norm
     """LayerNorm has a weight and a bias, RMSNorm a weight."""
     norm_bias: bool | None = None
@@ -393,6 +445,72 @@ class Model(Sourced):
         """Fetch the config.json of an owner/name on the Hugging Face hub."""
         return readers.foreign().fetched_model(name)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _count_in_pattern(cls, data: Any) -> Any:
+        """Count the layers of each group, where a pattern has them and the group does not say."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("pattern"), str):
+            return data
+        pattern = data["pattern"].strip()
+
+        def counted(layer: Any) -> Any:
+            if isinstance(layer, Layer):
+                symbol, known = layer.symbol, "count" in layer.model_fields_set
+            elif isinstance(layer, Mapping):
+                symbol, known = layer.get("symbol"), "count" in layer
+            else:
+                return layer
+            if known or not isinstance(symbol, str) or not (count := pattern.count(symbol)):
+                return layer
+            if isinstance(layer, Layer):
+                return layer.model_copy(update={"count": count})
+            return {**layer, "count": count}
+
+        layers = data.get("layers")
+        if not isinstance(layers, (list, tuple)):
+            return data
+        return {**data, "layers": tuple(counted(layer) for layer in layers)}
+
+    @model_validator(mode="after")
+    def _pattern_of_symbols(self) -> Self:
+        if self.pattern is None:
+            if missing := [n for n, x in enumerate(self.layers) if "count" not in x.set_fields()]:
+                raise ValueError(f"layers[{missing[0]}].count: is missing and has no default")
+            return self._modules_of_symbols()
+        symbols = [layer.symbol for layer in self.layers]
+        if self.interleave is not None:
+            raise ValueError("pattern: says the order of layers, and so does interleave; give one")
+        self._check_symbols("pattern", self.pattern)
+        if None in symbols:
+            raise ValueError(f"pattern: layers[{symbols.index(None)}] has no symbol")
+        for number, layer in enumerate(self.layers):
+            if symbols.index(layer.symbol) < number:
+                raise ValueError(f"pattern: {layer.symbol!r} is the symbol of two groups")
+            if not (found := self.pattern.count(str(layer.symbol))):
+                raise ValueError(f"pattern: has no {layer.symbol!r}, of layers[{number}]")
+            if layer.count != found:
+                raise ValueError(
+                    f"pattern: has {found} of {layer.symbol!r}; layers[{number}].count is"
+                    f" {layer.count}"
+                )
+        return self._modules_of_symbols()
+
+    def _modules_of_symbols(self) -> Self:
+        if self.mtp_pattern is not None:
+            if not self.mtp:
+                raise ValueError("mtp_pattern: there are no modules (mtp) to have it")
+            if not self.mtp_pattern:
+                raise ValueError("mtp_pattern: must have a symbol at least")
+            self._check_symbols("mtp_pattern", self.mtp_pattern)
+        return self
+
+    def _check_symbols(self, field: str, pattern: str) -> None:
+        symbols = [layer.symbol for layer in self.layers if layer.symbol]
+        for character in pattern:
+            if character not in symbols:
+                allowed = ", ".join(map(repr, symbols)) or "none; layers have no symbol"
+                raise ValueError(f"{field}: {character!r} is no symbol of a group; {allowed}")
+
     @model_validator(mode="after")
     def _few_enough_layers(self) -> Self:
         if self.depth > MOST_LAYERS:
@@ -412,7 +530,7 @@ class Model(Sourced):
             raise ValueError("learned positions need max_positions or seq_len")
         if self.position != Position.LEARNED and self.max_positions is not None:
             raise ValueError(f"max_positions: {self.position} positions have no table")
-        if self.position != Position.ROPE and any(layer.attention.latent for layer in self.layers):
+        if self.position != Position.ROPE and any(one.latent for one in self.attentions):
             raise ValueError("position: must be rope with latent attention")
         if self.norm == Norm.RMSNORM and self.norm_bias:
             raise ValueError("norm_bias: an rmsnorm has no bias")
@@ -462,6 +580,9 @@ class Model(Sourced):
     @property
     def order(self) -> tuple[int, ...]:
         """Position in `layers` of every layer, first to last."""
+        if self.pattern is not None:
+            place = {layer.symbol: number for number, layer in enumerate(self.layers)}
+            return tuple(place[symbol] for symbol in self.pattern)
         left = [layer.count for layer in self.layers]
         turns = self.interleave or left
         order: list[int] = []
@@ -478,14 +599,32 @@ class Model(Sourced):
             return self
         layers = []
         for layer in self.layers:
-            latent = layer.attention.latent or layer.attention.compressed
-            if latent is not None:  # has no key-value heads of its own
+            attention = layer.attention
+            if attention is None or attention.latent or attention.compressed:  # no such heads
                 layers.append(layer)
                 continue
             heads = layer.attention.heads if kind == AttentionKind.MULTIHEAD else 1
             attention = layer.attention.model_copy(update={"kv_heads": heads})
             layers.append(layer.model_copy(update={"attention": attention}))
         return self.model_copy(update={"layers": tuple(layers)})
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Attention of each group of layers that has it."""
+        return tuple(layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Mixer of each group of layers that has one."""
+        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+
+    @property
+    def mtp_layers(self) -> tuple[Layer, ...]:
+        """Layers of one module of multi-token prediction."""
+        if self.mtp_pattern is None:
+            return self.layers[-1:]
+        by_symbol = {layer.symbol: layer for layer in self.layers}
+        return tuple(by_symbol[symbol] for symbol in self.mtp_pattern)
 
     @property
     def depth(self) -> int:

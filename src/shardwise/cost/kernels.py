@@ -9,11 +9,13 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
 from shardwise.config.accelerator import MatmulKernel
 from shardwise.config.enums import Dtype, Processing, Quantization
+from shardwise.config.software.mixers import scan_rates
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times, kernel_time_factor
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
+from shardwise.cost.scan import scan_times
 from shardwise.distinct import distinct_rows
 from shardwise.ops.operation import (
     FlashAttention,
@@ -21,6 +23,7 @@ from shardwise.ops.operation import (
     Matmul,
     MemoryBound,
     Phase,
+    Scan,
     SelectedAttention,
 )
 from shardwise.ops.quantization import RECIPES
@@ -444,6 +447,13 @@ class KernelRates:
                 compute_latency_s=self.chip.compute_latency,
                 processing=self.chip.processing,
             )
+        if isinstance(kernel, Scan):
+            return scan_times(
+                kernel,
+                scan_rates(kernel.kind, self.chip.generation),
+                peak=self.plain.rates.peak,
+                bandwidth=self.chip.memory[0].bandwidth * share,
+            )
         described = self._described_times(kernel, moved_bytes, share)
         if not self._tables_of(kernel):
             return described
@@ -473,7 +483,7 @@ class KernelRates:
         """Rows whose type has a table for such kernels, but none measured close to this shape."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             return self.missed(kernel.panel(kernel.panels))
-        if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):
+        if isinstance(kernel, (MemoryBound, Scan)) or not self._tables_of(kernel):
             return np.zeros(self.element_rate.shape, dtype=np.bool_)
         return self._looked_up(kernel).missed
 

@@ -226,9 +226,9 @@ def _by_its_name(operation: Operation, name: str, below: tuple[str, ...]) -> Pie
 def _single(model: Model, layer: Layer, operation: Operation, path: tuple[str, ...]) -> Piece:
     """The module that executes an operation alone, with its weights."""
     if operation.name.endswith("core"):
-        return Piece(path=path, weights=_core_weights(model, layer.attention))
+        return Piece(path=path, weights=_core_weights(model, layer.own_attention))
     if operation.name.endswith("relative"):
-        return _relative(model, layer.attention, path)
+        return _relative(model, layer.own_attention, path)
     if operation.parameters[0] == 0:
         return Piece(path=path)
     if operation.name.endswith("activation"):
@@ -306,7 +306,7 @@ def _product(operation: Operation) -> tuple[int, ...]:
 
 def _projections(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Queries, keys and values: shares of one product by their widths."""
-    attention = layer.attention
+    attention = layer.own_attention
     gated = attention.gate == AttentionGate.FULL
     rows = {
         "q_proj": attention.heads * (attention.head_dim + gated * attention.value_dim),
@@ -339,7 +339,7 @@ def _side_by_side(
 
 def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Norms of queries and of keys, per head or over the full width."""
-    attention = layer.attention
+    attention = layer.own_attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
     total = sum(heads.values())
     if attention.qk_norm == QkNorm.UNWEIGHTED:
@@ -757,7 +757,7 @@ def _components(
         by = {"embedding": embedding_pieces, "mtp": mtp_pieces, "head": head_pieces}[name]
         pieces = [by(model, cost.operation) for cost in operations]
         found[name] = _component(operations, pieces, machine, is_module=name == "mtp")
-    causal = [layer.attention.causal for layer in model.layers]
+    causal = [layer.attention is None or layer.attention.causal for layer in model.layers]
     classes = ["DecoderLayer" if one else "EncoderLayer" for one in causal]
     return [
         ("", "", found["embedding"]),

@@ -393,11 +393,11 @@ def _positions(
     """Rotate queries and keys, or project the relative positions."""
     none = zeros(work)
     if model.position == Position.ROPE:
+        if attention.rotary_dim == 0:
+            return []
         if attention.latent is not None:
             return [latent_rope(attention, attention.latent, work)]
         turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
-        if turned == 0:
-            return []
         turned_heads = heads if attention.shared_keys else heads + kv_heads
         elements = work.tokens * turned_heads * turned
         moved = 2 * elements * work.element_bytes

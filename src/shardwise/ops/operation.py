@@ -323,7 +323,31 @@ class MemoryBound:
     """Class of kernels for which a system may have separate rates: `system.MemoryClass`."""
 
 
-Kernel = Matmul | FlashAttention | MemoryBound
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Core of a mixer: kernels that work on chunks of tokens and pass a state on between them."""
+
+    phase: Phase
+    kind: str
+    """Kind of the mixer."""
+    state_flops: Floats
+    """FLOPs between tokens and the state [FLOP]."""
+    chunk_flops: Floats
+    """FLOPs among the tokens of a chunk [FLOP]."""
+    bytes: Floats
+    """Bytes read and written [byte]."""
+    items: Floats
+    """States that are passed on at the same time: sequences x heads."""
+
+    @property
+    def flops(self) -> Floats:
+        """FLOPs of matrix products; of Mamba-1, element-wise ones [FLOP]."""
+        return self.state_flops + self.chunk_flops
+
+
+Kernel = Matmul | FlashAttention | MemoryBound | Scan
+PRODUCTS = (Matmul, FlashAttention, Scan)
+"""Kernels whose FLOPs are those of matrix units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

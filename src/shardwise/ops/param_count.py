@@ -12,6 +12,7 @@ from shardwise.ops.attention import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset
+from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.sparse import sparse_flops
 
@@ -34,6 +35,10 @@ REPLICATED = frozenset(
         "attention.q_norm",
         "attention.kv_down",
         "attention.kv_norm",
+        "mamba.norm",
+        "mamba.post_norm",
+        "mamba.stream_norm",
+        "mixer.gate_down",
         "mlp.norm",
         "mlp.activation",
         "mlp.post_norm",
@@ -66,8 +71,8 @@ REPLICATED = frozenset(
     }
 )
 """Operations whose weights are replicated on every tensor-parallel rank; with `mtp.` before them,
-those of multi-token prediction. So are norms of single heads, learned positions, and biases that
-are added to a sum over ranks."""
+those of multi-token prediction. So are norms of single heads and of narrow widths, learned
+positions, and biases that are added to a sum over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,7 @@ def count_parameters(model: Model) -> Parameters:
                 breakdown[operation.name] = breakdown.get(operation.name, 0.0) + stored
             active += stored * (share if operation.expert else 1.0)
     counts = {name: round(stored) for name, stored in breakdown.items()}
-    module, share = _module(model, work), _expert_share(model.layers[-1])
+    module, share = _module(model, work), _module_share(model)
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
@@ -149,6 +154,11 @@ def _module(model: Model, work: RankWork) -> list[Operation]:
     return mtp_operations(model, work) if model.mtp else []
 
 
+def _module_share(model: Model) -> float:
+    """Share of the routed experts that a token sees in a module of multi-token prediction."""
+    return min(map(_expert_share, model.mtp_layers))
+
+
 def _expert_share(layer: Layer) -> float:
     return layer.moe.top_k / layer.moe.experts if layer.moe is not None else 1.0
 
@@ -174,14 +184,15 @@ def flops_per_token(
 
     6 (N - embeddings + head) + 6 a (d_qk + d_v) k per layer for the two products of attention
     (forward and twice backward) over k keys: s, halved where a position sees only those before it,
-    and fewer within windows and chunks (`context.keys_met`); of sparse attention the FLOPs of
-    `sparse_flops` and twice as many backward; the full-attention convention takes s
-    in all layers. N has top_k of the routed experts, and a tied head once more than it is stored:
-    the product is done all the same. Modules of multi-token prediction are trained with the rest:
-    the active parameters, head and attention of each are added. Frozen parameters have 4 instead of
-    6, adapters 6; where nothing before the head is trained, no gradients of inputs: 2 less for each
-    parameter, and 4 for each product of attention. What a capacity c < 1 of an even load drops,
-    1 - c of the routed experts, is not done.
+    and fewer within windows and chunks (`context.keys_met`); the full-attention convention takes s
+    in all layers. Sparse attention counts the FLOPs of `sparse_flops` three times, the core of a
+    mixer its forward FLOPs. N has top_k of the
+    routed experts, and a tied head once more than it is stored: the product is done all the same.
+    Modules of multi-token prediction are trained with the rest: the active parameters, head and
+    attention of each are added. Frozen parameters have 4 instead of 6, adapters 6; where nothing
+    before the head is trained, no gradients of inputs: 2 less for each parameter, and 4 for each
+    product of attention. What a capacity c < 1 of an even load drops, 1 - c of the routed experts,
+    is not done.
 
     Parameters
     ----------
@@ -204,7 +215,6 @@ def flops_per_token(
     dense = counted.active - counted.embedding
     if model.tied_embeddings:
         dense += head
-    last = model.layers[-1]
     dense_and_modules = dense + model.mtp * (counted.mtp_active + head)
     if expert_capacity is not None and expert_capacity < 1:
         dense_and_modules -= (1 - expert_capacity) * _routed(model)
@@ -219,21 +229,23 @@ def flops_per_token(
     if convention == "parameters":
         return flops
     every = [(layer, layer.count, 2.0 + backward) for layer in model.layers]
-    for layer, count, each in [*every, (last, model.mtp, 6.0)]:
+    for layer, count, each in [*every, *((one, model.mtp, 6.0) for one in model.mtp_layers)]:
         attention = layer.attention
-        if attention.is_sparse and convention == "causal":
+        if attention is not None and attention.is_sparse and convention == "causal":
             length = np.array([float(min(seq_len, document_len or seq_len))])
             flops += each / 2 * count * float(sparse_flops(attention, length)[0])
-            continue
-        widths = attention.heads * (attention.head_dim + attention.value_dim)
-        keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
-        flops += each * count * widths * keys
+        elif attention is not None:
+            widths = attention.heads * (attention.head_dim + attention.value_dim)
+            keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
+            flops += each * count * widths * keys
+        if layer.mixer is not None:
+            flops += each / 2 * count * core_flops(layer.mixer).forward
     return flops
 
 
 def _routed(model: Model) -> float:
     """Active parameters of routed experts, those of modules of multi-token prediction included."""
-    work, share = _unsplit_token(), _expert_share(model.layers[-1])
+    work, share = _unsplit_token(), _module_share(model)
     components = [*_components(model, work), (_module(model, work), model.mtp, share)]
     return sum(
         float(operation.parameters[0]) * count * share
@@ -246,8 +258,8 @@ def _routed(model: Model) -> float:
 def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
     """Active parameters that are frozen, without the embeddings and with the head; adapters."""
     work = _unsplit_token()
-    last = model.layers[-1]
-    components = [*_components(model, work), (_module(model, work), model.mtp, _expert_share(last))]
+    module = _module(model, work), model.mtp, _module_share(model)
+    components = [*_components(model, work), module]
     frozen = adapters = 0.0
     for operations, count, share in components:
         for operation in with_subset(model, "mtp", operations, work, subset):

@@ -118,7 +118,8 @@ class Tensors:
 
     def rotated_keys(self) -> Tensor | None:
         """Keys of latent attention that all heads share; None for other attention."""
-        latent = None if self.layer is None else self.layer.attention.latent
+        attention = None if self.layer is None else self.layer.attention
+        latent = None if attention is None else attention.latent
         if latent is None:
             return None
         return self.tensor(
@@ -128,6 +129,7 @@ class Tensors:
     def keys_and_values(self, ranks: float = 1.0) -> Tensor:
         """Keys and values of this rank's tokens, or of those of several ranks."""
         assert self.layer is not None  # noqa: S101 - only layers have attention
+        assert self.layer.attention is not None  # noqa: S101 - of operations of attention
         attention = self.layer.attention
         heads = max(self._kv_heads(attention) / _scalar(self.work.tp), 1.0)
         if attention.latent is not None:
@@ -165,7 +167,8 @@ class Tensors:
         )
         shapes["loss"] = (tokens,)
         if self.layer is not None:
-            shapes |= self._attention(self.layer.attention)
+            if self.layer.attention is not None:
+                shapes |= self._attention(self.layer.attention)
             if self.layer.mlp is not None:
                 shapes["mlp.activation"] = tokens, self.layer.mlp.ffn / _scalar(work.tp)
             if self.layer.moe is not None:

@@ -28,9 +28,11 @@ _HEADS = "SequenceParallel(sequence_dim=2, use_local_output=True)"
 
 def missing_modules(model: Model) -> str:
     """Return what a model has that Llama's modules do not; empty if there is nothing."""
-    layers, attentions = model.layers, [layer.attention for layer in model.layers]
+    layers, attentions = model.layers, model.attentions
     blocks = [layer.mlp for layer in layers if layer.mlp is not None]
+    beyond = next((one.beyond_transformer for one in layers if one.beyond_transformer), None)
     found = {
+        beyond[2] if beyond else "": beyond is not None,
         "experts": model.has_experts,
         "latent attention": any(one.latent is not None for one in attentions),
         "attention sinks": any(one.sinks for one in attentions),
@@ -75,7 +77,7 @@ def _styles(model: Model, *, splits: bool) -> Iterator[tuple[str, str]]:
     yield f"{layer}.self_attn", _inputs(source, keyword="hidden_states")
     for name in ("q", "k", "v"):
         yield f"{layer}.self_attn.{name}_proj", _COLUMNS
-    if any(one.attention.qk_norm == QkNorm.HEAD for one in model.layers):
+    if any(one.qk_norm == QkNorm.HEAD for one in model.attentions):
         yield f"{layer}.self_attn.q_norm", _HEADS
         yield f"{layer}.self_attn.k_norm", _HEADS
     yield f"{layer}.self_attn.o_proj", rows

@@ -58,18 +58,22 @@ def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
     if layer.kind != OWN_KIND:
         yield "kind", layer.kind, "transformer layers only"
         return
+    if (beyond := layer.beyond_transformer) is not None:
+        field, value, what = beyond
+        yield field, value, f"GPT models have no {what}"
+        return
     if layer.parallel:
         yield "parallel", True, "no parallel layers"
     if layer.norms != NormPlacement.PRE:
         yield "norms", layer.norms, "norms stand before blocks; allowed: pre"
-    for field, value, problem in _attention_faults(layer.attention):
+    for field, value, problem in _attention_faults(layer.own_attention):
         yield f"attention.{field}", value, problem
     block = layer.feed_forward
     if block.activation not in (*GATED_ACTIVATIONS, *PLAIN_ACTIVATIONS):
         yield f"{_block(layer)}.activation", block.activation, "not this activation"
-    if (layer.attention.bias, block.bias) not in BIASES:
+    if (layer.own_attention.bias, block.bias) not in BIASES:
         problem = f"with {_block(layer)}.bias {str(block.bias).lower()} no such biases"
-        yield "attention.bias", layer.attention.bias, problem
+        yield "attention.bias", layer.own_attention.bias, problem
     if layer.moe is not None:
         for field, value, problem in _expert_faults(layer.moe):
             yield f"moe.{field}", value, problem
@@ -111,12 +115,14 @@ def _block(layer: Layer) -> str:
 
 def _unlike(model: Model) -> Iterator[tuple[str, str]]:
     """Yield fields that differ between layers and may not."""
-    bare = [one.attention.model_copy(update=_MAY_DIFFER) for one in model.layers]
+    if not all(layer.is_transformer for layer in model.layers):
+        return
+    bare = [one.own_attention.model_copy(update=_MAY_DIFFER) for one in model.layers]
     if any(one != bare[0] for one in bare):
         yield "layers", "attention may differ in its window and rotary width only"
-    if len({one.attention.window for one in model.layers} - {None}) > 1:
+    if len({one.own_attention.window for one in model.layers} - {None}) > 1:
         yield "layers", "one window for all layers that have one"
-    if len({rotated_width(one.attention) for one in model.layers} - {0}) > 1:
+    if len({rotated_width(one.own_attention) for one in model.layers} - {0}) > 1:
         yield "layers", "one rotary width for all layers that have one"
     if len({one.mlp for one in model.layers if one.mlp}) > 1:
         yield "layers", "one MLP for all dense layers"
@@ -167,7 +173,7 @@ _MLA_DEFAULTS = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 
 def model_fields(model: Model) -> dict[str, Value]:
     """Fields of an architecture that has no `model_faults`."""
     layers = [model.layers[kind] for kind in model.order]
-    attention = layers[0].attention
+    attention = layers[0].own_attention
     dense = [layer.mlp for layer in layers if layer.mlp]
     experts = [layer.moe for layer in layers if layer.moe]
     block: Mlp | Moe = (dense or experts)[0]
@@ -233,10 +239,10 @@ def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
     if model.position == Position.LEARNED:
         rows = model.max_positions or model.seq_len
         return {"position_embedding_type": "learned_absolute", "max_position_embeddings": rows}
-    skipped = tuple(int(layer.attention.rotary_dim == 0) for layer in layers)
+    skipped = tuple(int(layer.own_attention.rotary_dim == 0) for layer in layers)
     if all(skipped):
         return {"position_embedding_type": "none"}
-    rotated = next(one.attention for one in layers if one.attention.rotary_dim != 0)
+    rotated = next(one.own_attention for one in layers if one.own_attention.rotary_dim != 0)
     return {
         "position_embedding_type": "rope",
         "rotary_percent": rotated_width(rotated) / rotated.head_dim,
@@ -246,7 +252,7 @@ def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
 
 def _window_fields(layers: Sequence[Layer]) -> dict[str, Value]:
     """Sliding windows; Megatron-Core counts the tokens before a position."""
-    windows = [layer.attention.window for layer in layers]
+    windows = [layer.own_attention.window for layer in layers]
     width = next((one for one in windows if one is not None), None)
     if width is None:
         return {"window_size": None, "window_attn_skip_freq": None}

@@ -7,6 +7,7 @@ last norm and the head are written out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from shardwise.config.enums import Activation, Norm, NormPlacement, Position, QkNorm
 from shardwise.config.model import Layer, Model, other_fields
@@ -131,8 +132,12 @@ _NOT_ARCHITECTURE = {
     "left_out",
     "layers",
     "interleave",
+    "pattern",
     "max_positions",
 }
+
+
+_OF_GROUPS: dict[str, Any] = {"count": True, "symbol": True}
 
 
 def flavor_of(model: Model, release: str) -> Flavor | None:
@@ -193,9 +198,9 @@ def _layer(layer: Layer) -> dict[str, object]:
     bias that no gradient reaches (components/optimizer.py).
     """
     fields: dict[str, object] = layer.model_dump(
-        exclude={"count": True, "moe": {"selection_bias"}} if layer.moe else {"count": True}
+        exclude=_OF_GROUPS | ({"moe": {"selection_bias"}} if layer.moe else {})
     )
-    if layer.attention.qk_norm == QkNorm.UNWEIGHTED:
+    if layer.attention is not None and layer.attention.qk_norm == QkNorm.UNWEIGHTED:
         without = layer.attention.model_copy(update={"qk_norm": QkNorm.NONE})
         fields["attention"] = without.model_dump()
     return fields
@@ -256,7 +261,7 @@ def builder_of(model: Model) -> Builder | None:
     )
     if not plain:
         return None
-    attention = layer.attention
+    attention = layer.own_attention
     if attention.qk_norm == QkNorm.HEAD:
         return QWEN if layer.moe is None else QWEN_EXPERTS
     fits = attention.heads * attention.head_dim == model.hidden and layer.moe is None
@@ -264,7 +269,9 @@ def builder_of(model: Model) -> Builder | None:
 
 
 def _is_plain(layer: Layer) -> bool:
-    attention, moe = layer.attention, layer.moe
+    if not layer.is_transformer:
+        return False
+    attention, moe = layer.own_attention, layer.moe
     numbers = ("experts", "top_k", "ffn", "activation", "selection_bias")
     simple_experts = moe is None or not other_fields(moe, numbers)
     return (
@@ -282,7 +289,7 @@ def _is_plain(layer: Layer) -> bool:
 def layer_numbers(model: Model) -> dict[str, int]:
     """Arguments of the function that builds the layers of a model."""
     layer = model.layers[0]
-    attention, moe = layer.attention, layer.moe
+    attention, moe = layer.own_attention, layer.moe
     numbers = {
         "n_layers": layer.count,
         "dim": model.hidden,
@@ -339,5 +346,5 @@ def built_model(name: str, builder: Builder, vocab: int, tied: bool, numbers: Nu
 
 def rope_arguments(model: Model, seq_len: int) -> dict[str, int]:
     """Arguments of the rotary positions of a model."""
-    head_dim = model.layers[0].attention.head_dim
+    head_dim = model.layers[0].own_attention.head_dim
     return {"dim": head_dim, "max_seq_len": max(_POSITIONS, seq_len), "theta": _THETA}

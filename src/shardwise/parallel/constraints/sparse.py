@@ -4,27 +4,23 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.enums import CpExchange
-from shardwise.config.model import Attention, Model
+from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.parallel.constraints.constraint import Constraint, any_of, joined, rule
 
 
-def _attentions(model: Model) -> list[Attention]:
-    return [layer.attention for layer in model.layers]
-
-
 def _output_groups(model: Model) -> list[int]:
-    return [one.compressed.output_groups for one in _attentions(model) if one.compressed]
+    return [one.compressed.output_groups for one in model.attentions if one.compressed]
 
 
 def _is_sparse(model: Model) -> bool:
-    return any(one.is_sparse for one in _attentions(model))
+    return any(one.is_sparse for one in model.attentions)
 
 
 def _ratios(model: Model) -> list[int]:
     """Tokens that one key of attention or of an indexer stands for."""
-    found = {one.compressed.ratio or 1 for one in _attentions(model) if one.compressed}
-    found |= {one.indexer.pool for one in _attentions(model) if one.indexer}
+    found = {one.compressed.ratio or 1 for one in model.attentions if one.compressed}
+    found |= {one.indexer.pool for one in model.attentions if one.indexer}
     return sorted(found - {1})
 
 
@@ -37,7 +33,7 @@ def _shared_by_layers(model: Model) -> str:
     """What layers read that other layers, perhaps of other stages, have computed."""
     if model.layer_embedding:
         return "embeddings of layers"
-    return "keys of earlier layers" if any(one.shared_keys for one in _attentions(model)) else ""
+    return "keys of earlier layers" if any(one.shared_keys for one in model.attentions) else ""
 
 
 SPARSE_CONSTRAINTS: tuple[Constraint, ...] = (
