@@ -133,6 +133,31 @@ def test_experts_in_a_latent_width() -> None:
         assert held([ops[name]]) == held([plain[name]])
 
 
+def selected(seq_len: int = 32, **index: Any) -> Model:
+    """Latent attention over 5 keys of each query that 4 heads of 8 select."""
+    indexer = {"heads": 4, "head_dim": 8, "top_k": 5} | index
+    heads = {"heads": 8, "kv_heads": 8, "head_dim": 12, "v_head_dim": 8, "indexer": indexer}
+    latent = {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}
+    block = {"mlp": {"ffn": 192, "activation": "swiglu"}}
+    layer = runs(2, {"attention": heads | {"latent": latent}}, block)
+    return model(64, 1024, layer, seq_len=seq_len)
+
+
+def compressed(ratio: int | None, **index: int) -> Model:
+    """8 heads of 16 over one key, a window of 6, and keys of `ratio` tokens."""
+    narrow = {"q_rank": 24, "ratio": ratio, "output_groups": 4, "output_rank": 12}
+    heads = {"heads": 8, "kv_heads": 1, "head_dim": 16, "window": 6, "sinks": True}
+    attention = heads | {"compressed": narrow, "indexer": index or None, "rotary_dim": 4}
+    block = {"mlp": {"ffn": 192, "activation": "swiglu"}}
+    return model(64, 1024, runs(2, {"attention": attention}, block), seq_len=32)
+
+
+def replaced(**fields: Any) -> Model:
+    """Llama's kind with fields of the model."""
+    return samples.llama(**fields)
+
+
+GEMMA = {"norms": "branches", "router_scale": True}
 KINDS = {
     "gpt": samples.model(samples.layer(attention={"bias": "none"}, mlp={"bias": False})),
     "parallel": samples.model(samples.layer(parallel=True, attention={"qk_norm": True})),
@@ -143,6 +168,21 @@ KINDS = {
     "moe": model(64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32)), seq_len=32),
     **{gate: grouped(gate=gate) for gate in ("full", "value", "head")},
     "latent experts": latent_experts(16),
+    "selected": selected(),
+    "shared selection": selected(shared=True),
+    "pooled": selected(pool=4, seq_len=64),
+    "window": compressed(None),
+    "compressed": compressed(8),
+    "compressed and selected": compressed(4, heads=4, head_dim=8, top_k=3),
+    "blocks": grouped(indexer={"heads": 2, "head_dim": 8, "top_k": 2, "block": 8}),
+    "streams": replaced(streams=4, streams_joined=True),
+    "few shares": replaced(streams=3, streams_mixed=False),
+    "layer embedding": replaced(layer_embedding=8),
+    "tied values": grouped(tied_values=True, v_norm=True, qk_norm="unweighted"),
+    "shared keys": grouped(shared_keys=True, qk_norm="unweighted"),
+    "branches": model(
+        64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32, shared_ffn=64, **GEMMA)), seq_len=32
+    ),
 }
 
 

@@ -129,6 +129,14 @@ class AttentionGate(Word):
     HEAD = "head"
 
 
+class ExpertNorms(Word):
+    """Norms that a block of experts has in addition to those of its layer."""
+
+    NONE = "none"
+    OUTPUT = "output"
+    BRANCHES = "branches"
+
+
 class QkNorm(Word):
     """What norms of queries and keys span."""
 

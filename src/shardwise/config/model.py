@@ -14,12 +14,14 @@ from shardwise.config.enums import (
     AttentionBias,
     AttentionGate,
     AttentionKind,
+    ExpertNorms,
     Norm,
     NormPlacement,
     Position,
     QkNorm,
 )
 from shardwise.config.mixer import Mixer
+from shardwise.config.sparse import Compressed, Indexer
 
 OWN_KIND = "transformer"
 """The kind of layers that is described by the fields of `Layer`."""
@@ -37,8 +39,10 @@ class Latent(ConfigBase):
     """Width that queries are compressed to; None: they are projected at once."""
     kv_rank: Count
     """Width that keys and values are compressed to together."""
-    rope_dim: Count
+    rope_dim: Whole
     """Part of each head's width that is rotated; its keys are shared by all heads."""
+    rope_norm: bool = False
+    """Whether the rotated keys are normalized."""
 
 
 class Attention(ConfigBase):
@@ -54,6 +58,17 @@ class Attention(ConfigBase):
     """Width of one head of values and of the output; None: `head_dim`."""
     latent: Latent | None = None
     """Low-rank compression (multi-head latent attention); None: plain projections."""
+    compressed: Compressed | None = None
+    """Compression of DeepSeek-V4, of queries, of outputs and of keys along the sequence."""
+    indexer: Indexer | None = None
+    """What selects the keys of each query (sparse attention); None: all are seen. Latent attention
+    then runs in its absorbed form, over the compressed keys and values themselves."""
+    tied_values: bool = False
+    """Whether values are the keys before their norm and rotation, with no projection (Gemma 4)."""
+    shared_keys: bool = False
+    """Whether keys and values are those of an earlier layer, and the layer has none."""
+    v_norm: bool = False
+    """Whether values are normalized per head, without weights."""
     causal: bool = True
     """Whether a position sees only itself and those before it."""
     window: Count | None = None
@@ -86,7 +101,72 @@ class Attention(ConfigBase):
             raise ValueError(f"rotary_dim {self.rotary_dim} is more than head_dim {self.head_dim}")
         if self.window is not None and self.chunk is not None:
             raise ValueError("window and chunk: attention stays in one or the other; give one")
+        if (self.tied_values or self.shared_keys) and self.value_dim != self.head_dim:
+            raise ValueError(f"v_head_dim: must be head_dim {self.head_dim} where values are keys")
+        if self.v_norm and self.qk_norm == QkNorm.NONE:
+            raise ValueError("v_norm: of attention whose queries and keys are normalized (qk_norm)")
+        if self.tied_values and self.shared_keys:
+            raise ValueError("tied_values: a layer with shared_keys projects no keys")
         return self
+
+    @model_validator(mode="after")
+    def _compression_fits(self) -> Self:
+        compressed = self.compressed
+        if (self.latent or compressed) and (field := self._of_plain_attention):
+            raise ValueError(f"{field}: not with latent or compressed attention")
+        if compressed is None:
+            return self
+        if self.latent is not None or self.kv_heads != 1 or self.window is None:
+            raise ValueError("compressed: needs kv_heads 1, a window, and no latent")
+        if self.heads % compressed.output_groups:
+            groups = compressed.output_groups
+            raise ValueError(f"output_groups {groups} must divide heads {self.heads}")
+        if self.value_dim != self.head_dim:
+            raise ValueError("v_head_dim: the one key of compressed attention is its value, too")
+        if self.qk_norm != QkNorm.NONE:
+            raise ValueError("qk_norm: compressed attention has its own norms; must be none")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_can_be_selected(self) -> Self:
+        if (index := self.indexer) is None:
+            return self
+        latent, compressed = self.latent, self.compressed
+        plain = latent is None and compressed is None
+        rules = {
+            "indexer: selects earlier keys of the sequence; needs causal true and no chunk": (
+                not self.causal or self.chunk is not None
+            ),
+            "window: selected keys are anywhere before a query; leave it out": (
+                self.window is not None and compressed is None
+            ),
+            "indexer.block: latent and compressed attention select single keys; must be 1": (
+                not plain and index.block > 1
+            ),
+            "indexer.block: must exceed 1 without latent or compressed attention": (
+                plain and index.block == 1
+            ),
+            "indexer: reads compressed queries; latent.q_rank is not set": (
+                latent is not None and latent.q_rank is None
+            ),
+            "indexer: selects compressed keys; compressed.ratio is not set": (
+                compressed is not None and compressed.ratio is None
+            ),
+            "indexer.pool: of latent attention only": index.pool > 1 and latent is None,
+        }
+        if broken := next((text for text, wrong in rules.items() if wrong), None):
+            raise ValueError(broken)
+        return self
+
+    @property
+    def _of_plain_attention(self) -> str:
+        fields = ("tied_values", "shared_keys", "v_norm")
+        return next((field for field in fields if getattr(self, field)), "")
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether queries see other keys than all earlier ones, or those of a window or chunk."""
+        return self.indexer is not None or self.compressed is not None
 
     @model_validator(mode="after")
     def _latent_fits(self) -> Self:
@@ -151,6 +231,13 @@ class Moe(ConfigBase):
     """Whether the router's product has a bias."""
     selection_bias: bool = False
     """Whether a bias per expert that no gradient reaches balances the selection (DeepSeek V3)."""
+    hashed: bool = False
+    """Whether a token's experts are looked up by its id; the router only weights them."""
+    router_scale: bool = False
+    """Whether the router scales each channel of its normalized input, and each expert (Gemma 4)."""
+    norms: ExpertNorms = ExpertNorms.NONE
+    """Norms that the block has in addition to those of the layer: none, one of its output, or of
+    shared experts after and of routed experts before and after (Gemma 4)."""
 
     @property
     def gated(self) -> bool:
@@ -323,6 +410,18 @@ class Model(Sourced):
     """Whether the embedding is normalized before the first layer (BLOOM)."""
     final_norm: bool = True
     """Whether a norm stands before the head."""
+    streams: Count = 1
+    """Residual streams; with several, each block reads a mixture of all and is added to all in
+    learned shares (hyper-connections, arXiv 2512.24880)."""
+    streams_mixed: bool = True
+    """Whether streams are mixed with one another between blocks, too."""
+    streams_joined: bool = False
+    """Whether the streams are joined before the head in learned shares; if not, they are added."""
+    layer_embedding: Whole = 0
+    """Width of the embeddings that each layer adds, from a table of their own (Gemma 3n, Gemma 4);
+    0: none."""
+    layer_vocab: Whole = 0
+    """Rows of that table; 0: as many as `vocab`."""
     position: Position
     """How positions enter. `relative-bias`: a learned bias per head and distance bucket (T5);
     `relative-xl`: a projection of sinusoids scored against the queries (Transformer-XL)."""
@@ -443,6 +542,14 @@ class Model(Sourced):
 
     @model_validator(mode="after")
     def _vocabulary_for_what_needs_it(self) -> Self:
+        if self.streams > 1 and any(layer.parallel for layer in self.layers):
+            raise ValueError("streams: parallel layers have one")
+        if self.layer_vocab and not self.layer_embedding:
+            raise ValueError("layer_vocab: there are no embeddings of layers (layer_embedding)")
+        if not self.streams_mixed and self.streams == 1:
+            raise ValueError("streams_mixed: there is one stream")
+        if self.streams_joined and self.streams == 1:
+            raise ValueError("streams_joined: there is one stream")
         if self.vocab:
             return self
         if self.tied_embeddings or self.mtp:
@@ -457,7 +564,9 @@ class Model(Sourced):
     @property
     def _around_layers(self) -> str:
         """A field of the embedding or the head that few models have, if any."""
-        fields = ("embedding_norm", "head_bias", "head_transform", "token_types")
+        fields = (
+            *("embedding_norm", "head_bias", "head_transform", "token_types", "layer_embedding"),
+        )
         return next((field for field in fields if getattr(self, field)), "")
 
     @model_validator(mode="after")
@@ -490,7 +599,8 @@ class Model(Sourced):
             return self
         layers = []
         for layer in self.layers:
-            if layer.attention is None or layer.attention.latent is not None:  # no such heads
+            attention = layer.attention
+            if attention is None or attention.latent or attention.compressed:  # no such heads
                 layers.append(layer)
                 continue
             heads = layer.attention.heads if kind == AttentionKind.MULTIHEAD else 1

@@ -31,6 +31,7 @@ from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.precision import gradient_size
 from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
+from shardwise.ops.streams import layer_embedding, stream_mix, stream_residual
 from shardwise.ops.summa import norm_statistics, tp_share
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
@@ -47,6 +48,7 @@ _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 _OFFLOAD_PARTS = {
     # With the mask of the residual after the block; in a parallel layer there is one of each.
     "attention_norm": (
+        "attention.mix",
         "attention.norm",
         "attention.post_norm",
         "attention.stream_norm",
@@ -71,6 +73,10 @@ _OFFLOAD_PARTS = {
         "attention.qk_norm",
         "attention.relative",
         "attention.gate",
+        "attention.q_absorb",
+        "attention.compress",
+        "attention.index",
+        "attention.index_q",
         "attention.rope",
         "mamba.in",
         "mamba.conv",
@@ -82,19 +88,32 @@ _OFFLOAD_PARTS = {
         "mixer.conv",
     ),
     "core_attention": (
+        "attention.index_scores",
         "attention.core",
         "attention.softmax",
+        "attention.out_absorb",
         "attention.gated",
         "mamba.core",
         "mixer.core",
     ),
-    "attention_out": ("attention.out", "mamba.gate", "mamba.out", "mixer.gate", "mixer.out"),
-    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+    "attention_out": (
+        *("attention.out_down", "attention.out"),
+        *("mamba.gate", "mamba.out", "mixer.gate", "mixer.out"),
+    ),
+    "mlp_norm": (
+        *("mlp.mix", "mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+        *("mlp.layer_gate", "mlp.layer_up", "mlp.layer_norm"),
+    ),
     "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
     # Router and shared experts read one input, which the router saves.
     "router": (
+        "moe.router_norm",
         "moe.router",
         "moe.top_k",
+        "moe.pre_norm",
+        "moe.shared_norm",
+        "moe.routed_norm",
+        "moe.post_norm",
         "moe.dispatch",
         "moe.combine",
         "moe.shared_gate",
@@ -189,7 +208,8 @@ def layer_operations(
         copies = second.saved_bytes - work.split_tokens * model.hidden * work.element_bytes
         norms = [replace(second, saved_bytes=copies)] if own else []
         return [first, *attention, *norms, *mlp, _residual(model, work, "residual", branches=2)]
-    return _sequential(model, layer, work, {} if known is None else known)
+    operations = _sequential(model, layer, work, {} if known is None else known)
+    return operations + (layer_embedding(model, work) if model.layer_embedding else [])
 
 
 def _norm(
@@ -236,14 +256,19 @@ def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks)
         branches = 2 if layer.side_by_side and not inner else 1
         rebuilt = frozenset({"attention_out"} if inner else ())
 
+        several = model.streams > 1
+
         def before() -> list[Operation]:
+            mixture = [stream_mix(f"{name}.mix", model, work)] if several else []
             if not normed_before:
-                return []
-            return [_norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
+                return mixture
+            return [*mixture, _norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
 
         def after() -> list[Operation]:
             first = [_norm(model, work, f"{name}.post_norm")] if normed_after else []
             last = [_norm(model, work, f"{name}.stream_norm")] if in_stream else []
+            if several:
+                return [*first, stream_residual(f"{name}.residual", model, work), *last]
             return [*first, _residual(model, work, f"{name}.residual", branches), *last]
 
         return [

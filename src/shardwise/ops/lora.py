@@ -77,6 +77,9 @@ _SAVED_BY = {
     "moe.shared_up": ("moe.router",),
     "moe.shared_gate": ("moe.router",),
     "moe.latent_down": ("moe.router",),
+    "attention.index": ("attention.qkv", "attention.q_down"),
+    "attention.index_q": ("attention.q_up",),
+    "attention.compress": ("attention.q_down",),
 }
 
 

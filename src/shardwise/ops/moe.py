@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.config.enums import ExpertNorms
 from shardwise.config.model import Mlp, Model, Moe
 from shardwise.ops.linear import linear
 from shardwise.ops.mlp import activation, mlp_operations
+from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
@@ -128,12 +130,40 @@ def moe_operations(
     return [
         *_shared_experts(model, moe, work, norm_parts),
         *_router(model, moe, work, load, norm_parts),
+        *_branch_norm(model, moe, work, "moe.pre_norm"),
         *_latent(model, moe, work, norm_parts)[:1],
         _dispatch(width, work, load),
         *_experts(width, moe, work, load),
         _combine(width, work, load),
         *_latent(model, moe, work, norm_parts)[1:],
+        *_branch_norm(model, moe, work, "moe.routed_norm"),
         *_added(model, moe, work),
+        *_norm(model, work, "moe.post_norm", there=moe.norms == ExpertNorms.OUTPUT),
+    ]
+
+
+def _branch_norm(model: Model, moe: Moe, work: RankWork, name: str) -> list[Operation]:
+    return _norm(model, work, name, there=moe.norms == ExpertNorms.BRANCHES)
+
+
+def _norm(
+    model: Model, work: RankWork, name: str, *, there: bool, weights: float | None = None
+) -> list[Operation]:
+    """A norm inside the block, if it is there."""
+    if not there:
+        return []
+    parameters = float(model.norm_parameters) if weights is None else weights
+    return [
+        norm(
+            name,
+            model,
+            work,
+            tokens=work.split_tokens,
+            width=model.hidden,
+            parameters=parameters,
+            reruns_with=_ALL,
+            dropped_with=_ALL,
+        )
     ]
 
 
@@ -165,7 +195,7 @@ def _shared_experts(
             reruns_with=_SHARED,
         )
         operations.append(gate)
-    return operations
+    return [*operations, *_branch_norm(model, moe, work, "moe.shared_norm")]
 
 
 def _router(
@@ -174,6 +204,7 @@ def _router(
     """Logits of all experts for each token; softmax (or sigmoid) and the top k in fp32."""
     bias = float(moe.experts) if moe.router_bias else 0.0
     balance = moe.experts if moe.selection_bias else 0
+    balance += moe.experts if moe.router_scale else 0
     product = linear(
         "moe.router",
         work,
@@ -188,11 +219,14 @@ def _router(
     )
     logits = load.tokens * moe.experts
     forward, backward = _ROUTING_FLOPS
+    read = 1 if moe.hashed else 2  # without a selection
     chosen = Operation(
         name="moe.top_k",
         host_calls=_TOP_K_CALLS,
         kernels=(
-            MemoryBound(phase=Phase.FORWARD, bytes=2 * FP32_BYTES * logits, flops=forward * logits),
+            MemoryBound(
+                phase=Phase.FORWARD, bytes=read * FP32_BYTES * logits, flops=forward * logits
+            ),
             MemoryBound(
                 phase=Phase.INPUT_GRAD, bytes=3 * FP32_BYTES * logits, flops=backward * logits
             ),
@@ -203,7 +237,8 @@ def _router(
         reruns_with=_UP,
         dropped_with=_UP,
     )
-    return [product, chosen]
+    scale = _norm(model, work, "moe.router_norm", there=moe.router_scale, weights=model.hidden)
+    return [*scale, product, chosen]
 
 
 def _latent(model: Model, moe: Moe, work: RankWork, norm_parts: frozenset[str]) -> list[Operation]:

@@ -14,6 +14,7 @@ from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset
 from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.sparse import sparse_flops
 
 FlopsConvention = Literal["causal", "full-attention", "parameters"]
 FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
@@ -46,6 +47,22 @@ REPLICATED = frozenset(
         "head.norm",
         "moe.router",
         "moe.shared_gate",
+        "moe.router_norm",
+        "moe.pre_norm",
+        "moe.shared_norm",
+        "moe.routed_norm",
+        "moe.post_norm",
+        "attention.rope",
+        "attention.index",
+        "attention.index_q",
+        "attention.compress",
+        "attention.mix",
+        "mlp.mix",
+        "mlp.layer_gate",
+        "mlp.layer_up",
+        "mlp.layer_norm",
+        "layer_projection",
+        "streams",
         "moe.latent_down",
         "moe.latent_up",
         "embedding_norm",
@@ -92,7 +109,7 @@ def count_parameters(model: Model) -> Parameters:
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
-        embedding=counts.get("embedding", 0),
+        embedding=counts.get("embedding", 0) + counts.get("layer_embedding", 0),
         breakdown=counts,
         mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
         mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
@@ -168,7 +185,8 @@ def flops_per_token(
     6 (N - embeddings + head) + 6 a (d_qk + d_v) k per layer for the two products of attention
     (forward and twice backward) over k keys: s, halved where a position sees only those before it,
     and fewer within windows and chunks (`context.keys_met`); the full-attention convention takes s
-    in all layers. The core of a mixer counts its forward FLOPs three times. N has top_k of the
+    in all layers. Sparse attention counts the FLOPs of `sparse_flops` three times, the core of a
+    mixer its forward FLOPs. N has top_k of the
     routed experts, and a tied head once more than it is stored: the product is done all the same.
     Modules of multi-token prediction are trained with the rest: the active parameters, head and
     attention of each are added. Frozen parameters have 4 instead of 6, adapters 6; where nothing
@@ -213,7 +231,10 @@ def flops_per_token(
     every = [(layer, layer.count, 2.0 + backward) for layer in model.layers]
     for layer, count, each in [*every, *((one, model.mtp, 6.0) for one in model.mtp_layers)]:
         attention = layer.attention
-        if attention is not None:
+        if attention is not None and attention.is_sparse and convention == "causal":
+            length = np.array([float(min(seq_len, document_len or seq_len))])
+            flops += each / 2 * count * float(sparse_flops(attention, length)[0])
+        elif attention is not None:
             widths = attention.heads * (attention.head_dim + attention.value_dim)
             keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
             flops += each * count * widths * keys

@@ -193,8 +193,8 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
 
 
 def is_latent(model: Model) -> bool:
-    """Whether some layer has latent attention."""
-    return any(one.latent is not None for one in model.attentions)
+    """Whether some layer has latent or compressed attention."""
+    return any(one.latent or one.compressed for one in model.attentions)
 
 
 def _moes(model: Model) -> list[Moe]:
