@@ -252,7 +252,8 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
         split = run.parallelism.sp
         split = truth(features.get("sequence_parallel")) if split is None else split
-        fields["sequence_parallel"] = (split or is_xla(run)) and not is_unsplit(run)
+        needed = split is None and bool(run.model.experts)  # each rank routes its own tokens
+        fields["sequence_parallel"] = (split or needed or is_xla(run)) and not is_unsplit(run)
     overlap = str(features.get("overlap") or "")
     if features.get("dp_overlap") is not None:
         fields["dp_overlap"] = truth(features["dp_overlap"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from published_rows.architecture import model_of
+from published_rows.architecture import model_of, with_experts
 from published_rows.hardware import system_of
 from published_rows.recompute import ignored_recompute
 from published_rows.remarks import ignored_remarks
@@ -63,6 +63,7 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     run.__dict__["features"] = features  # records what the translation looks up
     try:
         model = model_of(run, assumed)
+        run.__dict__["model"] = with_experts(run.model, model)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed, system, model)
         stack = unknown_stack(run) if unknown_software else stack

@@ -15,13 +15,20 @@ from shardwise.ops.lora import Subset, runs_backward, with_subset
 from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Operation, RankWork
 from shardwise.ops.sparse import sparse_flops
+from shardwise.ops.trainer_flops import RULES, trainer_flops
 
-FlopsConvention = Literal["causal", "full-attention", "parameters"]
+FlopsConvention = Literal[
+    "causal", "full-attention", "parameters", "megatron-hybrid", "nemo", "automodel"
+]
 FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
     "causal": "6 per active parameter but the embeddings, head included, plus attention over the"
     " pairs it sees: half when causal",
     "full-attention": "the same, with attention counted over all pairs of positions",
     "parameters": "6 per active parameter but the embeddings, head included; no attention",
+    "megatron-hybrid": "as Megatron-LM prints it for hybrid models: Mamba with an inner width of"
+    " twice the hidden one, no convolution, no router",
+    "nemo": "as NeMo 25 prints it for hybrid models: Mamba with its own inner width",
+    "automodel": "as AutoModel prints it for hybrid models: every MLP counted as gated",
 }
 
 
@@ -210,6 +217,8 @@ def flops_per_token(
     expert_capacity
         c; None: nothing is dropped.
     """
+    if convention in RULES:
+        return trainer_flops(model, seq_len, convention, lambda layer: _core(layer, seq_len))
     counted = counted or count_parameters(model)
     head = model.vocab * model.hidden
     dense = counted.active - counted.embedding
@@ -241,6 +250,18 @@ def flops_per_token(
         if layer.mixer is not None:
             flops += each / 2 * count * core_flops(layer.mixer).forward
     return flops
+
+
+def _core(layer: Layer, seq_len: int) -> float:
+    """Forward FLOPs of a token in the attention or the mixer of a layer, without projections."""
+    flops = 0.0 if layer.mixer is None else float(core_flops(layer.mixer).forward)
+    attention = layer.attention
+    if attention is None:
+        return flops
+    if attention.is_sparse:
+        return flops + float(sparse_flops(attention, np.array([float(seq_len)]))[0])
+    widths = attention.heads * (attention.head_dim + attention.value_dim)
+    return flops + 2.0 * widths * _keys_of_a_token(attention, seq_len, seq_len, "causal")
 
 
 def _routed(model: Model) -> float:
