@@ -129,7 +129,7 @@ def figures_of(run: Run) -> Mapping[str, Any]:
     if time is None:
         figures["tokens_per_s_per_gpu"] = printed.tokens_per_s_per_gpu
     if printed.tflops_per_gpu is not None:
-        figures["flops_convention"] = _convention(printed.flops_type or "")
+        figures["flops_convention"] = _convention(run)
     else:
         figures["mfu"] = printed.mfu
     if run.measured_memory_gib is not None:
@@ -141,8 +141,11 @@ def figures_of(run: Run) -> Mapping[str, Any]:
     return {name: value for name, value in figures.items() if value not in (None, "GiB", "causal")}
 
 
-def _convention(text: str) -> str:
+def _convention(run: Run) -> str:
     """What a source counts as FLOPs."""
+    text = run.measured.flops_type or ""
+    if "hybrid" in (run.model.arch or "") and "Megatron" in (run.software.framework or ""):
+        return "megatron-hybrid"
     if text.startswith("hardware"):
         return "hardware"
     full = "non-causal" in text or "not discounted" in text or "full attention" in text

@@ -237,15 +237,24 @@ def flops_per_token(
             backward = 0.0
     if convention == "parameters":
         return flops
-    every = [(layer, layer.count, 2.0 + backward) for layer in model.layers]
+    seen = seq_len, document_len or seq_len
+    return flops + _without_weights(model, *seen, convention, 2.0 + backward)
+
+
+def _without_weights(
+    model: Model, seq_len: int, document_len: int, convention: FlopsConvention, passes: float
+) -> float:
+    """FLOPs of a token in attention and mixers beyond their weights, in `passes` per product."""
+    flops = 0.0
+    every = [(layer, layer.count, passes) for layer in model.layers]
     for layer, count, each in [*every, *((one, model.mtp, 6.0) for one in model.mtp_layers)]:
         attention = layer.attention
         if attention is not None and attention.is_sparse and convention == "causal":
-            length = np.array([float(min(seq_len, document_len or seq_len))])
+            length = np.array([float(min(seq_len, document_len))])
             flops += each / 2 * count * float(sparse_flops(attention, length)[0])
         elif attention is not None:
             widths = attention.heads * (attention.head_dim + attention.value_dim)
-            keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
+            keys = _keys_of_a_token(attention, seq_len, document_len, convention)
             flops += each * count * widths * keys
         if layer.mixer is not None:
             flops += each / 2 * count * core_flops(layer.mixer).forward
