@@ -20,10 +20,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shardwise import InputError, Model
-from shardwise.huggingface.decoders import MODEL_TYPES, READERS
-from shardwise.huggingface.families import ENCODERS, FAMILIES
+from shardwise.huggingface.families import ENCODERS
 from shardwise.huggingface.files import Config, inside
 from shardwise.huggingface.keys import ROTARY_NAMES
+from shardwise.huggingface.readers import FAMILIES, MODEL_TYPES, READERS
 from shardwise.ops.param_count import count_parameters
 
 ROOT = Path(__file__).parent.parent

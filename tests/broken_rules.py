@@ -4,6 +4,7 @@ from typing import Any
 
 import precision_samples
 import samples
+from broken_sparse_rules import BREAKING_SPARSE
 from broken_summa_rules import BREAKING_SUMMA
 from shardwise import Model, System
 
@@ -344,6 +345,7 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         ("tp 8 x dp 2 x pp 4", "rack", "more than its 32"),
     ),
     **BREAKING_SUMMA,
+    **BREAKING_SPARSE,
     "tier_filled": ({"tp": 6, "tp_tier": 0}, SIXES, filled(), ("tp 6", "inside", "divide", "8")),
     "extents_tier": ({"extents": "dp=2", "dp": 2, "dp_tier": 0}, MODEL, SYSTEM, ("dp_tier",)),
     "extents_tiers": ({"extents": "dp=2/dp=2", "dp": 4}, MODEL, SYSTEM, ("2 tiers", "has 2")),

@@ -185,7 +185,7 @@ SUGGESTED = {
     "mi350": ["mi350x"],
 }
 NOTHING = {
-    "models": "falcon-40b nemotron-4-340b bloom-176b GPT-NeoX-20B gpt2 gpt4 gpt-4o llama9 opt-175b",
+    "models": "nemotron-4-340b bloom-176b GPT-NeoX-20B gpt2 gpt4 gpt-4o llama9 opt-175b",
     "systems": "h20 gh200 mi250x a40 h300 b100 b100-sxm gaudi3 tpu-v3 nvidia",
 }
 
@@ -208,7 +208,7 @@ def test_nothing_is_suggested_of_another_family_or_generation(folder, called):
     assert catalog.suggested(folder, called) == []
 
 
-@each_row("called", ["qwen", "qwen3", "llama", "megatron", "qwen3-next-80b"])
+@each_row("called", ["qwen", "qwen3", "llama", "megatron", "qwen3.5"])
 def test_at_most_five_of_a_family_are_suggested(called):
     """From its smallest to its largest."""
     names = catalog.suggested("models", called)

@@ -89,6 +89,75 @@ def mixed() -> Model:
     return model(64, 1024, last, mtp=1, seq_len=32)
 
 
+def latent_experts(width: int | None) -> Model:
+    """8 experts that read 16 of 64, next to a shared one that reads all of it."""
+    experts = moe(8, 2, 32, shared_ffn=64, latent=width)
+    return model(64, 1024, runs(2, gqa(8, 2, 8), experts), seq_len=32)
+
+
+def test_gates_of_the_output_of_attention() -> None:
+    """64 more outputs of 64 inputs, in the query projection or apart; or one for each head."""
+    plain = operations(grouped())
+    for gate, values in {"full": 64, "value": 64, "head": 8}.items():
+        ops = operations(grouped(gate=gate))
+        more = held(ops.values()) - held(plain.values())
+        assert more == 64 * values
+        assert ("attention.gate" in ops) == (gate != "full")
+        assert ops["attention.out"].parameters == plain["attention.out"].parameters
+        scaled = ops["attention.gated"]
+        assert moved(scaled, FORWARD) == TOKENS * (64 + 64 + values) * SIZE
+        assert moved(scaled, INPUT_GRAD) == TOKENS * (3 * 64 + 2 * values) * SIZE
+        # The output of the core and the gate; what is read next is a tensor of its own.
+        assert saved(ops.values()) - saved(plain.values()) == TOKENS * (64 + values) * SIZE
+        assert flops_per_token(grouped(gate=gate), 32) - flops_per_token(grouped(), 32) == (
+            6 * grouped().depth * more
+        )
+
+
+def test_experts_in_a_latent_width() -> None:
+    """Weights, products and rows sent are a quarter; two projections of 64 x 16 are added."""
+    plain, ops = (operations(latent_experts(width), ep=4) for width in (None, 16))
+    for name in ("moe.up", "moe.down"):
+        assert held([ops[name]]) == held([plain[name]]) / 4
+        assert flops(ops[name], FORWARD) == flops(plain[name], FORWARD) / 4
+    for name in ("moe.dispatch", "moe.combine"):
+        assert [size * 4 for *_, size in exchanges(ops[name])] == [
+            size for *_, size in exchanges(plain[name])
+        ]
+    for name in ("moe.latent_down", "moe.latent_up"):
+        assert held([ops[name]]) == 64 * 16
+        assert flops(ops[name], FORWARD) == TOKENS * 2 * 64 * 16
+    assert saved([ops["moe.latent_down"]]) == 0  # the router's input
+    assert saved([ops["moe.latent_up"]]) == TOKENS * 16 * SIZE
+    for name in ("moe.router", "moe.shared_up", "moe.shared_down"):
+        assert held([ops[name]]) == held([plain[name]])
+
+
+def selected(seq_len: int = 32, **index: Any) -> Model:
+    """Latent attention over 5 keys of each query that 4 heads of 8 select."""
+    indexer = {"heads": 4, "head_dim": 8, "top_k": 5} | index
+    heads = {"heads": 8, "kv_heads": 8, "head_dim": 12, "v_head_dim": 8, "indexer": indexer}
+    latent = {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}
+    block = {"mlp": {"ffn": 192, "activation": "swiglu"}}
+    layer = runs(2, {"attention": heads | {"latent": latent}}, block)
+    return model(64, 1024, layer, seq_len=seq_len)
+
+
+def compressed(ratio: int | None, **index: int) -> Model:
+    """8 heads of 16 over one key, a window of 6, and keys of `ratio` tokens."""
+    narrow = {"q_rank": 24, "ratio": ratio, "output_groups": 4, "output_rank": 12}
+    heads = {"heads": 8, "kv_heads": 1, "head_dim": 16, "window": 6, "sinks": True}
+    attention = heads | {"compressed": narrow, "indexer": index or None, "rotary_dim": 4}
+    block = {"mlp": {"ffn": 192, "activation": "swiglu"}}
+    return model(64, 1024, runs(2, {"attention": attention}, block), seq_len=32)
+
+
+def replaced(**fields: Any) -> Model:
+    """Llama's kind with fields of the model."""
+    return samples.llama(**fields)
+
+
+GEMMA = {"norms": "branches", "router_scale": True}
 KINDS = {
     "gpt": samples.model(samples.layer(attention={"bias": "none"}, mlp={"bias": False})),
     "parallel": samples.model(samples.layer(parallel=True, attention={"qk_norm": True})),
@@ -97,6 +166,23 @@ KINDS = {
     "both": grouped(norms="both", window=8, sinks=True),
     "latent": mixed(),
     "moe": model(64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32)), seq_len=32),
+    **{gate: grouped(gate=gate) for gate in ("full", "value", "head")},
+    "latent experts": latent_experts(16),
+    "selected": selected(),
+    "shared selection": selected(shared=True),
+    "pooled": selected(pool=4, seq_len=64),
+    "window": compressed(None),
+    "compressed": compressed(8),
+    "compressed and selected": compressed(4, heads=4, head_dim=8, top_k=3),
+    "blocks": grouped(indexer={"heads": 2, "head_dim": 8, "top_k": 2, "block": 8}),
+    "streams": replaced(streams=4, streams_joined=True),
+    "few shares": replaced(streams=3, streams_mixed=False),
+    "layer embedding": replaced(layer_embedding=8),
+    "tied values": grouped(tied_values=True, v_norm=True, qk_norm="unweighted"),
+    "shared keys": grouped(shared_keys=True, qk_norm="unweighted"),
+    "branches": model(
+        64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32, shared_ffn=64, **GEMMA)), seq_len=32
+    ),
 }
 
 
@@ -108,7 +194,7 @@ def named(described: Model, **work: Any) -> dict[str, Operation]:
     return {o.name: o for o in ops}
 
 
-@each_row("kind", ["gpt", "llama", "post", "both", "latent", "moe"])
+@each_row("kind", [kind for kind in KINDS if kind != "parallel"])
 @each_row(("tp", "ep", "etp"), [(2, 1, 1), (1, 4, 1), (2, 2, 2), (2, 4, 2)])
 def test_weights_of_all_ranks_are_the_models(kind: str, tp: int, ep: int, etp: int) -> None:
     """Experts over ep x etp ranks, all others over tp, those that are whole on each rank once."""

@@ -27,7 +27,7 @@ class FrozenDict(Mapping[K, V_co]):
     def __init__(self, items: Mapping[K, V_co] | Iterable[tuple[K, V_co]] = ()) -> None:
         plain = {key: frozen(value) for key, value in dict(items).items()}
         self._items: Mapping[K, V_co] = MappingProxyType(plain)
-        self._hash: int | None = None
+        self._hash: int | None = None  # computed once, when it is first needed
 
     def __getitem__(self, key: K) -> V_co:
         return self._items[key]

@@ -7,8 +7,8 @@ import huggingface_counts as counts
 from huggingface_configs import CONFIGS, FAMILIES, FOLDER, compared, load
 from rows import each_row
 from shardwise import Model, catalog
-from shardwise.huggingface.decoders import MODEL_TYPES, READERS
-from shardwise.huggingface.families import FAMILIES as RECORDS
+from shardwise.huggingface.readers import FAMILIES as RECORDS
+from shardwise.huggingface.readers import MODEL_TYPES, READERS
 from shardwise.ops.param_count import count_parameters
 
 # The catalog describes its window as full attention.

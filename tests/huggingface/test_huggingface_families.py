@@ -15,7 +15,7 @@ from rows import each_row
 from shardwise import InputError, Model
 from shardwise.cli import run
 from shardwise.huggingface import modules
-from shardwise.huggingface.decoders import READERS
+from shardwise.huggingface.readers import READERS
 from shardwise.ops.param_count import count_parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-families.md"

@@ -7,7 +7,6 @@ import pytest
 
 from rows import each_row
 from shardwise import InputError, Model
-from shardwise.huggingface.decoders import MODEL_TYPES, READERS
 from shardwise.huggingface.keys import (
     EXPERTS,
     MATTERS,
@@ -16,6 +15,7 @@ from shardwise.huggingface.keys import (
     class_defaults,
     is_without_effect,
 )
+from shardwise.huggingface.readers import MODEL_TYPES, READERS
 from shardwise.ops.param_count import count_parameters
 
 FOLDER = Path(__file__).parents[1] / "data" / "huggingface"

@@ -52,8 +52,8 @@ def test_modules_say_windows_experts_and_norms():
 
 def test_a_record_and_the_modules_agree():
     """Layer by layer, of families that have both."""
-    from shardwise.huggingface.decoders import READERS  # noqa: PLC0415
     from shardwise.huggingface.modules import decoder_of_modules  # noqa: PLC0415
+    from shardwise.huggingface.readers import READERS  # noqa: PLC0415
 
     kinds = ("llama", "qwen2", "qwen3_moe", "gpt2", "gemma3_text", "gpt_oss", "olmo2", "glm4_moe")
     for kind in kinds:

@@ -6,6 +6,7 @@ from typing import Any
 from published_rows.remarks import vocabulary, window_of
 from published_rows.row import Architecture, Run
 from shardwise.config.model import Model
+from shardwise.errors import InputError
 from shardwise.validate.measured.runs import NotModeledError
 
 _ACTIVATIONS = {"squared_relu": "relu2", "relu2": "relu2", "gelu": "gelu", "geglu": "geglu"}
@@ -19,6 +20,8 @@ _LAST_WITH_DROPOUT = 2022
 _CHOSEN_IN_GROUPS = (256, 8)
 _GROUPS, _CHOSEN_GROUPS = 8, 4
 _GPT_VOCABULARY = 50_257  # of GPT-2, whose tokenizer Megatron-LM's tests have
+# Of Nemotron 3 Super, Ultra and 3.5 Lightning: mtp_num_layers of Megatron-Bridge's recipes.
+_BRIDGE_MODULES = 2
 _USUAL_LATENT = 1536, 512  # of queries, of keys and values: arXiv 2412.19437, section 4.2
 
 
@@ -31,8 +34,12 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         For architectures that are not transformers, and those without their main widths.
     """
     row = run.model
-    if "hybrid" in (row.arch or "") or "mamba" in (row.arch or ""):
-        raise NotModeledError("layers of a state space model (Mamba) are not modeled")
+    mixed = "hybrid" in (row.arch or "") or "mamba" in (row.arch or "")
+    if mixed or row.layers is None or row.hidden is None:
+        if (known := _published(run, assumed)) is not None:
+            return known
+        if mixed:
+            raise NotModeledError("the sizes of its mixers are not stated")
     for name in ("layers", "hidden"):
         if getattr(row, name) is None:
             raise NotModeledError(f"model.{name} is not stated")
@@ -59,6 +66,38 @@ def model_of(run: Run, assumed: list[str]) -> Model:
     if len(groups) > 1 and _layers_alternate(run):
         fields["interleave"] = _interleave(run)
     return Model.validated(fields, source=run.id)
+
+
+def _published(run: Run, assumed: list[str]) -> Model | None:
+    """The model of the catalog that a row names, where the row does not state its sizes.
+
+    Sizes that it states must be those of the catalog.
+    """
+    row = run.model
+    try:
+        model = Model.load(row.name)
+    except InputError:
+        return None
+    stated = {"layers": model.depth, "hidden": model.hidden, "vocab": model.vocab}
+    for name, value in stated.items():
+        if getattr(row, name) not in (None, value):
+            return None
+    changes: dict[str, Any] = {} if row.seq_len is None else {"seq_len": row.seq_len}
+    if row.mtp_layers is not None:
+        changes["mtp"] = row.mtp_layers
+    elif model.mtp_pattern and "Bridge" in (run.software.framework or ""):
+        changes["mtp"] = _BRIDGE_MODULES
+        assumed.append(f"{_BRIDGE_MODULES} modules of multi-token prediction")
+    assumed.append(f"shape of {model.name}")
+    return Model.validated(model.model_dump(exclude_unset=True) | changes, source=run.id)
+
+
+def with_experts(row: Architecture, model: Model) -> Architecture:
+    """The row with the experts of the model, where the model is one that the row only names."""
+    experts = next((layer.moe for layer in model.layers if layer.moe is not None), None)
+    if row.experts is not None or experts is None:
+        return row
+    return row.model_copy(update={"experts": experts.experts, "topk": experts.top_k})
 
 
 def _has_dropout(run: Run, assumed: list[str]) -> bool:

@@ -136,7 +136,7 @@ def _recompute(run: Run, model: Model, stack: Stack, assumed: list[str]) -> dict
     settings = run.recompute or {}
     modules = re.findall(r"\w+", str(_modules(settings) or ""))
     parts = {part for m in modules for part in _MODULES.get(m, ())}
-    if not model.has_experts and all(one.attention.latent is None for one in model.layers):
+    if not model.has_experts and all(one.latent is None for one in model.attentions):
         parts -= _NORMS  # Megatron's dense layers have their norms in the products that follow
     text = str(settings.get("granularity") or settings.get("recompute_granularity") or "").lower()
     if re.search(r"norm.* recompute|recompute .*norm", text):

@@ -250,9 +250,11 @@ def _communication(run: Run, tp: int) -> dict[str, object]:
     fields: dict[str, object] = {}
     if tp > 1:
         # XLA splits the residual stream over the ranks, as sequence parallelism does.
-        split = run.parallelism.sp
-        split = truth(features.get("sequence_parallel")) if split is None else split
-        fields["sequence_parallel"] = (split or is_xla(run)) and not is_unsplit(run)
+        split, stated = run.parallelism.sp, features.get("sequence_parallel")
+        # Each rank routes its own tokens.
+        needed = split is None and stated is None and bool(run.model.experts)
+        split = truth(stated) if split is None else split
+        fields["sequence_parallel"] = (split or needed or is_xla(run)) and not is_unsplit(run)
     overlap = str(features.get("overlap") or "")
     if features.get("dp_overlap") is not None:
         fields["dp_overlap"] = truth(features["dp_overlap"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from published_rows.architecture import model_of
+from published_rows.architecture import model_of, with_experts
 from published_rows.hardware import system_of
 from published_rows.recompute import ignored_recompute
 from published_rows.remarks import ignored_remarks
@@ -63,6 +63,7 @@ def translate(run: Run, *, unknown_software: bool = False) -> Translation:
     run.__dict__["features"] = features  # records what the translation looks up
     try:
         model = model_of(run, assumed)
+        run.__dict__["model"] = with_experts(run.model, model)
         system = system_of(run, assumed)
         stack = stack_of(run, assumed, system, model)
         stack = unknown_stack(run) if unknown_software else stack
@@ -128,7 +129,7 @@ def figures_of(run: Run) -> Mapping[str, Any]:
     if time is None:
         figures["tokens_per_s_per_gpu"] = printed.tokens_per_s_per_gpu
     if printed.tflops_per_gpu is not None:
-        figures["flops_convention"] = _convention(printed.flops_type or "")
+        figures["flops_convention"] = _convention(run)
     else:
         figures["mfu"] = printed.mfu
     if run.measured_memory_gib is not None:
@@ -140,8 +141,11 @@ def figures_of(run: Run) -> Mapping[str, Any]:
     return {name: value for name, value in figures.items() if value not in (None, "GiB", "causal")}
 
 
-def _convention(text: str) -> str:
+def _convention(run: Run) -> str:
     """What a source counts as FLOPs."""
+    text = run.measured.flops_type or ""
+    if "hybrid" in (run.model.arch or "") and "Megatron" in (run.software.framework or ""):
+        return "megatron-hybrid"
     if text.startswith("hardware"):
         return "hardware"
     full = "non-causal" in text or "not discounted" in text or "full attention" in text

@@ -74,7 +74,20 @@ def features_of(model: Model, table: Table) -> tuple[str, ...]:
         left_open = field.kind is Kind.WORD and field.words[0] == "stack" and name in _OF_STACKS
         column = table.in_effect(name) if left_open else getattr(table, name)
         found += _features(field, int(column[0]))
-    return tuple(found)
+    return (*found, *model_features(model))
+
+
+def model_features(model: Model) -> tuple[str, ...]:
+    """Return what few models have and no strategy decides, whose kernels are seldom measured."""
+    experts = [layer.moe for layer in model.layers if layer.moe is not None]
+    there = {
+        "sparse_attention": any(one.indexer is not None for one in model.attentions),
+        "compressed_attention": any(one.compressed is not None for one in model.attentions),
+        "residual_streams": model.streams > 1,
+        "layer_embeddings": model.layer_embedding > 0,
+        "latent_experts": any(one.latent is not None for one in experts),
+    }
+    return tuple(name for name, is_there in there.items() if is_there)
 
 
 def _features(field: StrategyField, value: float) -> Iterator[str]:

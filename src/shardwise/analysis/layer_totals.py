@@ -51,7 +51,7 @@ from shardwise.engine.data_parallel import backward_windows
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.step_time import Update, after_backward
 from shardwise.engine.zero import reduced_bytes, shards
-from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
+from shardwise.ops.operation import PRODUCTS, CollectiveKind, FlashAttention, Matmul, Phase
 from shardwise.ops.quantization import RECIPES
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -150,7 +150,7 @@ def _exact_flops(
         Fraction(share) * Fraction(float(timed.kernel.flops[0]))
         for cost, share in ran
         for timed in cost.kernels
-        if timed.kernel.phase is phase and isinstance(timed.kernel, (Matmul, FlashAttention))
+        if timed.kernel.phase is phase and isinstance(timed.kernel, PRODUCTS)
     ]
     return sum(products, Fraction(0))
 
@@ -167,7 +167,7 @@ def _phase(
     """Kernels of a phase, each operation times its share."""
     ran = zip(costs, [1.0] * len(costs) if shares is None else shares, strict=True)
     kernels = [(k, share) for c, share in ran for k in c.kernels if k.kernel.phase is phase]
-    products = [(k, s) for k, s in kernels if isinstance(k.kernel, (Matmul, FlashAttention))]
+    products = [(k, s) for k, s in kernels if isinstance(k.kernel, PRODUCTS)]
     return PhaseTotals(
         flops=_sum(share * k.kernel.flops for k, share in kernels),
         matrix_flops=_sum(share * k.kernel.flops for k, share in products),

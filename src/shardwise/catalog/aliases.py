@@ -8,7 +8,8 @@ from dataclasses import dataclass
 OWNERS = frozenset(
     {
         *("meta-llama", "huggyllama", "qwen", "mistralai", "deepseek-ai", "google", "openai"),
-        *("allenai", "zai-org", "moonshotai", "inclusionai"),
+        *("allenai", "zai-org", "moonshotai", "inclusionai", "nvidia", "minimaxai", "liquidai"),
+        *("ai21labs", "tiiuae", "ibm-granite"),
     }
 )
 """Owners on Hugging Face whose models are in the catalog; a model of others may have any shape."""
@@ -31,6 +32,21 @@ MODELS = {
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-v3.1": "deepseek-v3",
     "gpt3": "gpt3-175b",
+    "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano",
+    "nemotron-3-nano-30b-a3b": "nemotron-3-nano",
+    "nvidia-nemotron-3.5-lightning-30b-a3b": "nemotron-3.5-lightning",
+    "nemotron-3.5-lightning-30b-a3b": "nemotron-3.5-lightning",
+    "nvidia-nemotron-3-super-120b-a12b": "nemotron-3-super",
+    "nemotron-3-super-120b-a12b": "nemotron-3-super",
+    "nvidia-nemotron-3-ultra-550b-a55b": "nemotron-3-ultra",
+    "nemotron-3-ultra-550b-a55b": "nemotron-3-ultra",
+    **{f"nemotron-h-{size}-base-8k": f"nemotron-h-{size}" for size in ("4b", "8b", "47b", "56b")},
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+    "qwen3.6-27b": "qwen3.5-27b",
+    "minimax-m1-80k": "minimax-m1",
+    "minimax-m1-40k": "minimax-m1",
+    "ai21-jamba-1.5-mini": "jamba-1.5-mini",
+    "ai21-jamba-1.5-large": "jamba-1.5-large",
 }
 """Models of the same shape as an entry, and other names of it; dashes do not matter."""
 _VARIANT = re.compile(

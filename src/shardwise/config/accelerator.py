@@ -131,6 +131,15 @@ class FusedAttention(ConfigBase):
         return value
 
 
+class SparseAttention(ConfigBase):
+    """How close kernels come to the matrix peak whose queries see selected or compressed keys."""
+
+    forward: Fraction
+    """Share of the matrix peak, forward."""
+    backward: Fraction
+    """The same of backward kernels, which add gradients of keys from many queries."""
+
+
 class MemoryKernel(ConfigBase):
     """How close element-wise kernels come to the memory bandwidth (see `cost.kernels`)."""
 

@@ -346,6 +346,7 @@ def _value_at(node: Any, part: str) -> Any:
     return node[int(part)] if inside else None
 
 
+_OF_RECORDS = ("value_error", "union_tag_invalid", "union_tag_not_found")
 _WITH_SCHEMA = ("model", "system", "strategy", "stack", "space", "reliability", "recipe")
 
 
@@ -367,7 +368,7 @@ def _root_causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
 def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> Fault:
     location = details["loc"]
     kind = details["type"]
-    field = _dotted(location)
+    field = _dotted(_untagged(config_type, location))
     if kind == "extra_forbidden" and location[-1] in _aliases(config_type):
         return Fault(source=source, field=field, problem="is set twice, by two names")
     if kind == "missing":
@@ -382,7 +383,7 @@ def _fault(config_type: type[BaseModel], source: str, details: ErrorDetails) -> 
     value = details["input"]
     problem = problem_of(config_type, details)
     # A rule of a whole record names what it is about; the record itself would fill the line.
-    has_value = not (isinstance(value, Mapping) and kind == "value_error")
+    has_value = not (isinstance(value, Mapping) and kind in _OF_RECORDS)
     return Fault(source=source, field=field, value=value, has_value=has_value, problem=problem)
 
 
@@ -399,6 +400,24 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def _untagged(
+    config_type: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[int | str, ...]:
+    """A location without the kinds of records in it, which files have as `kind`."""
+    return tuple(
+        part
+        for place, part in enumerate(location)
+        if part not in {_kind_of(one) for one in _types_at(config_type, location[:place])}
+    )
+
+
+def _kind_of(record: type[BaseModel]) -> str | None:
+    """The only word of a record's `kind`, by which a union finds it."""
+    field = record.model_fields.get("kind")
+    words = words_of(field.annotation) if field is not None and field.is_required() else ()
+    return words[0] if len(words) == 1 else None
 
 
 def _types_at(

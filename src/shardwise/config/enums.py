@@ -116,6 +116,27 @@ class AttentionBias(Word):
     ALL = "all"
 
 
+class AttentionGate(Word):
+    """How a gate of the output of attention is projected.
+
+    `full`: one value for each element, by a query matrix that is wider by as much; `value`: the
+    same by a matrix of its own; `head`: one value for each head.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    VALUE = "value"
+    HEAD = "head"
+
+
+class ExpertNorms(Word):
+    """Norms that a block of experts has in addition to those of its layer."""
+
+    NONE = "none"
+    OUTPUT = "output"
+    BRANCHES = "branches"
+
+
 class QkNorm(Word):
     """What norms of queries and keys span."""
 
@@ -563,6 +584,7 @@ class GraphScope(Word):
     MLP = "mlp"
     MOE = "moe"
     MOE_ROUTER = "moe_router"
+    MAMBA = "mamba"
 
 
 ROUTED_EXPERTS = 1 << len(GraphScope)

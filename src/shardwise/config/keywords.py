@@ -227,6 +227,7 @@ GraphScope = Literal[
     "mlp",
     "moe",
     "moe_router",
+    "mamba",
 ]
 
 Compile = Literal[

@@ -45,6 +45,8 @@ def problem_of(config_type: type[BaseModel], details: ErrorDetails) -> str:
         expected = str(details.get("ctx", {}).get("expected", ""))
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
         problem = allowed_words(details["input"], options)
+    elif kind.startswith("union_tag"):
+        problem = _wrong_kind(details)
     elif kind == "invalid_key":
         problem = "is not text; a key is the name of a field"
     elif kind == "value_error":
@@ -58,6 +60,14 @@ def problem_of(config_type: type[BaseModel], details: ErrorDetails) -> str:
     elif kind in _LENGTHS:
         problem = _length(details)
     return problem
+
+
+def _wrong_kind(details: ErrorDetails) -> str:
+    """What is wrong with the `kind` that says which record of a union a mapping is."""
+    if details["type"] == "union_tag_not_found":
+        return "kind is missing and has no default"
+    options = [option.strip("' ") for option in details["ctx"]["expected_tags"].split(",")]
+    return f"kind: {allowed_words(details['ctx']['tag'], options)}"
 
 
 def _as_whole(text: str, field: str) -> str:

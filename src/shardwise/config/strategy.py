@@ -471,8 +471,8 @@ class Strategy(ConfigBase):
         tuple[GraphScope, ...] | None,
         Role(In.SOFTWARE, (*COMPUTE, *INSIDE_LAYERS), follows=("cuda_graphs",)),
     ] = None
-    """Modules that partial CUDA graphs capture; None: attn, mlp of dense layers, and moe_router,
-    with the preprocessing of routed tokens and shared experts."""
+    """Modules that partial CUDA graphs capture; None: attn, mamba, mlp of dense layers, and
+    moe_router, with the preprocessing of routed tokens and shared experts."""
     compile: Annotated[Compile, Role(In.SOFTWARE, LAYERS)] = Compile.STACK
     """What is compiled: what the stack does, nothing, the loss, each layer too, or the full
     step."""

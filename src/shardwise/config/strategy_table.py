@@ -204,7 +204,7 @@ class Table:
     @property
     def captured_modules(self) -> Ints:
         """Modules of layers that partial graphs capture, as bits of `GraphScope`; else 0."""
-        usual = GraphScope.bits((GraphScope.ATTN, GraphScope.MLP, GraphScope.MOE_ROUTER))
+        usual = GraphScope.bits(set(GraphScope) - {GraphScope.MOE})
         named = np.where(self.graph_scope > 0, self.graph_scope, usual)
         return np.where(self.graphs == CudaGraphs.PARTIAL.code, named, 0)
 

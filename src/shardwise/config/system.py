@@ -14,6 +14,7 @@ from shardwise.config.accelerator import (
     FusedAttention,
     MatmulKernel,
     MemoryKernel,
+    SparseAttention,
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
@@ -196,6 +197,9 @@ class Accelerator(ConfigBase):
     """The same of fused attention kernels."""
     vector_curve: Mapping[Dtype, EfficiencyCurve] = Field(default_factory=dict)
     """Share of the vector peak by the FLOPs of one operation; 1 for a type without."""
+    sparse_attention: SparseAttention | None = None
+    """Kernels of attention to selected or compressed keys; null: shares that are assumed, half of
+    the matrix peak forward and a tenth backward."""
     attention: FusedAttention | None
     """Null: a fused attention kernel without a table is timed as a product of its FLOPs and
     bytes."""

@@ -199,7 +199,7 @@ class StorageTotals:
             layers=tuple(map(layer_storage, operations)),
             element_bytes=work.element_bytes,
             gradient_bytes=work.gradient_bytes,
-            boundary_bytes=work.split_tokens * model.hidden * work.element_bytes,
+            boundary_bytes=work.split_tokens * model.hidden * model.streams * work.element_bytes,
         )
 
 

@@ -9,15 +9,29 @@ import numpy as np
 from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
 from shardwise.config.accelerator import MatmulKernel
 from shardwise.config.enums import Dtype, Processing, Quantization
+from shardwise.config.software.mixers import scan_rates
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
 from shardwise.cost.attention import AttentionRates, attention_times, kernel_time_factor
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
+from shardwise.cost.scan import scan_times
 from shardwise.distinct import distinct_rows
-from shardwise.ops.operation import FlashAttention, Kernel, Matmul, MemoryBound, Phase
+from shardwise.ops.operation import (
+    FlashAttention,
+    Kernel,
+    Matmul,
+    MemoryBound,
+    Phase,
+    Scan,
+    SelectedAttention,
+)
 from shardwise.ops.quantization import RECIPES
 
+# Shares of the matrix peak, forward and backward, of attention to selected keys on accelerators
+# without published figures: on Hopper 0.65 and 0.10, on Blackwell 0.64 and 0.36, on CDNA 4 0.22 and
+# 0.12 (catalog/systems).
+_SPARSE_SHARES = (0.5, 0.1)
 # Measured shapes left out one by one (SimuMax commit 4dcaae5: 847 of products, grouped products and
 # attention on A100 and B200) are timed 10.0 % off from the nearest other one, 9.2, 8.5 and 8.6 %
 # off from the nearest 2, 3 and 4, and 12.1 % off with the mean share of their phase.
@@ -433,6 +447,13 @@ class KernelRates:
                 compute_latency_s=self.chip.compute_latency,
                 processing=self.chip.processing,
             )
+        if isinstance(kernel, Scan):
+            return scan_times(
+                kernel,
+                scan_rates(kernel.kind, self.chip.generation),
+                peak=self.plain.rates.peak,
+                bandwidth=self.chip.memory[0].bandwidth * share,
+            )
         described = self._described_times(kernel, moved_bytes, share)
         if not self._tables_of(kernel):
             return described
@@ -462,12 +483,14 @@ class KernelRates:
         """Rows whose type has a table for such kernels, but none measured close to this shape."""
         if isinstance(kernel, Matmul) and kernel.panels is not None:
             return self.missed(kernel.panel(kernel.panels))
-        if isinstance(kernel, MemoryBound) or not self._tables_of(kernel):
+        if isinstance(kernel, (MemoryBound, Scan)) or not self._tables_of(kernel):
             return np.zeros(self.element_rate.shape, dtype=np.bool_)
         return self._looked_up(kernel).missed
 
     def _tables_of(self, kernel: Matmul | FlashAttention) -> bool:
         """Whether any row may have a table for a kernel."""
+        if isinstance(kernel, SelectedAttention):
+            return False
         if isinstance(kernel, FlashAttention):
             return bool(self.chip.attention_table)
         return bool(self.chip.matmul_table or self.chip.grouped_table)
@@ -567,6 +590,11 @@ class KernelRates:
         memory_share: Floats | float,
     ) -> tuple[Floats, Floats, Floats]:
         """Times by closed form or curve."""
+        if isinstance(kernel, SelectedAttention):
+            rates = self.plain.rates
+            share = np.full_like(rates.peak, self._sparse_share(kernel))
+            rates = replace(rates, efficiency=share, memory_rate=rates.memory_rate * memory_share)
+            return product_times(kernel.flops, moved_bytes, rates)
         if isinstance(kernel, FlashAttention) and self.attention is not None:
             return attention_times(
                 sequences=kernel.sequences,
@@ -605,6 +633,18 @@ class KernelRates:
             return matmul_times(*shape, moved_bytes, rates, weight_grad=last)
         each = np.ones_like(kernel.batch) * self.launches(kernel)
         return separate_matmul_times(*shape, moved_bytes, rates, kernels=each, weight_grad=last)
+
+    def _sparse_share(self, kernel: SelectedAttention) -> float:
+        """Share of the matrix peak of attention to keys that each query selects.
+
+        Figures of indexers alone are not published: they are dense products whose result is read
+        once, and are assumed to reach the same share in both directions.
+        """
+        known = self.chip.sparse_attention
+        forward = _SPARSE_SHARES[0] if known is None else known.forward
+        if kernel.phase is Phase.FORWARD or kernel.index:
+            return forward
+        return _SPARSE_SHARES[1] if known is None else known.backward
 
     def _memory_share(self, moved_bytes: Floats) -> Floats | float:
         curve = self.chip.memory[0].efficiency

@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwise.arrays import Floats
-from shardwise.config.enums import AttentionBias, Norm, NormPlacement, Position, QkNorm
+from shardwise.config.enums import (
+    AttentionBias,
+    AttentionGate,
+    Norm,
+    NormPlacement,
+    Position,
+    QkNorm,
+)
 from shardwise.config.model import OWN_KIND, Attention, Layer, Model, ModelLike, Moe
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -64,6 +71,8 @@ _PATHS = {
     "attention.rope": _ATTENTION,
     "attention.core": _ATTENTION,
     "attention.softmax": _ATTENTION,
+    "attention.gate": (*_ATTENTION, "g_proj"),
+    "attention.gated": _ATTENTION,
     "attention.out": (*_ATTENTION, "o_proj"),
     "mlp.activation": _MLP,
     "mlp.down": (*_MLP, "down_proj"),
@@ -74,6 +83,8 @@ _PATHS = {
     "moe.dispatch": _MLP,
     "moe.activation": (*_MLP, "experts"),
     "moe.combine": _MLP,
+    "moe.latent_down": (*_MLP, "fc1_latent_proj"),
+    "moe.latent_up": (*_MLP, "fc2_latent_proj"),
     "moe.add": _MLP,
     "attention.residual": (),
     "mlp.residual": (),
@@ -215,9 +226,9 @@ def _by_its_name(operation: Operation, name: str, below: tuple[str, ...]) -> Pie
 def _single(model: Model, layer: Layer, operation: Operation, path: tuple[str, ...]) -> Piece:
     """The module that executes an operation alone, with its weights."""
     if operation.name.endswith("core"):
-        return Piece(path=path, weights=_core_weights(model, layer.attention))
+        return Piece(path=path, weights=_core_weights(model, layer.own_attention))
     if operation.name.endswith("relative"):
-        return _relative(model, layer.attention, path)
+        return _relative(model, layer.own_attention, path)
     if operation.parameters[0] == 0:
         return Piece(path=path)
     if operation.name.endswith("activation"):
@@ -295,9 +306,10 @@ def _product(operation: Operation) -> tuple[int, ...]:
 
 def _projections(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Queries, keys and values: shares of one product by their widths."""
-    attention = layer.attention
+    attention = layer.own_attention
+    gated = attention.gate == AttentionGate.FULL
     rows = {
-        "q_proj": attention.heads * attention.head_dim,
+        "q_proj": attention.heads * (attention.head_dim + gated * attention.value_dim),
         "k_proj": attention.kv_heads * attention.head_dim,
         "v_proj": attention.kv_heads * attention.value_dim,
     }
@@ -327,7 +339,7 @@ def _side_by_side(
 
 def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Norms of queries and of keys, per head or over the full width."""
-    attention = layer.attention
+    attention = layer.own_attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
     total = sum(heads.values())
     if attention.qk_norm == QkNorm.UNWEIGHTED:
@@ -374,12 +386,12 @@ def _experts_up(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """All experts in one tensor, experts first (transformers 5, torchtitan)."""
     moe = _moe(layer)
     name, outputs = ("gate_up_proj", 2 * moe.ffn) if moe.gated else ("up_proj", moe.ffn)
-    return (_of_experts(moe, name, outputs, model.hidden),)
+    return (_of_experts(moe, name, outputs, moe.latent or model.hidden),)
 
 
 def _experts_down(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     moe = _moe(layer)
-    return (_of_experts(moe, "down_proj", model.hidden, moe.ffn),)
+    return (_of_experts(moe, "down_proj", moe.latent or model.hidden, moe.ffn),)
 
 
 def _of_experts(moe: Moe, name: str, outputs: int, inputs: int) -> Piece:
@@ -745,7 +757,7 @@ def _components(
         by = {"embedding": embedding_pieces, "mtp": mtp_pieces, "head": head_pieces}[name]
         pieces = [by(model, cost.operation) for cost in operations]
         found[name] = _component(operations, pieces, machine, is_module=name == "mtp")
-    causal = [layer.attention.causal for layer in model.layers]
+    causal = [layer.attention is None or layer.attention.causal for layer in model.layers]
     classes = ["DecoderLayer" if one else "EncoderLayer" for one in causal]
     return [
         ("", "", found["embedding"]),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.config.base import MOST
-from shardwise.huggingface.families import FAMILIES, Experts, Family, When
+from shardwise.huggingface.families import Experts, Family, When
 from shardwise.huggingface.files import Config
 from shardwise.huggingface.keys import GATED, PLAIN
 
@@ -112,6 +112,8 @@ def _attention(c: Config, family: Family, depth: int) -> list[Fields]:
     one = _latent(c) if family.latent else _heads(c, family)
     if family.sinks:
         one["sinks"] = True
+    if family.gate:
+        one["gate"] = family.gate
     if family.qk_norm != "none" and _when(c, family.qk_normed):
         one["qk_norm"] = family.qk_norm
     if not _when(c, family.causal):
@@ -178,30 +180,30 @@ def _inside_window(c: Config, family: Family, depth: int) -> list[bool]:
         return [False] * depth
     if family.window == "all":
         slides = c.value("sliding_window") is not None
-        return _named_layers(c, family.words, lambda _: slides)
+        return named_layers(c, family.words, lambda _: slides)
     if family.window == "qwen":
         slides = c.flag("use_sliding_window")
         first = c.natural("max_window_layers", 28) if slides else 0
-        return _named_layers(c, family.words, lambda i: slides and i >= first)
+        return named_layers(c, family.words, lambda i: slides and i >= first)
     every = family.full_every
     step = every if isinstance(every, int) else c.count(every, _USUAL_TURNS)
     full = step - 1 if family.full_last else 0
-    return _named_layers(c, family.words, lambda i: i % step != full)
+    return named_layers(c, family.words, lambda i: i % step != full)
 
 
 # Layers of a turn where a file does not say: `sliding_window_pattern` of the first Gemma 3.
 _USUAL_TURNS = 6
 
 
-def _named_layers(c: Config, words: tuple[str, str], default: Callable[[int], bool]) -> list[bool]:
+def named_layers(c: Config, words: tuple[str, str], default: Callable[[int], bool]) -> list[bool]:
     """Which layers attend inside a window or chunk, by a word; older files leave it to a rule."""
     depth, kinds = c.depth("num_hidden_layers"), c.value("layer_types")
     if kinds is None:
         return [default(i) for i in range(depth)]
-    return [kind == words[1] for kind in _words(c, "layer_types", depth, words)]
+    return [kind == words[1] for kind in layer_words(c, "layer_types", depth, words)]
 
 
-def _words(c: Config, key: str, depth: int, allowed: tuple[str, ...]) -> list[str]:
+def layer_words(c: Config, key: str, depth: int, allowed: tuple[str, ...]) -> list[str]:
     """A list of words, one for each layer."""
     words = c.value(key)
     if not isinstance(words, list) or len(words) != depth:
@@ -231,7 +233,7 @@ def _rope_layers(c: Config, depth: int) -> list[int]:
     return turned
 
 
-def _mlp(c: Config, family: Family, key: str = "intermediate_size") -> Fields:
+def mlp_block(c: Config, family: Family, key: str = "intermediate_size") -> Fields:
     """The MLP of a layer."""
     ratio = family.ffn_ratio
     wider = c.count(ratio) if isinstance(ratio, str) else ratio
@@ -249,14 +251,14 @@ def _mlp(c: Config, family: Family, key: str = "intermediate_size") -> Fields:
 def _blocks(c: Config, family: Family, depth: int) -> list[Fields]:
     """Experts or an MLP in every layer; the width of the MLP is read where there is one."""
     if family.experts is None:
-        return [_mlp(c, family)] * depth
+        return [mlp_block(c, family)] * depth
     sparse = _sparse(c, family.experts, depth)
-    experts = _experts(c, family, family.experts)
-    dense = experts if all(sparse) else _mlp(c, family)
+    experts = experts_block(c, family, family.experts)
+    dense = experts if all(sparse) else mlp_block(c, family)
     return [experts if is_sparse else dense for is_sparse in sparse]
 
 
-def _experts(c: Config, family: Family, experts: Experts) -> Fields:
+def experts_block(c: Config, family: Family, experts: Experts) -> Fields:
     """Routed and shared experts."""
     number = c.count(experts.number)
     block: Fields = {
@@ -297,12 +299,17 @@ def _groups(c: Config, experts: str) -> Fields:
 def _sparse(c: Config, experts: Experts, depth: int) -> list[bool]:
     """Which layers have experts."""
     if c.value("mlp_layer_types") is not None:
-        words = _words(c, "mlp_layer_types", depth, ("dense", "sparse"))
+        words = layer_words(c, "mlp_layer_types", depth, experts.words)
         for key in ("first_k_dense_replace", "decoder_sparse_step", "mlp_only_layers"):
             c.value(key)  # said once more
-        return [word == "sparse" for word in words]
+        return [word != "dense" for word in words]
     if experts.sparse == "leading":
         return _behind_dense(c, depth)
+    if experts.sparse == "listed":
+        listed = c.numbers("moe_layer_freq") or [0] + [1] * (depth - 1)
+        if len(listed) != depth:
+            c.wrong("moe_layer_freq", f"must be a list of {depth} integers", listed)
+        return [bool(flag) for flag in (*listed, *[1] * depth)][:depth]
     if experts.sparse == "steps":
         step, dense = c.count("decoder_sparse_step", 1), c.layers("mlp_only_layers", depth)
         return [i not in dense and (i + 1) % step == 0 for i in range(depth)]
@@ -323,7 +330,7 @@ def _behind_dense(c: Config, depth: int) -> list[bool]:
     return [i >= first and i % step == 0 for i in range(depth)]
 
 
-def _falcon(c: Config, family: Family) -> Fields:
+def falcon(c: Config, family: Family) -> Fields:
     """Multi-query or grouped heads, one or two norms in parallel layers, ALiBi or rotary."""
     newer, one = c.flag("new_decoder_architecture"), c.flag("multi_query", default=True)
     heads = c.count("num_attention_heads")
@@ -338,22 +345,22 @@ def _falcon(c: Config, family: Family) -> Fields:
     return fields | {"position": "alibi" if c.flag("alibi") else "rope"}
 
 
-def _llama4(c: Config, family: Family) -> Fields:
+def llama4(c: Config, family: Family) -> Fields:
     """Chunks, rotary positions and their norm in all layers but each fourth; experts in each n-th.
 
     Dense layers are wider than the experts.
     """
     depth = c.depth("num_hidden_layers")
     turned = _rope_layers(c, depth)
-    inside = _named_layers(c, ("full_attention", "chunked_attention"), lambda i: bool(turned[i]))
+    inside = named_layers(c, ("full_attention", "chunked_attention"), lambda i: bool(turned[i]))
     chunk = {"chunk": c.count("attention_chunk_size", 8192)}
     norm = {"qk_norm": "unweighted"} if c.flag("use_qk_norm", default=True) else {}
-    experts = _experts(c, family, Experts(number="num_local_experts", ffn="intermediate_size"))
+    experts = experts_block(c, family, Experts(number="num_local_experts", ffn="intermediate_size"))
     experts["shared_ffn"] = experts["ffn"]
     every = c.count("interleave_moe_layer_step", 1)
     listed = c.value("moe_layers") is not None
     named = c.layers("moe_layers", depth) if listed else set(range(every - 1, depth, every))
-    dense = experts if len(named) == depth else _mlp(c, family, "intermediate_size_mlp")
+    dense = experts if len(named) == depth else mlp_block(c, family, "intermediate_size_mlp")
     fields = read(c, family)
     for i, layer in enumerate(fields["layers"]):
         layer["attention"] |= (chunk if inside[i] else {}) | (
@@ -362,17 +369,3 @@ def _llama4(c: Config, family: Family) -> Fields:
         del layer["mlp"]
         layer["moe" if i in named or dense is experts else "mlp"] = experts if i in named else dense
     return fields
-
-
-Reader = Callable[[Config], Fields]
-
-
-def _reader(name: str, family: Family) -> Reader:
-    own = {"FalconForCausalLM": _falcon, "Llama4ForCausalLM": _llama4}.get(name, read)
-    return lambda c: own(c, family)
-
-
-READERS = {name: _reader(name, family) for name, family in FAMILIES.items()}
-"""How the config.json of each architecture is read."""
-MODEL_TYPES = {kind: name for name, family in FAMILIES.items() for kind in family.kinds}
-"""The architecture of files that do not name one."""

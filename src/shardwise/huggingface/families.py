@@ -38,9 +38,12 @@ class Experts:
     """Default of `topk_method`, which says whether there is such a bias."""
     groups: bool = False
     """Whether `n_group` and `topk_group` limit the choice."""
-    sparse: Literal["all", "leading", "steps", "indices"] = "all"
+    sparse: Literal["all", "leading", "steps", "indices", "listed"] = "all"
     """Layers with experts: all; those after `first_k_dense_replace`; each `decoder_sparse_step`-th;
-    those between the indices of ERNIE. `mlp_layer_types` says it instead where it is present."""
+    those between the indices of ERNIE; those that the list `moe_layer_freq` says, without it all
+    but the first. `mlp_layer_types` says it instead where it is present."""
+    words: tuple[str, ...] = ("dense", "sparse")
+    """Those of `mlp_layer_types`; layers of the first have no experts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +72,7 @@ class Family:
     qkv_bias: When = False
     out_bias: When = False
     sinks: bool = False
+    gate: Literal["", "value", "head"] = ""
     qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
     qk_normed: When = True
     window: Literal["none", "all", "turns", "qwen"] = "none"
@@ -116,15 +120,15 @@ class Family:
 
 
 LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias")
-_CAPS = {
+CAPS = {
     "attn_logit_softcapping": "soft-capping of attention logits",
     "final_logit_softcapping": "soft-capping of output logits",
 }
-_GEMMA = replace(
+GEMMA = replace(
     LLAMA,
     names={"hidden_act": ("hidden_activation",)},
     activation="gelu_pytorch_tanh",
-    left_out=_CAPS,
+    left_out=CAPS,
 )
 QWEN3 = replace(
     LLAMA,
@@ -143,7 +147,7 @@ _GPT2_NAMES: Names = {
     "intermediate_size": ("n_inner",),
     "hidden_act": ("activation_function",),
 }
-_GPT2 = Family(
+GPT2 = Family(
     kinds=("gpt2", "gpt-sw3"),
     names=_GPT2_NAMES,
     grouped=False,
@@ -157,7 +161,7 @@ _GPT2 = Family(
     position="learned",
 )
 _GPT_NEO = replace(
-    _GPT2,
+    GPT2,
     kinds=("gpt_neo",),
     names={
         "num_hidden_layers": ("num_layers", "num_hidden_layers"),
@@ -173,7 +177,7 @@ _GPT_NEO = replace(
     words=("global", "local"),
 )
 _GPTJ = replace(
-    _GPT2,
+    GPT2,
     kinds=("gptj",),
     qkv_bias=False,
     out_bias=False,
@@ -181,7 +185,7 @@ _GPTJ = replace(
     position="rope",
     head_bias=True,
 )
-_GPT_NEOX = Family(
+GPT_NEOX = Family(
     kinds=("gpt_neox",),
     names={
         "partial_rotary_factor": (
@@ -248,7 +252,7 @@ DENSE: dict[str, Family] = {
         final_norm=True,
     ),
     "BloomForCausalLM": replace(
-        _GPT2,
+        GPT2,
         kinds=("bloom",),
         names={
             "hidden_size": ("hidden_size", "n_embed", "n_embd"),
@@ -309,25 +313,25 @@ DENSE: dict[str, Family] = {
         ffn_ratio=4,
         norm="layernorm",
     ),
-    "GPT2LMHeadModel": _GPT2,
+    "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": replace(
-        _GPT2, kinds=("gpt_bigcode",), activation="gelu_pytorch_tanh", single="multi_query"
+        GPT2, kinds=("gpt_bigcode",), activation="gelu_pytorch_tanh", single="multi_query"
     ),
     "GPTJForCausalLM": _GPTJ,
     "GPTNeoForCausalLM": _GPT_NEO,
-    "GPTNeoXForCausalLM": _GPT_NEOX,
+    "GPTNeoXForCausalLM": GPT_NEOX,
     "Gemma2ForCausalLM": replace(
-        _GEMMA, kinds=("gemma2",), norms="both", window="turns", full_every=2
+        GEMMA, kinds=("gemma2",), norms="both", window="turns", full_every=2
     ),
     "Gemma3ForCausalLM": replace(
-        _GEMMA,
+        GEMMA,
         kinds=("gemma3_text",),
         norms="both",
         qk_norm="head",
         window="turns",
         full_every="sliding_window_pattern",
     ),
-    "GemmaForCausalLM": replace(_GEMMA, kinds=("gemma",), left_out={}),
+    "GemmaForCausalLM": replace(GEMMA, kinds=("gemma",), left_out={}),
     "Glm4ForCausalLM": Family(kinds=("glm4",), qkv_bias="attention_bias", norms="both"),
     "GlmForCausalLM": Family(kinds=("glm",), qkv_bias="attention_bias"),
     "GraniteForCausalLM": replace(LLAMA, kinds=("granite",), mlp_bias="mlp_bias"),
@@ -388,7 +392,7 @@ DENSE: dict[str, Family] = {
         activation="relu2",
         norm_weight=False,
         embedding_norm=True,
-        left_out=_CAPS,
+        left_out=CAPS,
     ),
     "NemotronForCausalLM": replace(
         LLAMA,
@@ -403,7 +407,7 @@ DENSE: dict[str, Family] = {
     "Olmo3ForCausalLM": replace(OLMO2, kinds=("olmo3",), window="turns", full_every=4),
     "OlmoForCausalLM": replace(LLAMA, kinds=("olmo",), norm="layernorm", norm_weight=False),
     "PersimmonForCausalLM": replace(
-        _GPT_NEOX,
+        GPT_NEOX,
         kinds=("persimmon",),
         names={},
         qkv_bias=True,
@@ -416,7 +420,7 @@ DENSE: dict[str, Family] = {
     ),
     "Phi3ForCausalLM": Family(kinds=("phi3",), window="all"),
     "PhiForCausalLM": replace(
-        _GPT_NEOX,
+        GPT_NEOX,
         kinds=("phi",),
         names={},
         grouped=True,
@@ -450,7 +454,7 @@ DENSE: dict[str, Family] = {
         parallel="use_parallel_residual",
     ),
     "Starcoder2ForCausalLM": _STARCODER2,
-    "VaultGemmaForCausalLM": replace(_GEMMA, kinds=("vaultgemma",), window="turns", full_every=2),
+    "VaultGemmaForCausalLM": replace(GEMMA, kinds=("vaultgemma",), window="turns", full_every=2),
     "XGLMForCausalLM": replace(
         _OPT,
         kinds=("xglm",),
@@ -474,7 +478,7 @@ DENSE: dict[str, Family] = {
 """Families without experts, by architecture."""
 
 
-_BERT = Family(
+BERT = Family(
     kinds=("bert",),
     must=(
         ("position_embedding_type", "absolute", "relative positions are not modeled"),
@@ -496,16 +500,16 @@ _BERT = Family(
     head_bias=True,
     typed=True,
 )
-_PRE_NORM = replace(_BERT, norms="pre", final_norm=True)
+PRE_NORM = replace(BERT, norms="pre", final_norm=True)
 _RECORDS = {
-    "Bert": _BERT,
-    "BertGeneration": replace(_BERT, kinds=("bert-generation",), head_transform=False, typed=False),
-    "Camembert": replace(_BERT, kinds=("camembert",)),
-    "Data2VecText": replace(_BERT, kinds=("data2vec-text",)),
-    "MegatronBert": replace(_PRE_NORM, kinds=("megatron-bert",), embedding_norm=False),
-    "Roberta": replace(_BERT, kinds=("roberta",)),
-    "RobertaPreLayerNorm": replace(_PRE_NORM, kinds=("roberta-prelayernorm",)),
-    "XLMRoberta": replace(_BERT, kinds=("xlm-roberta",)),
+    "Bert": BERT,
+    "BertGeneration": replace(BERT, kinds=("bert-generation",), head_transform=False, typed=False),
+    "Camembert": replace(BERT, kinds=("camembert",)),
+    "Data2VecText": replace(BERT, kinds=("data2vec-text",)),
+    "MegatronBert": replace(PRE_NORM, kinds=("megatron-bert",), embedding_norm=False),
+    "Roberta": replace(BERT, kinds=("roberta",)),
+    "RobertaPreLayerNorm": replace(PRE_NORM, kinds=("roberta-prelayernorm",)),
+    "XLMRoberta": replace(BERT, kinds=("xlm-roberta",)),
 }
 # Classes of a family: what a record is the same for.
 _CLASSES = {
@@ -533,17 +537,17 @@ ENCODERS: dict[str, Family] = {"ViTForImageClassification": _VIT, "ViTModel": _V
 """The record of each class."""
 
 
-_MIXTRAL = Experts(number="num_local_experts", ffn="intermediate_size")
+MIXTRAL = Experts(number="num_local_experts", ffn="intermediate_size")
 # Both names of one key: `num_local_experts` is what transformers 5 writes.
 _EXPERTS: Names = {"num_experts": ("num_experts", "num_local_experts")}
-_ROUTED: Names = {"num_experts": ("n_routed_experts", "num_local_experts")}
-_DEEPSEEK = Experts(shared_number="n_shared_experts", groups=True, sparse="leading")
-_DEEPSEEK_LATENT = replace(
-    LATENT, names=_ROUTED, needed=("first_k_dense_replace",), mtp="num_nextn_predict_layers"
+ROUTED: Names = {"num_experts": ("n_routed_experts", "num_local_experts")}
+DEEPSEEK = Experts(shared_number="n_shared_experts", groups=True, sparse="leading")
+DEEPSEEK_LATENT = replace(
+    LATENT, names=ROUTED, needed=("first_k_dense_replace",), mtp="num_nextn_predict_layers"
 )
 _QWEN_STEPS = Experts(sparse="steps")
-_GRANITE_MOE = replace(LLAMA, experts=_MIXTRAL)
-_SHARED = replace(_MIXTRAL, shared_ffn="shared_intermediate_size")
+_GRANITE_MOE = replace(LLAMA, experts=MIXTRAL)
+_SHARED = replace(MIXTRAL, shared_ffn="shared_intermediate_size")
 _OLMOE = Experts(ffn="intermediate_size")
 
 _WITH_EXPERTS: dict[str, Family] = {
@@ -591,25 +595,25 @@ _WITH_EXPERTS: dict[str, Family] = {
     "DeepseekForCausalLM": replace(
         LLAMA,
         kinds=("deepseek",),
-        names=_ROUTED,
+        names=ROUTED,
         needed=("first_k_dense_replace",),
-        experts=_DEEPSEEK,
+        experts=DEEPSEEK,
     ),
     "DeepseekV2ForCausalLM": replace(
-        _DEEPSEEK_LATENT, kinds=("deepseek_v2",), experts=replace(_DEEPSEEK, method="greedy")
+        DEEPSEEK_LATENT, kinds=("deepseek_v2",), experts=replace(DEEPSEEK, method="greedy")
     ),
     "DeepseekV3ForCausalLM": replace(
-        _DEEPSEEK_LATENT,
+        DEEPSEEK_LATENT,
         kinds=("deepseek_v3", "kimi_k2"),
-        experts=replace(_DEEPSEEK, method="noaux_tc"),
+        experts=replace(DEEPSEEK, method="noaux_tc"),
     ),
     "Dots1ForCausalLM": replace(
         LLAMA,
         kinds=("dots1",),
-        names=_ROUTED,
+        names=ROUTED,
         qk_norm="head",
         window="turns",
-        experts=replace(_DEEPSEEK, selection_bias=True),
+        experts=replace(DEEPSEEK, selection_bias=True),
     ),
     "Ernie4_5_MoeForCausalLM": Family(
         kinds=("ernie4_5_moe",),
@@ -624,25 +628,25 @@ _WITH_EXPERTS: dict[str, Family] = {
         window="turns",
         full_every="sliding_window_pattern",
         unrotated="full",
-        experts=replace(_DEEPSEEK, shared_number="num_shared_experts", selection_bias=True),
+        experts=replace(DEEPSEEK, shared_number="num_shared_experts", selection_bias=True),
     ),
     "FlexOlmoForCausalLM": replace(OLMO2, kinds=("flex_olmo",), names=_EXPERTS, experts=_OLMOE),
     "Glm4MoeForCausalLM": Family(
         kinds=("glm4_moe", "glm4v_moe_text"),
-        names=_ROUTED,
+        names=ROUTED,
         needed=("n_shared_experts",),
         floors=True,
         qkv_bias="attention_bias",
         qk_norm="head",
         qk_normed="use_qk_norm",
-        experts=replace(_DEEPSEEK, selection_bias=True),
+        experts=replace(DEEPSEEK, selection_bias=True),
         mtp="num_nextn_predict_layers",
     ),
     "Glm4MoeLiteForCausalLM": replace(
-        _DEEPSEEK_LATENT,
+        DEEPSEEK_LATENT,
         kinds=("glm4_moe_lite",),
         needed=(),
-        experts=replace(_DEEPSEEK, method="noaux_tc"),
+        experts=replace(DEEPSEEK, method="noaux_tc"),
     ),
     "GptOssForCausalLM": replace(
         LLAMA,
@@ -650,7 +654,7 @@ _WITH_EXPERTS: dict[str, Family] = {
         sinks=True,
         window="turns",
         full_every=2,
-        experts=replace(_MIXTRAL, bias=True, router_bias=True),
+        experts=replace(MIXTRAL, bias=True, router_bias=True),
     ),
     "GraniteMoeForCausalLM": replace(_GRANITE_MOE, kinds=("granitemoe",)),
     "GraniteMoeSWAForCausalLM": replace(
@@ -695,9 +699,9 @@ _WITH_EXPERTS: dict[str, Family] = {
         must=(("use_qk_norm", True, "must be true: the class has these norms always"),),
         qk_norm="width",
         left_out={"num_mtp_modules": "modules of multi-token prediction"},
-        experts=replace(_MIXTRAL, selection_bias=True),
+        experts=replace(MIXTRAL, selection_bias=True),
     ),
-    "MixtralForCausalLM": Family(kinds=("mixtral",), window="all", experts=_MIXTRAL),
+    "MixtralForCausalLM": Family(kinds=("mixtral",), window="all", experts=MIXTRAL),
     "OlmoeForCausalLM": replace(
         LLAMA, kinds=("olmoe",), names=_EXPERTS, qk_norm="width", experts=_OLMOE
     ),
@@ -707,7 +711,7 @@ _WITH_EXPERTS: dict[str, Family] = {
         window="all",
         norm="layernorm",
         head_bias="lm_head_bias",
-        experts=_MIXTRAL,
+        experts=MIXTRAL,
     ),
     "Qwen2MoeForCausalLM": Family(
         kinds=("qwen2_moe",),
@@ -724,8 +728,8 @@ _WITH_EXPERTS: dict[str, Family] = {
     "SolarOpenForCausalLM": replace(
         LLAMA,
         kinds=("solar_open",),
-        names=_ROUTED,
-        experts=replace(_DEEPSEEK, sparse="all", selection_bias=True),
+        names=ROUTED,
+        experts=replace(DEEPSEEK, sparse="all", selection_bias=True),
     ),
 }
 FAMILIES = DENSE | _WITH_EXPERTS | ENCODERS

@@ -108,6 +108,7 @@ PLAIN = {
 GATED = {
     "silu": "swiglu",
     "swish": "swiglu",
+    "swigluoai": "swiglu",
     "gelu": "geglu",
     "gelu_new": "geglu",
     "gelu_pytorch_tanh": "geglu",
@@ -144,6 +145,8 @@ def class_defaults(kind: str) -> Mapping[str, Any]:
 
 TEXT_TYPES = {
     "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Gemma4ForConditionalGeneration": "gemma4_text",
+    "MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl_text",
     "LlavaForConditionalGeneration": "llama",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
 }
@@ -151,10 +154,12 @@ TEXT_TYPES = {
 
 WRAPPERS = {
     "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma4": "Gemma4ForConditionalGeneration",
     "kimi_vl": "KimiVLForConditionalGeneration",
     "llama4": "Llama4ForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
     "llava_next": "LlavaNextForConditionalGeneration",
+    "minimax_m3_vl": "MiniMaxM3SparseForConditionalGeneration",
     "mistral3": "Mistral3ForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",

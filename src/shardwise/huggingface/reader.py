@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import PurePath
+from string import ascii_letters
 from typing import Any
 
 from shardwise.config.base import MOST
 from shardwise.errors import Fault, InputError
 from shardwise.huggingface import modules
-from shardwise.huggingface.decoders import MODEL_TYPES, READERS, Fields
-from shardwise.huggingface.families import FAMILIES
+from shardwise.huggingface.decoders import Fields
 from shardwise.huggingface.files import Config
 from shardwise.huggingface.keys import (
     ROTARY_NAMES,
@@ -24,6 +24,7 @@ from shardwise.huggingface.keys import (
     WRAPPERS,
     class_defaults,
 )
+from shardwise.huggingface.readers import FAMILIES, MODEL_TYPES, READERS
 from shardwise.huggingface.refusals import is_unheard_of, reason_of, refusal
 
 _TEXT = ("text_config", "language_config", "llm_config")
@@ -66,14 +67,13 @@ def model_fields(data: Mapping[str, Any], name: str, source: str) -> dict[str, A
         config.refuse_unread(architecture)
         config.refuse_misspelt()
         config.refuse()
-    runs, interleave = _runs(fields["layers"])
+    layers = _runs(fields["layers"])
     called = _name(data, name, source)
     left_out = [*fields.get("left_out", []), *_towers(data), *found.left_out]
     return fields | {
         "name": called,
         "description": f"Imported from a Hugging Face config.json ({architecture}).",
-        "layers": runs,
-        "interleave": interleave,
+        **layers,
         "left_out": left_out,
         "sources": {
             "": {"kind": "published", "text": _origin(found, called)},
@@ -230,8 +230,8 @@ def _first(data: Mapping[str, Any], *keys: str) -> int | None:
     return next((v for v in values if type(v) is int and 0 < v <= MOST), None)
 
 
-def _runs(layers: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """Groups of equal layers, and how many of each follow one another where they alternate."""
+def _runs(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Groups of equal layers; where they alternate, in what turns, or in what pattern."""
     whole = _equal(layers)
     kinds: list[Mapping[str, Any]] = []
     for layer, _ in whole:
@@ -241,15 +241,20 @@ def _runs(layers: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], li
     period = next(
         p for p in range(1, depth + 1) if all(layers[i] == layers[i - p] for i in range(p, depth))
     )
-    if len(kinds) == len(whole) or period == depth:
-        return [{"count": count, **layer} for layer, count in whole], None
+    if len(kinds) == len(whole):
+        return {"layers": [{"count": count, **layer} for layer, count in whole]}
+    if period == depth:
+        letters = ascii_letters[26:] + ascii_letters[:26]
+        pattern = "".join(letters[kinds.index(layer)] for layer in layers)
+        groups = [{"symbol": letters[n], **layer} for n, layer in enumerate(kinds)]
+        return {"layers": groups, "pattern": pattern}
     turns = _equal(layers[:period])
     place = [turn for turn, (_, length) in enumerate(turns) for _ in range(length)]
     counts = [0] * len(turns)
     for i in range(depth):
         counts[place[i % period]] += 1
     runs = [{"count": count, **layer} for (layer, _), count in zip(turns, counts, strict=True)]
-    return runs, [length for _, length in turns]
+    return {"layers": runs, "interleave": [length for _, length in turns]}
 
 
 def _equal(layers: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:

@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from shardwise.errors import Fault, InputError
-from shardwise.huggingface.decoders import READERS
 from shardwise.huggingface.keys import WRAPPERS
+from shardwise.huggingface.readers import READERS
 
 STATES = "Mamba layers are not modeled"
 ENCODER_DECODER = "encoder-decoder models are not modeled"
@@ -32,26 +32,23 @@ REFUSED: dict[str, tuple[str, ...]] = {
         *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
         *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
     ),
-    "sparse attention by an indexer is not modeled": (
-        *("axk2", "deepseekv32", "dots3note", "glmmoedsa", "hyv4"),
-    ),
-    "compressed keys and values are not modeled": ("deepseekv4",),
+    "norms with gates are not modeled": ("axk2",),
+    "selected keys next to windows of other heads are not modeled": ("dots3note",),
     "sparse or hashed attention is not modeled": ("bigbird", "reformer"),
     "permuted attention is not modeled": ("xlnet",),
     "differential attention is not modeled": ("diffllama",),
     "dynamic masks of attention are not modeled": ("doge",),
-    "gates of the attention's output are not modeled": ("afmoe", "beam", "hrmtext", "laguna"),
+    "biases of the gates of the attention's output are not modeled": ("beam",),
+    "stacks of layers that run several times are not modeled": ("hrmtext",),
     "experts of the attention are not modeled": ("jetmoe",),
     "relative positions between layers' segments are not modeled": ("cpmant", "inkling"),
     "experts in parallel layers are not modeled": ("cohere2moe",),
     "a dense MLP in parallel with the experts is not modeled": ("arctic", "snowflake"),
     "two attentions in a layer, and experts that do nothing, are not modeled": ("longcatflash",),
-    "a norm of the experts' output is not modeled": ("axk1",),
     "norms inside the blocks are not modeled": ("bitnet",),
     "norms behind the residual additions are not modeled": ("git", "openaigpt"),
-    "embeddings of every layer are not modeled": (
-        *("gemma3n", "gemma4assistant", "gemma4for", "gemma4text"),
-    ),
+    "residual streams that alternate, and low-rank residuals, are not modeled": ("gemma3n",),
+    "layers that read the keys of another model are not modeled": ("gemma4assistant",),
     "adapters of vision and speech inside the layers are not modeled": ("phi4multimodal",),
     "encoders of bytes are not modeled": ("blt",),
     "biases of single layers are not modeled": ("gptneoxjapanese",),

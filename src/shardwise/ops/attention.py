@@ -12,10 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import AttentionBias, AttentionKind, CpExchange, Position, QkNorm
+from shardwise.config.enums import (
+    AttentionBias,
+    AttentionGate,
+    AttentionKind,
+    CpExchange,
+    Position,
+    QkNorm,
+)
 from shardwise.config.model import Attention, Model
 from shardwise.ops.linear import after_row_parallel, all_reduced, before_column_parallel, linear
-from shardwise.ops.mla import ROPE_FLOPS, latent_projections, latent_rope
+from shardwise.ops.mla import ROPE_FLOPS, absorbed_output, latent_projections, latent_rope
 from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
@@ -28,6 +35,12 @@ from shardwise.ops.operation import (
     Phase,
     RankWork,
     zeros,
+)
+from shardwise.ops.sparse import (
+    compressed_output,
+    compressed_projections,
+    index_operations,
+    sparse_core,
 )
 from shardwise.ops.summa import row_split, shared_keys
 
@@ -228,7 +241,12 @@ def attention_operations(
     if model.position == Position.RELATIVE_XL:
         work = replace(work, flash=np.zeros_like(work.flash))
     heads = attention.heads / work.tp
-    if attention.latent is not None:
+    if attention.compressed is not None:
+        kv_heads = np.ones_like(heads)
+        operations = compressed_projections(
+            model, attention, attention.compressed, work, norm_parts
+        )
+    elif attention.latent is not None:
         kv_heads = heads
         operations = latent_projections(model, attention, attention.latent, work, norm_parts)
     else:
@@ -237,8 +255,20 @@ def attention_operations(
     if attention.qk_norm != QkNorm.NONE:
         operations.append(_qk_norm(model, attention, work, heads, kv_heads))
     operations += _positions(model, attention, work, heads, kv_heads)
-    operations += _core(model, attention, work, heads, kv_heads)
+    operations += index_operations(model, attention, work, norm_parts=norm_parts)
+    if attention.is_sparse:
+        operations.append(sparse_core(attention, work, heads, kv_heads))
+    else:
+        operations += _core(model, attention, work, heads, kv_heads)
+    if attention.latent is not None and attention.indexer is not None:
+        operations.append(absorbed_output(attention, attention.latent, work))
+    if attention.gate != AttentionGate.NONE:
+        operations += _gate(model, attention, work, heads)
+    if attention.compressed is not None:
+        return operations + compressed_output(model, attention, attention.compressed, work)
     split = row_split(work, attention.heads * attention.value_dim, model.hidden)
+    is_first = attention.gate == AttentionGate.NONE and attention.indexer is None
+    by_kernel = work.flash & ~swaps_heads(work) & is_first
     operations.append(
         linear(
             "attention.out",
@@ -251,7 +281,7 @@ def attention_operations(
             else 0.0,
             saved_tokens=split.saved_tokens,
             collectives=after_row_parallel(work, model.hidden),
-            saved_elsewhere=work.flash & ~swaps_heads(work),  # by the kernel that wrote it
+            saved_elsewhere=by_kernel,  # that wrote it
             reruns_with=_FULL | {"every_other", "attention_out"},
             dropped_with=_FULL,
         )
@@ -267,8 +297,13 @@ def _projection(
     kv_heads: Floats,
     norm_parts: frozenset[str],
 ) -> Operation:
-    """Queries, keys and values in one product."""
-    outputs = (heads + kv_heads) * attention.head_dim + kv_heads * attention.value_dim
+    """Queries, keys and values in one product, as far as they have projections."""
+    keys = zeros(work) if attention.shared_keys else kv_heads * attention.head_dim
+    is_projected = not (attention.shared_keys or attention.tied_values)
+    values = kv_heads * attention.value_dim if is_projected else zeros(work)
+    outputs = heads * attention.head_dim + keys + values
+    if attention.gate == AttentionGate.FULL:
+        outputs = outputs + heads * attention.value_dim
     return linear(
         "attention.qkv",
         work,
@@ -284,6 +319,44 @@ def _projection(
     )
 
 
+def _gate(model: Model, attention: Attention, work: RankWork, heads: Floats) -> list[Operation]:
+    """Scale the output of the heads by a sigmoid, in one kernel: y = o sigmoid(g).
+
+    Forward it reads o and g and writes y; backward it reads dy, o and g and writes both gradients.
+    Both o and g are saved. A projection to g reads the input that the query projection saves.
+    """
+    width = heads * attention.value_dim
+    gates = heads if attention.gate == AttentionGate.HEAD else width
+    scaled, values = work.tokens * width, work.tokens * gates
+    size = work.element_bytes
+    applied = Operation(
+        name="attention.gated",
+        kernels=(
+            MemoryBound(phase=Phase.FORWARD, bytes=(2 * scaled + values) * size, flops=2 * scaled),
+            MemoryBound(
+                phase=Phase.INPUT_GRAD, bytes=(3 * scaled + 2 * values) * size, flops=4 * scaled
+            ),
+        ),
+        parameters=zeros(work),
+        saved_bytes=(scaled + values) * size,
+        working_bytes=(scaled + values) * size,
+        reruns_with=_FULL,
+        dropped_with=_FULL,
+    )
+    if attention.gate == AttentionGate.FULL:
+        return [applied]
+    projection = linear(
+        "attention.gate",
+        work,
+        tokens=work.tokens,
+        inputs=model.hidden,
+        outputs=gates,
+        saved_tokens=zeros(work),
+        reruns_with=_QKV,
+    )
+    return [projection, applied]
+
+
 def _qk_norm(
     model: Model, attention: Attention, work: RankWork, heads: Floats, kv_heads: Floats
 ) -> Operation:
@@ -293,14 +366,19 @@ def _qk_norm(
     fp32 (OLMo 2: arXiv 2501.00656, section 3).
     """
     per_width = model.norm_parameters / model.hidden
-    normed_heads = heads + kv_heads
+    own_keys = 0 if attention.shared_keys else 1
+    normed_heads = heads + own_keys * kv_heads
     full_width = attention.qk_norm == QkNorm.WIDTH
-    weighted = {"head": 2 * np.ones_like(heads), "width": normed_heads, "unweighted": zeros(work)}
+    weighted = {
+        "head": (1 + own_keys) * np.ones_like(heads),
+        "width": normed_heads,
+        "unweighted": zeros(work),
+    }
     return norm(
         "attention.qk_norm",
         model,
         work,
-        tokens=work.tokens * normed_heads,
+        tokens=work.tokens * (normed_heads + attention.v_norm * own_keys * kv_heads),
         width=attention.head_dim,
         parameters=weighted[attention.qk_norm] * attention.head_dim * per_width,
         collectives=all_reduced(work, work.tokens * 2 * FP32_BYTES) if full_width else (),
@@ -315,12 +393,13 @@ def _positions(
     """Rotate queries and keys, or project the relative positions."""
     none = zeros(work)
     if model.position == Position.ROPE:
+        if attention.rotary_dim == 0:
+            return []
         if attention.latent is not None:
             return [latent_rope(attention, attention.latent, work)]
         turned = attention.head_dim if attention.rotary_dim is None else attention.rotary_dim
-        if turned == 0:
-            return []
-        elements = work.tokens * (heads + kv_heads) * turned
+        turned_heads = heads if attention.shared_keys else heads + kv_heads
+        elements = work.tokens * turned_heads * turned
         moved = 2 * elements * work.element_bytes
         kernels = tuple(
             MemoryBound(phase=phase, bytes=moved, flops=ROPE_FLOPS * elements)
@@ -400,13 +479,21 @@ def _core(
         kernels=(*flash, *_unfused_products(model, attention, work, core)),
         collectives=context_collectives(attention, work, core, kv_heads),
         parameters=heads if attention.sinks else zeros(work),
-        saved_bytes=core.resident_bytes,
+        saved_bytes=core.resident_bytes - _of_earlier_layer(attention, core, work),
         working_bytes=core.resident_bytes + 2 * core.output_bytes + core.buffer_bytes,
         reruns_with=_CORE,
         dropped_with=rebuilds,
         half_rebuilt_bytes=keys,
     )
     return [products, _softmax(model, work, core)]
+
+
+def _of_earlier_layer(attention: Attention, core: CoreWork, work: RankWork) -> Floats:
+    """Keys and values that an earlier layer saves already [byte]."""
+    if not attention.shared_keys:
+        return zeros(work)
+    widths = core.kv_heads * (attention.head_dim + attention.value_dim)
+    return work.sequences * core.queries * widths * work.element_bytes
 
 
 def _unfused_products(

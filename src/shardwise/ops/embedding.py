@@ -20,6 +20,7 @@ from shardwise.ops.operation import (
     RankWork,
     zeros,
 )
+from shardwise.ops.streams import joined_streams, layer_tables
 from shardwise.ops.summa import norm_statistics, swapped_columns, tp_share
 
 
@@ -92,7 +93,17 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
             working_bytes=size,
         ),
         *([_norm(model, work, "embedding_norm")] if model.embedding_norm else []),
+        *_of_layers(model, work),
     ]
+
+
+def _of_layers(model: Model, work: RankWork) -> list[Operation]:
+    """Embeddings that the layers add."""
+    if not model.layer_embedding:
+        return []
+    known = model.layer_vocab or model.vocab
+    rows = np.ceil(known / (work.vocab_multiple * work.tp)) * work.vocab_multiple
+    return layer_tables(model, work, rows)
 
 
 def _table_gradient(work: RankWork, elements: Floats, table: Floats) -> tuple[MemoryBound, ...]:
@@ -170,7 +181,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
     """
     columns = vocabulary_share(model, work)
     bias = columns if model.head_bias else zeros(work)
-    operations = []
+    operations = [joined_streams(model, work)] if model.streams > 1 else []
     if model.final_norm:
         operations.append(_norm(model, work, "final_norm"))
     if not model.vocab:

@@ -24,6 +24,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.linear import before_column_parallel, gathered_columns, linear
+from shardwise.ops.mixer import is_mamba, mixer_operations
 from shardwise.ops.mlp import mlp_operations
 from shardwise.ops.moe import moe_operations
 from shardwise.ops.norm import norm, residual
@@ -31,6 +32,7 @@ from shardwise.ops.operation import Operation, RankWork, zeros
 from shardwise.ops.precision import gradient_size
 from shardwise.ops.quantization import by_recipe, dispatch_bytes, frozen_bytes
 from shardwise.ops.registry import operations_of_kind
+from shardwise.ops.streams import layer_embedding, stream_mix, stream_residual
 from shardwise.ops.summa import norm_statistics, tp_share
 
 DTYPE_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
@@ -47,10 +49,15 @@ _BYTES_BY_CODE = np.array([DTYPE_BYTES[name] for name in Dtype])
 _OFFLOAD_PARTS = {
     # With the mask of the residual after the block; in a parallel layer there is one of each.
     "attention_norm": (
+        "attention.mix",
         "attention.norm",
         "attention.post_norm",
         "attention.stream_norm",
         "attention.residual",
+        "mamba.norm",
+        "mamba.post_norm",
+        "mamba.stream_norm",
+        "mamba.residual",
         "norm",
         "residual",
     ),
@@ -66,19 +73,53 @@ _OFFLOAD_PARTS = {
         "attention.kv_up",
         "attention.qk_norm",
         "attention.relative",
+        "attention.gate",
+        "attention.q_absorb",
+        "attention.compress",
+        "attention.index",
+        "attention.index_q",
         "attention.rope",
+        "mamba.in",
+        "mamba.conv",
+        "mamba.select",
+        "mamba.step",
+        "mixer.in",
+        "mixer.gate_down",
+        "mixer.gate_up",
+        "mixer.conv",
     ),
-    "core_attention": ("attention.core", "attention.softmax"),
-    "attention_out": ("attention.out",),
-    "mlp_norm": ("mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+    "core_attention": (
+        "attention.index_scores",
+        "attention.core",
+        "attention.softmax",
+        "attention.out_absorb",
+        "attention.gated",
+        "mamba.core",
+        "mixer.core",
+    ),
+    "attention_out": (
+        *("attention.out_down", "attention.out"),
+        *("mamba.gate", "mamba.out", "mixer.gate", "mixer.out"),
+    ),
+    "mlp_norm": (
+        *("mlp.mix", "mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
+        *("mlp.layer_gate", "mlp.layer_up", "mlp.layer_norm"),
+    ),
     "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
     # Router and shared experts read one input, which the router saves.
     "router": (
+        "moe.router_norm",
         "moe.router",
         "moe.top_k",
+        "moe.pre_norm",
+        "moe.shared_norm",
+        "moe.routed_norm",
+        "moe.post_norm",
         "moe.dispatch",
         "moe.combine",
         "moe.shared_gate",
+        "moe.latent_down",
+        "moe.latent_up",
         "moe.add",
     ),
     "expert_up": ("moe.up",),
@@ -87,7 +128,7 @@ _OFFLOAD_PARTS = {
 }
 _ATTENTION_PARTS = ("attention_norm", "qkv", "core_attention", "attention_out")
 _ENDS_OF_BLOCK = ("norm", "post_norm", "stream_norm", "residual")
-_ATTN, _MLP, _MOE = (GraphScope.bits([one]) for one in ("attn", "mlp", "moe"))
+_ATTN, _MLP, _MOE, _MAMBA = (GraphScope.bits([one]) for one in ("attn", "mlp", "moe", "mamba"))
 _ROUTER = _MOE | GraphScope.bits(["moe_router"])
 _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for name in names}
 
@@ -159,7 +200,7 @@ def layer_operations(
         norm_here = partial(_norm, model, work)
         assert layer.mlp is not None  # noqa: S101 - validated
         own = layer.second_norm
-        attention = attention_operations(model, layer.attention, work, norm_parts=_NORM_PARTS)
+        attention = attention_operations(model, layer.own_attention, work, norm_parts=_NORM_PARTS)
         mlp = mlp_operations(
             model, layer.mlp, work, gathers=own, reduces=False, norm_parts=_NORM_PARTS
         )
@@ -168,7 +209,8 @@ def layer_operations(
         copies = second.saved_bytes - work.split_tokens * model.hidden * work.element_bytes
         norms = [replace(second, saved_bytes=copies)] if own else []
         return [first, *attention, *norms, *mlp, _residual(model, work, "residual", branches=2)]
-    return _sequential(model, layer, work, {} if known is None else known)
+    operations = _sequential(model, layer, work, {} if known is None else known)
+    return operations + (layer_embedding(model, work) if model.layer_embedding else [])
 
 
 def _norm(
@@ -212,43 +254,73 @@ def _sequential(model: Model, layer: Layer, work: RankWork, blocks: KnownBlocks)
         in_stream = layer.norms == NormPlacement.STREAM
         parts = frozenset({part, "every_other"}) if normed_before else frozenset[str]()
         inner = name == "mlp"
+        branches = 2 if layer.side_by_side and not inner else 1
         rebuilt = frozenset({"attention_out"} if inner else ())
 
+        several = model.streams > 1
+
         def before() -> list[Operation]:
+            mixture = [stream_mix(f"{name}.mix", model, work)] if several else []
             if not normed_before:
-                return []
-            return [_norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
+                return mixture
+            return [*mixture, _norm(model, work, f"{name}.norm", parts, rebuilt, inner=inner)]
 
         def after() -> list[Operation]:
             first = [_norm(model, work, f"{name}.post_norm")] if normed_after else []
             last = [_norm(model, work, f"{name}.stream_norm")] if in_stream else []
-            return [*first, _residual(model, work, f"{name}.residual"), *last]
+            if several:
+                return [*first, stream_residual(f"{name}.residual", model, work), *last]
+            return [*first, _residual(model, work, f"{name}.residual", branches), *last]
 
         return [
             *once(before, name, "before", layer.norms),
             *once(partial(block, parts), name, parts, *built_from),
-            *once(after, name, "after", layer.norms),
+            *once(after, name, "after", layer.norms, branches),
         ]
 
-    def attention_block(parts: frozenset[str]) -> list[Operation]:
-        return attention_operations(model, layer.attention, work, norm_parts=parts)
+    mixing = partial(_mixing, model, layer, work)
+    feed_forward = partial(_feed_forward, model, layer, work)
+    operations = []
+    if name := _mixing_name(layer):
+        operations += with_norms(name, "attention_norm", mixing, layer.attention, layer.mixer)
+    if layer.mlp is not None or layer.moe is not None:
+        operations += with_norms("mlp", "mlp_norm", feed_forward, layer.mlp, layer.moe)
+    return operations
 
-    def feed_forward(parts: frozenset[str]) -> list[Operation]:
-        if layer.moe is not None:
-            return moe_operations(model, layer.moe, work, norm_parts=parts)
-        assert layer.mlp is not None  # noqa: S101 - validated
-        return mlp_operations(model, layer.mlp, work, norm_parts=parts)
 
-    return [
-        *with_norms("attention", "attention_norm", attention_block, layer.attention),
-        *with_norms("mlp", "mlp_norm", feed_forward, layer.mlp, layer.moe),
-    ]
+def _mixing_name(layer: Layer) -> str:
+    """Name of the block that mixes tokens; empty where there is none."""
+    if layer.attention is None and is_mamba(layer.mixer):
+        return "mamba"
+    return "" if layer.attention is None and layer.mixer is None else "attention"
+
+
+def _mixing(model: Model, layer: Layer, work: RankWork, parts: frozenset[str]) -> list[Operation]:
+    """Attention, a mixer, or both side by side, which share the collectives of attention."""
+    operations = []
+    if layer.attention is not None:
+        operations += attention_operations(model, layer.attention, work, norm_parts=parts)
+    if layer.mixer is not None:
+        alone = layer.attention is None
+        operations += mixer_operations(
+            model, layer.mixer, work, norm_parts=parts, gathers=alone, reduces=alone
+        )
+    return operations
+
+
+def _feed_forward(
+    model: Model, layer: Layer, work: RankWork, parts: frozenset[str]
+) -> list[Operation]:
+    if layer.moe is not None:
+        return moe_operations(model, layer.moe, work, norm_parts=parts)
+    assert layer.mlp is not None  # noqa: S101 - validated
+    return mlp_operations(model, layer.mlp, work, norm_parts=parts)
 
 
 def mtp_operations(
     model: Model, work: RankWork, *, holds_table: Bools | None = None
 ) -> list[Operation]:
-    """One module: embedding, two norms, projection, a layer of the last kind, norm, head, loss.
+    """One module: embedding, two norms, projection, its layers, norm, head, loss.
 
     The embedding of the next token and the hidden state are normalized, concatenated and projected
     from 2 h to h; table and head are shared with the model (arXiv 2412.19437, section 2.2).
@@ -291,10 +363,10 @@ def mtp_operations(
             *gathered_columns(work, model.hidden),
         ),
     )
-    layer = layer_operations(model, model.layers[-1], work)
+    layers = [o for one in model.mtp_layers for o in layer_operations(model, one, work)]
     shared = np.zeros(work.tp.shape, dtype=np.bool_)
     head = head_operations(model, work, holds_copy=shared)
-    operations = [*lookup, *norms, projection, *layer, *head]
+    operations = [*lookup, *norms, projection, *layers, *head]
     return [replace(o, name=f"mtp.{o.name}") for o in operations]
 
 
@@ -314,6 +386,8 @@ def modules_of(operation: Operation) -> int:
         return _MLP | _ROUTER if module in _ENDS_OF_BLOCK else _MLP
     if block == "moe":
         return _ROUTER
+    if block == "mamba":
+        return _MAMBA
     return _ATTN if part_of(name) in _ATTENTION_PARTS else 0
 
 

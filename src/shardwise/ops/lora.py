@@ -37,6 +37,7 @@ from shardwise.ops.operation import (
     Operation,
     Phase,
     RankWork,
+    Scan,
 )
 
 _COMPONENTS = ("embedding", "attention", "mlp", "experts", "router", "norms", "head")
@@ -55,7 +56,12 @@ _ADAPTED: dict[str, _Split] = {
     "attention.kv_up": "columns",
     "attention.q_down": "replicated",
     "attention.kv_down": "replicated",
+    "attention.gate": "columns",
     "attention.out": "rows",
+    "mamba.in": "columns",
+    "mamba.out": "rows",
+    "mixer.in": "columns",
+    "mixer.out": "rows",
     "mlp.up": "columns",
     "mlp.down": "rows",
     "moe.shared_up": "columns",
@@ -66,9 +72,14 @@ _ADAPTED: dict[str, _Split] = {
 # Products whose input another product may save for both.
 _SAVED_BY = {
     "attention.kv_down": ("attention.q", "attention.q_down"),
+    "attention.gate": ("attention.qkv", "attention.q", "attention.q_down"),
     "mlp.up": ("attention.qkv", "attention.q", "attention.q_down"),
     "moe.shared_up": ("moe.router",),
     "moe.shared_gate": ("moe.router",),
+    "moe.latent_down": ("moe.router",),
+    "attention.index": ("attention.qkv", "attention.q_down"),
+    "attention.index_q": ("attention.q_up",),
+    "attention.compress": ("attention.q_down",),
 }
 
 
@@ -285,9 +296,11 @@ def _without(operation: Operation, phase: Phase, rows: Bools) -> Operation:
             return replace(one, batch=np.where(rows, 0.0, one.batch))
         if isinstance(one, FlashAttention):
             return replace(one, heads=np.where(rows, 0.0, one.heads), kv_heads=one.kv_heads * ~rows)
-        return replace(
-            one, bytes=np.where(rows, 0.0, one.bytes), flops=np.where(rows, 0.0, one.flops)
-        )
+        moved = np.where(rows, 0.0, one.bytes)
+        if isinstance(one, Scan):
+            state, chunk = (np.where(rows, 0.0, n) for n in (one.state_flops, one.chunk_flops))
+            return replace(one, bytes=moved, state_flops=state, chunk_flops=chunk)
+        return replace(one, bytes=moved, flops=np.where(rows, 0.0, one.flops))
 
     collectives = tuple(
         replace(c, bytes=np.where(rows, 0.0, c.bytes)) if c.phase is phase else c

@@ -71,10 +71,13 @@ def latent_projections(
         ]
         saved = zeros(work)
     compressed = latent.kv_rank + latent.rope_dim
+    down = _down("kv", model, work, norm_parts, compressed, saved, biased=biased)
+    if attention.indexer is not None:
+        return [*queries, down, *_absorbed_queries(model, attention, latent, work)]
     expanded = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
     return [
         *queries,
-        _down("kv", model, work, norm_parts, compressed, saved, biased=biased),
+        down,
         *_normed_up("kv", model, work, latent.kv_rank, expanded),
     ]
 
@@ -130,6 +133,58 @@ def _normed_up(
     return [normed, up]
 
 
+def _absorbed_queries(
+    model: Model, attention: Attention, latent: Latent, work: RankWork
+) -> list[Operation]:
+    """Normalize and gather the compressed keys and values; bring queries to their width.
+
+    One product for each head with the up projection of keys, as many FLOPs as projecting keys.
+    """
+    return [
+        norm(
+            "attention.kv_norm",
+            model,
+            work,
+            tokens=work.split_tokens,
+            width=latent.kv_rank,
+            parameters=latent.kv_rank * model.norm_parameters / model.hidden,
+            collectives=shared_by_heads(work, latent.kv_rank),
+            reruns_with=_ALL,
+            dropped_with=_ALL,
+        ),
+        linear(
+            "attention.q_absorb",
+            work,
+            tokens=work.tokens,
+            inputs=float(attention.head_dim - latent.rope_dim),
+            outputs=float(latent.kv_rank),
+            batch=attention.heads / work.tp,
+            reruns_with=_UP,
+            dropped_with=_ALL,
+        ),
+    ]
+
+
+def absorbed_output(attention: Attention, latent: Latent, work: RankWork) -> Operation:
+    """Bring the output of an absorbed core to the width of values: one product for each head.
+
+    Parameters
+    ----------
+    attention, latent
+        Heads and their widths [element].
+    """
+    return linear(
+        "attention.out_absorb",
+        work,
+        tokens=work.tokens,
+        inputs=float(latent.kv_rank),
+        outputs=float(attention.value_dim),
+        batch=attention.heads / work.tp,
+        reruns_with=frozenset({"attention"}),
+        dropped_with=frozenset({"attention"}),
+    )
+
+
 def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operation:
     """Rotate the rotary dimensions of queries in place; concatenate the two halves of keys.
 
@@ -147,6 +202,9 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
     rotated = heads * latent.rope_dim
     plain = heads * (attention.head_dim - latent.rope_dim + attention.value_dim)
     elements = 2 * rotated + (plain + latent.rope_dim) + (plain + rotated)
+    if attention.indexer is not None:  # queries are joined, keys are the compressed ones
+        plain = heads * latent.kv_rank
+        elements = 2 * (plain + rotated + latent.rope_dim)
     moved = work.tokens * elements * work.element_bytes
     kernels = tuple(
         MemoryBound(
@@ -159,7 +217,7 @@ def latent_rope(attention: Attention, latent: Latent, work: RankWork) -> Operati
         host_calls=_ROPE_CALLS,
         kernels=kernels,
         collectives=shared_by_heads(work, latent.rope_dim),
-        parameters=zeros(work),
+        parameters=zeros(work) + latent.rope_norm * latent.rope_dim,
         saved_bytes=zeros(work),
         working_bytes=work.tokens * (2 * plain + rotated) * work.element_bytes,
         reruns_with=_UP,

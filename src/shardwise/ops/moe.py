@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats
+from shardwise.config.enums import ExpertNorms
 from shardwise.config.model import Mlp, Model, Moe
 from shardwise.ops.linear import linear
 from shardwise.ops.mlp import activation, mlp_operations
+from shardwise.ops.norm import norm
 from shardwise.ops.operation import (
     FP32_BYTES,
     Collective,
@@ -124,13 +126,44 @@ def moe_operations(
         Recompute parts that rebuild the input; none without a norm before it.
     """
     load = routed(moe, work)
+    width = moe.latent or model.hidden
     return [
         *_shared_experts(model, moe, work, norm_parts),
         *_router(model, moe, work, load, norm_parts),
-        _dispatch(model, work, load),
-        *_experts(model, moe, work, load),
-        _combine(model, work, load),
+        *_branch_norm(model, moe, work, "moe.pre_norm"),
+        *_latent(model, moe, work, norm_parts)[:1],
+        _dispatch(width, work, load),
+        *_experts(width, moe, work, load),
+        _combine(width, work, load),
+        *_latent(model, moe, work, norm_parts)[1:],
+        *_branch_norm(model, moe, work, "moe.routed_norm"),
         *_added(model, moe, work),
+        *_norm(model, work, "moe.post_norm", there=moe.norms == ExpertNorms.OUTPUT),
+    ]
+
+
+def _branch_norm(model: Model, moe: Moe, work: RankWork, name: str) -> list[Operation]:
+    return _norm(model, work, name, there=moe.norms == ExpertNorms.BRANCHES)
+
+
+def _norm(
+    model: Model, work: RankWork, name: str, *, there: bool, weights: float | None = None
+) -> list[Operation]:
+    """A norm inside the block, if it is there."""
+    if not there:
+        return []
+    parameters = float(model.norm_parameters) if weights is None else weights
+    return [
+        norm(
+            name,
+            model,
+            work,
+            tokens=work.split_tokens,
+            width=model.hidden,
+            parameters=parameters,
+            reruns_with=_ALL,
+            dropped_with=_ALL,
+        )
     ]
 
 
@@ -162,7 +195,7 @@ def _shared_experts(
             reruns_with=_SHARED,
         )
         operations.append(gate)
-    return operations
+    return [*operations, *_branch_norm(model, moe, work, "moe.shared_norm")]
 
 
 def _router(
@@ -171,6 +204,7 @@ def _router(
     """Logits of all experts for each token; softmax (or sigmoid) and the top k in fp32."""
     bias = float(moe.experts) if moe.router_bias else 0.0
     balance = moe.experts if moe.selection_bias else 0
+    balance += moe.experts if moe.router_scale else 0
     product = linear(
         "moe.router",
         work,
@@ -185,11 +219,14 @@ def _router(
     )
     logits = load.tokens * moe.experts
     forward, backward = _ROUTING_FLOPS
+    read = 1 if moe.hashed else 2  # without a selection
     chosen = Operation(
         name="moe.top_k",
         host_calls=_TOP_K_CALLS,
         kernels=(
-            MemoryBound(phase=Phase.FORWARD, bytes=2 * FP32_BYTES * logits, flops=forward * logits),
+            MemoryBound(
+                phase=Phase.FORWARD, bytes=read * FP32_BYTES * logits, flops=forward * logits
+            ),
             MemoryBound(
                 phase=Phase.INPUT_GRAD, bytes=3 * FP32_BYTES * logits, flops=backward * logits
             ),
@@ -200,34 +237,68 @@ def _router(
         reruns_with=_UP,
         dropped_with=_UP,
     )
-    return [product, chosen]
+    scale = _norm(model, work, "moe.router_norm", there=moe.router_scale, weights=model.hidden)
+    return [*scale, product, chosen]
 
 
-def _dispatch(model: Model, work: RankWork, load: Routed) -> Operation:
+def _latent(model: Model, moe: Moe, work: RankWork, norm_parts: frozenset[str]) -> list[Operation]:
+    """Project tokens to the width of the experts, and the sum of their outputs back.
+
+    Replicated on tensor-parallel ranks like the router, whose input the first one reads
+    (Megatron-LM main, core/transformer/moe/moe_layer.py, fc1_latent_proj and fc2_latent_proj).
+    """
+    if moe.latent is None:
+        return []
+    bias = moe.bias
+    down = linear(
+        "moe.latent_down",
+        work,
+        tokens=work.split_tokens,
+        inputs=model.hidden,
+        outputs=float(moe.latent),
+        bias=float(moe.latent) if bias else 0.0,
+        saved_tokens=zeros(work),
+        reruns_with=_UP,
+        dropped_with=norm_parts,
+    )
+    up = linear(
+        "moe.latent_up",
+        work,
+        tokens=work.split_tokens,
+        inputs=float(moe.latent),
+        outputs=model.hidden,
+        bias=float(model.hidden) if bias else 0.0,
+        reruns_with=_ALL,
+        dropped_with=_ALL,
+    )
+    return [down, up]
+
+
+def _dispatch(hidden: int, work: RankWork, load: Routed) -> Operation:
     """Copy tokens in the order of experts, send them, sort what arrives by local expert.
 
     Tokens sent in fp8 are cast before they are copied, and cast to 16 bits after they are sorted
     where no recipe reads fp8 (arXiv 2412.19437, section 3.3.2).
     """
-    moved = _moved_rows(model, work, load, "moe.dispatch", outwards=True)
+    moved = _moved_rows(hidden, work, load, "moe.dispatch", outwards=True)
     counted = np.where(work.capacity > 0, 0.0, 1.0)
     calls = np.where(_few_calls(work), _LIBRARY_DISPATCH_CALLS, _DISPATCH_CALLS)
     moved = replace(moved, host_waits=counted, host_calls=calls)
     in_fp8 = work.dispatch_bytes < work.element_bytes
     if not np.any(in_fp8):
         return moved
-    both = (work.element_bytes + work.dispatch_bytes) * model.hidden
+    both = (work.element_bytes + work.dispatch_bytes) * hidden
     cast_again = in_fp8 & (work.quantization == 0)
     casts = tuple(
-        MemoryBound(phase=Phase.FORWARD, bytes=rows * both, flops=rows * model.hidden)
+        MemoryBound(phase=Phase.FORWARD, bytes=rows * both, flops=rows * hidden)
         for rows in (np.where(in_fp8, load.tokens, 0.0), np.where(cast_again, load.rows, 0.0))
     )
     return replace(moved, kernels=(*moved.kernels, *casts))
 
 
-def _combine(model: Model, work: RankWork, load: Routed) -> Operation:
+def _combine(hidden: int, work: RankWork, load: Routed) -> Operation:
     """Restore the order of rows, return them to their ranks, add the copies of each token."""
-    moved = _moved_rows(model, work, load, "moe.combine", outwards=False)
+    moved = _moved_rows(hidden, work, load, "moe.combine", outwards=False)
     calls = np.where(_few_calls(work), _LIBRARY_COMBINE_CALLS, _COMBINE_CALLS)
     return replace(moved, host_calls=calls)
 
@@ -238,7 +309,7 @@ def _few_calls(work: RankWork) -> Bools:
 
 
 def _moved_rows(
-    model: Model, work: RankWork, load: Routed, name: str, *, outwards: bool
+    hidden: int, work: RankWork, load: Routed, name: str, *, outwards: bool
 ) -> Operation:
     """Dispatch, or combine, which is dispatch backward: each is the other's gradient.
 
@@ -252,13 +323,13 @@ def _moved_rows(
     experts, and writes the rows sorted. Back, it adds its rows to a buffer of all tokens, which is
     reduce-scattered.
     """
-    width = model.hidden * work.element_bytes
-    forward_width = model.hidden * work.dispatch_bytes if outwards else width
+    width = hidden * work.element_bytes
+    forward_width = hidden * work.dispatch_bytes if outwards else width
     gathers = work.gathers_tokens
     on_ep = load.tokens * work.ep
     every = on_ep * work.etp
     rows = np.where((load.experts > 1) & ~gathers, 2 * load.rows, 0.0)
-    summed = np.where(gathers, load.rows, load.copies) * model.hidden
+    summed = np.where(gathers, load.rows, load.copies) * hidden
     all_experts = load.experts * work.ep
     resident = np.where(gathers, every, load.copies) + load.rows
 
@@ -312,7 +383,7 @@ def _moved_rows(
     )
 
 
-def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Operation]:
+def _experts(hidden: int, moe: Moe, work: RankWork, load: Routed) -> list[Operation]:
     """Grouped products of the local experts, each 1/etp as wide.
 
     The part `every_other` runs both again, with the activation between them and the sorting of rows
@@ -327,7 +398,7 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         "moe.up",
         work,
         tokens=load.per_expert,
-        inputs=model.hidden,
+        inputs=hidden,
         outputs=gates * inner,
         bias=gates * inner if moe.bias else 0.0,
         batch=load.experts,
@@ -348,8 +419,8 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         work,
         tokens=load.per_expert,
         inputs=inner,
-        outputs=model.hidden,
-        bias=model.hidden if moe.bias else 0.0,
+        outputs=hidden,
+        bias=hidden if moe.bias else 0.0,
         saved_tokens=np.where(work.fused_activation, 0.0, load.per_expert),
         batch=load.experts,
         grouped=True,
@@ -363,11 +434,11 @@ def _experts(model: Model, moe: Moe, work: RankWork, load: Routed) -> list[Opera
         for one, calls in ((up, _GROUPED_CALLS), (middle, 1.0), (down, _GROUPED_CALLS))
     ]
     if moe.bias and np.any(work.adds_expert_bias):
-        products.append(_output_bias(model, work, load))
+        products.append(_output_bias(hidden, work, load))
     return products
 
 
-def _output_bias(model: Model, work: RankWork, load: Routed) -> Operation:
+def _output_bias(hidden: int, work: RankWork, load: Routed) -> Operation:
     """Add each expert's bias, weighted by the probability of a row, to the outputs.
 
     In fp32, as the probabilities are, by one kernel each: product with the probability (4 B
@@ -376,7 +447,7 @@ def _output_bias(model: Model, work: RankWork, load: Routed) -> Operation:
     products and sums for the gradients of bias (8 read, 4 written) and probability (the same)
     (Megatron-LM, core/transformer/moe/experts.py, TEGroupedMLP._apply_bias).
     """
-    elements = np.where(work.adds_expert_bias, load.rows * model.hidden, 0.0)
+    elements = np.where(work.adds_expert_bias, load.rows * hidden, 0.0)
     return Operation(
         name="moe.output_bias",
         kernels=tuple(

@@ -281,6 +281,36 @@ class FlashAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedAttention(FlashAttention):
+    """Attention of each query to keys of its own: selected, compressed, or in a window.
+
+    `keys` is their mean number, so that `causal` is false. Such kernels have rates of their own.
+    """
+
+    gathered_bytes: Floats
+    """Keys and values that one pass over all queries reads, and their places [byte]."""
+    index: bool = False
+    """Whether it only scores the keys, to select some: no output, and no recompute in backward."""
+
+    @property
+    def flops(self) -> Floats:
+        """As of a dense kernel; an indexer's backward has two products of scores [FLOP]."""
+        qk, v = self.head_dim, self.v_head_dim
+        widths = qk + v
+        if self.phase is not Phase.FORWARD:
+            widths = 2 * (qk + v) if self.index else 3 * qk + 2 * v
+        return 2 * self.scores * widths
+
+    @property
+    def bytes(self) -> Floats:
+        """Queries, output and gathered keys; backward also their gradients [byte]."""
+        passes = 1 if self.phase is Phase.FORWARD else 2
+        widths = self.head_dim + (0 if self.index else self.v_head_dim)
+        own = self.sequences * self.seq_len * self.heads * widths * self.element_bytes
+        return np.where(self.heads > 0, passes * (own + self.gathered_bytes), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBound:
     """An element-wise kernel or reduction: its time is that of its bytes."""
 
@@ -295,7 +325,31 @@ class MemoryBound:
     """Kernels that do it, one after the other."""
 
 
-Kernel = Matmul | FlashAttention | MemoryBound
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Core of a mixer: kernels that work on chunks of tokens and pass a state on between them."""
+
+    phase: Phase
+    kind: str
+    """Kind of the mixer."""
+    state_flops: Floats
+    """FLOPs between tokens and the state [FLOP]."""
+    chunk_flops: Floats
+    """FLOPs among the tokens of a chunk [FLOP]."""
+    bytes: Floats
+    """Bytes read and written [byte]."""
+    items: Floats
+    """States that are passed on at the same time: sequences x heads."""
+
+    @property
+    def flops(self) -> Floats:
+        """FLOPs of matrix products; of Mamba-1, element-wise ones [FLOP]."""
+        return self.state_flops + self.chunk_flops
+
+
+Kernel = Matmul | FlashAttention | MemoryBound | Scan
+PRODUCTS = (Matmul, FlashAttention, Scan)
+"""Kernels whose FLOPs are those of matrix units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,23 @@ from shardwise.ops.attention import keys_met
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations
 from shardwise.ops.lora import Subset, runs_backward, with_subset
+from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Operation, RankWork
+from shardwise.ops.sparse import sparse_flops
+from shardwise.ops.trainer_flops import RULES, trainer_flops
 
-FlopsConvention = Literal["causal", "full-attention", "parameters"]
+FlopsConvention = Literal[
+    "causal", "full-attention", "parameters", "megatron-hybrid", "nemo", "automodel"
+]
 FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
     "causal": "6 per active parameter but the embeddings, head included, plus attention over the"
     " pairs it sees: half when causal",
     "full-attention": "the same, with attention counted over all pairs of positions",
     "parameters": "6 per active parameter but the embeddings, head included; no attention",
+    "megatron-hybrid": "as Megatron-LM prints it for hybrid models: Mamba with an inner width of"
+    " twice the hidden one, no convolution, no router",
+    "nemo": "as NeMo 25 prints it for hybrid models: Mamba with its own inner width",
+    "automodel": "as AutoModel prints it for hybrid models: every MLP counted as gated",
 }
 
 
@@ -35,6 +44,10 @@ REPLICATED = frozenset(
         "attention.q_norm",
         "attention.kv_down",
         "attention.kv_norm",
+        "mamba.norm",
+        "mamba.post_norm",
+        "mamba.stream_norm",
+        "mixer.gate_down",
         "mlp.norm",
         "mlp.activation",
         "mlp.post_norm",
@@ -43,14 +56,32 @@ REPLICATED = frozenset(
         "head.norm",
         "moe.router",
         "moe.shared_gate",
+        "moe.router_norm",
+        "moe.pre_norm",
+        "moe.shared_norm",
+        "moe.routed_norm",
+        "moe.post_norm",
+        "attention.rope",
+        "attention.index",
+        "attention.index_q",
+        "attention.compress",
+        "attention.mix",
+        "mlp.mix",
+        "mlp.layer_gate",
+        "mlp.layer_up",
+        "mlp.layer_norm",
+        "layer_projection",
+        "streams",
+        "moe.latent_down",
+        "moe.latent_up",
         "embedding_norm",
         "hidden_norm",
         "final_norm",
     }
 )
 """Operations whose weights are replicated on every tensor-parallel rank; with `mtp.` before them,
-those of multi-token prediction. So are norms of single heads, learned positions, and biases that
-are added to a sum over ranks."""
+those of multi-token prediction. So are norms of single heads and of narrow widths, learned
+positions, and biases that are added to a sum over ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +115,11 @@ def count_parameters(model: Model) -> Parameters:
                 breakdown[operation.name] = breakdown.get(operation.name, 0.0) + stored
             active += stored * (share if operation.expert else 1.0)
     counts = {name: round(stored) for name, stored in breakdown.items()}
-    module, share = _module(model, work), _expert_share(model.layers[-1])
+    module, share = _module(model, work), _module_share(model)
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
-        embedding=counts.get("embedding", 0),
+        embedding=counts.get("embedding", 0) + counts.get("layer_embedding", 0),
         breakdown=FrozenDict(counts),
         mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
         mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
@@ -133,6 +164,11 @@ def _module(model: Model, work: RankWork) -> list[Operation]:
     return mtp_operations(model, work) if model.mtp else []
 
 
+def _module_share(model: Model) -> float:
+    """Share of the routed experts that a token sees in a module of multi-token prediction."""
+    return min(map(_expert_share, model.mtp_layers))
+
+
 def _expert_share(layer: Layer) -> float:
     return layer.moe.top_k / layer.moe.experts if layer.moe is not None else 1.0
 
@@ -159,12 +195,14 @@ def flops_per_token(
     6 (N - embeddings + head) + 6 a (d_qk + d_v) k per layer for the two products of attention
     (forward and twice backward) over k keys: s, halved where a position sees only those before it,
     and fewer within windows and chunks (`context.keys_met`); the full-attention convention takes s
-    in all layers. N has top_k of the routed experts, and a tied head once more than it is stored:
-    the product is done all the same. Modules of multi-token prediction are trained with the rest:
-    the active parameters, head and attention of each are added. Frozen parameters have 4 instead of
-    6, adapters 6; where nothing before the head is trained, no gradients of inputs: 2 less for each
-    parameter, and 4 for each product of attention. What a capacity c < 1 of an even load drops,
-    1 - c of the routed experts, is not done.
+    in all layers. Sparse attention counts the FLOPs of `sparse_flops` three times, the core of a
+    mixer its forward FLOPs. N has top_k of the
+    routed experts, and a tied head once more than it is stored: the product is done all the same.
+    Modules of multi-token prediction are trained with the rest: the active parameters, head and
+    attention of each are added. Frozen parameters have 4 instead of 6, adapters 6; where nothing
+    before the head is trained, no gradients of inputs: 2 less for each parameter, and 4 for each
+    product of attention. What a capacity c < 1 of an even load drops, 1 - c of the routed experts,
+    is not done.
 
     Parameters
     ----------
@@ -182,12 +220,13 @@ def flops_per_token(
     expert_capacity
         c; None: nothing is dropped.
     """
+    if convention in RULES:
+        return trainer_flops(model, seq_len, convention, lambda layer: _core(layer, seq_len))
     counted = counted or count_parameters(model)
     head = model.vocab * model.hidden
     dense = counted.active - counted.embedding
     if model.tied_embeddings:
         dense += head
-    last = model.layers[-1]
     dense_and_modules = dense + model.mtp * (counted.mtp_active + head)
     if expert_capacity is not None and expert_capacity < 1:
         dense_and_modules -= (1 - expert_capacity) * _routed(model)
@@ -201,18 +240,45 @@ def flops_per_token(
             backward = 0.0
     if convention == "parameters":
         return flops
-    every = [(layer, layer.count, 2.0 + backward) for layer in model.layers]
-    for layer, count, each in [*every, (last, model.mtp, 6.0)]:
+    seen = seq_len, document_len or seq_len
+    return flops + _without_weights(model, *seen, convention, 2.0 + backward)
+
+
+def _without_weights(
+    model: Model, seq_len: int, document_len: int, convention: FlopsConvention, passes: float
+) -> float:
+    """FLOPs of a token in attention and mixers beyond their weights, in `passes` per product."""
+    flops = 0.0
+    every = [(layer, layer.count, passes) for layer in model.layers]
+    for layer, count, each in [*every, *((one, model.mtp, 6.0) for one in model.mtp_layers)]:
         attention = layer.attention
-        widths = attention.heads * (attention.head_dim + attention.value_dim)
-        keys = _keys_of_a_token(attention, seq_len, document_len or seq_len, convention)
-        flops += each * count * widths * keys
+        if attention is not None and attention.is_sparse and convention == "causal":
+            length = np.array([float(min(seq_len, document_len))])
+            flops += each / 2 * count * float(sparse_flops(attention, length)[0])
+        elif attention is not None:
+            widths = attention.heads * (attention.head_dim + attention.value_dim)
+            keys = _keys_of_a_token(attention, seq_len, document_len, convention)
+            flops += each * count * widths * keys
+        if layer.mixer is not None:
+            flops += each / 2 * count * core_flops(layer.mixer).forward
     return flops
+
+
+def _core(layer: Layer, seq_len: int) -> float:
+    """Forward FLOPs of a token in the attention or the mixer of a layer, without projections."""
+    flops = 0.0 if layer.mixer is None else float(core_flops(layer.mixer).forward)
+    attention = layer.attention
+    if attention is None:
+        return flops
+    if attention.is_sparse:
+        return flops + float(sparse_flops(attention, np.array([float(seq_len)]))[0])
+    widths = attention.heads * (attention.head_dim + attention.value_dim)
+    return flops + 2.0 * widths * _keys_of_a_token(attention, seq_len, seq_len, "causal")
 
 
 def _routed(model: Model) -> float:
     """Active parameters of routed experts, those of modules of multi-token prediction included."""
-    work, share = _unsplit_token(), _expert_share(model.layers[-1])
+    work, share = _unsplit_token(), _module_share(model)
     components = [*_components(model, work), (_module(model, work), model.mtp, share)]
     return sum(
         float(operation.parameters[0]) * count * share
@@ -225,8 +291,8 @@ def _routed(model: Model) -> float:
 def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
     """Active parameters that are frozen, without the embeddings and with the head; adapters."""
     work = _unsplit_token()
-    last = model.layers[-1]
-    components = [*_components(model, work), (_module(model, work), model.mtp, _expert_share(last))]
+    module = _module(model, work), model.mtp, _module_share(model)
+    components = [*_components(model, work), module]
     frozen = adapters = 0.0
     for operations, count, share in components:
         for operation in with_subset(model, "mtp", operations, work, subset):

@@ -59,6 +59,10 @@ def layer_lacks(
     model: Model, layer: Layer, where: str, width: str
 ) -> Iterator[tuple[str, object, str]]:
     """Yield what a plain ungated transformer layer has no word for: field, value, problem."""
+    if (beyond := layer.beyond_transformer) is not None:
+        field, value, what = beyond
+        yield f"{where}.{field}", value, f"knows no {what}"
+        return
     mlp = layer.feed_forward
     for field, lacks, value, problem in (
         ("kind", layer.kind != OWN_KIND, layer.kind, "knows transformers only"),
@@ -68,7 +72,7 @@ def layer_lacks(
     ):
         if lacks:
             yield f"{where}.{field}", value, problem
-    yield from _attention_lacks(model, layer.attention, f"{where}.attention", width)
+    yield from _attention_lacks(model, layer.own_attention, f"{where}.attention", width)
 
 
 def _attention_lacks(

@@ -50,7 +50,7 @@ def deepflow_rows(
     if faults:
         raise InputError(faults)
     layer = the_model.layers[0]
-    attention, mlp = layer.attention, layer.mlp
+    attention, mlp = layer.own_attention, layer.mlp
     assert mlp is not None  # noqa: S101 - refused before
     assert resolved.dp is not None  # noqa: S101 - resolved
     assert resolved.seq_len is not None  # noqa: S101 - resolved
@@ -85,7 +85,11 @@ def _quotient(dividend: int, divisor: int, formula: str) -> int:
 def _of_model(model: Model) -> Iterator[Fault]:
     """What six plain products cannot express of a model."""
     layer = model.layers[0]
-    attention = layer.attention
+    attention, beyond = layer.attention, layer.beyond_transformer
+    if attention is None or beyond is not None:
+        problem = f"{_SOURCE}'s six products cannot express {beyond[2] if beyond else ''}"
+        yield Fault(source=f"model {model.name}", field="layers", problem=problem)
+        return
     lacks = {
         "layers": (len(model.layers) > 1, f"{len(model.layers)} kinds of layers"),
         "layers.kind": (layer.kind != OWN_KIND, f"layers of the kind {layer.kind}"),

@@ -37,7 +37,7 @@ from shardwise.config.system import System, SystemLike
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.engine.evaluate import Evaluation, evaluate_row
 from shardwise.ops.layer import rank_work
-from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase
+from shardwise.ops.operation import PRODUCTS, CollectiveKind, Matmul, Phase
 from shardwise.parallel.constraints import refuse_illegal
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 from shardwise.parallel.placement import Extents
@@ -117,9 +117,12 @@ def _parts(evaluation: Evaluation) -> Iterator[ComponentGraph]:
 
 
 def _layer(model: Model, part: Component) -> Layer | None:
-    """The kind of layer in a component: a prediction module has one of the last kind."""
+    """The kind of layer in a component; of a prediction module, its layers in one."""
     if part.part == "mtp":
-        return model.layers[-1]
+        first, *others = model.mtp_layers
+        blocks = ("attention", "mixer", "mlp", "moe")
+        more = {name: block for one in others for name in blocks if (block := getattr(one, name))}
+        return first.model_copy(update=more)
     return model.layers[part.kind] if part.part == "layer" else None
 
 
@@ -405,7 +408,7 @@ def _phases(operation: DrawnOperation, part: Component, *, training: bool) -> di
 
 def _work(timed: KernelCost, share: float) -> PhaseWork:
     flops = share * float(timed.kernel.flops[0])
-    product = isinstance(timed.kernel, (Matmul, FlashAttention))
+    product = isinstance(timed.kernel, PRODUCTS)
     return PhaseWork(
         flops=flops,
         matrix_flops=flops if product else 0.0,

@@ -15,6 +15,7 @@ from shardwise.ops.attention import swaps_heads
 from shardwise.ops.moe import routed
 from shardwise.ops.operation import FP32_BYTES, CollectiveKind, Matmul, Operation, Phase, RankWork
 from shardwise.ops.quantization import RECIPES
+from shardwise.ops.sparse import core_widths
 
 _NAMES = {
     INPUT: "stream",
@@ -33,6 +34,8 @@ _NAMES = {
     "attention.scores": "scores",
     "attention.softmax": "probabilities",
     "attention.values": "heads",
+    "attention.gate": "gate",
+    "attention.gated": "heads",
     "attention.out": "attention",
     "mlp.up": "inner",
     "mlp.activation": "activated",
@@ -43,11 +46,13 @@ _NAMES = {
     "moe.shared_gate": "gate",
     "moe.router": "logits of experts",
     "moe.top_k": "chosen experts",
+    "moe.latent_down": "latent tokens",
     "moe.dispatch": "tokens by expert",
     "moe.up": "inner",
     "moe.activation": "activated",
     "moe.down": "experts",
     "moe.combine": "routed experts",
+    "moe.latent_up": "routed experts",
     "moe.add": "experts",
     "embedding": "stream",
     "projection": "stream",
@@ -113,7 +118,8 @@ class Tensors:
 
     def rotated_keys(self) -> Tensor | None:
         """Keys of latent attention that all heads share; None for other attention."""
-        latent = None if self.layer is None else self.layer.attention.latent
+        attention = None if self.layer is None else self.layer.attention
+        latent = None if attention is None else attention.latent
         if latent is None:
             return None
         return self.tensor(
@@ -123,6 +129,7 @@ class Tensors:
     def keys_and_values(self, ranks: float = 1.0) -> Tensor:
         """Keys and values of this rank's tokens, or of those of several ranks."""
         assert self.layer is not None  # noqa: S101 - only layers have attention
+        assert self.layer.attention is not None  # noqa: S101 - of operations of attention
         attention = self.layer.attention
         heads = max(self._kv_heads(attention) / _scalar(self.work.tp), 1.0)
         if attention.latent is not None:
@@ -160,7 +167,8 @@ class Tensors:
         )
         shapes["loss"] = (tokens,)
         if self.layer is not None:
-            shapes |= self._attention(self.layer.attention)
+            if self.layer.attention is not None:
+                shapes |= self._attention(self.layer.attention)
             if self.layer.mlp is not None:
                 shapes["mlp.activation"] = tokens, self.layer.mlp.ffn / _scalar(work.tp)
             if self.layer.moe is not None:
@@ -177,11 +185,13 @@ class Tensors:
         swapped = _scalar(work.cp) if swaps_heads(work)[0] else 1.0
         queries = _scalar(work.seq_len) * swapped
         scores = _scalar(work.sequences) * heads / swapped, queries, _scalar(work.sequence)
-        values = tokens * swapped, heads / swapped * v
+        core_v = core_widths(attention)[1] if attention.is_sparse else v
+        values = tokens * swapped, heads / swapped * core_v
         projected = tokens, (heads + kv_heads) * qk + kv_heads * v
         shapes = {
             "core": values,
             "values": values,
+            "gated": (tokens, heads * v),
             "scores": scores,
             "softmax": scores,
             "rope": projected,
@@ -204,7 +214,7 @@ class Tensors:
         inner = moe.ffn / _scalar(self.work.etp)
         return {
             "moe.top_k": (_scalar(load.tokens), float(moe.top_k)),
-            "moe.dispatch": (_scalar(load.copies), float(self.model.hidden)),
+            "moe.dispatch": (_scalar(load.copies), float(moe.latent or self.model.hidden)),
             "moe.activation": (_scalar(load.experts), _scalar(load.per_expert), inner),
             "moe.shared_activation": (tokens, (moe.shared_ffn or 0) / _scalar(self.work.tp)),
         }
@@ -229,7 +239,7 @@ def _scalar(column: Floats) -> float:
     return float(np.asarray(column)[0])
 
 
-_NORMS = ("attention.norm", "mlp.norm", "norm")
+_NORMS = ("attention.norm", "mlp.norm", "norm", "attention.mix", "mlp.mix")
 _READ_BLOCK = (
     "attention.qkv",
     "attention.q",
@@ -239,37 +249,76 @@ _READ_BLOCK = (
     "moe.shared_up",
     "moe.shared_gate",
     "moe.router",
+    "moe.router_norm",
+    "moe.pre_norm",
+    "moe.latent_down",
     "moe.dispatch",
+    "attention.gate",
+    "attention.index",
+    "attention.compress",
 )
-# Operations that read the results of these others, as far as they exist.
-_READ = {
+# What gives the output of attention: the last that there is.
+_HEADS_OUT = (
+    *("attention.gated", "attention.out_absorb", "attention.out_down"),
+    *("attention.core", "attention.values"),
+)
+# Operations that read the results of these others, as far as they exist; of several in parentheses
+# the first.
+_READ: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "attention.q_norm": ("attention.q_down",),
     "attention.q_up": ("attention.q_norm",),
     "attention.kv_norm": ("attention.kv_down",),
     "attention.kv_up": ("attention.kv_norm",),
     "attention.softmax": ("attention.scores",),
-    "attention.out": ("attention.core", "attention.values"),
+    "attention.gated": (_HEADS_OUT[1:], "attention.gate"),
+    "attention.q_absorb": ("attention.q_up",),
+    "attention.index_q": ("attention.q_norm",),
+    "attention.index_scores": ("attention.index", "attention.index_q"),
+    "attention.out_absorb": ("attention.core",),
+    "attention.out_down": ("attention.core",),
+    "attention.out": (_HEADS_OUT,),
     "mlp.activation": ("mlp.up",),
     "mlp.down": ("mlp.activation",),
     "moe.shared_activation": ("moe.shared_up",),
     "moe.shared_down": ("moe.shared_activation",),
     "moe.top_k": ("moe.router",),
+    "moe.dispatch": (("moe.latent_down", "moe.pre_norm"),),
     "moe.up": ("moe.dispatch",),
     "moe.activation": ("moe.up", "moe.top_k"),
     "moe.down": ("moe.activation",),
     "moe.combine": ("moe.down",),
-    "moe.add": ("moe.combine", "moe.shared_down", "moe.shared_gate"),
+    "moe.latent_down": ("moe.pre_norm",),
+    "moe.latent_up": ("moe.combine",),
+    "moe.shared_norm": ("moe.shared_down",),
+    "moe.routed_norm": (("moe.latent_up", "moe.combine"),),
+    "moe.post_norm": (("moe.add", "moe.latent_up", "moe.combine"),),
+    "moe.add": (
+        ("moe.routed_norm", "moe.latent_up", "moe.combine"),
+        ("moe.shared_norm", "moe.shared_down"),
+        "moe.shared_gate",
+    ),
     "embedding_norm": ("embedding",),
     "hidden_norm": (INPUT,),
     "projection": ("embedding_norm", "hidden_norm"),
     "head": ("final_norm",),
     "loss": ("head",),
 }
-_TO_HEADS = ("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up")
+_TO_HEADS = (
+    *("attention.qkv", "attention.q", "attention.q_up", "attention.kv_up"),
+    *("attention.q_absorb", "attention.compress", "attention.index_scores"),
+)
 _TURN_HEADS = ("attention.qk_norm", "attention.rope")
 _OF_HEADS = ("attention.core", "attention.scores", "attention.values")
 _POSITIONS = "attention.relative"
-_ENDS_BRANCH = ("attention.out", "mlp.down", "moe.combine", "moe.add")
+_ENDS_BRANCH = (
+    "attention.out",
+    "mlp.down",
+    "moe.combine",
+    "moe.latent_up",
+    "moe.routed_norm",
+    "moe.add",
+    "moe.post_norm",
+)
 _STREAMS = ("embedding", "embedding_norm", "projection", "head", "loss", "final_norm")
 
 
@@ -328,10 +377,10 @@ def linked(names: Sequence[str]) -> tuple[Link, ...]:
 
 def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
     """Link one operation to what it reads, and record what it writes."""
-    known = [there.get(source, source) for source in _READ.get(base, ())]
-    sources = [source for source in known if source == INPUT or source in there.values()]
+    sources = _sources(wires, base, there)
     if base in _NORMS:
-        wires.read(name, [wires.stream])
+        mixed = there.get(base.removesuffix("norm") + "mix")  # of several residual streams
+        wires.read(name, [mixed or wires.stream] if mixed != name else [wires.stream])
         wires.block = name
     elif base.endswith("residual"):
         wires.read(name, wires.branch)
@@ -352,16 +401,29 @@ def _wire(wires: _Wires, name: str, base: str, there: dict[str, str]) -> None:
     elif base == _POSITIONS:
         wires.positions = [name]
     else:
-        in_block = [wires.block] if base in _READ_BLOCK else []
+        replaced = base in ("moe.dispatch", "moe.latent_down") and bool(sources)
+        in_block = [wires.block] if base in _READ_BLOCK and not replaced else []
         routed = [there["moe.top_k"]] if base == "moe.dispatch" else []
         wires.read(name, [*in_block, *routed, *sources] or [wires.stream])
         known_name = bool(in_block or sources)
         if base in _STREAMS or not known_name:
             wires.stream = wires.block = name
-    if base in _TO_HEADS:
+    if base in _TO_HEADS or (base == "attention.kv_norm" and "attention.kv_up" not in there):
         wires.heads.append(name)
     if base in _ENDS_BRANCH:
         wires.branch = [*wires.branch, name] if not base.startswith("moe.") else [name]
+
+
+def _sources(wires: _Wires, base: str, there: dict[str, str]) -> list[str]:
+    """Results of named operations that this one reads."""
+    sources = []
+    for one in _READ.get(base, ()):
+        several = (one,) if isinstance(one, str) else one
+        found = (there.get(name, name) for name in several if name in there or name == INPUT)
+        sources += [name for name in (next(found, None),) if name is not None]
+    if base == "attention.gated" and "attention.gate" not in there:
+        return [*sources, *wires.heads]
+    return sources
 
 
 def _adapter(name: str, links: Sequence[Link]) -> list[Link]:

@@ -345,7 +345,11 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         problem = f"the tensor-parallel plan is of Llama's modules; {model.name} has {what}"
         yield fault("tp", problem)
     if strategy.cp > 1 and any(
-        layer.attention.window or layer.attention.chunk or not layer.attention.causal
+        layer.mixer is not None
+        or (
+            layer.attention is not None
+            and (layer.attention.window or layer.attention.chunk or not layer.attention.causal)
+        )
         for layer in model.layers
     ):
         yield fault("cp", f"needs causal attention over the sequence; {model.name} has another")

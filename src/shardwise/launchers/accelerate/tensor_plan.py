@@ -7,10 +7,14 @@ styles have, and accelerate prepares any model of DTensors.
 from collections.abc import Iterator
 
 from shardwise.config.enums import NormPlacement, Position, QkNorm, TpExchange
-from shardwise.config.model import Model
+from shardwise.config.model import Model, other_fields
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.python_text import docstring
 
+_KNOWN = (
+    *("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk"),
+    *("bias", "sinks", "qk_norm", "rotary_dim"),
+)
 _COLUMNS, _ROWS = "ColwiseParallel()", "RowwiseParallel()"
 _SCATTERED = "RowwiseParallel(output_layouts=Shard(1))"
 _SPLIT = """PrepareModuleInput(
@@ -24,12 +28,15 @@ _HEADS = "SequenceParallel(sequence_dim=2, use_local_output=True)"
 
 def missing_modules(model: Model) -> str:
     """Return what a model has that Llama's modules do not; empty if there is nothing."""
-    layers, attentions = model.layers, [layer.attention for layer in model.layers]
+    layers, attentions = model.layers, model.attentions
     blocks = [layer.mlp for layer in layers if layer.mlp is not None]
+    beyond = next((one.beyond_transformer for one in layers if one.beyond_transformer), None)
     found = {
+        beyond[2] if beyond else "": beyond is not None,
         "experts": model.has_experts,
         "latent attention": any(one.latent is not None for one in attentions),
         "attention sinks": any(one.sinks for one in attentions),
+        **{f"attention.{field}": True for one in attentions for field in other_fields(one, _KNOWN)},
         "norms of queries and keys over their width": any(
             one.qk_norm not in (QkNorm.NONE, QkNorm.HEAD) for one in attentions
         ),
@@ -70,7 +77,7 @@ def _styles(model: Model, *, splits: bool) -> Iterator[tuple[str, str]]:
     yield f"{layer}.self_attn", _inputs(source, keyword="hidden_states")
     for name in ("q", "k", "v"):
         yield f"{layer}.self_attn.{name}_proj", _COLUMNS
-    if any(one.attention.qk_norm == QkNorm.HEAD for one in model.layers):
+    if any(one.qk_norm == QkNorm.HEAD for one in model.attentions):
         yield f"{layer}.self_attn.q_norm", _HEADS
         yield f"{layer}.self_attn.k_norm", _HEADS
     yield f"{layer}.self_attn.o_proj", rows

@@ -10,12 +10,13 @@ from itertools import groupby
 from shardwise.config.enums import (
     Activation,
     AttentionBias,
+    AttentionGate,
     Norm,
     NormPlacement,
     Position,
     QkNorm,
 )
-from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe
+from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, other_fields
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
 
@@ -57,30 +58,42 @@ def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
     if layer.kind != OWN_KIND:
         yield "kind", layer.kind, "transformer layers only"
         return
+    if (beyond := layer.beyond_transformer) is not None:
+        field, value, what = beyond
+        yield field, value, f"GPT models have no {what}"
+        return
     if layer.parallel:
         yield "parallel", True, "no parallel layers"
     if layer.norms != NormPlacement.PRE:
         yield "norms", layer.norms, "norms stand before blocks; allowed: pre"
-    for field, value, problem in _attention_faults(layer.attention):
+    for field, value, problem in _attention_faults(layer.own_attention):
         yield f"attention.{field}", value, problem
     block = layer.feed_forward
     if block.activation not in (*GATED_ACTIVATIONS, *PLAIN_ACTIVATIONS):
         yield f"{_block(layer)}.activation", block.activation, "not this activation"
-    if (layer.attention.bias, block.bias) not in BIASES:
+    if (layer.own_attention.bias, block.bias) not in BIASES:
         problem = f"with {_block(layer)}.bias {str(block.bias).lower()} no such biases"
-        yield "attention.bias", layer.attention.bias, problem
+        yield "attention.bias", layer.own_attention.bias, problem
     if layer.moe is not None:
         for field, value, problem in _expert_faults(layer.moe):
             yield f"moe.{field}", value, problem
 
 
+_ATTENTION = ("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk")
+_ATTENTION_CHOICES = ("bias", "sinks", "qk_norm", "gate", "rotary_dim")
+
+
 def _attention_faults(attention: Attention) -> Iterator[tuple[str, object, str]]:
+    for field, value in other_fields(attention, (*_ATTENTION, *_ATTENTION_CHOICES)).items():
+        yield field, value, "has no option for it"
     if attention.chunk is not None:
         yield "chunk", attention.chunk, "no attention inside chunks"
     if not attention.causal:
         yield "causal", False, "GPT models are causal"
     if attention.qk_norm == QkNorm.WIDTH:
         yield "qk_norm", attention.qk_norm, "norms of queries and keys are per head"
+    if attention.gate not in (AttentionGate.NONE, AttentionGate.FULL):
+        yield "gate", attention.gate, "gates come from the query projection; allowed: none, full"
     if attention.latent is None and attention.value_dim != attention.head_dim:
         yield "v_head_dim", attention.v_head_dim, "with latent attention only"
     if attention.latent is not None and attention.qk_norm != QkNorm.NONE:
@@ -102,12 +115,14 @@ def _block(layer: Layer) -> str:
 
 def _unlike(model: Model) -> Iterator[tuple[str, str]]:
     """Yield fields that differ between layers and may not."""
-    bare = [one.attention.model_copy(update=_MAY_DIFFER) for one in model.layers]
+    if not all(layer.is_transformer for layer in model.layers):
+        return
+    bare = [one.own_attention.model_copy(update=_MAY_DIFFER) for one in model.layers]
     if any(one != bare[0] for one in bare):
         yield "layers", "attention may differ in its window and rotary width only"
-    if len({one.attention.window for one in model.layers} - {None}) > 1:
+    if len({one.own_attention.window for one in model.layers} - {None}) > 1:
         yield "layers", "one window for all layers that have one"
-    if len({rotated_width(one.attention) for one in model.layers} - {0}) > 1:
+    if len({rotated_width(one.own_attention) for one in model.layers} - {0}) > 1:
         yield "layers", "one rotary width for all layers that have one"
     if len({one.mlp for one in model.layers if one.mlp}) > 1:
         yield "layers", "one MLP for all dense layers"
@@ -158,7 +173,7 @@ _MLA_DEFAULTS = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 
 def model_fields(model: Model) -> dict[str, Value]:
     """Fields of an architecture that has no `model_faults`."""
     layers = [model.layers[kind] for kind in model.order]
-    attention = layers[0].attention
+    attention = layers[0].own_attention
     dense = [layer.mlp for layer in layers if layer.mlp]
     experts = [layer.moe for layer in layers if layer.moe]
     block: Mlp | Moe = (dense or experts)[0]
@@ -203,6 +218,7 @@ def _attention_fields(attention: Attention) -> dict[str, Value]:
             "kv_channels": attention.head_dim,
             "qk_layernorm": norm == QkNorm.HEAD,
             "qk_l2_norm": norm == QkNorm.UNWEIGHTED,
+            "attention_output_gate": attention.gate == AttentionGate.FULL,
         }
     # The norms of the compressed widths, which latent attention has, are its qk_layernorm.
     return {
@@ -223,10 +239,10 @@ def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
     if model.position == Position.LEARNED:
         rows = model.max_positions or model.seq_len
         return {"position_embedding_type": "learned_absolute", "max_position_embeddings": rows}
-    skipped = tuple(int(layer.attention.rotary_dim == 0) for layer in layers)
+    skipped = tuple(int(layer.own_attention.rotary_dim == 0) for layer in layers)
     if all(skipped):
         return {"position_embedding_type": "none"}
-    rotated = next(one.attention for one in layers if one.attention.rotary_dim != 0)
+    rotated = next(one.own_attention for one in layers if one.own_attention.rotary_dim != 0)
     return {
         "position_embedding_type": "rope",
         "rotary_percent": rotated_width(rotated) / rotated.head_dim,
@@ -236,7 +252,7 @@ def _position_fields(model: Model, layers: Sequence[Layer]) -> dict[str, Value]:
 
 def _window_fields(layers: Sequence[Layer]) -> dict[str, Value]:
     """Sliding windows; Megatron-Core counts the tokens before a position."""
-    windows = [layer.attention.window for layer in layers]
+    windows = [layer.own_attention.window for layer in layers]
     width = next((one for one in windows if one is not None), None)
     if width is None:
         return {"window_size": None, "window_attn_skip_freq": None}
@@ -261,6 +277,7 @@ def _expert_fields(moe: Moe, layers: Sequence[Layer]) -> dict[str, Value]:
         "moe_router_enable_expert_bias": moe.selection_bias,
         "moe_shared_expert_intermediate_size": moe.shared_ffn or None,
         "moe_shared_expert_gate": moe.shared_gate,
+        "moe_latent_size": moe.latent,
     }
 
 
@@ -375,6 +392,8 @@ def _read_attention(reading: CoreReading) -> dict[str, object]:
     if reading.flag("qk_l2_norm"):
         norm = QkNorm.UNWEIGHTED
     groups = reading.positive("num_query_groups", heads)
+    if reading.flag("attention_output_gate"):
+        attention["gate"] = AttentionGate.FULL
     return attention | {"kv_heads": groups, "head_dim": width, "qk_norm": norm}
 
 
@@ -500,6 +519,7 @@ def _read_experts(reading: CoreReading, ffn: int) -> dict[str, object]:
         "groups": groups if top_groups else None,
         "top_groups": top_groups,
         "ffn": reading.positive("moe_ffn_hidden_size", ffn),
+        "latent": reading.whole("moe_latent_size"),
         "shared_ffn": shared,
         "shared_gate": bool(shared) and reading.flag("moe_shared_expert_gate"),
         "router_bias": reading.flag("add_bias_linear"),

@@ -62,6 +62,8 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what Megatron-LM has no option for, in a strategy that its stack can run."""
     yield from core_faults(model, strategy)
     for number, layer in enumerate(model.layers):
+        if not layer.is_transformer:
+            continue
         activation = layer.feed_forward.activation
         if activation not in ("swiglu", "gelu", "relu2"):
             field = f"layers.{number}.{'mlp' if layer.mlp else 'moe'}.activation"

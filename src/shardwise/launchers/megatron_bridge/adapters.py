@@ -56,7 +56,7 @@ def _modules(model: Model, strategy: Strategy) -> Iterator[str]:
 
 
 def _attention_modules(model: Model) -> Iterator[str]:
-    latent = model.layers[0].attention.latent
+    latent = model.layers[0].own_attention.latent
     if latent is None:
         yield from _ATTENTION
     else:

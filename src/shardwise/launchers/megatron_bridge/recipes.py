@@ -115,7 +115,7 @@ def has_recipe(model: Model) -> bool:
 
 def _carrier(model: Model) -> str:
     """A recipe whose class of model has the fields of an architecture."""
-    if any(layer.attention.latent for layer in model.layers):
+    if any(attention.latent for attention in model.attentions):
         return _LATENT
     return _MIXED if len({layer.moe is None for layer in model.layers}) > 1 else _PLAIN
 

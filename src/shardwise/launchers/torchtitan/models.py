@@ -7,9 +7,10 @@ last norm and the head are written out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from shardwise.config.enums import Activation, AttentionBias, Norm, NormPlacement, Position, QkNorm
-from shardwise.config.model import Layer, Model
+from shardwise.config.enums import Activation, Norm, NormPlacement, Position, QkNorm
+from shardwise.config.model import Layer, Model, other_fields
 
 TOML_RELEASE, PYTHON_RELEASE = "0.2.2", "0.3.0"
 
@@ -131,8 +132,12 @@ _NOT_ARCHITECTURE = {
     "left_out",
     "layers",
     "interleave",
+    "pattern",
     "max_positions",
 }
+
+
+_OF_GROUPS: dict[str, Any] = {"count": True, "symbol": True}
 
 
 def flavor_of(model: Model, release: str) -> Flavor | None:
@@ -193,9 +198,9 @@ def _layer(layer: Layer) -> dict[str, object]:
     bias that no gradient reaches (components/optimizer.py).
     """
     fields: dict[str, object] = layer.model_dump(
-        exclude={"count": True, "moe": {"selection_bias"}} if layer.moe else {"count": True}
+        exclude=_OF_GROUPS | ({"moe": {"selection_bias"}} if layer.moe else {})
     )
-    if layer.attention.qk_norm == QkNorm.UNWEIGHTED:
+    if layer.attention is not None and layer.attention.qk_norm == QkNorm.UNWEIGHTED:
         without = layer.attention.model_copy(update={"qk_norm": QkNorm.NONE})
         fields["attention"] = without.model_dump()
     return fields
@@ -256,7 +261,7 @@ def builder_of(model: Model) -> Builder | None:
     )
     if not plain:
         return None
-    attention = layer.attention
+    attention = layer.own_attention
     if attention.qk_norm == QkNorm.HEAD:
         return QWEN if layer.moe is None else QWEN_EXPERTS
     fits = attention.heads * attention.head_dim == model.hidden and layer.moe is None
@@ -264,22 +269,17 @@ def builder_of(model: Model) -> Builder | None:
 
 
 def _is_plain(layer: Layer) -> bool:
-    attention, moe = layer.attention, layer.moe
-    simple_experts = moe is None or not (
-        moe.shared_ffn or moe.bias or moe.router_bias or moe.top_groups
-    )
+    if not layer.is_transformer:
+        return False
+    attention, moe = layer.own_attention, layer.moe
+    numbers = ("experts", "top_k", "ffn", "activation", "selection_bias")
+    simple_experts = moe is None or not other_fields(moe, numbers)
     return (
         layer.kind == "transformer"
         and layer.norms == NormPlacement.PRE
         and not layer.parallel
-        and attention.causal
-        and attention.latent is None
-        and attention.window is None
-        and attention.chunk is None
-        and attention.rotary_dim is None
-        and attention.v_head_dim in (None, attention.head_dim)
-        and attention.bias == AttentionBias.NONE
-        and not attention.sinks
+        and not other_fields(attention, ("heads", "kv_heads", "head_dim", "v_head_dim", "qk_norm"))
+        and attention.value_dim == attention.head_dim
         and layer.feed_forward.activation == Activation.SWIGLU
         and not layer.feed_forward.bias
         and simple_experts
@@ -289,7 +289,7 @@ def _is_plain(layer: Layer) -> bool:
 def layer_numbers(model: Model) -> dict[str, int]:
     """Arguments of the function that builds the layers of a model."""
     layer = model.layers[0]
-    attention, moe = layer.attention, layer.moe
+    attention, moe = layer.own_attention, layer.moe
     numbers = {
         "n_layers": layer.count,
         "dim": model.hidden,
@@ -346,5 +346,5 @@ def built_model(name: str, builder: Builder, vocab: int, tied: bool, numbers: Nu
 
 def rope_arguments(model: Model, seq_len: int) -> dict[str, int]:
     """Arguments of the rotary positions of a model."""
-    head_dim = model.layers[0].attention.head_dim
+    head_dim = model.layers[0].own_attention.head_dim
     return {"dim": head_dim, "max_seq_len": max(_POSITIONS, seq_len), "theta": _THETA}

@@ -20,6 +20,7 @@ from shardwise.parallel.constraints.network import DEGREE_CONSTRAINTS, TIER_CONS
 from shardwise.parallel.constraints.options import DTYPE_CONSTRAINT, OPTION_CONSTRAINTS
 from shardwise.parallel.constraints.pipeline import PIPELINE_CONSTRAINTS
 from shardwise.parallel.constraints.software import REPORTED_CONSTRAINT, SOFTWARE_CONSTRAINTS
+from shardwise.parallel.constraints.sparse import SPARSE_CONSTRAINTS
 
 __all__ = ["CONSTRAINTS", "Constraint", "first_violation", "illegal_faults", "refuse_illegal"]
 
@@ -33,6 +34,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     *EXPERT_CONSTRAINTS,
     *OPTION_CONSTRAINTS,
     *ATTENTION_CONSTRAINTS,
+    *SPARSE_CONSTRAINTS,
     *TIER_CONSTRAINTS,
     *SOFTWARE_CONSTRAINTS,
     REPORTED_CONSTRAINT,

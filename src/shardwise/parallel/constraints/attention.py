@@ -73,7 +73,8 @@ def _too_wide(model: Model, system: System, table: Table) -> Bools:
 
 
 def _widths(model: Model) -> list[int]:
-    return [layer.attention.head_dim for layer in model.layers]
+    """Widths of heads of dense attention; that of selected keys has kernels of its own."""
+    return [one.head_dim for one in model.attentions if not one.is_sparse] or [0]
 
 
 def _fits_heads(model: Model, system: System, table: Table) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from shardwise.arrays import Bools
 from shardwise.config.enums import CpExchange, Position, TpExchange, TpOverlap
+from shardwise.config.mixer import GatedDelta, Mamba1, Mamba2, Mixer, ShortConv
 from shardwise.config.model import OWN_KIND, Layer, Model, Moe
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import key_value_heads
@@ -16,15 +17,61 @@ layout_rule = partial(rule, layout=True)
 """A rule that reads nothing but degrees, chunks, batch and placement."""
 
 
+def split_heads(model: Model) -> list[tuple[str, int]]:
+    """Heads, groups and channels that tensor parallelism splits: what, and how many."""
+    found = [("heads", attention.heads) for attention in model.attentions]
+    for mixer in model.mixers:
+        found += _split_of_mixer(model, mixer)
+    return list(dict.fromkeys(found))
+
+
+def _split_of_mixer(model: Model, mixer: Mixer) -> list[tuple[str, int]]:
+    match mixer:
+        case Mamba2():
+            return [("mamba heads", mixer.heads), ("mamba groups", mixer.groups)]
+        case Mamba1():
+            return [("mamba channels", mixer.width)]
+        case GatedDelta():
+            return [("key heads", mixer.key_heads), ("value heads", mixer.value_heads)]
+        case ShortConv():
+            return [("channels", model.hidden)]
+        case _:
+            return [("heads", mixer.heads)]
+
+
+def most_heads(model: Model) -> int:
+    """The highest degree of tensor parallelism that heads, groups and channels may allow."""
+    numbers = [number for _, number in split_heads(model)]
+    return min(numbers) if model.mixers else max(numbers, default=1)
+
+
+def _split_mixers(model: Model) -> list[tuple[str, int]]:
+    return [one for mixer in model.mixers for one in _split_of_mixer(model, mixer)]
+
+
+def _swapped_mixers(model: Model, table: Table) -> Bools:
+    """Rows whose all-to-alls cannot split the heads of a mixer, nor repeat its groups."""
+    wrong = np.zeros(len(table), dtype=np.bool_)
+    for mixer in model.mixers:
+        if isinstance(mixer, Mamba2):
+            groups = np.maximum(mixer.groups // table.tp, 1)
+            wrong |= (mixer.heads // table.tp % table.cp != 0) | (
+                (groups % table.cp != 0) & (table.cp % groups != 0)
+            )
+        elif isinstance(mixer, GatedDelta):
+            wrong |= mixer.key_heads // table.tp % table.cp != 0
+    return wrong
+
+
 def _heads(model: Model) -> str:
-    return joined(layer.attention.heads for layer in model.layers)
+    return joined(attention.heads for attention in model.attentions)
 
 
 def _kv_heads(model: Model, table: Table) -> Bools:
     kinds = [
-        key_value_heads(layer.attention, table.attention)
-        for layer in model.layers
-        if layer.attention.latent is None
+        key_value_heads(attention, table.attention)
+        for attention in model.attentions
+        if attention.latent is None
     ]
     return any_of(table, ((kv % table.tp != 0) & (table.tp % kv != 0) for kv in kinds))
 
@@ -39,7 +86,7 @@ def _dense_widths(model: Model) -> list[int]:
 def _swapped_heads(model: Model, table: Table) -> Bools:
     swaps = (table.cp > 1) & (table.cp_exchange == CpExchange.ALL_TO_ALL.code)
     members = table.tp * table.cp
-    return swaps & any_of(table, (layer.attention.heads % members != 0 for layer in model.layers))
+    return swaps & any_of(table, (one.heads % members != 0 for one in model.attentions))
 
 
 def _unfused_context(model: Model, table: Table) -> Bools:
@@ -53,8 +100,27 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
     layout_rule(
         "heads",
         "tp",
-        lambda m, t: any_of(t, (layer.attention.heads % t.tp != 0 for layer in m.layers)),
+        lambda m, t: any_of(t, (one.heads % t.tp != 0 for one in m.attentions)),
         lambda m, _: f"must divide the heads of the model, {_heads(m)}",
+    ),
+    layout_rule(
+        "mixer_heads",
+        "tp",
+        lambda m, t: any_of(t, (number % t.tp != 0 for _, number in _split_mixers(m))),
+        lambda m, _: (
+            "must divide what it splits of mixers, "
+            + ", ".join(dict.fromkeys(f"{number} {what}" for what, number in _split_mixers(m)))
+        ),
+    ),
+    rule(
+        "mixer_context",
+        "cp",
+        _swapped_mixers,
+        lambda m, t: (
+            f"trades tokens for heads of mixers: it must divide their heads / tp, and with"
+            f" tp {one(t.tp)} divide their groups / tp or be a multiple of them; "
+            + ", ".join(dict.fromkeys(f"{number} {what}" for what, number in _split_mixers(m)))
+        ),
     ),
     rule(
         "kv_heads",
@@ -62,7 +128,7 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
         _kv_heads,
         lambda m, t: (
             "must divide or be a multiple of the key-value heads of the model, "
-            + joined(int(key_value_heads(x.attention, t.attention)[0]) for x in m.layers)
+            + joined(int(key_value_heads(x, t.attention)[0]) for x in m.attentions)
         ),
     ),
     layout_rule(
@@ -127,8 +193,8 @@ AXIS_CONSTRAINTS: tuple[Constraint, ...] = (
 
 
 def is_latent(model: Model) -> bool:
-    """Whether some layer has latent attention."""
-    return any(layer.attention.latent is not None for layer in model.layers)
+    """Whether some layer has latent or compressed attention."""
+    return any(one.latent or one.compressed for one in model.attentions)
 
 
 def _moes(model: Model) -> list[Moe]:
@@ -245,7 +311,7 @@ EXPERT_CONSTRAINTS: tuple[Constraint, ...] = (
 
 def reduced_widths(model: Model) -> list[int]:
     """Widths of the inputs that matrix products reduce over."""
-    heads = {layer.attention.heads * layer.attention.value_dim for layer in model.layers}
+    heads = {one.heads * one.value_dim for one in model.attentions}
     inner = {layer.mlp.ffn for layer in model.layers if layer.mlp is not None}
     return sorted(heads | inner | {model.hidden})
 
@@ -259,7 +325,7 @@ def _summa_panels(model: Model, table: Table) -> Bools:
 
 def _sequence_parts(model: Model) -> int:
     """Parts of the sequence on each rank of tp2: with a causal mask an early and a late one."""
-    return 2 if any(layer.attention.causal for layer in model.layers) else 1
+    return 2 if any(one.causal for one in model.attentions) else 1
 
 
 def _summa_sequence(model: Model, table: Table) -> str:
@@ -269,7 +335,7 @@ def _summa_sequence(model: Model, table: Table) -> str:
 
 
 def _summa_kv_heads(model: Model, table: Table) -> Bools:
-    own = [layer.attention for layer in model.layers if layer.attention.latent is None]
+    own = [attention for attention in model.attentions if attention.latent is None]
     heads = [key_value_heads(attention, table.attention) for attention in own]
     return table.summa & any_of(table, [number % table.tp != 0 for number in heads])
 
@@ -330,7 +396,7 @@ SUMMA_CONSTRAINTS: tuple[Constraint, ...] = (
         lambda m, t: (
             "with tp_exchange summa it must divide the key-value heads of the model, "
             + ", ".join(
-                sorted({str(int(key_value_heads(x.attention, t.attention)[0])) for x in m.layers})
+                sorted({str(int(key_value_heads(x, t.attention)[0])) for x in m.attentions})
             )
         ),
     ),
@@ -367,6 +433,7 @@ SUMMA_CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     _not_with_summa("experts", "experts", _some(lambda layer: layer.moe is not None)),
     _not_with_summa("latent", "latent attention", is_latent),
+    _not_with_summa("mixers", "mixers", lambda m: bool(m.mixers)),
     _not_with_summa("parallel", "parallel attention and MLP", _some(lambda layer: layer.parallel)),
     _not_with_summa(
         "kind", "layers of registered kinds", _some(lambda layer: layer.kind != OWN_KIND)

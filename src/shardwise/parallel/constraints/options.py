@@ -49,7 +49,7 @@ _TYPES_OF = {
 }
 # Parts of recompute that some models lack.
 _IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
-    "mla_up": lambda layer: layer.attention.latent is not None,
+    "mla_up": lambda layer: layer.attention is not None and layer.attention.latent is not None,
     "mlp": lambda layer: layer.mlp is not None,
     **dict.fromkeys(("moe", "experts"), lambda layer: layer.moe is not None),
     "shared_experts": lambda layer: layer.moe is not None and layer.moe.shared_ffn > 0,
@@ -58,8 +58,8 @@ _IN_SOME_MODELS: dict[str, Callable[[Layer], bool]] = {
 
 # Parts of offload that some layers save nothing of.
 _SAVED_BY_SOME: dict[str, Callable[[Layer], bool]] = {
-    "mlp_norm": lambda layer: not layer.parallel,
-    "mlp": lambda layer: layer.moe is None or layer.moe.shared_ffn > 0,
+    "mlp_norm": lambda layer: not layer.parallel and bool(layer.mlp or layer.moe),
+    "mlp": lambda layer: layer.mlp is not None or bool(layer.moe and layer.moe.shared_ffn),
     **dict.fromkeys(("router", "expert_up", "expert_down"), lambda layer: layer.moe is not None),
     "other": lambda _: False,
 }
@@ -267,7 +267,10 @@ def _moves_nothing(model: Model, table: Table) -> Bools:
 
 def _captured_in(model: Model) -> int:
     """Modules that some layer of a model has, as bits of `GraphScope`."""
-    words = [GraphScope.ATTN]
+    mamba = any(mixer.kind.startswith("mamba") for mixer in model.mixers)
+    words = [GraphScope.MAMBA] if mamba else []
+    if model.attentions or any(not mixer.kind.startswith("mamba") for mixer in model.mixers):
+        words.append(GraphScope.ATTN)
     if any(layer.mlp is not None for layer in model.layers):
         words.append(GraphScope.MLP)
     if model.has_experts:

@@ -107,15 +107,15 @@ def _kv_heads(attention: Attention, table: Table) -> Ints:
 
 
 def _key_value_heads(model: Model, table: Table) -> Bools:
-    plain = [layer.attention for layer in model.layers if layer.attention.latent is None]
+    plain = [attention for attention in model.attentions if attention.latent is None]
     return any_of(table, (_kv_heads(one_of, table) % table.tp != 0 for one_of in plain))
 
 
 def _all_to_all_heads(model: Model, table: Table) -> Bools:
     swaps = (table.cp > 1) & (table.cp_exchange == CpExchange.ALL_TO_ALL.code)
     wrong = (
-        np.maximum(_kv_heads(layer.attention, table) // table.tp, 1) % table.cp != 0
-        for layer in model.layers
+        np.maximum(_kv_heads(attention, table) // table.tp, 1) % table.cp != 0
+        for attention in model.attentions
     )
     return swaps & any_of(table, wrong)
 

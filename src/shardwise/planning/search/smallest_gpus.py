@@ -25,6 +25,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
 from shardwise.distinct import distinct_rows
 from shardwise.parallel.constraints import CONSTRAINTS, first_violation
+from shardwise.parallel.constraints.degrees import most_heads, split_heads
 from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINT
 from shardwise.planning.search.bounded import position_in
 from shardwise.planning.search.candidates import (
@@ -275,7 +276,7 @@ def _widest_layouts(case: Case, batch: int, most: int) -> tuple[Table, Counter[s
 def _open_degrees(case: Case, axis: str) -> list[int]:
     """Degrees of an axis that a space leaves open and no rule about the axis excludes."""
     model = case.model
-    most = {"tp": max(layer.attention.heads for layer in model.layers), "pp": model.depth}
+    most = {"tp": most_heads(model), "pp": model.depth}
     degrees = list(range(1, most.get(axis, _MOST_OPEN) + 1))
     degrees = [one for one in degrees if one <= case.space.most(axis, model, case.system)]
     if axis == "cp":
@@ -590,8 +591,8 @@ def _values(space: Space, system: System, name: str) -> tuple[Any, ...]:
 def _even(model: Model, system: System, space: Space) -> bool:
     """Whether every legal degree splits a single sequence, as point-to-point TP requires."""
     exchanges = _values(space, system, "tp_exchange")
-    degrees = space.values("tp", system) or range(1, model.layers[0].attention.heads + 1)
-    heads = {layer.attention.heads for layer in model.layers}
+    degrees = space.values("tp", system) or range(1, most_heads(model) + 1)
+    heads = {heads for _, heads in split_heads(model)}
     split = [tp for tp in degrees if not any(number % tp for number in heads)]
     lengths = [length or model.seq_len or 1 for length in _values(space, system, "seq_len")]
     uneven = any(length % tp for length in lengths for tp in split)

@@ -87,22 +87,39 @@ def with_links_per_accelerator(system: System, tier: int, links: float) -> Syste
     return system.model_copy(update={"network": tuple(tiers)})
 
 
+_WIDENED = ("heads", "width", "key_heads", "value_heads")
+"""Fields of a mixer that grow with the width of the model."""
+
+
 def _with_depth(model: Model, depth: int) -> Model:
     """Return the model with a number of layers, each kind in proportion.
+
+    A pattern is stretched: its layer n is that of the former one at the same share of the depth.
 
     Raises
     ------
     ValueError
         If some kind would have a fraction of a layer.
     """
-    counts = [
-        _scaled(layer.count, depth, model.depth, "layers of a kind") for layer in model.layers
-    ]
+    changed: dict[str, object] = {}
+    if model.pattern is None:
+        counts = [
+            _scaled(layer.count, depth, model.depth, "layers of a kind") for layer in model.layers
+        ]
+    else:
+        changed["pattern"] = pattern = _stretched(model.pattern, depth)
+        counts = [pattern.count(str(layer.symbol)) for layer in model.layers]
+        if 0 in counts:
+            raise ValueError(f"leaves no layer {model.layers[counts.index(0)].symbol!r}")
     layers = tuple(
         layer.model_copy(update={"count": count})
         for layer, count in zip(model.layers, counts, strict=True)
     )
-    return model.model_copy(update={"layers": layers})
+    return model.model_copy(update=changed | {"layers": layers})
+
+
+def _stretched(pattern: str, depth: int) -> str:
+    return "".join(pattern[place * len(pattern) // depth] for place in range(depth))
 
 
 def _with_hidden(model: Model, hidden: int) -> Model:
@@ -118,13 +135,18 @@ def _with_hidden(model: Model, hidden: int) -> Model:
         def scaled(number: int, what: str) -> int:
             return _scaled(number, hidden, model.hidden, what)
 
-        attention = layer.attention.model_copy(
-            update={
-                "heads": scaled(layer.attention.heads, "heads"),
-                "kv_heads": scaled(layer.attention.kv_heads, "key-value heads"),
-            }
-        )
-        changed: dict[str, object] = {"attention": attention}
+        changed: dict[str, object] = {}
+        if layer.attention is not None:
+            changed["attention"] = layer.attention.model_copy(
+                update={
+                    "heads": scaled(layer.attention.heads, "heads"),
+                    "kv_heads": scaled(layer.attention.kv_heads, "key-value heads"),
+                }
+            )
+        if layer.mixer is not None:
+            names = set(_WIDENED) & set(type(layer.mixer).model_fields)
+            wider = {name: scaled(getattr(layer.mixer, name), f"mixer {name}") for name in names}
+            changed["mixer"] = layer.mixer.model_copy(update=wider)
         if layer.mlp is not None:
             ffn = scaled(layer.mlp.ffn, "inner width")
             changed["mlp"] = layer.mlp.model_copy(update={"ffn": ffn})

@@ -76,11 +76,11 @@ def model_for_amped(
     found: dict[str, float] = {
         "context": float(length or 0),
         "dimensionality": loaded.hidden,
-        "attention_heads": layer.attention.heads,
+        "attention_heads": layer.own_attention.heads,
         "layers": sum(one.count for one in loaded.layers),
         "number_of_tokens_in_vocabulary": loaded.vocab,
-        "hidden_layer_dimension_for_attention_sublayers": layer.attention.head_dim,
-        "key_query_value_length": layer.attention.head_dim,
+        "hidden_layer_dimension_for_attention_sublayers": layer.own_attention.head_dim,
+        "key_query_value_length": layer.own_attention.head_dim,
         "hidden_layer_dimension_MLP_1": loaded.hidden,
         "hidden_layer_dimension_MLP_2": layer.feed_forward.ffn,
         "number_of_experts": max(experts),
@@ -124,6 +124,8 @@ def _kinds_faults(model: Model) -> Iterator[Fault]:
         yield _fault(model.name, "layers", kinds, problem)
     elif second:
         first, last = model.layers
+        if not (first.is_transformer and last.is_transformer):
+            return
         if first.attention != last.attention or first.feed_forward.ffn != last.feed_forward.ffn:
             problem = "has equal attention and inner width in all layers and experts"
             yield _fault(model.name, "layers[1]", "another", problem)

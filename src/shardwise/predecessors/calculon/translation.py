@@ -92,6 +92,11 @@ def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
 def _unknown_features(layer: Mapping[str, Any], name: str) -> Iterator[Fault]:
     """Features of modern layers that Calculon has no word for."""
     attention = layer["attention"]
+    if attention is None or layer["mixer"] is not None:
+        yield _fault(name, "layers[0].mixer", layer["mixer"], "knows attention and MLPs only")
+        return
+    if layer["mlp"] is None and layer["moe"] is None:
+        yield _fault(name, "layers[0].mlp", None, "knows attention and MLPs only")
     for field in ("v_head_dim", "latent", "window", "chunk", "sinks", "rotary_dim"):
         if attention[field] not in (None, False):
             yield _fault(name, f"layers[0].attention.{field}", attention[field], "does not know it")
@@ -108,7 +113,7 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
         return
     yield from _unknown_features(layers[0], name)
     attention, mlp = layers[0]["attention"], layers[0]["mlp"]
-    if mlp is None:
+    if mlp is None or attention is None or layers[0]["mixer"] is not None:
         return
     if model["mtp"]:
         yield _fault(name, "mtp", model["mtp"], "knows no multi-token prediction")
@@ -459,7 +464,7 @@ def _execution(model: Model, system: System, resolved: Strategy, source: str) ->
     chosen = {axis: getattr(resolved, f"{axis}_tier") for axis in tiers}
     return calculon_execution(
         resolved.to_dict(),
-        multiquery=all(layer.attention.kv_heads == 1 for layer in model.layers),
+        multiquery=all(attention.kv_heads == 1 for attention in model.attentions),
         tiers=tiers | {axis: tier for axis, tier in chosen.items() if tier is not None},
         source=source,
     )

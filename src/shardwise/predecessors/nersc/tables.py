@@ -96,7 +96,7 @@ class ComparedRun:
 
     @property
     def _causal(self) -> bool:
-        return self.case.described.layers[0].attention.causal
+        return self.case.described.layers[0].own_attention.causal
 
     @cached_property
     def _same_rates(self) -> bool:
@@ -183,9 +183,9 @@ class ComparedRun:
             yield "biases after a row split are not split there"
         if configuration.method == "2d":
             yield "norms are l / m1 wide there"
-        if layer.attention.bias in ("qkv", "all"):
+        if layer.own_attention.bias in ("qkv", "all"):
             yield "query, key and value have no bias there"
-        if layer.attention.bias not in ("output", "all") or not layer.feed_forward.bias:
+        if layer.own_attention.bias not in ("output", "all") or not layer.feed_forward.bias:
             yield "the other products have biases there"
         if model.norm != "layernorm":
             yield "norms have biases there"

@@ -116,7 +116,7 @@ def model_for_nersc(
         {
             "l": length,
             "e": loaded.hidden,
-            "h": layer.attention.heads,
+            "h": layer.own_attention.heads,
             "depth": layer.count,
             "f": layer.feed_forward.ffn,
         },
@@ -135,7 +135,8 @@ def _model_faults(model: Model, length: int | None, source: str) -> Iterator[Fau
     layer = model.layers[0]
     if layer.moe is not None:
         yield _fault(source, "layers[0].moe", layer.moe, "knows no mixture of experts")
-    width = f"divides hidden {model.hidden} among the heads, {layer.attention.heads}"
+    heads = layer.attention.heads if layer.attention is not None else 0
+    width = f"divides hidden {model.hidden} among the heads, {heads}"
     for field, value, problem in layer_lacks(model, layer, "layers[0]", width):
         yield _fault(source, field, value, problem)
 
@@ -273,8 +274,9 @@ _RATES = {"scale": None, "offset": None, "bulk": None}
 def nersc_model(model: Model, source: str = "") -> NerscModel:
     """Return a model's layers as a dictionary of NERSC's, rotary positions of full heads alone."""
     for index, layer in enumerate(model.layers):
-        if layer.attention.rotary_dim is not None:
-            field, value = f"layers[{index}].attention.rotary_dim", layer.attention.rotary_dim
+        turned = None if layer.attention is None else layer.attention.rotary_dim
+        if turned is not None:
+            field, value = f"layers[{index}].attention.rotary_dim", turned
             refuse([_lacks(source or model.name, field, value, "does not know it")])
     return model_for_nersc(model, source=source)
 

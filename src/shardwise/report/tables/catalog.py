@@ -216,14 +216,15 @@ def print_models(models: Sequence[Model], files: Sequence[str] = ()) -> None:
 
 def model_row(model: Model) -> Iterator[str]:
     """Yield the main figures of a model, in the order of `MODEL_HEADS`."""
-    layer = model.layers[0]
     yield model.name
     yield count(count_parameters(model).total)
     yield str(model.depth)
     yield str(model.hidden)
-    yield str(layer.attention.heads)
-    yield str(layer.attention.kv_heads)
-    yield str(layer.feed_forward.ffn)
+    attention = next(iter(model.attentions), None)
+    block = next((one for layer in model.layers if (one := layer.mlp or layer.moe)), None)
+    yield str(attention.heads) if attention else "-"
+    yield str(attention.kv_heads) if attention else "-"
+    yield str(block.ffn) if block else "-"
     yield str(model.vocab)
     yield str(model.seq_len or "-")
 

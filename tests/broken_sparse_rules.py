@@ -1,0 +1,36 @@
+"""Strategies that break the rules of sparse attention and of what layers share."""
+
+from typing import Any
+
+import samples
+from shardwise import Model, System
+
+SYSTEM = samples.system()
+
+
+def _with(attention: dict[str, Any], **fields: Any) -> Model:
+    heads = {"kv_heads": 1, "head_dim": 16, "bias": "none"} | attention
+    layer = samples.layer(attention=heads, mlp={"activation": "swiglu", "bias": False})
+    return samples.llama(layers=[layer], **fields)
+
+
+COMPRESSED = _with(
+    {
+        "window": 8,
+        "compressed": {"q_rank": 8, "ratio": 8, "output_groups": 4, "output_rank": 8},
+    }
+)
+SHARED = samples.llama(layer_embedding=8)
+SPARSE_SUMMA = {"tp_exchange": "summa", "tp": 2, "tp2": 2}
+BREAKING_SPARSE: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
+    "sparse_context": ({"cp": 2, "cp_exchange": "ring"}, COMPRESSED, SYSTEM, ("all_gather",)),
+    "sparse_ratio": (
+        {"cp": 4, "cp_exchange": "all_gather"},
+        COMPRESSED,
+        SYSTEM,
+        ("2 x cp x 8", "one key stands for"),
+    ),
+    "output_groups": ({"tp": 8}, COMPRESSED, SYSTEM, ("8", "groups of the output, 4")),
+    "sparse_summa": (SPARSE_SUMMA, SHARED, SYSTEM, ("not modeled with sparse attention",)),
+    "shared_stages": ({"pp": 2}, SHARED, SYSTEM, ("embeddings of layers", "allowed: 1")),
+}
