@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Unpack, overload
 
 import numpy as np
 
+from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
@@ -200,13 +201,15 @@ def estimate(
     def network() -> AssumedNetwork | None:
         return assumed_network(the_model, the_system, table)
 
+    on_host = cache(partial(assumed_host, the_model, the_system, table))
+
     @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
         return tuple(_candidates(the_model, the_system, requested, match))
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        more: dict[str, Any] = {"network": network()}
+        more: dict[str, Any] = {"network": network(), "host": on_host()}
         more["unmeasured"] = len(unmeasured()) + match.conflicts
         own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
@@ -241,6 +244,7 @@ def estimate(
         "memory_interval": memory_interval,
         **_fit_formulas(result, others, stated=stated),
         "assumed_network": network,
+        "assumed_host": on_host,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),

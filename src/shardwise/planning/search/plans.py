@@ -14,6 +14,7 @@ from math import isnan
 
 import numpy as np
 
+from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
@@ -338,11 +339,13 @@ def interval_factors(
     found: list[tuple[float, float] | None] = []
     for row in range(len(table)):
         one = table.take(np.array([row]))
-        network = assumed_network(model, system, one)
+        network, host = assumed_network(model, system, one), assumed_host(model, system, one)
+        step_s = evaluate_row(model, system, one).step_time_s[0] if network or host else 1.0
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
-            network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
+            network=network and network.over(step_s),
+            host=host and host.over(step_s),
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
