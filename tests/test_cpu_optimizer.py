@@ -21,7 +21,7 @@ from shardwise.cost.optimizer import UNFUSED_BYTES
 pytestmark = pytest.mark.any_software
 
 CORE = 1e6
-HOST = Host(cores=16, sockets=2, memory_bandwidth=20e6, core_bandwidth=CORE)
+HOST = Host(cores=16, memory_bandwidth=20e6, core_bandwidth=CORE)
 DRIVES = HOST.model_copy(update={"nvme_read": 4e5, "nvme_write": 2e5})
 WEIGHTS = 4 * (12 * 64**2 + 13 * 64) + (1000 + 32) * 64 + 2 * 64
 # Gradient read 2.5 times, weight and two moments in fp32 read and written, 16-bit copy written.
@@ -42,13 +42,15 @@ def on_host(*, on: System | None = None, **columns: Any) -> Estimate:
 
 
 def test_cores_move_bytes_until_the_memory_is_the_limit() -> None:
-    """16 cores of 1 MB/s; of 20 MB/s 0.55 are reached, by one rank half, on its own socket."""
+    """16 cores of 1 MB/s; of the 20 MB/s of the memory 0.55 are reached."""
     ranks, threads = column(1, 1, 4, 4, 8), np.array([2, 16, 1, 4, 8])
-    half, full = BANDWIDTH_SHARE * 10e6, BANDWIDTH_SHARE * 20e6
-    expected = [2e6, half, 4e6, full, full]
+    full = BANDWIDTH_SHARE * 20e6
+    expected = [2e6, full, 4e6, full, full]
     np.testing.assert_allclose(update_rate(HOST, ranks, threads), expected)
     moved = column(*[3e6] * 5)
     np.testing.assert_allclose(update_time(HOST, moved, ranks, threads), ranks * 3e6 / expected)
+    few = HOST.model_copy(update={"cores": 3})
+    np.testing.assert_allclose(update_rate(few, ranks, threads), [2e6, 3e6, 3e6, 3e6, 3e6])
 
 
 def test_groups_follow_each_other() -> None:
@@ -132,12 +134,10 @@ def test_drives_store_the_state() -> None:
 
 
 def test_a_host_reads_and_writes_its_drives() -> None:
-    """One rate without the other is refused, as are more sockets than cores."""
+    """One rate without the other is refused."""
     rates = {"cores": 4, "memory_bandwidth": 1e9, "core_bandwidth": 1e9}
     with pytest.raises(InputError, match="nvme_read and nvme_write must be set together"):
         Host(**rates, nvme_read=1e9)
-    with pytest.raises(InputError, match="sockets: 8 must be at most cores, 4"):
-        Host(**rates, sockets=8)
 
 
 @each_row(
@@ -163,7 +163,7 @@ def test_the_range_has_both_ends() -> None:
     assert (found.ranks, found.threads, found.cpu_optimizer) == (1, 1, "fused")
     slowest = 1.5 * (FUSED + UNFUSED_BYTES) * WEIGHTS / CORE
     assert found.slower_step_s == pytest.approx(slowest, rel=0.1)
-    fastest = FUSED * WEIGHTS / (1.5 * BANDWIDTH_SHARE * 10e6)
+    fastest = FUSED * WEIGHTS / (1.5 * BANDWIDTH_SHARE * 20e6)
     assert found.faster_step_s == pytest.approx(fastest, rel=0.1)
     assert set_.assumed_host.slower_step_s == pytest.approx(1.5 * FUSED * WEIGHTS / CORE, rel=0.1)
     assert run(machine=machine()).assumed_host is None

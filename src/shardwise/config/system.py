@@ -297,8 +297,6 @@ class Host(ConfigBase):
 
     cores: Count
     """Physical cores that jobs may use."""
-    sockets: Count = 1
-    """Sockets, each with its share of the memory bandwidth: fewer ranks reach fewer of them."""
     memory_bandwidth: ByteRate
     """Peak bandwidth of the memory of all sockets: channels times their rate."""
     core_bandwidth: ByteRate
@@ -312,8 +310,6 @@ class Host(ConfigBase):
     def _drives_are_read_and_written(self) -> Self:
         if (self.nvme_read is None) != (self.nvme_write is None):
             raise ValueError("nvme_read and nvme_write must be set together")
-        if self.sockets > self.cores:
-            raise ValueError(f"sockets: {self.sockets} must be at most cores, {self.cores}")
         return self
 
 

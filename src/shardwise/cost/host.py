@@ -17,23 +17,21 @@ SUB_GROUP = 1e9
 def update_rate(host: Host, ranks: Floats, threads: Ints) -> Floats:
     """Rate at which all ranks of a server together move bytes of their updates [byte/s].
 
-    r = min(min(n T, C) c, s B min(n, S) / S)
+    r = min(min(n T, C) c, s B)
 
-    Threads move bytes at the rate of a core until the memory is the limit. A rank has its state in
-    the memory of its own socket.
+    Threads move bytes at the rate of a core until the memory is the limit.
 
     Parameters
     ----------
     host
-        C cores of c byte/s each, S sockets, and memory of B byte/s.
+        C cores of c byte/s each, and memory of B byte/s on all sockets.
     ranks
         n, ranks on a server; shape (rows,).
     threads
         T, threads of each rank; shape (rows,).
     """
     by_cores = np.minimum(ranks * threads, host.cores) * host.core_bandwidth
-    sockets = np.minimum(ranks, host.sockets) / host.sockets
-    return np.minimum(by_cores, BANDWIDTH_SHARE * host.memory_bandwidth * sockets)
+    return np.minimum(by_cores, BANDWIDTH_SHARE * host.memory_bandwidth)
 
 
 def update_time(host: Host, moved_bytes: Floats, ranks: Floats, threads: Ints) -> Floats:

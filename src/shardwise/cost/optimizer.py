@@ -12,10 +12,11 @@ from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
 
 _HALF = 2
-UNFUSED_BYTES = 84.0
+UNFUSED_BYTES = 112.0
 """Bytes that an update moves per weight with fp32 state in addition to those of a fused one: one
-pass for each of eight operations, and new memory for two of their results (torch/optim/adam.py,
-_single_tensor_adam; measured by `benchmarks/cpu_optimizer.py`)."""
+pass for each of eight operations (80 bytes in all), and new memory for two of their results, whose
+pages are cleared (torch/optim/adam.py, _single_tensor_adam). Both together take as long as 133 to
+150 bytes of an addition in place, fused ones 26 to 30 (`benchmarks/cpu_optimizer.py`)."""
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that make Muon's update orthogonal (arXiv 2502.16982, section 2.1)."""
 _OF_HEAD = ("head", "mtp.head")
