@@ -166,6 +166,22 @@ BREAKING: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
         SYSTEM,
         ("activation", "already"),
     ),
+    "cpu_optimizer": (
+        {"cpu_optimizer": "fused"},
+        MODEL,
+        SECOND,
+        ("has no effect without offload_optimizer",),
+    ),
+    **{
+        name: ({name: value}, MODEL, SECOND, ("unless the host updates", "leave it out"))
+        for name, value in (("host_threads", 2), ("offload_nvme", True))
+    },
+    "drives": (
+        {"offload_optimizer": True, "cpu_optimizer": "fused", "offload_nvme": True},
+        MODEL,
+        SECOND,
+        ("no local drives", "allowed: false"),
+    ),
     "offload_parts": (
         {"offload_parts": ("mlp",)},
         MODEL,

@@ -116,6 +116,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
     training, zero = options["training"], options["zero"]
     value = options[name]
     exchanged = options["tp_exchange"] == "rs_ag"
+    updates = options["offload_optimizer"] and training and options["optimizer"] != "muon"
     matters = {
         "tp_exchange": kind["tp"],
         "tp_overlap": kind["tp"],
@@ -126,6 +127,9 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "quantized_weights": options["quantization"] != "none",
         "lora_parts": options["lora_rank"] is not None,
         "offload_parts": options["offload_activations"] and training,
+        "cpu_optimizer": updates,
+        "host_threads": updates and options["cpu_optimizer"] != "none",
+        "offload_nvme": updates and options["cpu_optimizer"] != "none",
         "expert_capacity": kind["experts"],
         "expert_kernel": kind["experts"],
         "graph_scope": options["cuda_graphs"] == "partial",

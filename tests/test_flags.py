@@ -19,6 +19,7 @@ from shardwise.config.enums import (
     Loss,
 )
 from shardwise.config.strategy_table import Table
+from shardwise.config.system import Host
 from shardwise.engine.evaluate import evaluate
 from shardwise.engine.memory import MEMORY_PARTS
 from shardwise.engine.step_time import TIME_PARTS
@@ -108,6 +109,9 @@ OWN: dict[str, list[Any]] = {
     "offload_activations": [True, False],
     "offload_parts": [None, None, ("qkv", "activation"), ("router", "mlp_norm")],
     "offload_optimizer": [True, False],
+    "cpu_optimizer": ["stack", "none", "none", "unfused", "superoffload"],
+    "host_threads": [None, None, 2],
+    "offload_nvme": [False, False, True],
     "placement": [PLACEMENTS[0], "pp-dp-tp-cp", "dp-tp-cp-pp"],
     "extents": [None, None, "tp=1"],
     "attention_kernel": ["stack", "stack", "stack", "unfused", "efficient"],
@@ -132,9 +136,12 @@ def machine() -> System:
         {"name": "hbm", "capacity": 80e9, "bandwidth": 1e12},
         {"name": "host", "capacity": 1e12, "bandwidth": 20e9},
     ]
+    rates = {"cores": 64, "memory_bandwidth": 1e12, "core_bandwidth": 2e9}
+    host = Host(**rates, nvme_read=2e8, nvme_write=1e8)
     matrix = {"bf16": 100e12, "fp16": 100e12, "fp32": 50e12, "fp8": 200e12}
     slower = {"other_kernels": {"efficient": 2}}
-    return samples.system(network=network, memory=memory, matrix=matrix, attention=slower)
+    found = samples.system(network=network, memory=memory, matrix=matrix, attention=slower)
+    return found.model_copy(update={"host": host})
 
 
 def grouped() -> Model:
@@ -172,7 +179,12 @@ def base(number: int) -> dict[str, Any]:
 
     row = {name: values[drawn(name) % len(values)] for name, values in VALUES.items()}
     first = {name: values[0] for name, values in VALUES.items()}
+    updates = row["offload_optimizer"] and row["training"] and row["optimizer"] != "muon"
     idle = {
+        "cpu_optimizer": not updates,
+        **dict.fromkeys(
+            ("host_threads", "offload_nvme"), not updates or row["cpu_optimizer"] == "none"
+        ),
         "recompute_parts": row["recompute"] != "selective",
         "recompute_layers": row["recompute"] == "none",
         "dp_shard": row["zero"] == 0 or row["dp"] % (row["dp_shard"] or 1) != 0,

@@ -69,6 +69,9 @@ VALUES: dict[str, list[Any]] = {
     "summa_panels": [None, 2, 4],
     "expert_kernel": ["stack", "loop", "calls", "grouped"],
     "graph_scope": [None, ("attn",), ("attn", "mlp")],
+    "cpu_optimizer": ["stack", "none", "unfused"],
+    "host_threads": [None, 2],
+    "offload_nvme": [False, True],
 }
 REFUSED = ("lora_parts", "expert_capacity", "expert_imbalance")  # where they have no effect
 FIGURES = ("step_time_s", "memory_reserved_bytes", "memory_offloaded_bytes", "mfu", "hfu")

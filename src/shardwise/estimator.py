@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import Any, Unpack, overload
 
 import numpy as np
 
+from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.assumed_network import assumed_networks
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
@@ -261,13 +262,15 @@ def _estimate_of(
     def unmeasured() -> tuple[str, ...]:
         return unmeasured_features(the_model, table)
 
+    on_host = cache(partial(assumed_host, the_model, the_system, table))
+
     @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
         return tuple(_candidates(the_model, the_system, requested, match))
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        more: dict[str, Any] = {"network": rows.networks[row]}
+        more: dict[str, Any] = {"network": rows.networks[row], "host": on_host()}
         more["unmeasured"] = len(unmeasured()) + match.conflicts
         own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
@@ -301,6 +304,7 @@ def _estimate_of(
         "memory_interval": memory_interval,
         **_fit_formulas(rows, row, others),
         "assumed_network": lambda: rows.networks[row],
+        "assumed_host": on_host,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(evaluated())),
         "assumed": lambda: assumed_fields(requested, resolved),

@@ -14,7 +14,7 @@ IN_CODE = {
     "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "placement", "expert_imbalance", "grad_sync", "attention_kernel", "etp", "schedule",
     "dispatcher", "loss",
-    "compile", "expert_kernel",
+    "compile", "expert_kernel", "host_threads",
 }  # fmt: skip
 """Fields that the JSON does not hold: the model's code, or the stack, decides them."""
 FLAGS = (
@@ -35,7 +35,7 @@ def expected(plan: LaunchPlan) -> dict[str, Any]:
     if not fields["offload_activations"]:
         fields["recompute"] = "none"  # turned on by the model's code
     if fields["optimizer"] in CLIENT:
-        fields["optimizer"] = "adamw"
+        fields |= {"optimizer": "adamw", "moment_dtype": "fp32"}
     if fields.get("tp_overlap") == "none":
         fields["tp_overlap"] = "stack"  # which has none
     return fields

@@ -221,18 +221,20 @@ def _update(
     update = Update.of_weights(
         table,
         blocks,
+        evaluation.step.system,
         reduced=reduced,
         owned=owned,
         quantized=np.array([trains * quantized]),
         trained=np.array([trains * trained]),
     )
     products, rate = float(update.products_s[0]), float(blocks.memory_rate[0])
-    seconds = float(update.moved.total[0] / rate) + products + float(update.quantizing_s[0])
+    moved_s = float(update.moved.total[0] / rate) + float(update.quantizing_s[0])
+    seconds = moved_s + products + float(update.host_s[0])
     flops = products * float(blocks.matrix_rate[0])
     return PhaseTotals(
         flops=flops,
         matrix_flops=flops,
-        bytes=(seconds - products) * rate,
+        bytes=moved_s * rate,
         compute_s=products,
         memory_s=seconds - products,
         time_s=seconds,
@@ -294,7 +296,7 @@ def _offload_rates(evaluation: Evaluation) -> dict[str, Floats]:
     state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)
     moved_activations = np.where(table.offload_activations, activations, 0.0)
-    moved_state = np.where(table.offload_optimizer, state, 0.0)
+    moved_state = np.where(table.offload_optimizer & ~table.updates_on_host, state, 0.0)
     in_backward = np.where(training, moved_weights + moved_activations, 0.0)
     duplex = link_duplex(step.system)
     loaded, stored = in_backward * layers + moved_state, moved_weights * layers + moved_state

@@ -334,6 +334,9 @@ def _optimizer(step: Step) -> Iterator[OperationEstimate]:
         times = dict.fromkeys(("compute_s", "time_s", "exposed_s"), products_s)
         flops = products_s * float(costs.matrix_rate[0])
         yield _row("optimizer.newton_schulz", "matmul", bound="compute", flops=flops, **times)
+    if host_s := float(update.host_s[0]):
+        times = dict.fromkeys(("memory_s", "time_s", "exposed_s"), host_s)
+        yield _row("optimizer.host", "memory", bound="memory", **times)
     moved = {
         "gradients": update.moved.sweeps,
         "update": update.moved.update - update.moved.copies,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import AssumedNetwork, Interval
+from shardwise.analysis.results import AssumedHost, AssumedNetwork, Interval
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
@@ -262,6 +262,7 @@ def interval_of(
     *,
     unmeasured: int = 0,
     network: AssumedNetwork | None = None,
+    host: AssumedHost | None = None,
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -273,16 +274,20 @@ def interval_of(
         Number of its features that no measured run used (`features.unmeasured_features`).
     network
         Network cards that are assumed (`assumed_network`), with times of this step.
+    host
+        Host that is assumed (`assumed_host`), with times of this step.
     """
     if not strategy.training:
         return None
     found = uncertainty_of(run_features(model, system, strategy, counted=counted), validated_runs())
-    faster, slower = (
-        (step_s, step_s) if network is None else (network.faster_step_s, network.slower_step_s)
-    )
+    faster, slower = widened(found.faster, unmeasured), widened(found.slower, unmeasured)
+    for one in (network, host):
+        if one is not None:
+            faster = _joined(faster, step_s / one.faster_step_s)
+            slower = _joined(slower, one.slower_step_s / step_s)
     return Interval(
-        low_s=step_s / _joined(widened(found.faster, unmeasured), step_s / faster),
-        high_s=step_s * _joined(widened(found.slower, unmeasured), slower / step_s),
+        low_s=step_s / faster,
+        high_s=step_s * slower,
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,

@@ -416,6 +416,29 @@ class AssumedNetwork(Result):
         return self.model_copy(update={n: float(time) for n, time in times.items()})
 
 
+class AssumedHost(Result):
+    """The host of an update on it, where its threads, kernels or rates are not known."""
+
+    update_s: float
+    """Time of the update [s]."""
+    ranks: int
+    """Ranks that share the host."""
+    threads: int
+    """Threads of each rank."""
+    cpu_optimizer: str
+    """How the update runs: a word of `CpuOptimizer`."""
+    slower_step_s: float
+    """Step time with one thread, an unfused update and a slower core; what a strategy sets
+    stays."""
+    faster_step_s: float
+    """Step time with all cores, a fused update and a faster core."""
+
+    def over(self, step_s: float) -> "AssumedHost":
+        """Return its step times over that of a step."""
+        times = {name: getattr(self, name) / step_s for name in ("slower_step_s", "faster_step_s")}
+        return self.model_copy(update={n: float(time) for n, time in times.items()})
+
+
 class MemoryInterval(Result):
     """Ranges of the measured peak memory of the peak-memory stage [byte]."""
 
@@ -603,6 +626,7 @@ class Estimate(Charted, Deferred):
     """``fits`` with a probability of 90 % or more, ``does not fit`` with one of 10 % or less, else
     ``on the edge``; None in files of earlier versions."""
     assumed_network: AssumedNetwork | None = None
+    assumed_host: AssumedHost | None = None
     """Network cards that the system assumes, and what others would change; they widen the interval.
     None where no traffic passes them, and where the system describes one cluster."""
     unmeasured_features: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.host import HostOptions
 from shardwise.cli.inputs import read_inputs, show_imported
 from shardwise.cli.options import (
     JSON_FLAG,
@@ -233,6 +234,7 @@ def command(
         "Print only the answer of another model.",
         OTHER_MODELS,
     ),
+    host: HostOptions,
     destination: Destination,
     run: Mapping[str, object],
     flags: Mapping[str, object],
@@ -257,7 +259,7 @@ def command(
     )
     if reference is not None:
         useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
-        useless |= {"limit_on": limit_on}
+        useless |= {"limit_on": limit_on} | host.given()
         useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
         return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
     other = None
@@ -271,6 +273,8 @@ def command(
         the_model, the_system = Model.explained(inputs.model), System.explained(inputs.system)
         log.info("model %s, system %s", the_model[0].name, the_system[0].name)
         the_strategy = strategy_of(inputs.strategy, inputs.fields)
+        with_host = System.load(host.of(the_system[0], the_strategy.gpus))
+        the_system = with_host, the_system[1]
         options: dict[str, Any] = {"flops_convention": flops_convention or "causal"}
         options |= {"limit_on": limit_on}
         options |= {"operations": ops, "gemms": gemms or destination.out is not None}

@@ -11,6 +11,7 @@ from shardwise.cli.cluster import ClusterOptions, choose
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import training_run, with_run_flags, with_space_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
+from shardwise.cli.host import HostOptions
 from shardwise.cli.inputs import read_inputs, show_imported, system_or_config
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
@@ -209,6 +210,7 @@ def command(
     reference: str | None = opt(
         "--reference calculon|nersc|amped", "Search the space of another model.", OTHER_MODELS
     ),
+    host: HostOptions,
     theirs: ReferenceOptions,
     json: bool = JSON_FLAG,
     output: str | None = opt(
@@ -240,7 +242,7 @@ def command(
         if system is not None:
             problem = "--systems is set, too; name one SYSTEM or several --systems"
             raise flag_fault("system", system, problem)
-        refuse_options(NO_EFFECT_ON_A_CLUSTER, **entered)
+        refuse_options(NO_EFFECT_ON_A_CLUSTER, **entered, **host.given())
         theirs.refuse_others(NO_EFFECT_ON_A_CLUSTER)
         if model is None:
             raise missing_flag("model", "is missing: name a catalog model or a file")
@@ -256,6 +258,7 @@ def command(
         entered = used(of, *_ONLY_OURS) | wanted.without(_ALSO_THEIRS)
         entered |= {name: value for name, value in run.items() if name != "tokens"}
         entered |= {name: value for name, value in flags.items() if name != "dtype"}
+        entered |= host.given()
         refuse_options(_NO_EFFECT, recipe=recipe, strategy=strategy, **entered, **{"for": launcher})
         training = training_run(run)
         work: dict[str, Any] = {"gpus": of.gpus, "gbs": of.gbs, "dtype": flags.get("dtype")}
@@ -277,7 +280,7 @@ def command(
     question = inputs.question() | chosen.question(launcher)
     query = _Query(
         model=inputs.model,
-        system=inputs.system,
+        system=host.of(inputs.system, _one_number(of.gpus)),
         space=of.read(flags | theirs.fields(), question),
         launcher=launcher,
         also=chosen.launch_record(),
@@ -295,6 +298,11 @@ def command(
             refuse_options(_NOT_EXPLAINED, **others, ok_if_none=ok_if_none, **run)
             return query.explain(wanted)
     return query.search(wanted, training_run(inputs.run), ok_if_none=ok_if_none)
+
+
+def _one_number(gpus: str | None) -> int | None:
+    """Number of accelerators; None for several numbers."""
+    return int(gpus) if gpus is not None and gpus.strip().isdecimal() else None
 
 
 def _named(model: str | Model, reference: str) -> str:

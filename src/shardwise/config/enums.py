@@ -356,6 +356,16 @@ class OffloadPart(Word):
     OTHER = "other"
 
 
+class CpuOptimizer(Word):
+    """How the update of offloaded optimizer state runs: on the accelerator or on the host."""
+
+    STACK = "stack"
+    NONE = "none"
+    FUSED = "fused"
+    UNFUSED = "unfused"
+    SUPEROFFLOAD = "superoffload"
+
+
 class MemoryLimit(Word):
     """What must fit into the memory of an accelerator."""
 

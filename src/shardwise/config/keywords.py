@@ -215,6 +215,14 @@ OffloadParts = Literal[
     "other",
 ]
 
+CpuOptimizer = Literal[
+    "stack",
+    "none",
+    "fused",
+    "unfused",
+    "superoffload",
+]
+
 CudaGraphs = Literal[
     "stack",
     "none",
@@ -321,6 +329,9 @@ class StrategyKeywords(TypedDict, total=False):
     offload_activations: bool
     offload_parts: Sequence[OffloadParts | enums.OffloadPart] | str | None
     offload_optimizer: bool
+    cpu_optimizer: CpuOptimizer | enums.CpuOptimizer
+    host_threads: int | None
+    offload_nvme: bool
     placement: str
     extents: str | Mapping[str, int] | Sequence[Mapping[str, int]] | None
     tp_tier: int | None
@@ -400,6 +411,9 @@ class StrategyColumns(TypedDict, total=False):
     offload_activations: Column[bool]
     offload_parts: Column[Sequence[OffloadParts | enums.OffloadPart] | str | None]
     offload_optimizer: Column[bool]
+    cpu_optimizer: Column[CpuOptimizer | enums.CpuOptimizer]
+    host_threads: Column[int | None]
+    offload_nvme: Column[bool]
     placement: Column[str]
     extents: Column[str | Mapping[str, int] | Sequence[Mapping[str, int]] | None]
     tp_tier: Column[int | None]

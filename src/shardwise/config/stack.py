@@ -14,6 +14,7 @@ from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
     AttentionKernel,
     Compile,
+    CpuOptimizer,
     CudaGraphs,
     Dispatcher,
     ExpertKernel,
@@ -203,6 +204,15 @@ class Stack(Sourced):
     fused_int4: bool = True
     """Whether one kernel makes the 16-bit copy of int4 weights (Triton kernels of AutoGPTQ), or
     element-wise kernels of PyTorch one after the other, with a copy that stays for backward."""
+    cpu_optimizer: CpuOptimizer = CpuOptimizer.FUSED
+    """How the update of offloaded optimizer state runs where the strategy leaves it to the stack:
+    `none`, on the accelerator, to which the state moves and back (Calculon, MaxText); on the host
+    in one pass over the state (`fused`: CPU-Adam of DeepSpeed, torch.optim with fused=True), or in
+    one pass for each operation (`unfused`: torch.optim without it); `superoffload`: fused, during
+    backward, without waiting for the norm of all gradients."""
+    host_threads: Count = 1
+    """Threads of a rank on the host, where the strategy does not say it: 1 unless OMP_NUM_THREADS
+    is set (`accelerate launch`; torchrun with several ranks on a server)."""
     clears_gradients: bool = False
     """Whether gradients are freed after the update (PyTorch's zero_grad(set_to_none=True)), so that
     a step of one micro-batch has none yet where its activations peak."""
@@ -466,7 +476,7 @@ class Stack(Sourced):
     @field_validator(
         *("grad_sync", "pipeline_grad_sync", "weight_dtype", "gradient_dtype", "reduce_dtype"),
         *("master_dtype", "moment_dtype", "loss", "attention_kernel", "cuda_graphs", "compile"),
-        "expert_kernel",
+        *("expert_kernel", "cpu_optimizer"),
     )
     @classmethod
     def _of_its_own(cls, value: Word) -> Word:

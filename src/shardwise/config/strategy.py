@@ -27,6 +27,7 @@ from shardwise.config.enums import (
     AttentionKind,
     Compile,
     CpExchange,
+    CpuOptimizer,
     CudaGraphs,
     DispatchDtype,
     Dispatcher,
@@ -441,9 +442,24 @@ class Strategy(ConfigBase):
     offload_parts: Annotated[tuple[OffloadPart, ...] | None, Role(In.MEMORY, ("offload",))] = None
     """Parts of a layer whose saved activations offload_activations moves; None: all parts."""
     offload_optimizer: Annotated[
-        bool, Role(In.MEMORY, ("offload",), ALL, CHOICE, practical=DEFAULT)
+        bool, Role(In.MEMORY, ("optimizer", "offload"), ALL, CHOICE, practical=DEFAULT)
     ] = False
-    """Whether the optimizer state of layers is offloaded to the second memory tier."""
+    """Whether optimizer state is offloaded to the second memory tier: all of it where the host
+    updates it (`cpu_optimizer`), else that of layers."""
+    cpu_optimizer: Annotated[
+        CpuOptimizer, Role(In.MEMORY, ("optimizer", "offload"), follows=("offload_optimizer",))
+    ] = CpuOptimizer.STACK
+    """How offloaded optimizer state is updated: as the stack does, on the accelerator (`none`), on
+    the host in one pass (`fused`) or in one pass for each operation (`unfused`), or on the host
+    during backward (`superoffload`)."""
+    host_threads: Annotated[
+        Count | None, Role(In.MEMORY, ("optimizer", "offload"), follows=("offload_optimizer",))
+    ] = None
+    """Threads of a rank on the host (OMP_NUM_THREADS); None: those of the launcher, usually 1."""
+    offload_nvme: Annotated[
+        bool, Role(In.MEMORY, ("optimizer", "offload"), follows=("offload_optimizer",))
+    ] = False
+    """Whether NVMe drives store optimizer state that the host updates, and not its memory."""
     placement: Annotated[
         str,
         Role(In.PLACEMENT, PLACED, ALL, LAYOUT, every=PLACEMENTS, practical=DEFAULT, listed=True),

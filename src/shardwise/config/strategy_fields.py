@@ -144,7 +144,10 @@ FOLLOWING_FIELDS = tuple(
 OFFLOADS = tuple(
     name
     for name, field in COLUMNS.items()
-    if field.kind is Kind.FLAG and field.role.acts_on == ("offload",)
+    if field.kind is Kind.FLAG
+    and "offload" in field.role.acts_on
+    and {*field.role.acts_on} <= {"offload", "optimizer"}
+    and not field.role.follows
 )
 """Fields that offload weights, activations or optimizer state."""
 

@@ -15,6 +15,7 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     AttentionKernel,
     Compile,
+    CpuOptimizer,
     CudaGraphs,
     Dispatcher,
     Dtype,
@@ -22,6 +23,7 @@ from shardwise.config.enums import (
     GradSync,
     GraphScope,
     Loss,
+    Optimizer,
     Quantization,
     Recompute,
     RecomputePart,
@@ -83,6 +85,7 @@ class Table:
     offload_weights: Bools
     offload_activations: Bools
     offload_optimizer: Bools
+    offload_nvme: Bools
     dtype: Ints
     quantization: Ints
     dispatcher: Ints
@@ -101,6 +104,8 @@ class Table:
     cuda_graphs: Ints
     compile: Ints
     optimizer: Ints
+    cpu_optimizer: Ints
+    host_threads: Ints
     weight_dtype: Ints
     master_dtype: Ints
     moment_dtype: Ints
@@ -323,6 +328,34 @@ class Table:
         """Whether ZeRO-3 gathers weights once per step, for all of its micro-batches."""
         once: Bools = self.syncs_once & ~self.fsdp_reshard & (self.zero >= ZERO_WEIGHTS)
         return once
+
+    @property
+    def may_update_on_host(self) -> Bools:
+        """Whether processors of the host may update the weights; muon needs matrix products."""
+        moves = self.offload_optimizer & self.training
+        rows: Bools = moves & (self.optimizer != Optimizer.MUON.code)
+        return rows
+
+    @property
+    def updates_on_host(self) -> Bools:
+        """Whether the processors of the host update the weights."""
+        on_host = self.in_effect("cpu_optimizer") != CpuOptimizer.NONE.code
+        rows: Bools = self.may_update_on_host & on_host
+        return rows
+
+    @property
+    def updates_early(self) -> Bools:
+        """Whether the host updates during backward (`CpuOptimizer.SUPEROFFLOAD`)."""
+        early = self.in_effect("cpu_optimizer") == CpuOptimizer.SUPEROFFLOAD.code
+        rows: Bools = self.may_update_on_host & early
+        return rows
+
+    @property
+    def threads(self) -> Ints:
+        """Threads of a rank on the host: as set, else those of the stack."""
+        own = self.by_stack(lambda stack: float(stack.host_threads))
+        found: Ints = np.where(self.host_threads > 0, self.host_threads, own.astype(np.int64))
+        return found
 
     @property
     def micro_batches(self) -> Ints:

@@ -21,7 +21,7 @@ from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
 from shardwise.config.enums import Generation, MemoryLimit, Processing
 from shardwise.config.network import ExpertKernels, Tier
 from shardwise.config.stack import DEFAULT_STACK
-from shardwise.errors import check_word
+from shardwise.errors import InputError, check_word
 from shardwise.units import (
     LEAST_SHARE,
     ByteRate,
@@ -293,6 +293,46 @@ class Accelerator(ConfigBase):
         return self
 
 
+class Host(ConfigBase):
+    """Processors, memory and drives of one server (see `cost.host`).
+
+    Memory and links of one accelerator are those of its second memory tier.
+    """
+
+    cores: Count
+    """Physical cores that jobs may use."""
+    memory_bandwidth: ByteRate
+    """Peak bandwidth of the memory of all sockets: channels times their rate."""
+    core_bandwidth: ByteRate
+    """Rate at which one thread of an optimizer update moves bytes of this memory."""
+    nvme_read: ByteRate | None = None
+    """Rate at which local drives are read, all together; None: without local drives."""
+    nvme_write: ByteRate | None = None
+    """Rate at which they are written, all together."""
+
+    @model_validator(mode="after")
+    def _drives_are_read_and_written(self) -> Self:
+        if (self.nvme_read is None) != (self.nvme_write is None):
+            raise ValueError("nvme_read and nvme_write must be set together")
+        return self
+
+
+# Host of a system that describes none: its share of one accelerator. Servers of 2 to 8 accelerators
+# have 8 to 16 cores and 40 to 90 GB/s for each.
+_USUAL_CORES = 8
+_USUAL_BANDWIDTH = 48e9
+_RESERVED_PART = 8
+USUAL_CORE_BANDWIDTH = 12e9
+"""Rate of one thread of an optimizer update where nothing is known of the core [byte/s]: 10 to 14
+GB/s on Xeon of 2017 to 2021, 13 to 20 on newer server cores (`benchmarks/cpu_optimizer.py`)."""
+
+
+class _Size(ConfigBase):
+    """Memory of a server."""
+
+    memory: Bytes
+
+
 class Node(ConfigBase):
     """A server."""
 
@@ -339,6 +379,8 @@ class System(Sourced):
 
     accelerator: Accelerator
     node: Node
+    host: Host | None = None
+    """Processors and memory bandwidth of one server; None: the usual ones (`System.server`)."""
     network: tuple[Tier, ...] = Field(min_length=1)
     """Tiers inside out; the domains grow and divide one another."""
     expert_kernels: Mapping[DispatchLibrary, ExpertKernels] = Field(default_factory=dict)
@@ -392,6 +434,18 @@ class System(Sourced):
         return self
 
     @property
+    def server(self) -> Host:
+        """Its host, or the usual one of such a server: 8 cores and 48 GB/s per accelerator."""
+        if self.host is not None:
+            return self.host
+        number = self.node.accelerators
+        return Host(
+            cores=_USUAL_CORES * number,
+            memory_bandwidth=_USUAL_BANDWIDTH * number,
+            core_bandwidth=USUAL_CORE_BANDWIDTH,
+        )
+
+    @property
     def accelerator_power(self) -> float | None:
         """Most that one accelerator draws with its part of the node, or of its board alone [W]."""
         if self.node.power is not None:
@@ -427,6 +481,40 @@ class System(Sourced):
         first = first.model_copy(update={"limit_on": MemoryLimit(limit)})
         chip = self.accelerator.model_copy(update={"memory": (first, *others)})
         return self.model_copy(update={"accelerator": chip})
+
+    def with_host(self, fields: Mapping[str, object], gpus: int | None = None) -> "System":
+        """The same system with another host.
+
+        Parameters
+        ----------
+        fields
+            Those of `Host` that differ, and `memory`, of a server.
+        gpus
+            Accelerators that share this memory, if there are fewer than in a server; an eighth of
+            their part at most stays reserved.
+
+        Raises
+        ------
+        InputError
+            If a value is wrong, or there is no second memory tier.
+        """
+        own = {name: value for name, value in fields.items() if name != "memory"}
+        host = Host.validated(self.server.to_dict() | own, source=self.name)
+        chip = self.accelerator
+        if "memory" in fields:
+            if len(chip.memory) == 1:
+                raise InputError.of(
+                    "memory", fields["memory"], "has no second memory tier", self.name
+                )
+            first, second, *others = chip.memory
+            size = _Size.validated({"memory": fields["memory"]}, source=self.name).memory
+            part = size / min(gpus or self.node.accelerators, self.node.accelerators)
+            rates = second.host or HostMemory()
+            least = min(rates.reserved, part / _RESERVED_PART)
+            rates = rates.model_copy(update={"reserved": least})
+            second = second.model_copy(update={"capacity": part, "host": rates})
+            chip = chip.model_copy(update={"memory": (first, second, *others)})
+        return self.model_copy(update={"host": host, "accelerator": chip})
 
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s].

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, combined, total
-from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, Optimizer
+from shardwise.config.enums import ZERO_GRADIENTS, ZERO_WEIGHTS, CpuOptimizer, Optimizer
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import FP32_BYTES, Matmul, Operation, Phase
 from shardwise.ops.quantization import WeightSizes
 
 _HALF = 2
+UNFUSED_BYTES = 112.0
+"""Bytes that an update moves per weight with fp32 state in addition to those of a fused one: one
+pass for each of eight operations (80 bytes in all), and new memory for two of their results, whose
+pages are cleared (torch/optim/adam.py, _single_tensor_adam). Both together take as long as 133 to
+150 bytes of an addition in place, fused ones 26 to 30 (`benchmarks/cpu_optimizer.py`)."""
 NEWTON_SCHULZ_STEPS = 5
 """Iterations that make Muon's update orthogonal (arXiv 2502.16982, section 2.1)."""
 _OF_HEAD = ("head", "mtp.head")
@@ -229,6 +234,30 @@ def update_bytes(
         update=each * owned.weights + 2 * _moment_bytes(table.optimizer, sizes.moment, owned),
         copies=weight * owned.weights,
     )
+
+
+def host_update_bytes(
+    table: Table, *, owned: TrainedWeights, sizes: WeightSizes, gradient_bytes: Floats
+) -> Floats:
+    """Bytes that the host moves to update a rank's weights [byte].
+
+    Those of an update on the accelerator (`update_bytes`): 36 for AdamW with fp32 state, gradients
+    and a 16-bit copy, 28 with 16-bit moments. An update that is not fused moves `UNFUSED_BYTES`
+    more, less with smaller moments.
+
+    Parameters
+    ----------
+    owned
+        Weights that the rank updates; shape (rows,).
+    gradient_bytes
+        Size of a gradient on the host [byte]; shape (rows,).
+    """
+    fused = update_bytes(
+        table, reduced=owned, owned=owned, sizes=sizes, gradient_bytes=gradient_bytes
+    )
+    unfused = table.in_effect("cpu_optimizer") == CpuOptimizer.UNFUSED.code
+    more = UNFUSED_BYTES * sizes.moment / FP32_BYTES * owned.weights
+    return fused.total + np.where(unfused, more, 0.0)
 
 
 def unsharded_fp32(table: Table, sizes: WeightSizes) -> Bools:

@@ -13,6 +13,11 @@ from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
 from shardwise.cost.optimizer import state_size
+from shardwise.engine.host_update import (
+    gradients_on_host,
+    host_gradient_bytes,
+    host_state_bytes,
+)
 from shardwise.engine.zero import (
     Shares,
     Unsharded,
@@ -119,8 +124,9 @@ def stage_memory(
     layer or, on the last stage, in the head with its logits (see `cost.activation_walk`); and one
     buffer for each shape of weights where the stack allocates them. In the update no activations
     are resident; each rank copies its shard of 16-bit gradients to fp32, and the optimizer of the
-    stack may need more. Forward only, there are weights, and the working set in addition to the
-    residual stream.
+    stack may need more. Where the host updates, it stores all state and gradients; sharded
+    gradients leave the accelerator as they are reduced, and nothing is copied for the update.
+    Forward only, there are weights, and the working set in addition to the residual stream.
 
     Parameters
     ----------
@@ -139,9 +145,11 @@ def stage_memory(
     released = releases(table)
     here = in_tiers(layers.weights(shares, released), table.offload_weights, group.layers)
     state = layers.state(shares)
-    optimizer = in_tiers(state, table.offload_optimizer, group.layers)
-    masters = ends.master(shares) + layers.master(shares) * optimizer.share
     as_weights = gathers_master(table, costs) | shares.on_replicas
+    ends_state, ends_master = ends.state(shares), ends.master(shares)
+    optimizer = in_tiers(state, table.offload_optimizer, group.layers)
+    masters = ends_master + layers.master(shares) * optimizer.share
+    here_state, away_state = ends_state + optimizer.here, optimizer.away
 
     looked_up = first_stage_in_flight(schedule=table.schedule, **counts)
     saved = activations.here + group.resident[-2] * costs.embedding.bytes.saved_bytes * looked_up
@@ -150,7 +158,19 @@ def stage_memory(
         layers.shared("gradients", share) + ends.shared("gradients", share)
         for share in (shares.gradients, shares.optimizer)
     )
-    copies = updated / costs.resident_gradient_bytes * _update_bytes(table, costs)
+    owned = updated / costs.resident_gradient_bytes
+    copies = owned * _update_bytes(table, costs)
+    if np.any(on_host := table.updates_on_host):
+        on_both = as_weights & ~table.offload_weights
+        weights_here = np.where(on_both, ends_master + layers.master(shares), 0.0)
+        masters = np.where(on_host, weights_here, masters)
+        here_state = np.where(on_host, weights_here, here_state)
+        resident = host_state_bytes(
+            table, state + ends_state, owned * host_gradient_bytes(costs), owned
+        )
+        away_state = np.where(on_host, resident, away_state)
+        local = np.where(gradients_on_host(table), 0.0, local)
+        copies = np.where(on_host, 0.0, copies)
     pools, running = _graph_pools(table, costs, group, at)
     graphs = pools + np.where(table.captures_step, copies, 0.0)
     in_layers = replace(in_layers, bytes=in_layers.bytes + running + graphs)
@@ -173,13 +193,13 @@ def stage_memory(
     return StageMemory(
         stored=ends.weights(shares, released) + here.here,
         gradients=peak.gradients,
-        state=ends.state(shares) + optimizer.here,
+        state=here_state,
         master=np.where(as_weights, masters, 0.0),
         activations=peak.activations,
         buffers=peak.buffers + _buckets(table, costs, (layers, ends)),
         part=np.where(peak.of_layers, in_layers.component, component),
         in_update=peak.in_update,
-        offloaded=here.away + activations.away + optimizer.away,
+        offloaded=here.away + activations.away + away_state,
     )
 
 
@@ -608,7 +628,9 @@ def expert_memory(
     stored = experts.weights(shares, releases(table))
     state = in_tiers(experts.state(shares), table.offload_optimizer, group.layers)
     as_weights = gathers_master(table, costs) | shares.on_replicas
-    master = np.where(as_weights, experts.master(shares) * state.share, 0.0)
+    on_host = table.updates_on_host
+    share = np.where(on_host, np.where(table.offload_weights, 0.0, 1.0), state.share)
+    master = np.where(as_weights, experts.master(shares) * share, 0.0)
     early = table.by_stack(lambda stack: stack.update_in_backward) & table.training
     gradients = np.where(
         early,
@@ -618,5 +640,5 @@ def expert_memory(
     return ExpertMemory(
         weights=in_tiers(stored, table.offload_weights, group.layers).here + master,
         gradients=np.where(memory.gradients > 0, gradients, 0.0),
-        optimizer=state.here - master,
+        optimizer=np.where(on_host, 0.0, state.here - master),
     )

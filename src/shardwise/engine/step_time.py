@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.arrays import Floats, Ints, total
+from shardwise.arrays import Floats, Ints, combined, total
 from shardwise.config.enums import ZERO_GRADIENTS, ZERO_OPTIMIZER
 from shardwise.config.strategy_fields import COMM_AXES
 from shardwise.config.strategy_table import Table
@@ -21,9 +21,10 @@ from shardwise.cost.optimizer import (
 )
 from shardwise.cost.overlap import optimizer_transfer
 from shardwise.engine.data_parallel import replica_communication
+from shardwise.engine.host_update import gradient_rounds, host_transfers, host_update_time
 from shardwise.engine.pipeline import bubble_and_transfers
 from shardwise.engine.step import Step
-from shardwise.engine.zero import releases, shards
+from shardwise.engine.zero import shards
 from shardwise.parallel.pipeline_layout import chunks_of
 
 TIME_PARTS = (
@@ -62,7 +63,7 @@ def step_times(
         "forward": m * critical.on(lambda times: times.forward_s),
         "backward": m * critical.on(lambda times: times.backward_s),
         "recompute": m * critical.on(lambda times: times.recompute_s),
-        "optimizer": Update.of(step).time_s(table, step.costs.memory_rate),
+        "optimizer": Update.of(step).exposed_s(table, step.costs.memory_rate),
         "pp_comm": exposed,
         "bubble": bubble,
     }
@@ -75,7 +76,7 @@ def step_times(
     replicas = list(replica_communication(step).values())
     times["dp_comm"] = total((exposed for _, exposed in replicas), zero)
     comm["dp"] = total((alone for alone, _ in replicas), zero), times["dp_comm"]
-    moved, times["offload"] = _offload(step, after_backward(table, times))
+    moved, times["offload"] = _offload(step, times)
     rest = total(times.values(), zero)
     times["other"] = _overheads(step.system, table, rest) + chunk_overhead(table)
     comm["offload"] = moved, times["offload"]
@@ -88,23 +89,23 @@ def after_backward(table: Table, time_s: Mapping[str, Floats]) -> Floats:
     Where ZeRO shards gradients, every micro-batch has an equal share of that communication, unless
     it runs once per step. `time_s` has the components of a step by name.
     """
-    each = (table.zero >= ZERO_GRADIENTS) & ~(table.syncs_once & ~releases(table))
-    rounds = np.where(each, table.micro_batches, 1)
-    return time_s["dp_comm"] / rounds + time_s["optimizer"]
+    return time_s["dp_comm"] / gradient_rounds(table) + time_s["optimizer"]
 
 
-def _offload(step: Step, after_s: Floats) -> tuple[Floats, Floats]:
+def _offload(step: Step, time_s: Mapping[str, Floats]) -> tuple[Floats, Floats]:
     """Time of all transfers to and from the second memory tier, alone and exposed [s].
 
     Transfers of the update are those of the stage that trains the most weights, like the time of
-    the optimizer.
+    the optimizer: of state, or of gradients and weights where the host updates.
 
     Parameters
     ----------
-    after_s
-        Time after the last backward pass that does not use this link [s].
+    time_s
+        The components of a step by name: communication of gradients and the update do not use this
+        link.
     """
     table, costs, critical = step.table, step.costs, step.critical
+    after_s = after_backward(table, time_s)
     m = table.micro_batches
     trained, expert = trained_on(costs, step.largest.resident, layers=True)
     dense_shards, expert_shards = shards(table, ZERO_OPTIMIZER)
@@ -114,13 +115,17 @@ def _offload(step: Step, after_s: Floats) -> tuple[Floats, Floats]:
     weights = costs.weight_sizes.resident(updated.weights, updated.quantized)
     backward = critical.on(lambda times: times.backward_pass_s)
     busy = critical.on(lambda times: times.offload_backward_s)
+    moves = table.training & ~table.updates_on_host
     alone, exposed = optimizer_transfer(
         step.system,
-        state_bytes=np.where(table.offload_optimizer & table.training, state, 0.0),
-        weight_bytes=np.where(table.offload_weights & table.training, weights, 0.0),
+        state_bytes=np.where(table.offload_optimizer & moves, state, 0.0),
+        weight_bytes=np.where(table.offload_weights & moves, weights, 0.0),
         idle_in_s=np.maximum(0.0, backward - busy) + after_s,
         idle_out_s=backward + after_s,
     )
+    if np.any(table.updates_on_host):
+        more, late = host_transfers(step, time_s["dp_comm"])
+        alone, exposed = alone + more, exposed + late
     moved = critical.on(lambda times: times.offload_forward_s) + busy
     return m * moved + alone, m * critical.on(lambda times: times.offload_exposed_s) + exposed
 
@@ -168,7 +173,9 @@ class Update:
     """The optimizer step of some weights of a rank."""
 
     moved: UpdateBytes
-    """At the rate of element-wise kernels."""
+    """At the rate of element-wise kernels of the accelerator; 0 where the host updates."""
+    host_s: Floats
+    """Of the host, for the ranks of a server together; 0 where the accelerator updates [s]."""
     products_s: Floats
     """Muon's iterations, which make the updates of matrices orthogonal; the ranks that share the
     state each do their share (arXiv 2502.16982, section 2.3) [s]."""
@@ -189,6 +196,7 @@ class Update:
         return cls.of_weights(
             step.table,
             step.costs,
+            step.system,
             reduced=reduced,
             owned=owned,
             quantized=summed(
@@ -202,6 +210,7 @@ class Update:
         cls,
         table: Table,
         costs: ComponentCosts,
+        system: System,
         *,
         reduced: TrainedWeights,
         owned: TrainedWeights,
@@ -217,14 +226,19 @@ class Update:
         quantized, trained
             Weights with a quantized copy, and those of them that are trained.
         """
+        moved = update_bytes(
+            table,
+            reduced=reduced,
+            owned=owned,
+            sizes=costs.weight_sizes,
+            gradient_bytes=costs.gradient_bytes,
+        )
+        on_host = table.updates_on_host
+        if np.any(on_host):
+            moved = combined(lambda column: np.where(on_host, 0.0, column), moved)
         return cls(
-            moved=update_bytes(
-                table,
-                reduced=reduced,
-                owned=owned,
-                sizes=costs.weight_sizes,
-                gradient_bytes=costs.gradient_bytes,
-            ),
+            moved=moved,
+            host_s=host_update_time(table, costs, system, owned),
             products_s=newton_schulz_time(table.optimizer, owned, costs.matrix_rate),
             quantizing_s=quantizing_time(
                 table,
@@ -238,5 +252,9 @@ class Update:
 
     def time_s(self, table: Table, memory_rate: Floats) -> Floats:
         """Time of the step; 0 forward only [s]."""
-        moving = self.moved.total / memory_rate + self.products_s
+        moving = self.moved.total / memory_rate + self.products_s + self.host_s
         return np.where(table.training, moving + self.quantizing_s, 0.0)
+
+    def exposed_s(self, table: Table, memory_rate: Floats) -> Floats:
+        """Time of the step without what the host does during backward, which is of offload [s]."""
+        return self.time_s(table, memory_rate) - np.where(table.updates_early, self.host_s, 0.0)

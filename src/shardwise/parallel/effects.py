@@ -161,6 +161,9 @@ EFFECTS: dict[str, Idle] = {
         ~np.asarray(kind.dp & (kind.training | (table.zero >= ZERO_WEIGHTS)))
     ),
     "offload_optimizer": lambda kind, _: not kind.training,
+    "cpu_optimizer": lambda _, table: ~table.may_update_on_host,
+    "host_threads": lambda _, table: ~table.updates_on_host,
+    "offload_nvme": lambda _, table: ~table.updates_on_host,
 }
 """When another value of a field changes nothing; each field follows the fields it reads."""
 
@@ -181,6 +184,9 @@ NEUTRAL: dict[str, Any] = {
         "quantized_weights",
         "lora_parts",
         "offload_parts",
+        "cpu_optimizer",
+        "host_threads",
+        "offload_nvme",
         "expert_capacity",
         "expert_imbalance",
         "expert_overlap",

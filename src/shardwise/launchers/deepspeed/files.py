@@ -7,6 +7,7 @@ from typing import Any
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     ZERO_WEIGHTS,
+    CpuOptimizer,
     Dtype,
     GradientDtype,
     MasterDtype,
@@ -229,6 +230,11 @@ def _sharding(zero: Section, model: Model | None) -> Fields:
     for field, (name, old) in options.OFFLOADS.items():
         if _offloads(zero, name) | zero.flag(old):
             fields[field] = True
+    on_host = zero.section("offload_optimizer")
+    if fields.get("offload_optimizer") and on_host.data.get("device") == "nvme":
+        fields["offload_nvme"] = True
+    if on_host.flag("super_offload"):
+        fields["cpu_optimizer"] = CpuOptimizer.SUPEROFFLOAD
     if fields.get("offload_weights") and stage < ZERO_WEIGHTS:
         zero.wrong("offload_param", "is of ZeRO stage 3")
     if fields.get("offload_optimizer") and stage == 0:
@@ -299,8 +305,8 @@ def _gathered(zero: Section, model: Model | None) -> Fields:
 def _offloads(zero: Section, name: str) -> bool:
     section = zero.section(name)
     device = section.word("device", ("none", "cpu", "nvme"), "none")
-    if device == "nvme":
-        section.leave("device", "shardwise offloads to the second memory tier, the host's")
+    if device == "nvme" and name == "offload_param":
+        section.leave("device", "predicted in the memory of the host")
     section.ignore(*options.OFFLOAD_IGNORED)
     section.leave_unread(options.OFFLOAD_DEFAULTS, options.NO_WORD)
     return device != "none"
@@ -474,6 +480,8 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
     for field, (section, _) in options.OFFLOADS.items():
         if getattr(strategy, field):
             zero[section] = {"device": "cpu", "pin_memory": True}
+    if strategy.offload_nvme:
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local_nvme"}
     if stage == ZERO_WEIGHTS:
         through = lives_through_step(model)
         live = through if not strategy.fsdp_reshard else min(_MOST_LIVE, through // 2)
@@ -550,7 +558,7 @@ def _trainer_arguments(strategy: Strategy) -> Iterator[str]:
 
 def _script(plan: LaunchPlan, release: str) -> str:
     nodes, per_node = nodes_of(plan.system, plan.strategy.gpus or 1)
-    threads = 8 if plan.strategy.offload_optimizer else 1
+    threads = plan.strategy.host_threads or (8 if plan.strategy.offload_optimizer else 1)
     trainer = " \\\n  ".join(_trainer_arguments(plan.strategy))
     torchrun = f"torchrun --nnodes {nodes} --nproc-per-node {per_node}"
     rendezvous = '--rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:29500"' if nodes > 1 else ""

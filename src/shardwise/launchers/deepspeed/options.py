@@ -85,12 +85,11 @@ ZERO_IGNORED = (
 )
 OFFLOAD_DEFAULTS: Mapping[str, object] = {
     "ratio": 1.0,
-    "super_offload": False,
     "cpuadam_cores_perc": None,
-    "nvme_path": None,
     "max_in_cpu": None,
 }
 OFFLOAD_IGNORED = (
+    "nvme_path",
     "pin_memory",
     "buffer_count",
     "buffer_size",

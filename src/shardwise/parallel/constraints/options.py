@@ -292,6 +292,16 @@ def _second_tier(flag: str) -> Constraint:
     )
 
 
+def _of_the_host(name: str) -> Constraint:
+    return rule(
+        name,
+        name,
+        lambda t: (getattr(t, name) > 0) & ~t.updates_on_host,
+        "has no effect unless the host updates offloaded optimizer state (offload_optimizer, "
+        "cpu_optimizer); leave it out",
+    )
+
+
 DTYPE_CONSTRAINT = rule(
     "dtype",
     "dtype",
@@ -518,6 +528,19 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "has no effect without zero 3; leave it out",
     ),
     *map(_second_tier, ("offload_weights", "offload_activations", "offload_optimizer")),
+    rule(
+        "cpu_optimizer",
+        "cpu_optimizer",
+        lambda t: (t.cpu_optimizer > 0) & ~t.may_update_on_host,
+        "has no effect without offload_optimizer, or with muon; leave it out",
+    ),
+    *map(_of_the_host, ("host_threads", "offload_nvme")),
+    rule(
+        "drives",
+        "offload_nvme",
+        lambda _, s, t: t.offload_nvme & t.updates_on_host & np.asarray(s.server.nvme_read is None),
+        "{s.name} has no local drives (host.nvme_read, host.nvme_write); allowed: false",
+    ),
     rule(
         "offload_parts",
         "offload_parts",

@@ -15,6 +15,7 @@ from math import isnan
 
 import numpy as np
 
+from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.assumed_network import assumed_networks
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
@@ -375,10 +376,13 @@ def interval_factors(
     step_time_s = evaluate(model, system, table).step_time_s
     for row, network in enumerate(networks):
         one = table.take(np.array([row]))
+        host, step_s = assumed_host(model, system, one), float(step_time_s[row])
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
-            network=network and network.over(float(step_time_s[row])),
+            network=network and network.over(step_s),
+            host=host and host.over(step_s),
+        )
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found

@@ -368,6 +368,7 @@ def closing_lines(result: Estimate) -> list[str]:
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
     lines += _assumed_network(result)
+    lines += _assumed_host(result)
     lines += _interval(result)
     lines += _memory_interval(result)
     return lines
@@ -396,6 +397,21 @@ def _assumed_network(result: Estimate) -> list[str]:
     cards = f"network cards assumed: {found.links_per_node} x {rate} per node"
     times = f"step time with 1/{found.spread:g} of it {slower}, with {found.spread:g}x {faster}"
     return [f"{cards}; {times}"]
+
+
+def _assumed_host(result: Estimate) -> list[str]:
+    """Threads and kernels of the update on the host, and the step with others."""
+    found = result.assumed_host
+    if found is None:
+        return []
+    own, stack = result.strategy["host_threads"], result.strategy["cpu_optimizer"] == "stack"
+    threads = f"{found.threads} thread{'s' * (found.threads > 1)} each"
+    one = f"optimizer on the host: {seconds(found.update_s)}, {found.cpu_optimizer}, {threads} for "
+    one += f"{found.ranks} rank{'s' * (found.ranks > 1)}"
+    names = ["--host-threads"] * (own is None) + ["--cpu-optimizer"] * stack
+    slower, faster = seconds(found.slower_step_s), seconds(found.faster_step_s)
+    unknown = f" (set {' and '.join(names)})" if names else ""
+    return [one, f"  step time on the fastest such host {faster}, on the slowest {slower}{unknown}"]
 
 
 def _interval(result: Estimate) -> list[str]:
