@@ -169,7 +169,7 @@ def evaluated(
     names = list(dict.fromkeys([*own, *(name for row in rows for name in row)]))
     columns = {}
     for name in names:
-        usual = own.get(name, FIELDS[name].default)
+        usual = own.get(name, getattr(base, name))
         values = [row.get(name, usual) for row in rows]
         columns[name] = (
             values if any(value != values[0] for value in values) else values[:1] * len(rows)
