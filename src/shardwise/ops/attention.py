@@ -301,10 +301,11 @@ def _projection(
     keys = zeros(work) if attention.shared_keys else kv_heads * attention.head_dim
     is_projected = not (attention.shared_keys or attention.tied_values)
     values = kv_heads * attention.value_dim if is_projected else zeros(work)
-    outputs = heads * attention.head_dim + keys + values
+    queries = heads * attention.head_dim
     if attention.gate == AttentionGate.FULL:
-        outputs = outputs + heads * attention.value_dim
-    return linear(
+        queries = queries + heads * attention.value_dim
+    outputs = queries + keys + values
+    product = linear(
         "attention.qkv",
         work,
         tokens=work.tokens,
@@ -317,6 +318,7 @@ def _projection(
         reruns_with=_QKV,
         dropped_with=norm_parts,
     )
+    return replace(product, joined=(queries, keys, values))
 
 
 def _gate(model: Model, attention: Attention, work: RankWork, heads: Floats) -> list[Operation]:

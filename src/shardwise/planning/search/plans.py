@@ -383,7 +383,6 @@ def interval_factors(
             network=network and network.over(step_s),
             host=host and host.over(step_s),
         )
-        )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
 
