@@ -1,11 +1,11 @@
 """What the launchers share: a text that may be a launch file, a plan to write, and its nodes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.config.enums import TIER_FIELDS, CudaGraphs, Loss
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -85,6 +85,32 @@ class Launcher:
     """Fields of a strategy that its files say: as options, or as remarks on what code decides."""
     ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
     """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+
+
+def origins_of(
+    fields: Iterable[str],
+    options: Mapping[str, Collection[str]],
+    written: Collection[str],
+    known: Mapping[str, Origin] | None = None,
+) -> dict[str, Origin]:
+    """Return where fields come from.
+
+    Parameters
+    ----------
+    options
+        Options that decide a field; fields without any are read.
+    written
+        Options that the file sets.
+    known
+        Origins of fields that no option alone decides.
+    """
+    found = {
+        name: Origin.READ
+        if name not in options or any(one in written for one in options[name])
+        else Origin.DEFAULT
+        for name in fields
+    }
+    return found | {name: one for name, one in (known or {}).items() if name in found}
 
 
 def fields_named(words: str) -> frozenset[str]:

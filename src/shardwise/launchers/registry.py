@@ -24,6 +24,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
+from shardwise.launchers.importance import by_importance
 from shardwise.launchers.launch import (
     Launcher,
     LaunchFile,
@@ -164,6 +165,7 @@ def read_by(launcher: Launcher, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = launcher.read(text)
+    launch = replace(launch, not_understood=by_importance(launch.not_understood))
     known = None if launch.model is None else catalog_model(launch.model)
     return launch if known is None else replace(launch, model=known)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.launchers.launch import LaunchText
 
@@ -30,7 +30,11 @@ class Found:
 
 
 def launch_of(
-    launcher: str, text: LaunchText, fields: Mapping[str, object], found: Found
+    launcher: str,
+    text: LaunchText,
+    fields: Mapping[str, object],
+    found: Found,
+    origins: Mapping[str, Origin],
 ) -> Launch:
     """Return what was read of a file that names no model; raise its faults, if there are any."""
     if found.faults:
@@ -42,6 +46,7 @@ def launch_of(
         model=text.model,
         strategy=fields,
         not_understood=tuple(found.not_understood),
+        origins={**origins, "stack": Origin.ASSUMED},
     )
 
 

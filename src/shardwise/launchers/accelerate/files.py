@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
 from shardwise.config.plain import as_yaml
@@ -21,6 +21,7 @@ from shardwise.launchers.launch import (
     as_comments,
     loss_arguments,
     nodes_of,
+    origins_of,
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
@@ -149,7 +150,16 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = _fields(Section(data, found), text.gpus)
-    return launch_of(NAME, text, fields, found)
+    return launch_of(NAME, text, fields, found, _origins(data, fields))
+
+
+def _origins(data: Mapping[str, Any], fields: Fields) -> dict[str, Origin]:
+    """Where fields come from: options of all sections, without the prefixes of their names."""
+    nested = [section for section in data.values() if isinstance(section, Mapping)]
+    keys = {str(key) for section in (data, *nested) for key, item in section.items() if item}
+    zero = ("distributed_type", "zero_stage", "fsdp_sharding_strategy", "fsdp_version")
+    options_ = {"dtype": ("mixed_precision",), "zero": zero, "dp_overlap": ("zero_stage",)}
+    return origins_of(fields, options_, keys)
 
 
 def _fields(top: Section, gpus: int | None) -> Fields:

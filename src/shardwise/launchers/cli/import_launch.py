@@ -103,5 +103,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
         },
         "stack": fields.get("stack"),
         "strategy": {name: value for name, value in fields.items() if name != "stack"},
+        "origins": {name: str(one) for name, one in launch.origins.items() if name in fields},
+        "incomplete": list(launch.missing),
         "not_understood": not_understood(launch),
     }

@@ -17,7 +17,7 @@ from shardwise.config.enums import (
     TpOverlap,
 )
 from shardwise.config.files import parse_json
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
@@ -32,6 +32,7 @@ from shardwise.launchers.launch import (
     as_comments,
     loss_arguments,
     nodes_of,
+    origins_of,
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
@@ -78,7 +79,31 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = config_fields(data, found, model=text.model, gpus=text.gpus)
-    return launch_of(NAME, text, fields, found)
+    return launch_of(NAME, text, fields, found, config_origins(data, fields, gpus=text.gpus))
+
+
+_DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("bf16", "bfloat16", "fp16", "torch_autocast"),
+    "zero": ("zero_optimization.stage",),
+    "dp_overlap": ("zero_optimization.overlap_comm",),
+    "tp_exchange": (),
+    "cp_exchange": (),
+    "optimizer": ("optimizer", "bf16"),
+}
+
+
+def config_origins(
+    data: Mapping[str, object], fields: Fields, *, gpus: int | None
+) -> dict[str, Origin]:
+    """Return where the fields of a configuration come from; batch sizes imply replicas."""
+    written = {name for name, value in data.items() if value is not None}
+    zero = data.get("zero_optimization")
+    written |= {f"zero_optimization.{key}" for key in (zero if isinstance(zero, Mapping) else {})}
+    derived = {} if gpus is not None else {"gpus": Origin.DERIVED}
+    for key in ("train_micro_batch_size_per_gpu", "train_batch_size"):
+        if data.get(key) in (None, AUTO):
+            derived[options.BATCHES[key].partition(" ")[0]] = Origin.DERIVED
+    return origins_of(fields, _DECIDED_BY, written, derived)
 
 
 def config_fields(

@@ -162,6 +162,7 @@ def read(text: LaunchText) -> Launch:
         model=core.model,
         strategy=strategy,
         not_understood=tuple(notes),
+        origins=core.origins,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from shardwise.config.enums import TpOverlap
 from shardwise.config.files import entry_name
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
@@ -111,6 +111,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         model=core.model,
         strategy=strategy,
         not_understood=(*job.notes, *_of_recipe(job, missing), *core.not_understood, *notes, *rest),
+        origins={name: core.origins.get(name, Origin.READ) for name in strategy},
     )
 
 
