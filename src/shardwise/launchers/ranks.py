@@ -61,6 +61,11 @@ def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:
     step = steps[0] if steps else ()
     job |= _slurm(step[(_at(step, ("srun",)) or 0) + 1 :])
     by_program = _by_program(program)
+    if by_program is not None and _at(program, ("deepspeed",)) is not None:
+        # Without options all GPUs of the hostfile, which no script has.
+        per_node = by_program.get("per_node") or job.get("gpus_per_node")
+        nodes = by_program.get("nodes") or job.get("nodes")
+        return None if per_node is None or nodes is None else _ranks(nodes, per_node)
     if by_program is not None:
         nodes = by_program.get("nodes") or (job.get("nodes") if step else None) or "1"
         return _ranks(nodes, by_program.get("per_node", "1"))

@@ -24,6 +24,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _PLAIN = re.compile(r"""[^ \t\n\\'"$`()<>&|;\0]+""")
 """Text of an unquoted word up to what may end it or be replaced."""
 _PLAIN_IN_QUOTES = re.compile(r"""[^"\\$`]+""")
+_IN_DOCUMENT = re.compile(r"(?<!\\)\$(?:\{([^{}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
 _ESCAPED_IN_QUOTES = '"\\$`'
 
@@ -57,6 +58,8 @@ class Document:
     """A here-document, with the file that the command line before it writes."""
 
     text: str
+    quoted: bool = False
+    """Whether its variables are left as they are."""
 
 
 Token = Word | Document | str
@@ -155,7 +158,7 @@ class Lexer:
 
     def _read_documents(self) -> None:
         """Read here-documents, which begin on the line after their operator."""
-        for end_word, _ in self._documents:
+        for end_word, quoted in self._documents:
             lines = []
             while self._at < len(self._text):
                 end = self._text.find("\n", self._at)
@@ -165,7 +168,7 @@ class Lexer:
                 if line.strip() == end_word:
                     break
                 lines.append(line)
-            self._tokens.insert(-1, Document("\n".join(lines)))
+            self._tokens.insert(-1, Document("\n".join(lines), quoted))
         self._documents = []
 
     def _add(self, kind: str, text: str, *, quoted: bool) -> None:
@@ -570,7 +573,14 @@ class _Reader:
 
     def _document(self, document: Document, target: str | None) -> None:
         if target:
-            self.documents[target] = document.text
+            text = document.text
+            if not document.quoted:
+                text = _IN_DOCUMENT.sub(self._in_document, text)
+            self.documents[target] = text
+
+    def _in_document(self, found: re.Match[str]) -> str:
+        """The value of a variable in a here-document."""
+        return shown(" ".join(self._parameter(found[1] or found[2])))
 
     def _record(self, words: list[str], unless: str | None) -> None:
         """Note a command; text that a shell would run is read as commands."""
@@ -705,6 +715,8 @@ class _Reader:
 
     def _number(self, text: str) -> str:
         """The value of simple arithmetic, or a mark with the first name without a value."""
+        if "$(" in text or "`" in text:
+            return _mark(f"({' '.join(text.split())})")
         plain = re.sub(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])\}?", r"\1", text)
         names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", plain)
         values = {name: " ".join(self._variable(name) or (_mark(name),)) for name in names}

@@ -94,6 +94,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
         "source": launch.source,
         "launcher": launch.launcher,
         "release": launch.release,
+        "fork": launch.fork,
         "model": None
         if model is None
         else {
