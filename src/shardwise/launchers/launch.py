@@ -20,6 +20,8 @@ class LaunchText:
 
     source: str
     text: str
+    entry: str = ""
+    """Name of one configuration of a file with several; empty: the only one."""
     model: Model | None = None
     """Model that the user names, for launchers whose files do not hold it."""
     gpus: int | None = None
