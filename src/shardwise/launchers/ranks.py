@@ -1,7 +1,7 @@
 """Ranks that a script starts: torchrun, srun, deepspeed and the directives of Slurm."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.launchers.shell import Script, directives_of, names_in, parse_script
@@ -47,11 +47,21 @@ class Ranks:
         return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node
 
 
-def parse_job(text: str, variables: Mapping[str, str]) -> Script:
-    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines."""
+def parse_job(
+    text: str,
+    variables: Mapping[str, str],
+    beside: Callable[[str], str | None] = lambda _: None,
+) -> Script:
+    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines.
+
+    Parameters
+    ----------
+    beside
+        Text of a script that this one sources; None: it is not there.
+    """
     found = _slurm(" ".join(directives_of(text)).split())
     slurm = {name: one for what, one in found.items() for name in _SLURM_NAMES.get(what, ())}
-    return parse_script(text, variables, slurm)
+    return parse_script(text, variables, slurm, beside)
 
 
 def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:

@@ -153,6 +153,7 @@ def read_launch(
         model=known,
         gpus=gpus,
         variables=dict(variables or {}),
+        folder=Path(source).parent,
     )
     return read_by(launcher, known_text)
 

@@ -168,6 +168,7 @@ class Arguments:
     overlap_file: str = ""
     words: "Words | None" = None
     """Options of a fork, which come before those of Megatron-LM."""
+    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format
 
     def note(self, flag: str, values: Sequence[str], because: str) -> None:
         """Note an option that the prediction does not use."""
@@ -181,7 +182,7 @@ class Arguments:
             if name not in self.unset:
                 self.unset.add(name)
                 settable = name.isidentifier() or name.isdigit()
-                how = f"; set it: --set {name}=VALUE" if settable else ""
+                how = f"; {self.how_to_set(name)}" if settable else ""
                 problem = f"variable {name} has no literal value{how}"
                 self.faults.append(Fault(source=self.source, field=flag, problem=problem))
         return bool(names)
@@ -200,10 +201,13 @@ def written_options(words: Sequence[str]) -> list[WrittenOption]:
 
 
 def read_arguments(
-    written: Sequence[WrittenOption], source: str, words: Words | None = None
+    written: Sequence[WrittenOption],
+    source: str,
+    words: Words | None = None,
+    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format,
 ) -> Arguments:
     """Read options as fields; of an option that is set twice the last counts."""
-    arguments = Arguments(source=source, words=words)
+    arguments = Arguments(source=source, words=words, how_to_set=how_to_set)
     last = {flag: values for flag, values in written if flag}
     for values in (values for flag, values in written if not flag):
         _note_loose(arguments, values)

@@ -7,7 +7,7 @@ MindSpeed-LLM c77308a1 of 2026-08-21 (mindspeed_llm/features_manager); Pai-Megat
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from shardwise.config import files
 from shardwise.config.launch import Origin
@@ -43,6 +43,8 @@ class Reading:
     arguments: Arguments
     documents: Mapping[str, str]
     """Files that the script writes."""
+    beside: Callable[[str], str | None]
+    """Text of a file that lies next to it, if it is there."""
     defaults: dict[str, Value]
     origins: dict[str, Origin] = field(default_factory=dict)
     """Origins of fields of a strategy that no option alone decides."""
@@ -154,8 +156,7 @@ def _text_of(reading: Reading, name: str) -> str | None:
     for target, text in reading.documents.items():
         if str(PurePath(target)) == plain:
             return text
-    path = Path(reading.arguments.source).parent / plain
-    return files.read_text(path) if path.is_file() else None
+    return reading.beside(plain)
 
 
 _DEEPSPEED_NEUTRAL = re.compile(

@@ -117,7 +117,12 @@ class _Found:
 
     written: Sequence[WrittenOption]
     ranks: Ranks | None
-    documents: Mapping[str, str]
+    script: Script | None = None
+
+    @property
+    def documents(self) -> Mapping[str, str]:
+        """Files that the script writes."""
+        return {} if self.script is None else self.script.documents
 
 
 def recognise(text: str, _: str) -> bool:
@@ -141,12 +146,17 @@ def read(text: LaunchText) -> Launch:
     """
     found = _found(text)
     fork = fork_of(text.text, found.written)
-    arguments = read_arguments(found.written, text.source, fork and fork.words)
+    script = found.script
+    how = {} if script is None else {"how_to_set": script.how_to_set}
+    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
     gpus = _gpus(text, found.ranks, arguments)
     defaults, origins = dict(DEFAULTS), {}
     if fork is not None:
         own = Reading(
-            arguments=arguments, documents=found.documents, defaults=defaults | fork.defaults
+            arguments=arguments,
+            documents=found.documents,
+            beside=text.beside,
+            defaults=defaults | fork.defaults,
         )
         fork.complete(own)
         defaults, origins = own.defaults, own.origins
@@ -221,8 +231,8 @@ def _found(text: LaunchText) -> _Found:
     if block is not None:
         return _printed(block[1])
     if _FIRST_OPTION.match(text.text):
-        return _Found(written=written_options(_words(text.text)), ranks=None, documents={})
-    script = parse_job(text.text, text.variables)
+        return _Found(written=written_options(_words(text.text)), ranks=None)
+    script = parse_job(text.text, text.variables, text.beside)
     program = _program(script)
     if program is None:
         problem = "has no command with options of Megatron-LM"
@@ -233,9 +243,7 @@ def _found(text: LaunchText) -> _Found:
         raise InputError(Fault(source=text.source, problem=problem))
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
     words = program[last + 1 if last >= 0 else start :]
-    return _Found(
-        written=written_options(words), ranks=ranks_of(script, program), documents=script.documents
-    )
+    return _Found(written=written_options(words), ranks=ranks_of(script, program), script=script)
 
 
 def _words(text: str) -> list[str]:
@@ -266,7 +274,7 @@ def _printed(block: str) -> _Found:
     number = read_whole(world)
     ranks = None if number is None else Ranks(nodes=1, per_node=number)
     written = [one for name, value in values.items() for one in _printed_option(name, value)]
-    return _Found(written=written, ranks=ranks, documents={})
+    return _Found(written=written, ranks=ranks)
 
 
 _ARGUMENTS = {one.argument: one for one in FLAGS.values()}
