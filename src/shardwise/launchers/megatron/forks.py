@@ -80,7 +80,7 @@ class Reading:
 
 # --- Megatron-DeepSpeed ---------------------------------------------------------------------------
 
-_CONFIG = "deepspeed_config"
+_CONFIG, _STEPS = "deepspeed_config", "gradient_accumulation_steps"
 
 
 def _complete_deepspeed(reading: Reading) -> None:
@@ -135,19 +135,31 @@ def _read_configuration(reading: Reading) -> None:
         reading.arguments.faults += error.faults
         return
     reading.arguments.faults += found.faults
-    zero = own.get("zero", 0)
+    zero = int(str(own.get("zero", 0)))
     if stage is not None and stage != zero:
         reading.note("--zero-stage", stage, f"{name} has stage {zero}, which counts")
-    fields["zero_stage"] = int(str(zero))
-    if own.get("dp_overlap"):
-        fields["overlap_grad_reduce"] = True
-    if own.get("offload_optimizer"):
-        fields["optimizer_cpu_offload"] = True
+    fields["zero_stage"] = zero
+    steps = data.get(_STEPS) if isinstance(data, Mapping) else None
+    _take(reading, own | ({_STEPS: steps} if isinstance(steps, int) else {}), name)
+
+
+def _take(reading: Reading, own: Mapping[str, object], name: str) -> None:
+    """Take over what the JSON decides besides the ZeRO stage."""
+    fields = reading.fields
+    for key, field_name in _FROM_CONFIG.items():
+        if own.get(key):
+            fields[field_name] = True
+    for key in (_STEPS, "global_batch_size"):
+        if (number := own.get(key)) is not None:
+            fields.setdefault(key, int(str(number)))
     micro = fields.get("micro_batch_size")
     if own.get("micro_batch_size") not in (None, micro):
         problem = f"{name} has train_micro_batch_size_per_gpu {own['micro_batch_size']}"
         fault = Fault.of("--micro-batch-size", micro, problem, reading.arguments.source)
         reading.arguments.faults.append(fault)
+
+
+_FROM_CONFIG = {"dp_overlap": "overlap_grad_reduce", "offload_optimizer": "optimizer_cpu_offload"}
 
 
 def _text_of(reading: Reading, name: str) -> str | None:
@@ -172,7 +184,7 @@ _DEEPSPEED_NEUTRAL = re.compile(
     | rotary-position-embeddings-theta | ds_fused_adam | lazy-mpu-init | DDP-impl | prescale-grad
     | embedding-weights-in-fp32 | disable-mem-efficient-ln | no-log-.* | num-experts-teacher
     | contigious-checkpointing | synchronize-each-layer | eval-iters | no-persist-layer-norm
-    | no-(masked-softmax|bias-gelu|bias-dropout)-fusion | data-impl | seed
+    | no-(masked-softmax|bias-gelu|bias-dropout)-fusion | data-impl | seed | warmup
     )""",
     re.VERBOSE,
 )
@@ -197,6 +209,8 @@ _DEEPSPEED = Fork(
             "--num-key-value-heads": "num_query_groups",
             "--ds-sequence-parallel-size": "ds_sequence_parallel_size",
             "--zero-stage": "zero_stage",
+            "--gas": _STEPS,
+            "--pipe-parallel-size": "pipeline_model_parallel_size",
             "--glu-activation": "glu_activation",
             "--pp-partition-method": "partition_method",
             "--deepspeed_config": _CONFIG,

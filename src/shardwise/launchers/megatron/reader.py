@@ -185,6 +185,7 @@ def read(text: LaunchText) -> Launch:
         strategy=strategy,
         not_understood=tuple(notes),
         origins={**core.origins, **origins},
+        per_node=_per_node(found),
         fork="" if fork is None else fork.title,
     )
 
@@ -207,6 +208,11 @@ def _vocabulary(text: LaunchText) -> int:
         return text.model.vocab
     printed = _PADDED.search(text.text)
     return int(printed[1]) if printed else 0
+
+
+def _per_node(found: _Found) -> int | None:
+    """Ranks of a node, where a script starts them."""
+    return None if found.script is None or found.ranks is None else found.ranks.per_node
 
 
 def _able(strategy: Mapping[str, object]) -> object:

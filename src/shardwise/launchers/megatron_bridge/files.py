@@ -61,6 +61,8 @@ class Job:
     model: Model | None = None
     """Model of the recipe."""
     gpus: int | None = None
+    per_node: int | None = None
+    """Ranks of a node."""
     stack: str = STACK
     defaults: Fields | None = None
     """What holds where the file sets nothing; None: that of recipes."""
@@ -111,6 +113,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         model=core.model,
         strategy=strategy,
         not_understood=(*job.notes, *_of_recipe(job, missing), *core.not_understood, *notes, *rest),
+        per_node=job.per_node,
         origins={name: core.origins.get(name, Origin.READ) for name in strategy},
     )
 
