@@ -163,6 +163,7 @@ def _read_expert_degrees(reading: CoreReading, tp: int) -> None:
 def _read_batch(reading: CoreReading, gpus: int | None) -> None:
     """Global batch; by default one micro-batch on every replica, or as many as forks say."""
     batch = reading.whole("global_batch_size")
+    steps = reading.positive("gradient_accumulation_steps")
     ranks = reading.positive("pipeline_model_parallel_size")
     for axis in ("tp", "cp"):
         ranks *= reading.positive(SAME[axis])
@@ -171,8 +172,8 @@ def _read_batch(reading: CoreReading, gpus: int | None) -> None:
     if batch is not None:
         reading.set("global_batch_size", batch)
     elif gpus is not None and gpus % ranks == 0:
-        passes = gpus // ranks * reading.positive("gradient_accumulation_steps")
-        reading.set("global_batch_size", reading.positive("micro_batch_size") * passes)
+        replicas = gpus // ranks
+        reading.set("global_batch_size", reading.positive("micro_batch_size") * steps * replicas)
 
 
 def _read_cp(reading: CoreReading, cp: int) -> None:

@@ -27,7 +27,9 @@ from shardwise.launchers.megatron.arguments import (
     written_options,
 )
 from shardwise.launchers.megatron.core_options import read_core_fields
-from shardwise.launchers.megatron.forks import Reading, fork_of
+from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
+from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
+from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
@@ -118,6 +120,8 @@ class _Found:
     written: Sequence[WrittenOption]
     ranks: Ranks | None
     script: Script | None = None
+    form: DataForm | None = None
+    """Of YAML files."""
 
     @property
     def documents(self) -> Mapping[str, str]:
@@ -125,9 +129,9 @@ class _Found:
         return {} if self.script is None else self.script.documents
 
 
-def recognise(text: str, _: str) -> bool:
-    """Return whether a text has options of Megatron-LM: a command line, or what a run prints."""
-    if _BLOCK.search(text) is not None:
+def recognise(text: str, source: str) -> bool:
+    """Return whether a text has options of Megatron-LM: in any form, or as what a run prints."""
+    if _BLOCK.search(text) is not None or is_data_form(text, source) or is_neox(text, source):
         return True
     found = sum(
         re.search(rf"(?m)(?:^|[\s\"'=(]){one}[\s=\\]", text) is not None
@@ -144,13 +148,18 @@ def read(text: LaunchText) -> Launch:
     InputError
         If a value is wrong or missing, or a variable has no literal value.
     """
+    if is_neox(text.text, text.source):
+        return read_neox(text)
     found = _found(text)
     fork = fork_of(text.text, found.written)
     script = found.script
     how = {} if script is None else {"how_to_set": script.how_to_set}
     arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
     gpus = _gpus(text, found.ranks, arguments)
-    defaults, origins = dict(DEFAULTS), {}
+    form = found.form
+    defaults, origins = {**DEFAULTS, **({} if form is None else form.defaults)}, {}
+    if form is not None and form.fork:
+        fork = None
     if fork is not None:
         own = Reading(
             arguments=arguments,
@@ -163,7 +172,7 @@ def read(text: LaunchText) -> Launch:
     refuse(arguments.faults)
     core = read_core_fields(
         arguments.fields,
-        stack=STACK if fork is None else fork.stack,
+        stack=_stack(fork, form),
         source=text.source,
         name=PurePath(text.source).name.partition(".")[0] or NAME,
         gpus=gpus,
@@ -186,7 +195,7 @@ def read(text: LaunchText) -> Launch:
         not_understood=tuple(notes),
         origins={**core.origins, **origins},
         per_node=_per_node(found),
-        fork="" if fork is None else fork.title,
+        fork=_title(fork, form),
     )
 
 
@@ -208,6 +217,18 @@ def _vocabulary(text: LaunchText) -> int:
         return text.model.vocab
     printed = _PADDED.search(text.text)
     return int(printed[1]) if printed else 0
+
+
+def _stack(fork: Fork | None, form: DataForm | None) -> str:
+    """Software of a file."""
+    own = None if form is None else form.stack
+    return own or (STACK if fork is None else fork.stack)
+
+
+def _title(fork: Fork | None, form: DataForm | None) -> str:
+    """Fork or wrapper that a file is for; empty: Megatron-LM itself."""
+    own = "" if form is None else form.fork
+    return own or ("" if fork is None else fork.title)
 
 
 def _per_node(found: _Found) -> int | None:
@@ -236,6 +257,9 @@ def _found(text: LaunchText) -> _Found:
     block = _BLOCK.search(text.text)
     if block is not None:
         return _printed(block[1])
+    if is_data_form(text.text, text.source):
+        form = read_data_form(text, _printed_option)
+        return _Found(written=form.written, ranks=None, form=form)
     if _FIRST_OPTION.match(text.text):
         return _Found(written=written_options(_words(text.text)), ranks=None)
     script = parse_job(text.text, text.variables, text.beside)
