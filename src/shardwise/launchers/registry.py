@@ -32,6 +32,7 @@ from shardwise.launchers.launch import (
     LaunchText,
     captured_graphs,
 )
+from shardwise.launchers.unread import unread_file, unread_form
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -75,7 +76,9 @@ def launcher_of_stack(stack: str) -> str | None:
 def recognised_launcher(text: str, source: str) -> Launcher | None:
     """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
     with _of_file(source):
-        return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+        found = next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+    is_guess = found is megatron_bridge.LAUNCHER  # by names of sections that others have, too
+    return None if is_guess and unread_form(text, source) else found
 
 
 @contextmanager
@@ -90,6 +93,9 @@ def _of_file(source: str) -> Iterator[None]:
 
 def not_recognised(path: str | Path) -> Fault:
     """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
+    known = unread_file(str(path))
+    if known is not None:
+        return Fault(source=str(path), problem=known)
     titles = ", ".join(one.title for one in LAUNCHERS)
     problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
     endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
@@ -144,7 +150,8 @@ def read_launch(
     launcher = recognised_launcher(text, source)
     if launcher is None:
         titles = ", ".join(one.title for one in LAUNCHERS)
-        raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
+        problem = unread_form(text, source) or f"is no launch file of {titles}"
+        raise InputError(Fault(source=source, problem=problem))
     known = None if model is None else Model.load(model)
     known_text = LaunchText(
         source=source,
