@@ -54,6 +54,9 @@ def check_kind(config: type[ConfigBase], data: Mapping[str, object], source: str
     if is_launch(source):
         problem = f"is a launch file; a {config.__name__.lower()} is expected"
         raise InputError(Fault(source=source, problem=problem))
+    unread = registry.find("unread_file")
+    if unread is not None and (known := unread(source)) is not None:
+        raise InputError(Fault(source=source, problem=known))
     for keys, problem in _OTHERS.items():
         if keys <= set(data):
             raise InputError(Fault(source=source, problem=problem))
@@ -127,13 +130,14 @@ def find_launch(
 def is_launch(path: str | Path) -> bool:
     """Whether a file is a launch file of a trainer."""
     launcher_of = registry.find("recognised_launcher")
+    file, _ = files.file_and_name(path)
     try:
-        text = files.read_text(path)
+        text = files.read_text(file)
     except InputError:
         return False
-    if launcher_of is None or launcher_of(text, str(path)) is None:
+    if launcher_of is None or launcher_of(text, file) is None:
         return False
-    return not _is_other_tool(path)
+    return not _is_other_tool(file)
 
 
 def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:

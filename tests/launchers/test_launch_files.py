@@ -36,18 +36,21 @@ NOTES = (
     "run.sh: not used: colour: 'red': shardwise does not know the option\n"
     "run.sh: not used: shade: '7': shardwise does not know the option\n"
 )
+ASSUMED = "run.sh: assumed: seq_len of the model, micro_batch_size 1\n"
+_UNKNOWN = {"because": "shardwise does not know the option", "effect": "unknown"}
 FOUND = [
-    {"option": name, "value": value, "because": "shardwise does not know the option"}
+    {"option": name, "value": value, **_UNKNOWN}
     for name, value in (("colour", "red"), ("shade", "7"))
 ]
-LAUNCH = {"source": "run.sh", "launcher": "fake", "release": "1.0", "not_understood": FOUND}
+LACKS = {"origins": {}, "incomplete": ["seq_len", "micro_batch_size"], "not_understood": FOUND}
+LAUNCH = {"source": "run.sh", "launcher": "fake", "release": "1.0", **LACKS}
 
 
 def test_a_launch_file_stands_for_the_model_of_an_estimate(shardwise):
     """It sets model, strategy and stack; what is not used is said on stderr and in the JSON."""
     code, out, err = shardwise("estimate", "run.sh", "h100-sxm", "--json")
     found = json.loads(out)
-    assert (code, err) == (0, NOTES)
+    assert (code, err) == (0, NOTES + ASSUMED)
     assert found["launch"] == LAUNCH
     own = {"gpus": 16, "tp": 2, "gbs": 64, "stack": fake_launcher.STACK}
     assert found["step_time_s"] == estimate("llama3-8b", "h100-sxm", own).step_time_s
@@ -205,7 +208,8 @@ def test_import_lists_everything(shardwise):
         "stack": fake_launcher.STACK,
         "software": None,
         "strategy": {"gpus": 16, "tp": 2, "dp": 8, "global_batch_size": 64},
-        "not_understood": FOUND,
+        "fork": "",
+        **LACKS,
     }
 
 

@@ -298,6 +298,7 @@ def command(
     if training is not None:
         with_training = registry.load("planning.training_time:with_training")
         result = with_training(result, the_system[0], training)
+    chosen.show_assumed(flags)
     log.info("strategy %s", result.strategy)
     log.info("estimated in %s", watch)
     answer = Answer(

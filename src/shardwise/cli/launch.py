@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import catalog
 from shardwise.cli.output import note
 from shardwise.config import files
+from shardwise.config.launch import NEEDED, Effect, Origin
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, REPLICA_DEGREES
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from shardwise.planning.sweep.results import SweepResult
 
 _MOST_NOTES = 20
+_MAY_CHANGE = {
+    Effect.MODEL: "not used, may change the model",
+    Effect.COST: "not used, may change time or memory",
+}
 _NOTE_WIDTH = 300
 
 
@@ -44,7 +49,8 @@ def show_not_understood(launch: "Launch") -> None:
     """Print options that the prediction does not use on stderr, a line for each."""
     found = launch.not_understood
     for one in found[:_MOST_NOTES]:
-        note(one_line(f"{launch.source}: not used: {one}", _NOTE_WIDTH))
+        may = _MAY_CHANGE.get(one.effect, "not used")
+        note(one_line(f"{launch.source}: {may}: {one}", _NOTE_WIDTH))
     if len(found) > _MOST_NOTES:
         rest = len(found) - _MOST_NOTES
         note(f"{launch.source}: {rest} more options not used; `shardwise import` lists all")
@@ -57,12 +63,40 @@ def note_left_out(found: "SearchResult | SweepResult") -> None:
         note(f"{found.left_out} plan{several} left out: {found.launcher} has no options for them")
 
 
+def show_assumed(launch: "Launch", flags: Mapping[str, Any]) -> None:
+    """Print on stderr what neither the launch file nor flags set, and the estimate uses."""
+    own = launch.strategy
+    for origin, words in _ASSUMED.items():
+        found = [
+            f"{name} {_brief(own[name])}"
+            for name, one in launch.origins.items()
+            if one == origin and name in own and name not in flags
+            if origin != Origin.DEFAULT or name in NEEDED
+        ]
+        if origin == Origin.ASSUMED:
+            lacks = [name for name in launch.missing if name not in flags]
+            found += [f"{name} {_FILLED_IN[name]}" for name in lacks if name in _FILLED_IN]
+        if found:
+            note(f"{launch.source}: {words}: {', '.join(found)}")
+
+
+_FILLED_IN = {"seq_len": "of the model", "micro_batch_size": "1"}
+"""What an estimate uses where nothing sets a field; without the others there is no estimate."""
+_ASSUMED = {Origin.ASSUMED: "assumed", Origin.DEFAULT: "default of the trainer"}
+
+
+def _brief(value: object) -> object:
+    return value.get("base") if isinstance(value, Mapping) else value
+
+
 def launch_record(launch: "Launch") -> dict[str, Any]:
     """Return what a result says of the launch file that it is of."""
     return {
         "source": launch.source,
         "launcher": launch.launcher,
         "release": launch.release,
+        "origins": {name: str(one) for name, one in launch.origins.items()},
+        "incomplete": list(launch.missing),
         "not_understood": not_understood(launch),
     }
 
@@ -70,7 +104,12 @@ def launch_record(launch: "Launch") -> dict[str, Any]:
 def not_understood(launch: "Launch") -> list[dict[str, Any]]:
     """Return options that the prediction does not use, as plain values."""
     return [
-        {"option": one.option, "value": one.value, "because": one.because}
+        {
+            "option": one.option,
+            "value": one.value,
+            "because": one.because,
+            "effect": str(one.effect),
+        }
         for one in launch.not_understood
     ]
 

@@ -13,6 +13,7 @@ from shardwise.cli.launch import (
     launch_record,
     launch_work,
     overridden,
+    show_assumed,
 )
 from shardwise.cli.options import (
     COMMAND_LINE,
@@ -159,6 +160,11 @@ class Chosen:
     def launch_record(self) -> dict[str, Any]:
         """Return what a result says of the launch file; empty without one."""
         return {} if self.launch is None else {"launch": launch_record(self.launch)}
+
+    def show_assumed(self, flags: Mapping[str, Any]) -> None:
+        """Print what neither the launch file nor flags set."""
+        if self.launch is not None:
+            show_assumed(self.launch, flags)
 
     def record(self, result: "Estimate", changed: Collection[str]) -> dict[str, Any]:
         """What was measured with the recipe, for its estimate as JSON; empty without one."""

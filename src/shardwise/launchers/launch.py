@@ -1,11 +1,13 @@
 """What the launchers share: a text that may be a launch file, a plan to write, and its nodes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
+from shardwise.config import files
 from shardwise.config.enums import TIER_FIELDS, CudaGraphs, Loss
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
@@ -20,12 +22,24 @@ class LaunchText:
 
     source: str
     text: str
+    entry: str = ""
+    """Name of one configuration of a file with several; empty: the only one."""
     model: Model | None = None
     """Model that the user names, for launchers whose files do not hold it."""
     gpus: int | None = None
     """Number of accelerators that the user names, for files that do not hold it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values that the user sets, for variables that a script leaves open."""
+    folder: Path | None = None
+    """Where files lie that this one names; None: they are not read."""
+
+    def beside(self, name: str) -> str | None:
+        """Return the text of a file that this one names, in its folder or below, if it is there."""
+        path = PurePath(name)
+        if self.folder is None or not name or path.is_absolute() or ".." in path.parts:
+            return None
+        file = self.folder / path
+        return files.read_text(file) if files.is_file(file) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,32 @@ class Launcher:
     """Fields of a strategy that its files say: as options, or as remarks on what code decides."""
     ignores: Mapping[str, str] = field(default_factory=lambda: NO_OPTIONS)
     """Fields that no option decides, and why. All others are refused, see `registry.refused`."""
+
+
+def origins_of(
+    fields: Iterable[str],
+    options: Mapping[str, Collection[str]],
+    written: Collection[str],
+    known: Mapping[str, Origin] | None = None,
+) -> dict[str, Origin]:
+    """Return where fields come from.
+
+    Parameters
+    ----------
+    options
+        Options that decide a field; fields without any are read.
+    written
+        Options that the file sets.
+    known
+        Origins of fields that no option alone decides.
+    """
+    found = {
+        name: Origin.READ
+        if name not in options or any(one in written for one in options[name])
+        else Origin.DEFAULT
+        for name in fields
+    }
+    return found | {name: one for name, one in (known or {}).items() if name in found}
 
 
 def fields_named(words: str) -> frozenset[str]:

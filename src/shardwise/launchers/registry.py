@@ -24,6 +24,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
 from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
+from shardwise.launchers.importance import by_importance
 from shardwise.launchers.launch import (
     Launcher,
     LaunchFile,
@@ -32,6 +33,7 @@ from shardwise.launchers.launch import (
     captured_graphs,
 )
 from shardwise.launchers.software import of_its_release
+from shardwise.launchers.unread import unread_file, unread_form
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -75,7 +77,9 @@ def launcher_of_stack(stack: str) -> str | None:
 def recognised_launcher(text: str, source: str) -> Launcher | None:
     """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
     with _of_file(source):
-        return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+        found = next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+    is_guess = found is megatron_bridge.LAUNCHER  # by names of sections that others have, too
+    return None if is_guess and unread_form(text, source) else found
 
 
 @contextmanager
@@ -90,6 +94,9 @@ def _of_file(source: str) -> Iterator[None]:
 
 def not_recognised(path: str | Path) -> Fault:
     """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
+    known = unread_file(str(path))
+    if known is not None:
+        return Fault(source=str(path), problem=known)
     titles = ", ".join(one.title for one in LAUNCHERS)
     problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
     endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
@@ -107,6 +114,8 @@ def read_launch(
 
     Parameters
     ----------
+    path
+        File; FILE.py:NAME of one configuration among several.
     model
         Model of the run, for files that do not hold one.
     gpus
@@ -137,14 +146,22 @@ def read_launch(
     8
     """
     _check(path, gpus, variables)
-    source, text = str(path), files.read_text(path)
+    source, entry = files.file_and_name(path)
+    text = files.read_text(source)
     launcher = recognised_launcher(text, source)
     if launcher is None:
         titles = ", ".join(one.title for one in LAUNCHERS)
-        raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
+        problem = unread_form(text, source) or f"is no launch file of {titles}"
+        raise InputError(Fault(source=source, problem=problem))
     known = None if model is None else Model.load(model)
     known_text = LaunchText(
-        source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
+        source=source,
+        text=text,
+        entry=entry,
+        model=known,
+        gpus=gpus,
+        variables=dict(variables or {}),
+        folder=Path(source).parent,
     )
     return read_by(launcher, known_text)
 
@@ -165,6 +182,7 @@ def read_by(launcher: Launcher, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = of_its_release(launcher.read(text), launcher.releases)
+    launch = replace(launch, not_understood=by_importance(launch.not_understood))
     known = None if launch.model is None else catalog_model(launch.model)
     return launch if known is None else replace(launch, model=known)
 

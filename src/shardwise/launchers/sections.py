@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.launchers.launch import LaunchText
 
@@ -34,6 +34,7 @@ def launch_of(
     text: LaunchText,
     fields: Mapping[str, object],
     found: Found,
+    origins: Mapping[str, Origin],
     decided: Mapping[str, object] | None = None,
 ) -> Launch:
     """Return what was read of a file that names no model; raise its faults, if there are any."""
@@ -47,6 +48,7 @@ def launch_of(
         strategy=fields,
         decided=decided or {},
         not_understood=tuple(found.not_understood),
+        origins={**origins, "stack": Origin.ASSUMED},
     )
 
 

@@ -33,8 +33,8 @@ def command(
     file: str = arg(
         "FILE",
         "Launch file, recognized by its content: Megatron-LM command line, script or "
-        "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python; DeepSpeed "
-        "JSON; accelerate YAML.",
+        "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python (of "
+        "several configurations FILE.py:NAME); DeepSpeed JSON; accelerate YAML.",
     ),
     model: str | None = opt(
         "--model MODEL", "Model, for files without one (DeepSpeed, accelerate)."
@@ -106,6 +106,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
         "source": launch.source,
         "launcher": launch.launcher,
         "release": launch.release,
+        "fork": launch.fork,
         "model": None
         if model is None
         else {
@@ -116,5 +117,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
         "stack": fields.get("stack"),
         "software": None if match is None else match_record(match),
         "strategy": {name: value for name, value in fields.items() if name != "stack"},
+        "origins": {name: str(one) for name, one in launch.origins.items() if name in fields},
+        "incomplete": list(launch.missing),
         "not_understood": not_understood(launch),
     }

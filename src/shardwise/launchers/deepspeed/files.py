@@ -1,6 +1,7 @@
 """Plans as DeepSpeed's JSON with a launch script, and its JSON as fields of a strategy."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from shardwise.config.enums import (
     TpOverlap,
 )
 from shardwise.config.files import parse_json
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_json
 from shardwise.config.stack import Stack
@@ -33,6 +34,7 @@ from shardwise.launchers.launch import (
     as_comments,
     loss_arguments,
     nodes_of,
+    origins_of,
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
@@ -56,6 +58,7 @@ def lives_through_step(model: Model) -> int:
 
 
 NAME, STACK = "deepspeed", "deepspeed-2026"
+_NEOX = re.compile(r"pipe[-_]parallel[-_]size[\"']?\s*:")
 _SURE = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
 _LIKELY = ("train_batch_size", "bf16", "fp16", "optimizer", "gradient_accumulation_steps")
 Fields = dict[str, object]
@@ -63,7 +66,7 @@ Fields = dict[str, object]
 
 def recognise(text: str, source: str) -> bool:
     """Whether a text is JSON with keys of DeepSpeed."""
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith("{") or _NEOX.search(text):  # GPT-NeoX has options of both
         return False
     try:
         data = json.loads(text)
@@ -81,7 +84,32 @@ def read(text: LaunchText) -> Launch:
     fields = config_fields(data, found, model=text.model, gpus=text.gpus)
     zero = Section(data, Found(text.source)).section("zero_optimization")
     decided = {**buffers(zero, text.model), "buckets_by_width": False}
-    return launch_of(NAME, text, fields, found, decided)
+    origins = config_origins(data, fields, gpus=text.gpus)
+    return launch_of(NAME, text, fields, found, origins, decided)
+
+
+_DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+    "dtype": ("bf16", "bfloat16", "fp16", "torch_autocast"),
+    "zero": ("zero_optimization.stage",),
+    "dp_overlap": ("zero_optimization.overlap_comm",),
+    "tp_exchange": (),
+    "cp_exchange": (),
+    "optimizer": ("optimizer", "bf16"),
+}
+
+
+def config_origins(
+    data: Mapping[str, object], fields: Fields, *, gpus: int | None
+) -> dict[str, Origin]:
+    """Return where the fields of a configuration come from; batch sizes imply replicas."""
+    written = {name for name, value in data.items() if value is not None}
+    zero = data.get("zero_optimization")
+    written |= {f"zero_optimization.{key}" for key in (zero if isinstance(zero, Mapping) else {})}
+    derived = {} if gpus is not None else {"gpus": Origin.DERIVED}
+    for key in ("train_micro_batch_size_per_gpu", "train_batch_size"):
+        if data.get(key) in (None, AUTO):
+            derived[options.BATCHES[key].partition(" ")[0]] = Origin.DERIVED
+    return origins_of(fields, _DECIDED_BY, written, derived)
 
 
 def config_fields(

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.config.enums import ZERO_WEIGHTS
-from shardwise.config.launch import NotUnderstood
+from shardwise.config.launch import NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
-from shardwise.launchers.launch import LaunchPlan, fields_named
+from shardwise.launchers.launch import LaunchPlan, fields_named, origins_of
 from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
 from shardwise.launchers.megatron.core_model import model_faults, model_fields, read_model
 from shardwise.launchers.megatron.core_stack import (
@@ -29,6 +29,7 @@ from shardwise.launchers.megatron.core_stack import (
     stack_fields,
 )
 from shardwise.launchers.megatron.core_strategy import (
+    SAME,
     expert_fields,
     memory_fields,
     optimizer_fields,
@@ -54,6 +55,26 @@ CORE_SAYS = fields_named(
     " master_dtype moment_dtype gradient_dtype"
 )
 """Fields of a strategy that fields of Megatron-Core say."""
+DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+    **{own: (core,) for own, core in SAME.items()},
+    "pp": ("pipeline_model_parallel_size",),
+    "vpp": ("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"),
+    "etp": ("expert_tensor_parallel_size",),
+    "schedule": ("virtual_pipeline_model_parallel_size", "pipeline_schedule"),
+    "dtype": ("bf16", "fp16"),
+    "zero": ("use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2", "zero_stage"),
+    "dp_overlap": ("overlap_grad_reduce", "use_torch_fsdp2"),
+    "fsdp_reshard": ("torch_fsdp2_reshard_after_forward",),
+    "optimizer": ("optimizer",),
+    "loss": ("cross_entropy_loss_fusion", "cross_entropy_fusion_impl"),
+    "tp_exchange": ("sequence_parallel",),
+    "cp_exchange": ("cp_comm_type",),
+    "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+    "expert_capacity": ("moe_expert_capacity_factor",),
+    "placement": ("use_tp_pp_dp_mapping",),
+    "attention_kernel": ("attention_backend",),
+}
+"""Fields of Megatron-Core that decide a field of a strategy; others are set where they are read."""
 CORE_DEFAULTS: Fields = {
     "tensor_model_parallel_size": 1,
     "pipeline_model_parallel_size": 1,
@@ -111,6 +132,7 @@ class CoreLaunch:
     strategy: Mapping[str, object]
     decided: Mapping[str, object]
     not_understood: tuple[NotUnderstood, ...]
+    origins: Mapping[str, Origin]
 
 
 def core_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
@@ -205,9 +227,16 @@ def read_core_fields(
     strategy = dict(reading.strategy) | {"stack": overrides}
     loaded = Model.validated(model, source=source)
     Strategy.validated(strategy, source=source)
+    derived = {"stack": Origin.ASSUMED}
+    if fields.get("global_batch_size") is None and defaults.get("global_batch_size") is None:
+        derived["global_batch_size"] = Origin.DERIVED
+    if reading.strategy.get("etp") and fields.get("expert_tensor_parallel_size") is None:
+        derived["etp"] = Origin.DERIVED
+    written = [one for one, value in fields.items() if value is not None]
     return CoreLaunch(
         model=loaded,
         strategy=strategy,
         decided=reading.decided,
         not_understood=tuple(reading.not_understood),
+        origins=origins_of(strategy, DECIDED_BY, written, derived),
     )

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from shardwise.config.capabilities import ANY
 from shardwise.config.enums import TpOverlap
 from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
@@ -25,6 +27,9 @@ from shardwise.launchers.megatron.arguments import (
     written_options,
 )
 from shardwise.launchers.megatron.core_options import read_core_fields
+from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
+from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
+from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
@@ -114,12 +119,19 @@ class _Found:
 
     written: Sequence[WrittenOption]
     ranks: Ranks | None
-    documents: Mapping[str, str]
+    script: Script | None = None
+    form: DataForm | None = None
+    """Of YAML files."""
+
+    @property
+    def documents(self) -> Mapping[str, str]:
+        """Files that the script writes."""
+        return {} if self.script is None else self.script.documents
 
 
-def recognise(text: str, _: str) -> bool:
-    """Return whether a text has options of Megatron-LM: a command line, or what a run prints."""
-    if _BLOCK.search(text) is not None:
+def recognise(text: str, source: str) -> bool:
+    """Return whether a text has options of Megatron-LM: in any form, or as what a run prints."""
+    if _BLOCK.search(text) is not None or is_data_form(text, source) or is_neox(text, source):
         return True
     found = sum(
         re.search(rf"(?m)(?:^|[\s\"'=(]){one}[\s=\\]", text) is not None
@@ -136,21 +148,40 @@ def read(text: LaunchText) -> Launch:
     InputError
         If a value is wrong or missing, or a variable has no literal value.
     """
+    if is_neox(text.text, text.source):
+        return read_neox(text)
     found = _found(text)
-    arguments = read_arguments(found.written, text.source)
+    fork = fork_of(text.text, found.written)
+    script = found.script
+    how = {} if script is None else {"how_to_set": script.how_to_set}
+    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
     gpus = _gpus(text, found.ranks, arguments)
+    form = found.form
+    defaults, origins = {**DEFAULTS, **({} if form is None else form.defaults)}, {}
+    if form is not None and form.fork:
+        fork = None
+    if fork is not None:
+        own = Reading(
+            arguments=arguments,
+            documents=found.documents,
+            beside=text.beside,
+            defaults=defaults | fork.defaults,
+        )
+        fork.complete(own)
+        defaults, origins = own.defaults, own.origins
     refuse(arguments.faults)
     core = read_core_fields(
         arguments.fields,
-        stack=STACK,
+        stack=_stack(fork, form),
         source=text.source,
         name=PurePath(text.source).name.partition(".")[0] or NAME,
         gpus=gpus,
-        defaults=DEFAULTS,
+        defaults=defaults,
         option=option_of,
-        padded_to=0 if text.model is None else text.model.vocab,
+        padded_to=_vocabulary(text),
     )
     strategy = dict(core.strategy)
+    strategy["stack"] = _able(strategy)
     notes = [*arguments.not_understood, *core.not_understood]
     if arguments.overlap_file and strategy.get("tp_overlap") is None:
         strategy |= _overlap(arguments, found.documents, notes)
@@ -163,26 +194,87 @@ def read(text: LaunchText) -> Launch:
         strategy=strategy,
         decided=core.decided,
         not_understood=tuple(notes),
+        origins={**core.origins, **origins},
+        per_node=_per_node(found),
+        fork=_title(fork, form),
     )
+
+
+_ENCODERS = re.compile(
+    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|mamba|dino)\b"
+)
+_PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
+
+
+def _vocabulary(text: LaunchText) -> int:
+    """Vocabulary where no option has it: by the user, the model or the log; 0: not known."""
+    if (named := text.variables.get("vocab_size")) is not None:
+        number = read_whole(named)
+        if number is None or number < 1:
+            problem = "must be a whole number of at least 1"
+            raise InputError(Fault.of("--set vocab_size", named, problem, text.source))
+        return number
+    if text.model is not None:
+        return text.model.vocab
+    printed = _PADDED.search(text.text)
+    return int(printed[1]) if printed else 0
+
+
+def _stack(fork: Fork | None, form: DataForm | None) -> str:
+    """Software of a file."""
+    own = None if form is None else form.stack
+    return own or (STACK if fork is None else fork.stack)
+
+
+def _title(fork: Fork | None, form: DataForm | None) -> str:
+    """Fork or wrapper that a file is for; empty: Megatron-LM itself."""
+    own = "" if form is None else form.fork
+    return own or ("" if fork is None else fork.title)
+
+
+def _per_node(found: _Found) -> int | None:
+    """Ranks of a node, where a script starts them."""
+    return None if found.script is None or found.ranks is None else found.ranks.per_node
+
+
+def _able(strategy: Mapping[str, object]) -> object:
+    """The stack of a run, which can do what the run does."""
+    stack = strategy["stack"]
+    name = str(stack["base"] if isinstance(stack, Mapping) else stack)
+    capabilities = Stack.load(name).capabilities
+    known = {} if capabilities is None else capabilities.fields
+    beyond = {
+        field: ANY
+        for field, values in known.items()
+        if field in strategy and ANY not in values and strategy[field] not in values
+    }
+    if name == STACK or not beyond:
+        return stack
+    own = stack if isinstance(stack, Mapping) else {"base": name}
+    return {**own, "capabilities": {"like": name, "fields": beyond}}
 
 
 def _found(text: LaunchText) -> _Found:
     block = _BLOCK.search(text.text)
     if block is not None:
         return _printed(block[1])
+    if is_data_form(text.text, text.source):
+        form = read_data_form(text, _printed_option)
+        return _Found(written=form.written, ranks=None, form=form)
     if _FIRST_OPTION.match(text.text):
-        return _Found(written=written_options(_words(text.text)), ranks=None, documents={})
-    script = parse_job(text.text, text.variables)
+        return _Found(written=written_options(_words(text.text)), ranks=None)
+    script = parse_job(text.text, text.variables, text.beside)
     program = _program(script)
     if program is None:
         problem = "has no command with options of Megatron-LM"
         raise InputError(Fault(source=text.source, problem=problem))
     last = max((at for at, word in enumerate(program) if word.endswith(".py")), default=-1)
+    if last >= 0 and (kind := _ENCODERS.search(program[last])) is not None:
+        problem = f"{program[last]} trains {kind[1]}; decoders of GPT's kind are read"
+        raise InputError(Fault(source=text.source, problem=problem))
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
     words = program[last + 1 if last >= 0 else start :]
-    return _Found(
-        written=written_options(words), ranks=ranks_of(script, program), documents=script.documents
-    )
+    return _Found(written=written_options(words), ranks=ranks_of(script, program), script=script)
 
 
 def _words(text: str) -> list[str]:
@@ -213,7 +305,7 @@ def _printed(block: str) -> _Found:
     number = read_whole(world)
     ranks = None if number is None else Ranks(nodes=1, per_node=number)
     written = [one for name, value in values.items() for one in _printed_option(name, value)]
-    return _Found(written=written, ranks=ranks, documents={})
+    return _Found(written=written, ranks=ranks)
 
 
 _ARGUMENTS = {one.argument: one for one in FLAGS.values()}

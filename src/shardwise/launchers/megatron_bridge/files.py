@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from shardwise.config.enums import TpOverlap
 from shardwise.config.files import entry_name
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
@@ -61,6 +61,8 @@ class Job:
     model: Model | None = None
     """Model of the recipe."""
     gpus: int | None = None
+    per_node: int | None = None
+    """Ranks of a node."""
     stack: str = STACK
     defaults: Fields | None = None
     """What holds where the file sets nothing; None: that of recipes."""
@@ -112,6 +114,8 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         strategy=strategy,
         decided=core.decided,
         not_understood=(*job.notes, *_of_recipe(job, missing), *core.not_understood, *notes, *rest),
+        per_node=job.per_node,
+        origins={name: core.origins.get(name, Origin.READ) for name in strategy},
     )
 
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 from shardwise.config.base import MOST, MOST_LAYERS
 from shardwise.config.enums import Compile, CudaGraphs, Loss
-from shardwise.config.launch import NotUnderstood
+from shardwise.config.launch import NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, nearest
-from shardwise.launchers.launch import Item, LaunchPlan, captured_graphs
+from shardwise.launchers.launch import Item, LaunchPlan, captured_graphs, origins_of
 from shardwise.launchers.torchtitan.models import (
     LONGEST_SEQUENCES,
     PYTHON_RELEASE,
@@ -321,6 +321,28 @@ def strategy_fields(reading: Reading, model: Model) -> dict[str, object]:
     fields |= _graphs(reading, model, fields) | _loss(reading, fields)
     fields["stack"] = _stack(reading, fields)
     return _without_effect_removed(fields, model)
+
+
+_DECIDED_BY: Mapping[str, tuple[str, ...]] = {
+    **{option.field: (option.path,) for option in ONE_TO_ONE},
+    "micro_batch_size": (_LOCAL,),
+    "global_batch_size": (_GLOBAL,),
+    "zero": (_REPLICATE, _SHARD),
+    "fsdp_reshard": (_RESHARD,),
+    "recompute_parts": (_EVERY,),
+    "cuda_graphs": ("training.disable_cuda_graphs",),
+    "offload_optimizer": ("training.enable_cpu_offload",),
+}
+
+
+def origins(reading: Reading, fields: Mapping[str, object]) -> dict[str, Origin]:
+    """Where the fields of a configuration come from; its degrees imply replicas and GPUs."""
+    derived = {"dp": Origin.DERIVED, "stack": Origin.DERIVED, "vpp": Origin.DERIVED}
+    if reading.gpus is None:
+        derived["gpus"] = Origin.DERIVED
+    if reading.options[_GLOBAL] == -1:
+        derived["global_batch_size"] = Origin.DERIVED
+    return origins_of(fields, _DECIDED_BY, reading.set_options, derived)
 
 
 def _graphs(reading: Reading, model: Model, fields: Mapping[str, object]) -> dict[str, object]:

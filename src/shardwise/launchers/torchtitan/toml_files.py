@@ -9,7 +9,13 @@ from shardwise.config.parse import parse
 from shardwise.config.plain import as_json, plain
 from shardwise.errors import Fault, InputError, nearest
 from shardwise.launchers.launch import LaunchFile, LaunchPlan, LaunchText
-from shardwise.launchers.torchtitan.fields import STEPS, Reading, options_of, strategy_fields
+from shardwise.launchers.torchtitan.fields import (
+    STEPS,
+    Reading,
+    options_of,
+    origins,
+    strategy_fields,
+)
 from shardwise.launchers.torchtitan.header import header
 from shardwise.launchers.torchtitan.models import (
     FLAVORS,
@@ -70,6 +76,7 @@ def launch_of(launch: LaunchText, options: Options) -> Launch:
         model=model,
         strategy=fields,
         not_understood=tuple(reading.left),
+        origins=origins(reading, fields),
     )
 
 
