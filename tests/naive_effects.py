@@ -124,7 +124,13 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         "dp_overlap": kind["dp"] and (training or zero == 3),
         "recompute_parts": options["recompute"] == "selective" and training,
         "quantized_weights": options["quantization"] != "none",
-        "lora_parts": options["lora_rank"] is not None,
+        "lora_parts": options["lora_rank"] is not None and options["lora_targets"] is None,
+        **dict.fromkeys(("lora_targets", "adapter"), options["lora_rank"] is not None),
+        "base_weights": options["lora_rank"] is not None or bool(options["frozen"]),
+        "reference_model": options["task"] in ("dpo", "kto") and training,
+        "checkpoint_place": options["recompute"] == "full"
+        and training
+        and not options["offload_activations"],
         "offload_parts": options["offload_activations"] and training,
         "expert_capacity": kind["experts"],
         "expert_kernel": kind["experts"],

@@ -37,6 +37,7 @@ _FLAGS = frozenset({"sequence_parallel", "flash", "regather", "fused_activation"
 _FLAGS |= {"loops_experts", "summa", "training", "fused_norm", "fused_layer_norm", "fused_swiglu"}
 _FLAGS |= {"fused_accumulation", "gathers_tokens", "sends_once", "dense_table"}
 _FLAGS |= {"unpacks_frozen", "adds_expert_bias", "own_loss"}
+_FLAGS |= {"compares_answers", "runs_reference", "fp32_log_probabilities", "rates_answers"}
 
 
 def stack(**fields: Any) -> Stack:
@@ -221,6 +222,11 @@ def rank_work(**fields: Any) -> RankWork:
             "loss_chunk_tokens": 0,
             "loss": 1,
             "own_loss": True,
+            "loss_tokens": 1,
+            **dict.fromkeys(
+                ("compares_answers", "runs_reference", "fp32_log_probabilities", "rates_answers"),
+                False,
+            ),
         }
         | {"document_len": fields.get("seq_len", 32) * fields.get("cp", 1)}
         | fields

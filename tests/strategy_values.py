@@ -28,7 +28,11 @@ def values_of(field: StrategyField) -> list[Any]:
         case Kind.LIST | Kind.STACK:
             found += _LISTED[field.name]
         case Kind.NUMBER:
-            found += [field.least or 1.0, 1.25, 2.0]
+            found += [
+                number
+                for number in (field.least or 1.0, 0.5, 1.25, 2.0)
+                if field.least <= number <= field.most
+            ]
         case _:
             found += [number for number in (0, 1, 2, 3, 4) if number >= field.least]
     return found

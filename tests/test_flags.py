@@ -90,6 +90,13 @@ OWN: dict[str, list[Any]] = {
     "frozen": [(), (), (), ("mlp",), ("attention", "norms")],
     "lora_rank": [0, 0, 0, 0, 2],
     "lora_parts": [*[("attention", "mlp")] * 8, ("attention",)],
+    "lora_targets": [None, None, ("q_proj", "down_proj"), ("k_proj", "gate_proj")],
+    "adapter": ["lora", "lora", "dora"],
+    "base_weights": ["stack", "stack", "nf4", "nf4_single", "int8", "int4", "fp32", "dtype"],
+    "task": ["pretrain"] * 4 + ["sft", "dpo", "orpo", "kto", "rm"],
+    "reference_model": ["usual", "usual", "copy", "copy_host", "precomputed"],
+    "loss_tokens": [1.0, 1.0, 0.25],
+    "checkpoint_place": ["device", "host"],
     "schedule": [None, None, None, None, "gpipe", "zb-h1", "zb-v", "dualpipe"],
     "first_stage_layers": [None, None, None, 1, 3],
     "last_stage_layers": [None, None, None, 1],
@@ -188,6 +195,19 @@ def base(number: int) -> dict[str, Any]:
         "graph_scope": row["cuda_graphs"] != "partial",
         "lora_rank": not row["training"],
         "lora_parts": not (row["lora_rank"] and row["training"]),
+        "lora_targets": not (row["lora_rank"] and row["training"])
+        or row["lora_parts"] != ("attention", "mlp"),
+        "adapter": not (row["lora_rank"] and row["training"]) or row["tp"] * row["tp2"] > 1,
+        "base_weights": not row["training"]
+        or not (row["lora_rank"] or row["frozen"])
+        or row["quantization"] != "none",
+        "task": not row["training"] or row["pp"] > 1,
+        "reference_model": row["task"] not in ("dpo", "kto")
+        or not row["training"]
+        or row["pp"] > 1,
+        "checkpoint_place": row["recompute"] != "full"
+        or row["offload_activations"]
+        or not row["training"],
         "frozen": row["lora_rank"] > 0 or not row["training"],
         "cp_exchange": row["tp"] * row["cp"] > 8,
         "attention": number % 2 == 1,

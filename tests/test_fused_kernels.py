@@ -20,7 +20,8 @@ FORWARD, INPUT_GRAD, WEIGHT_GRAD = Phase
 T = 64
 FIELDS = ("fused_norm", "fused_swiglu", "fused_gradient_accumulation")
 NORM = "attention.norm"
-NONE = Subset(frozen=np.array([0]), rank=np.array([0]), adapted=np.array([3]))
+PLAIN = {"targets": np.array([0]), "dora": np.array([False])}
+NONE = Subset(frozen=np.array([0]), rank=np.array([0]), adapted=np.array([3]), **PLAIN)
 
 
 def layer(**work: Any) -> dict[str, Operation]:
@@ -189,7 +190,7 @@ def test_gradients_added_by_another_kernel(element_bytes: int, gradient_bytes: i
 
 def test_frozen_products_have_no_gradient_to_add() -> None:
     """Neither bytes nor a buffer."""
-    frozen = Subset(frozen=np.array([4]), rank=np.array([0]), adapted=np.array([3]))
+    frozen = Subset(frozen=np.array([4]), rank=np.array([0]), adapted=np.array([3]), **PLAIN)
     down = apart(frozen)["mlp.down"]
     assert moved(down, WEIGHT_GRAD) == 0
     assert down.working_bytes[0] == layer()["mlp.down"].working_bytes[0]

@@ -22,6 +22,7 @@ WORK = (
     *("gpus", "global_batch_size", "seq_len", "training", "dtype", "attention", "quantization"),
     *("document_len", "optimizer", "frozen", "lora_rank", "stack", "any_software"),
     *("expert_capacity", "expert_imbalance", "dispatch_dtype", "quantized_weights", "lora_parts"),
+    *("lora_targets", "adapter", "base_weights", "loss_tokens", "task", "reference_model"),
 )
 LAYOUT = ("tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch_size", "recompute")
 

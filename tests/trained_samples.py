@@ -43,6 +43,8 @@ def subset(*frozen: str, rank: int = 0, parts: tuple[str, ...] = ("attention", "
         frozen=np.array([FrozenPart.bits(every)]),
         rank=np.array([rank]),
         adapted=np.array([LoraPart.bits(parts)]),
+        targets=np.array([0]),
+        dora=np.array([False]),
     )
 
 

@@ -275,7 +275,7 @@ def estimate(
         flops_convention=flops_convention,
         fits=bool(result.fits[0]),
         micro_batches=int(table.micro_batches[0]),
-        tokens_per_step=int(table.global_batch_size[0]) * int(table.seq_len[0]),
+        tokens_per_step=int(tokens_per_step(table)[0]),
         time_s={part: float(result.time_s[part][0]) for part in TIME_PARTS},
         comm_s={
             axis: CommTime(total=float(total[0]), exposed=float(exposed[0]))
@@ -532,7 +532,7 @@ def rates(
 ) -> dict[str, Floats]:
     """Throughput and utilization of each row; results have the shape of the step times.
 
-    tokens/s = global_batch_size x seq_len / step time,
+    tokens/s = sequences of a step x seq_len / step time,
     MFU = tokens/s x FLOPs per token / (GPUs x peak), HFU the same with recomputed FLOPs.
 
     Parameters
@@ -545,7 +545,7 @@ def rates(
     table = result.step.table
     per_token = _flops_of_tokens(result.step.model, table, convention, counted)
     peak = product_peak(result.step.system.accelerator, table)
-    tokens_per_s = table.global_batch_size * table.seq_len / result.step_time_s
+    tokens_per_s = tokens_per_step(table) / result.step_time_s
     flops_per_s = tokens_per_s * per_token / table.gpus
     again = result.recompute_flops / result.step_time_s
     return {
@@ -556,11 +556,17 @@ def rates(
     }
 
 
+def tokens_per_step(table: Table) -> Floats:
+    """Tokens that a step trains on, of both answers of pairs; padding counts; shape (n,)."""
+    sequences: Floats = table.global_batch_size * table.sequences_per_sample * 1.0
+    return sequences * table.seq_len
+
+
 def ideal_step_time(model: Model, system: System, table: Table) -> Floats:
     """Return the step time of each row at an MFU of 1 [s]: MFU = ideal / actual step time."""
     per_token = _flops_of_tokens(model, table, "causal")
     peak = product_peak(system.accelerator, table)
-    return table.global_batch_size * table.seq_len * per_token / (table.gpus * peak)
+    return tokens_per_step(table) * per_token / (table.gpus * peak)
 
 
 def _flops_of_tokens(

@@ -148,13 +148,17 @@ def test_what_cannot_be_expressed_is_refused(field):
         "recompute_parts": {"recompute": "selective"},
         "schedule": {"pp": 4},
         "lora_parts": {"lora_rank": 8},
+        **{name: {"lora_rank": 8} for name in ("lora_targets", "adapter", "base_weights")},
+        "reference_model": {"task": "dpo"},
+        "checkpoint_place": {"recompute": "full"},
     }
     model, system = Model.load("llama3-8b"), System.load("h100-sxm")
     for cell in CELLS["cannot"][field]:
         value = examples.get(field, 1) if cell == "set" else cell
         named = (
             [value]
-            if isinstance(COLUMNS[field].default, tuple) or field == "offload_parts"
+            if isinstance(COLUMNS[field].default, tuple)
+            or field in ("offload_parts", "lora_targets")
             else value
         )
         given = {"gpus": 16, "gbs": 64, "tp": 4, "stack": LAUNCHER.stack, field: named}

@@ -79,7 +79,8 @@ TOOLS: dict[str, tuple[Callable[..., object], str, dict[str, Any]]] = {
 OF_ANOTHER_FIELD = {
     "cp_exchange": "cp",
     "cp_tier": "cp",
-    "lora_parts": "lora_rank",
+    **dict.fromkeys(("lora_parts", "lora_targets", "adapter", "base_weights"), "lora_rank"),
+    "reference_model": "task",
     "summa_panels": "tp_exchange",
     "fsdp_prefetch": "zero",
     "grad_sync": "zero",

@@ -142,7 +142,7 @@ def test_types_of_weights_of_transformers(precision, zero, pure):
 )
 def test_types_of_frozen_weights(precision, peft, base):
     run = run_on("HF Trainer", task="lora", precision=precision, features={"peft": peft})
-    assert translate(run).strategy.stack.frozen_weights == base
+    assert translate(run).strategy.stack.base_weights == base
 
 
 @each_row(

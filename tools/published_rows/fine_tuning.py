@@ -5,7 +5,7 @@ import re
 from published_rows.remarks import document_length, is_muon, is_packed_squad, offload_fields
 from published_rows.row import Run
 from published_rows.words import truth
-from shardwise.config.enums import FrozenWeights, GradientDtype, Loss, MasterDtype, WeightDtype
+from shardwise.config.enums import BaseWeights, GradientDtype, Loss, MasterDtype, WeightDtype
 from shardwise.units import read_whole
 
 # Tokens of a document of SQuAD, on which NeMo fine-tunes.
@@ -13,9 +13,9 @@ _SQUAD = 256
 _RANK = 16
 # What rows print of pure 16-bit training.
 _PURE = re.compile(r"\(pure|no fp32 master|pure (bf16|bfloat16|fp16|float16)")
-_FOUR_BITS: tuple[tuple[str, FrozenWeights], ...] = (
-    (r"nf4|\bbnb\b|bitsandbytes", FrozenWeights.NF4),
-    (r"gptq|int4|4[- ]bit", FrozenWeights.INT4),
+_FOUR_BITS: tuple[tuple[str, BaseWeights], ...] = (
+    (r"nf4|\bbnb\b|bitsandbytes", BaseWeights.NF4),
+    (r"gptq|int4|4[- ]bit", BaseWeights.INT4),
 )
 # Stacks of models of Hugging Face transformers; those that shard by PyTorch's FSDP.
 _TRANSFORMERS = (
@@ -79,14 +79,14 @@ def _is_precision_aware(run: Run, stack: str) -> bool:
     return stack.startswith("megatron-bridge") and latent and not is_muon(run)
 
 
-def _base(run: Run) -> FrozenWeights | None:
+def _base(run: Run) -> BaseWeights | None:
     """The type of frozen weights, if it has fewer than 16 bits."""
     if not is_lora(run):
         return None
     text = (run.precision or "").lower()
     stated = next((kind for pattern, kind in _FOUR_BITS if re.search(pattern, text)), None)
     quantized = str(run.features.get("peft")) == "qlora"
-    return stated or (FrozenWeights.NF4 if quantized else None)
+    return stated or (BaseWeights.NF4 if quantized else None)
 
 
 def memory_changes(run: Run, stack: str) -> dict[str, object]:
@@ -111,10 +111,10 @@ def memory_changes(run: Run, stack: str) -> dict[str, object]:
         }
     base = _base(run)
     if base is not None:
-        changes |= {"frozen_weights": base}
+        changes |= {"base_weights": base}
     # Plain PEFT prepares a 4-bit model so without FSDP, whose shards have one type.
     plain = "baseline" in str(features.get("framework") or "")
-    if plain and base is FrozenWeights.NF4 and not run.parallelism.zero_stage:
+    if plain and base is BaseWeights.NF4 and not run.parallelism.zero_stage:
         changes |= {"fp32_checkpoints": True}
     if "accelerated-peft-autogptq" in str(features.get("framework") or ""):
         # Kernels of Triton (fms-acceleration, plugins/accelerated-peft: use_triton).

@@ -33,6 +33,15 @@ _FIELDS = {
 
 
 _OF_STACKS = Stack.model_fields
+# Words that are no feature: what runs that do not set the field do, and types of frozen weights
+# that measured runs have had before there was a field for them.
+_PLAIN = {
+    "task": ("pretrain", "sft"),
+    "adapter": ("lora",),
+    "base_weights": ("dtype", "nf4", "int4"),
+    "reference_model": ("usual",),
+    "checkpoint_place": ("device",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +93,8 @@ def _features(field: StrategyField, value: float) -> Iterator[str]:
             yield from [f"{field.name}=true"] if value else []
         case Kind.WORD:
             word = field.words[int(value)]
-            yield from [] if word in ("none", "stack") else [f"{field.name}={word}"]
+            plain = word in ("none", "stack") or word in _PLAIN.get(field.name, ())
+            yield from [] if plain else [f"{field.name}={word}"]
         case Kind.SET:
             yield from (f"{field.name}={word}" for word in field.word_type.from_bits(int(value)))
         case Kind.LIST:

@@ -293,7 +293,7 @@ def _offload_rates(evaluation: Evaluation) -> dict[str, Floats]:
     owned = trained.over(dense).plus(expert_trained.over(expert))
     state = np.where(training, state_bytes(table.optimizer, blocks.weight_sizes, owned), 0.0)
     moved_weights = np.where(table.offload_weights, weights, 0.0)
-    moved_activations = np.where(table.offload_activations, activations, 0.0)
+    moved_activations = np.where(table.moves_activations, activations, 0.0)
     moved_state = np.where(table.offload_optimizer, state, 0.0)
     in_backward = np.where(training, moved_weights + moved_activations, 0.0)
     duplex = link_duplex(step.system)

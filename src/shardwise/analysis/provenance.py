@@ -18,7 +18,7 @@ def cost_of(result: Evaluation) -> Cost:
     """Price and energy of a step of one row, at most."""
     system, table = result.step.system, result.step.table
     gpus, seconds = int(table.gpus[0]), float(result.step_time_s[0])
-    tokens = float(table.global_batch_size[0] * table.seq_len[0])
+    tokens = float((table.global_batch_size * table.sequences_per_sample * table.seq_len)[0])
     usd = kwh = None
     if system.price is not None:
         usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600

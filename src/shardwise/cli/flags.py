@@ -10,7 +10,9 @@ from shardwise.cli.help import RELIABILITY, TRAINING_RUN
 from shardwise.cli.options import COMMAND_LINE, expand, opt, refuse_options
 from shardwise.config.base import unfold, words_of
 from shardwise.config.degrees import LEVELLED_AXES
+from shardwise.config.fine_tuning import SHORTHANDS, words_of_shorthand
 from shardwise.config.reliability import Reliability
+from shardwise.config.roles import Section
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES, Kind
 from shardwise.config.strategy_input import explicit_fields
@@ -55,7 +57,7 @@ def with_strategy_flags(
     Flags and their help are generated, so a new field has its flag at once.
     """
     flag = partial(_strategy_flag, needs_batch=needs_batch)
-    return _with_flags(function, "flags", Strategy.model_fields, flag)
+    return _with_flags(function, "flags", (*Strategy.model_fields, *SHORTHANDS), flag)
 
 
 def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
@@ -64,7 +66,7 @@ def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
     Each sets the values of the field that a search tries.
     """
     taken = {SHORT_NAMES.get(name, name) for name in inspect.signature(function).parameters}
-    names = [name for name in Strategy.model_fields if name not in taken]
+    names = [name for name in (*Strategy.model_fields, "finetune") if name not in taken]
     return _with_flags(function, "flags", names, _space_flag)
 
 
@@ -102,7 +104,15 @@ def _flag(
     )
 
 
+def _shorthand_flag(name: str) -> inspect.Parameter:
+    """A flag that sets several fields."""
+    words = "|".join(words_of_shorthand(name))
+    return _flag(name, str, Section.MODEL, SHORTHANDS[name], metavar=words)
+
+
 def _strategy_flag(name: str, *, needs_batch: bool) -> inspect.Parameter:
+    if name in SHORTHANDS:
+        return _shorthand_flag(name)
     default = Strategy.model_fields[name].default
     description = _description(name).replace("; None:", "; if not set:")
     description += " NxN: inside x across network domains." if name in LEVELLED_AXES else ""
@@ -115,6 +125,8 @@ def _strategy_flag(name: str, *, needs_batch: bool) -> inspect.Parameter:
 
 def _space_flag(name: str) -> inspect.Parameter:
     """A flag of the values that a search tries: one, or a list; without it, those of the space."""
+    if name in SHORTHANDS:
+        return _shorthand_flag(name)
     metavar = _metavar_of(name).removesuffix(",...")
     together = FIELDS[name].kind is Kind.SET or name == "stage_layers"
     metavar = f"{metavar}+{metavar}" if together else metavar

@@ -16,6 +16,7 @@ from shardwise.cli.options import (
     refuse_options,
 )
 from shardwise.config.enums import TpExchange, TpOverlap
+from shardwise.config.fine_tuning import with_method
 from shardwise.config.roles import Section
 from shardwise.config.strategy_fields import OFFLOADS, SHORT_NAMES
 from shardwise.errors import allowed_words
@@ -216,7 +217,7 @@ def read_space(
     path: str | None, fields: Mapping[str, object], work: Mapping[str, object] | None = None
 ) -> Space:
     """Read the file of a space, if any; fields of flags override it, and it those of a recipe."""
-    fields = _with_tp_exchange(fields)
+    fields = _with_tp_exchange(with_method(fields))
     space = load_space(path, {}, work)
     return space.fixed(fields, source=COMMAND_LINE) if fields else space
 

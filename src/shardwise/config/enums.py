@@ -536,12 +536,97 @@ class MomentDtype(Word):
     INT8 = "int8"
 
 
-class FrozenWeights(Word):
-    """Type in which frozen weights of matrix products are stored."""
+class BaseWeights(Word):
+    """Type in which frozen weights of matrix products are stored.
 
+    What the stack does, that of the strategy, fp32, LLM.int8 of bitsandbytes, nf4 with its scales
+    quantized again or not, or int4 of GPTQ.
+    """
+
+    STACK = "stack"
     DTYPE = "dtype"
+    FP32 = "fp32"
+    INT8 = "int8"
     NF4 = "nf4"
+    NF4_SINGLE = "nf4_single"
     INT4 = "int4"
+
+
+class Task(Word):
+    """What is trained on: which sequences a step has, and which passes they need.
+
+    Next tokens (pretrain, sft), pairs of a chosen and a rejected answer (dpo, orpo, rm), or single
+    answers that are compared with mismatched ones (kto).
+    """
+
+    PRETRAIN = "pretrain"
+    SFT = "sft"
+    DPO = "dpo"
+    ORPO = "orpo"
+    KTO = "kto"
+    RM = "rm"
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a sample is two sequences."""
+        return self in (Task.DPO, Task.ORPO, Task.RM)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether its loss reads log-probabilities of a reference model."""
+        return self in (Task.DPO, Task.KTO)
+
+
+class Reference(Word):
+    """Where the log-probabilities of the reference model come from.
+
+    What the task usually does (adapters that are switched off, else a frozen copy), a frozen copy
+    on the accelerators or on the host, adapters that are switched off, or a pass before training.
+    """
+
+    USUAL = "usual"
+    COPY = "copy"
+    COPY_HOST = "copy_host"
+    ADAPTER_OFF = "adapter_off"
+    PRECOMPUTED = "precomputed"
+
+
+class Adapter(Word):
+    """Kind of low-rank adapters."""
+
+    LORA = "lora"
+    DORA = "dora"
+
+
+class LoraTarget(Word):
+    """Modules that have adapters, as PEFT names them; `experts` are routed experts."""
+
+    Q_PROJ = "q_proj"
+    K_PROJ = "k_proj"
+    V_PROJ = "v_proj"
+    O_PROJ = "o_proj"
+    GATE_PROJ = "gate_proj"
+    UP_PROJ = "up_proj"
+    DOWN_PROJ = "down_proj"
+    EXPERTS = "experts"
+    EMBEDDING = "embedding"
+    HEAD = "head"
+
+
+LORA_PRESETS: dict[str, tuple[LoraTarget, ...]] = {
+    "all-linear": tuple(LoraTarget)[:7],
+    "attention": tuple(LoraTarget)[:4],
+    "qv": (LoraTarget.Q_PROJ, LoraTarget.V_PROJ),
+    "gate-up-down": tuple(LoraTarget)[4:7],
+}
+"""Sets of modules that trainers have a word for."""
+
+
+class CheckpointPlace(Word):
+    """Where the inputs of fully recomputed layers wait for backward."""
+
+    DEVICE = "device"
+    HOST = "host"
 
 
 class CudaGraphs(Word):

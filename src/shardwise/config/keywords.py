@@ -64,6 +64,11 @@ RecomputeParts = Literal[
     "shared_experts",
 ]
 
+CheckpointPlace = Literal[
+    "device",
+    "host",
+]
+
 GradSync = Literal[
     "stack",
     "step",
@@ -83,6 +88,23 @@ Loss = Literal[
     "chunked_recompute",
     "fused_linear",
     "cut",
+]
+
+Task = Literal[
+    "pretrain",
+    "sft",
+    "dpo",
+    "orpo",
+    "kto",
+    "rm",
+]
+
+ReferenceModel = Literal[
+    "usual",
+    "copy",
+    "copy_host",
+    "adapter_off",
+    "precomputed",
 ]
 
 Optimizer = Literal[
@@ -139,6 +161,34 @@ Frozen = Literal[
     "router",
     "norms",
     "head",
+]
+
+LoraTargets = Literal[
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "experts",
+    "embedding",
+    "head",
+]
+
+Adapter = Literal[
+    "lora",
+    "dora",
+]
+
+BaseWeights = Literal[
+    "stack",
+    "dtype",
+    "fp32",
+    "int8",
+    "nf4",
+    "nf4_single",
+    "int4",
 ]
 
 LoraParts = Literal[
@@ -280,12 +330,16 @@ class StrategyKeywords(TypedDict, total=False):
     recompute: Recompute | enums.Recompute
     recompute_parts: Sequence[RecomputeParts | enums.RecomputePart] | str
     recompute_layers: int | None
+    checkpoint_place: CheckpointPlace | enums.CheckpointPlace
     zero: int
     dp_shard: int | None
     fsdp_reshard: bool
     fsdp_prefetch: int
     grad_sync: GradSync | enums.GradSync
     loss: Loss | enums.Loss
+    loss_tokens: float
+    task: Task | enums.Task
+    reference_model: ReferenceModel | enums.Reference
     optimizer: Optimizer | enums.Optimizer
     weight_dtype: WeightDtype | enums.WeightDtype
     master_dtype: MasterDtype | enums.MasterDtype
@@ -294,6 +348,9 @@ class StrategyKeywords(TypedDict, total=False):
     reduce_dtype: ReduceDtype | enums.ReduceDtype
     frozen: Sequence[Frozen | enums.FrozenPart] | str
     lora_rank: int | None
+    lora_targets: Sequence[LoraTargets | enums.LoraTarget] | str | None
+    adapter: Adapter | enums.Adapter
+    base_weights: BaseWeights | enums.BaseWeights
     lora_parts: Sequence[LoraParts | enums.LoraPart] | str
     schedule: Schedule | enums.Schedule | None
     first_stage_layers: int | None
@@ -359,12 +416,16 @@ class StrategyColumns(TypedDict, total=False):
     recompute: Column[Recompute | enums.Recompute]
     recompute_parts: Column[Sequence[RecomputeParts | enums.RecomputePart] | str]
     recompute_layers: Column[int | None]
+    checkpoint_place: Column[CheckpointPlace | enums.CheckpointPlace]
     zero: Column[int]
     dp_shard: Column[int | None]
     fsdp_reshard: Column[bool]
     fsdp_prefetch: Column[int]
     grad_sync: Column[GradSync | enums.GradSync]
     loss: Column[Loss | enums.Loss]
+    loss_tokens: Column[float]
+    task: Column[Task | enums.Task]
+    reference_model: Column[ReferenceModel | enums.Reference]
     optimizer: Column[Optimizer | enums.Optimizer]
     weight_dtype: Column[WeightDtype | enums.WeightDtype]
     master_dtype: Column[MasterDtype | enums.MasterDtype]
@@ -373,6 +434,9 @@ class StrategyColumns(TypedDict, total=False):
     reduce_dtype: Column[ReduceDtype | enums.ReduceDtype]
     frozen: Column[Sequence[Frozen | enums.FrozenPart] | str]
     lora_rank: Column[int | None]
+    lora_targets: Column[Sequence[LoraTargets | enums.LoraTarget] | str | None]
+    adapter: Column[Adapter | enums.Adapter]
+    base_weights: Column[BaseWeights | enums.BaseWeights]
     lora_parts: Column[Sequence[LoraParts | enums.LoraPart] | str]
     schedule: Column[Schedule | enums.Schedule | None]
     first_stage_layers: Column[int | None]

@@ -13,11 +13,11 @@ from shardwise.config.bounds import Factor, Month, PerElement, Portion, Size, Sp
 from shardwise.config.capabilities import Capabilities, plain_values
 from shardwise.config.enums import (
     AttentionKernel,
+    BaseWeights,
     Compile,
     CudaGraphs,
     Dispatcher,
     ExpertKernel,
-    FrozenWeights,
     GradientDtype,
     GradSync,
     LaunchRule,
@@ -136,6 +136,9 @@ class Stack(Sourced):
     loss_figures: Loss = Loss.STACK
     """The loss that the next four figures are of: `stack` is that of the field `loss`. Any other
     loss has standard figures."""
+    fp32_log_probabilities: bool = False
+    """Whether losses on pairs of answers make the logits fp32 first (LLaMA-Factory), or take the
+    log-softmax of 16-bit logits (TRL)."""
     loss_chunk_tokens: Whole = 0
     """Tokens whose logits are live at a time, in losses that split them into chunks; 0: as usual
     with the loss (8 chunks; TRL: 256 tokens; Liger: by the widths of the model)."""
@@ -196,10 +199,9 @@ class Stack(Sourced):
     (pure 16-bit training; its moments then have their type too in torch)."""
     moment_dtype: MomentDtype = MomentDtype.FP32
     """Type of the moments of optimizers whose name does not say it."""
-    frozen_weights: FrozenWeights = FrozenWeights.DTYPE
-    """Type in which frozen weights of the matrix products of layers are stored: that of the
-    strategy, or 4 bits with scales (nf4: bitsandbytes and torchao; int4: GPTQ). Products read a
-    16-bit copy, made each time."""
+    base_weights: BaseWeights = BaseWeights.DTYPE
+    """Type in which frozen weights of the matrix products of layers are stored, where the strategy
+    leaves it to the stack. The former name `frozen_weights` is read too."""
     fused_int4: bool = True
     """Whether one kernel makes the 16-bit copy of int4 weights (Triton kernels of AutoGPTQ), or
     element-wise kernels of PyTorch one after the other, with a copy that stays for backward."""
@@ -461,6 +463,7 @@ class Stack(Sourced):
         *("grad_sync", "pipeline_grad_sync", "weight_dtype", "gradient_dtype", "reduce_dtype"),
         *("master_dtype", "moment_dtype", "loss", "attention_kernel", "cuda_graphs", "compile"),
         "expert_kernel",
+        "base_weights",
     )
     @classmethod
     def _of_its_own(cls, value: Word) -> Word:
@@ -497,6 +500,21 @@ class Stack(Sourced):
         if sources:
             rest["sources"] = {names.get(name, name): source for name, source in sources.items()}
         return rest
+
+    @model_validator(mode="before")
+    @classmethod
+    def _former_frozen_weights(cls, value: object) -> object:
+        """Read `frozen_weights`, which files of earlier releases have for `base_weights`."""
+        if not isinstance(value, Mapping):
+            return value
+        renamed = {"frozen_weights": "base_weights"}
+        sources = value.get("sources")
+        fields = {renamed.get(name, name): item for name, item in value.items()}
+        if "frozen_weights" in value:
+            fields["base_weights"] = value["frozen_weights"]
+        if isinstance(sources, Mapping) and "frozen_weights" in sources:
+            fields["sources"] = {renamed.get(n, n): source for n, source in sources.items()}
+        return fields
 
     @model_validator(mode="before")
     @classmethod

@@ -16,15 +16,18 @@ from pydantic import (
 
 from shardwise.config import readers
 from shardwise.config.base import MISSING, MOST, NO_FLAG, ConfigBase, Count, Whole
-from shardwise.config.bounds import Ratio
+from shardwise.config.bounds import Fraction, Ratio
 from shardwise.config.degrees import with_levels, with_levels_text
 from shardwise.config.enums import (
     DTYPE_ALIASES,
     PLACEMENTS,
     TP_EXCHANGE_ALIASES,
     ZERO_WEIGHTS,
+    Adapter,
     AttentionKernel,
     AttentionKind,
+    BaseWeights,
+    CheckpointPlace,
     Compile,
     CpExchange,
     CudaGraphs,
@@ -37,6 +40,7 @@ from shardwise.config.enums import (
     GradSync,
     GraphScope,
     LoraPart,
+    LoraTarget,
     Loss,
     MasterDtype,
     MomentDtype,
@@ -46,7 +50,9 @@ from shardwise.config.enums import (
     Recompute,
     RecomputePart,
     ReduceDtype,
+    Reference,
     Schedule,
+    Task,
     TpExchange,
     TpOverlap,
     WeightDtype,
@@ -55,6 +61,7 @@ from shardwise.config.enums import (
 )
 from shardwise.config.expressions.resolve import with_located_file
 from shardwise.config.extents import EXTENTS, canonical_placement
+from shardwise.config.fine_tuning import expanded_targets, without_shorthands
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model
 from shardwise.config.plain import separated
@@ -92,6 +99,7 @@ _WORDS_OF_SETS: dict[str, tuple[type[Word], str]] = {
     "recompute_parts": (RecomputePart, "to recompute nothing, recompute is none"),
     "frozen": (FrozenPart, ""),
     "lora_parts": (LoraPart, "for no adapters leave out lora_rank"),
+    "lora_targets": (LoraTarget, "for no adapters leave out lora_rank"),
     "offload_parts": (OffloadPart, "to offload nothing, offload_activations is false"),
     "graph_scope": (GraphScope, "for no graphs cuda_graphs is none"),
 }
@@ -244,6 +252,12 @@ class Strategy(ConfigBase):
     ] = None
     """Layers of each rank that recompute applies to, starting from its first (in dualpipe, on each
     of its two stages); None: all."""
+    checkpoint_place: Annotated[
+        CheckpointPlace,
+        Role(In.MEMORY, ("offload",), follows=("recompute",)),
+    ] = CheckpointPlace.DEVICE
+    """Where the inputs of layers that recompute in full wait for backward: on the device or, moved
+    in the background, on the host (Unsloth, axolotl)."""
     zero: Annotated[
         Whole,
         Role(
@@ -276,6 +290,21 @@ class Strategy(ConfigBase):
     that run eagerly, are compiled, split the vocabulary among tensor-parallel ranks or work in
     place; or in chunks of tokens, with or without the head, which then may run again; or in one
     kernel with the head (Liger, cut cross entropy)."""
+    loss_tokens: Annotated[
+        Fraction, Role(In.MODEL, ("forward", "backward", "tp_comm"), work=True)
+    ] = 1.0
+    """Share of the tokens that reach the head and the loss: those of answers, where the loss drops
+    masked tokens first (TRL's chunked_nll, logits_to_keep)."""
+    task: Annotated[Task, Role(In.MODEL, ALL_TIME, work=True)] = Task.PRETRAIN
+    """What is trained on: next tokens (pretrain, sft), pairs of answers (dpo, orpo, rm: each of the
+    micro_batch_size samples is two sequences), or single answers compared with mismatched ones
+    (kto)."""
+    reference_model: Annotated[
+        Reference,
+        Role(In.MODEL, ("forward", *INSIDE_LAYERS, "offload"), work=True, follows=("task",)),
+    ] = Reference.USUAL
+    """Reference model of dpo and kto: as usual (adapters switched off, else a frozen copy), a copy,
+    a copy on the host, adapters switched off, or log-probabilities computed before training."""
     optimizer: Annotated[Optimizer, Role(In.MODEL, ONCE_PER_STEP, work=True)] = Optimizer.ADAMW
     """Update rule and the type of its state."""
     weight_dtype: Annotated[WeightDtype, Role(In.PRECISION, ONCE_PER_STEP, work=True)] = (
@@ -310,11 +339,27 @@ class Strategy(ConfigBase):
     lora_rank: Annotated[Count | None, Role(In.MODEL, LAYERS, work=True)] = None
     """Rank of LoRA adapters, which are trained instead of the weights of the model; None: no
     adapters."""
+    lora_targets: Annotated[
+        tuple[LoraTarget, ...] | None, Role(In.MODEL, LAYERS, work=True, follows=("lora_rank",))
+    ] = None
+    """Modules that have adapters of their own, as in PEFT, instead of lora_parts: names, or
+    all-linear (all but routed experts and head), attention, qv, gate-up-down. Of latent attention
+    q_proj are both projections of queries, k_proj and v_proj both of keys and values. Embedding
+    and head are trained in full (modules_to_save)."""
+    adapter: Annotated[Adapter, Role(In.MODEL, LAYERS, work=True, follows=("lora_rank",))] = (
+        Adapter.LORA
+    )
+    """Kind of adapters: LoRA, or DoRA, which scales the columns of the adapted weights too."""
+    base_weights: Annotated[BaseWeights, Role(In.PRECISION, LAYERS, work=True)] = BaseWeights.STACK
+    """Type in which frozen weights of the matrix products of layers are stored: what the stack
+    does, that of the strategy, fp32, int8 (LLM.int8), nf4 with double quantization, nf4_single
+    without it, or int4 (GPTQ). Products read a 16-bit copy, made each time."""
     lora_parts: Annotated[tuple[LoraPart, ...], Role(In.MODEL, LAYERS, work=True)] = (
         LoraPart.ATTENTION,
         LoraPart.MLP,
     )
-    """Parts of a layer whose GEMMs have adapters. Embedding and head may be trained next to them,
+    """Parts of a layer whose GEMMs have adapters, one for queries, keys and values together and one
+    for up and gate, as in Megatron-Bridge. Embedding and head may be trained next to them,
     in full, as copies of the frozen ones (PEFT's modules_to_save)."""
     schedule: Annotated[
         Schedule | None,
@@ -509,7 +554,7 @@ class Strategy(ConfigBase):
     @model_validator(mode="before")
     @classmethod
     def _degrees_by_level(cls, fields: object) -> object:
-        return with_levels(fields) if isinstance(fields, Mapping) else fields
+        return with_levels(without_shorthands(fields)) if isinstance(fields, Mapping) else fields
 
     @field_validator("placement", mode="before")
     @classmethod
@@ -520,6 +565,13 @@ class Strategy(ConfigBase):
     @classmethod
     def _listed(cls, value: object) -> object:
         return separated(value) if isinstance(value, str) else value
+
+    @field_validator("lora_targets", mode="before")
+    @classmethod
+    def _modules(cls, value: object) -> object:
+        items = separated(value) if isinstance(value, str) else value
+        is_list = isinstance(items, (list, tuple)) and all(isinstance(one, str) for one in items)
+        return expanded_targets(tuple(items)) if is_list else value  # type: ignore[arg-type]
 
     @field_validator(*_WORDS_OF_SETS)
     @classmethod

@@ -13,6 +13,7 @@ from shardwise.config.enums import (
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
     AttentionKernel,
+    CheckpointPlace,
     Compile,
     CudaGraphs,
     Dispatcher,
@@ -24,7 +25,9 @@ from shardwise.config.enums import (
     Quantization,
     Recompute,
     RecomputePart,
+    Reference,
     Schedule,
+    Task,
     TpExchange,
 )
 from shardwise.config.model import Model
@@ -69,6 +72,7 @@ class Table:
     summa_panels: Ints
     expert_capacity: Floats
     expert_imbalance: Floats
+    loss_tokens: Floats
     training: Bools
     quantized_weights: Bools
     fsdp_reshard: Bools
@@ -100,6 +104,11 @@ class Table:
     cuda_graphs: Ints
     compile: Ints
     optimizer: Ints
+    task: Ints
+    reference_model: Ints
+    adapter: Ints
+    base_weights: Ints
+    checkpoint_place: Ints
     weight_dtype: Ints
     master_dtype: Ints
     moment_dtype: Ints
@@ -108,6 +117,7 @@ class Table:
     recompute_parts: Ints
     frozen: Ints
     lora_parts: Ints
+    lora_targets: Ints
     offload_parts: Ints
     graph_scope: Ints
     tp_tier: Ints
@@ -196,7 +206,7 @@ class Table:
         again = full | (
             (self.recompute == Recompute.SELECTIVE.code) & (self.recompute_parts & moe > 0)
         )
-        layers = self.offload_activations & (self.offload_parts == 0)
+        layers = self.moves_activations & (self.offload_parts == 0)
         off = (self.cuda_graphs == CudaGraphs.STACK.code) & (layers | (single & again))
         return np.where(off, CudaGraphs.NONE.code, found)
 
@@ -323,6 +333,63 @@ class Table:
         """Whether ZeRO-3 gathers weights once per step, for all of its micro-batches."""
         once: Bools = self.syncs_once & ~self.fsdp_reshard & (self.zero >= ZERO_WEIGHTS)
         return once
+
+    @property
+    def offloads_checkpoints(self) -> Bools:
+        """Whether the inputs of fully recomputed layers wait on the host."""
+        host = self.checkpoint_place == CheckpointPlace.HOST.code
+        full = self.recompute == Recompute.FULL.code
+        return host & full & ~self.offload_activations & self.training
+
+    @property
+    def moves_activations(self) -> Bools:
+        """Whether saved activations of layers are offloaded: all, some parts, or checkpoints."""
+        return self.offload_activations | self.offloads_checkpoints
+
+    @property
+    def sequences_per_sample(self) -> Ints:
+        """Sequences of a sample: a chosen and a rejected answer in tasks on pairs."""
+        return np.where(np.array([word.pairs for word in Task])[self.task], 2, 1)
+
+    @property
+    def has_reference(self) -> Bools:
+        """Whether the loss reads log-probabilities of a reference model."""
+        found: Bools = np.array([word.has_reference for word in Task])[self.task]
+        return found
+
+    @property
+    def rates_answers(self) -> Bools:
+        """Whether the head has one column (a reward model)."""
+        found: Bools = self.task == Task.RM.code
+        return found
+
+    @property
+    def compares_answers(self) -> Bools:
+        """Whether the loss reads log-probabilities of answers (dpo, orpo, kto)."""
+        return np.isin(self.task, (Task.DPO.code, Task.ORPO.code, Task.KTO.code))
+
+    @property
+    def runs_reference(self) -> Bools:
+        """Whether the reference model runs in a step."""
+        kinds = (Reference.COPY.code, Reference.COPY_HOST.code, Reference.ADAPTER_OFF.code)
+        return np.isin(self.references, kinds)
+
+    @property
+    def references(self) -> Ints:
+        """Codes of `Reference`, of which `usual` is none here."""
+        usual = np.where(self.lora_rank > 0, Reference.ADAPTER_OFF.code, Reference.COPY.code)
+        found = np.where(self.reference_model == Reference.USUAL.code, usual, self.reference_model)
+        return np.where(self.has_reference & self.training, found, Reference.USUAL.code)
+
+    @property
+    def unlearned_passes(self) -> Ints:
+        """Forward passes of a micro-batch without gradients.
+
+        That of the reference model, if not before training. kto pairs each batch with one of
+        mismatched answers, on which policy and reference run forward (TRL 1.9, kto_trainer.py).
+        """
+        mismatched = np.where((self.task == Task.KTO.code) & self.training, 1, 0)
+        return self.runs_reference * (1 + mismatched) + mismatched
 
     @property
     def micro_batches(self) -> Ints:

@@ -463,7 +463,7 @@ class _TimeChoices:
             overlaps_by_nodes=table.overlaps_by_nodes,
             overlap_processors=dispatch_processor_share(system, table),
             offload_weights=table.offload_weights,
-            offload_activations=table.offload_activations,
+            offload_activations=table.moves_activations,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, total
-from shardwise.config.enums import ZERO_WEIGHTS, Recompute, Schedule
+from shardwise.config.enums import ZERO_WEIGHTS, Dtype, Recompute, Reference, Schedule, WeightDtype
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import ComponentCosts, summed
 from shardwise.cost.layer_cost import LayerBytes
@@ -21,6 +21,7 @@ from shardwise.engine.zero import (
     largest_gradients,
     reduced_bytes,
     releases,
+    sharded,
     weight_totals,
 )
 from shardwise.ops.operation import FP32_BYTES
@@ -167,8 +168,10 @@ def stage_memory(
         copies=copies,
         phase=phase,
     )
+    of_reference = _reference_copy(table, (ends, layers))
+    on_host = table.references == Reference.COPY_HOST.code
     return StageMemory(
-        stored=ends.weights(shares, released) + here.here,
+        stored=ends.weights(shares, released) + here.here + np.where(on_host, 0.0, of_reference),
         gradients=peak.gradients,
         state=ends.state(shares) + optimizer.here,
         master=np.where(as_weights, masters, 0.0),
@@ -176,8 +179,25 @@ def stage_memory(
         buffers=peak.buffers + _buckets(table, costs, (layers, ends)),
         part=np.where(peak.of_layers, in_layers.component, component),
         in_update=peak.in_update,
-        offloaded=here.away + activations.away + optimizer.away,
+        offloaded=here.away
+        + activations.away
+        + optimizer.away
+        + np.where(on_host, of_reference, 0.0),
     )
+
+
+def _reference_copy(table: Table, of: Sequence[WeightTotals]) -> Floats:
+    """Weights of a frozen copy of the model on a rank, sharded as those of the policy are [byte].
+
+    In the type that they were loaded in: that of the policy's weights (TRL 1.9, create_model_from_
+    path and prepare_deepspeed, prepare_fsdp).
+    """
+    rows = np.isin(table.references, (Reference.COPY.code, Reference.COPY_HOST.code))
+    if not np.any(rows):
+        return np.zeros(table.gpus.shape)
+    wide = (table.in_effect("weight_dtype") == WeightDtype.FP32.code) & (table.lora_rank == 0)
+    size = total((one.shared("stored", sharded(table)) for one in of), np.zeros(table.gpus.shape))
+    return np.where(rows, np.where(wide & (table.dtype != Dtype.FP32.code), 2.0, 1.0) * size, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,11 +376,11 @@ def _activations(table: Table, costs: ComponentCosts, group: StageGroup, stage: 
     if np.any(table.overlaps_by_nodes):
         one = largest_layer(costs, group, lambda size: size.saved_bytes)
         paired = np.where(table.overlaps_by_nodes & (table.micro_batches > 1), one, 0.0)
-    if not np.any(table.offload_activations):
+    if not np.any(table.moves_activations):
         saved = flight.total(lambda size: size.saved_bytes) + paired
         return Tiers(saved, np.zeros_like(saved), 1.0)
     movable = flight.total(lambda size: size.movable_bytes)
-    moved = in_tiers(movable, table.offload_activations, flight.total(moves))
+    moved = in_tiers(movable, table.moves_activations, flight.total(moves))
     away = 1 - moved.share
     here = flight.total(lambda size: size.saved_bytes - away * size.movable_bytes) + paired
     return Tiers(here, moved.away, moved.share)

@@ -58,8 +58,9 @@ def step_times(
     transfers = directions * m * chunks_of(table) * boundary.time_s
     bubble, exposed = bubble_and_transfers(step) if waits else (zero, zero)
     times = dict.fromkeys(TIME_PARTS, zero)
+    forwards = 1.0 + table.unlearned_passes
     times |= {
-        "forward": m * critical.on(lambda times: times.forward_s),
+        "forward": m * forwards * critical.on(lambda times: times.forward_s),
         "backward": m * critical.on(lambda times: times.backward_s),
         "recompute": m * critical.on(lambda times: times.recompute_s),
         "optimizer": Update.of(step).time_s(table, step.costs.memory_rate),
@@ -69,8 +70,13 @@ def step_times(
     comm = {"pp": (transfers, times["pp_comm"])}
     for axis in COMM_AXES:
         both = ("forward", "backward")
-        times[f"{axis}_comm"] = m * total((critical.exposed(way, axis) for way in both), zero)
-        alone = m * total((critical.alone(way, axis) for way in both), zero)
+        number = (forwards, 1.0)
+        times[f"{axis}_comm"] = m * total(
+            (n * critical.exposed(way, axis) for n, way in zip(number, both, strict=True)), zero
+        )
+        alone = m * total(
+            (n * critical.alone(way, axis) for n, way in zip(number, both, strict=True)), zero
+        )
         comm[axis] = alone, times[f"{axis}_comm"]
     replicas = list(replica_communication(step).values())
     times["dp_comm"] = total((exposed for _, exposed in replicas), zero)

@@ -205,6 +205,11 @@ def _inverse(table: Table, stage: int) -> tuple[Floats, Floats]:
     return 1 / dense, 1 / expert
 
 
+def sharded(table: Table) -> tuple[Floats, Floats]:
+    """Share of a rank of weights as they are stored: dense, expert."""
+    return _inverse(table, ZERO_WEIGHTS)
+
+
 def _gradients(table: Table, costs: ComponentCosts) -> tuple[Floats, Floats]:
     """Share of a rank of gradients, dense and of experts.
 

@@ -268,8 +268,16 @@ def _projection(
     norm_parts: frozenset[str],
 ) -> Operation:
     """Queries, keys and values in one product."""
+    widths = tuple(
+        number * width
+        for number, width in (
+            (heads, attention.head_dim),
+            (kv_heads, attention.head_dim),
+            (kv_heads, attention.value_dim),
+        )
+    )
     outputs = (heads + kv_heads) * attention.head_dim + kv_heads * attention.value_dim
-    return linear(
+    product = linear(
         "attention.qkv",
         work,
         tokens=work.tokens,
@@ -282,6 +290,7 @@ def _projection(
         reruns_with=_QKV,
         dropped_with=norm_parts,
     )
+    return replace(product, joined=widths)
 
 
 def _qk_norm(

@@ -160,7 +160,8 @@ def _norm(model: Model, work: RankWork, name: str) -> Operation:
 def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[Operation]:
     """Final norm, product with the vocabulary and cross entropy, split along the vocabulary.
 
-    Without a vocabulary there is only the norm.
+    Without a vocabulary there is only the norm. Only a share of the tokens (`loss_tokens`) may
+    reach the product. A reward model has one column in its place.
 
     Parameters
     ----------
@@ -168,7 +169,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         Rows in which the head has its own weights: untied models, and tied ones whose embedding is
         on another stage.
     """
-    columns = vocabulary_share(model, work)
+    columns = np.where(work.rates_answers, 1.0, vocabulary_share(model, work))
     bias = columns if model.head_bias else zeros(work)
     operations = []
     if model.final_norm:
@@ -177,6 +178,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
         return [*operations, _nothing("head", work)]
     if model.head_transform:
         operations += _transform(model, work)
+    work = replace(work, sequences=work.sequences * work.loss_tokens)
     chunk = chunk_tokens(work, model.vocab, model.hidden)
     head = linear(
         "head",

@@ -10,9 +10,9 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats
 from shardwise.config.enums import (
+    BaseWeights,
     Dtype,
     ExpertKernel,
-    FrozenWeights,
     GraphScope,
     NormPlacement,
 )
@@ -98,7 +98,10 @@ def rank_work(table: Table) -> RankWork:
         table.quantization, lambda recipe: recipe.operand_bytes
     )
     columns: dict[str, Any] = {
-        "sequences": table.micro_batch_size.astype(np.float64),
+        "sequences": (table.micro_batch_size * table.sequences_per_sample).astype(np.float64),
+        "rates_answers": table.rates_answers,
+        "compares_answers": table.compares_answers,
+        "runs_reference": table.runs_reference,
         "seq_len": table.seq_len / (table.cp * table.tp2),
         "document_len": np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
         "capacity": table.expert_capacity,
@@ -106,9 +109,8 @@ def rank_work(table: Table) -> RankWork:
         "regather": table.tp_regather,
         "element_bytes": element_bytes,
         "frozen_bytes": frozen_bytes(table, element_bytes),
-        "unpacks_frozen": table.by_stack(
-            lambda stack: stack.frozen_weights == FrozenWeights.INT4 and not stack.fused_int4
-        ),
+        "unpacks_frozen": (table.in_effect("base_weights") == BaseWeights.INT4.code)
+        & table.by_stack(lambda stack: not stack.fused_int4),
         "dispatch_bytes": dispatch_bytes(table.dispatch_dtype, element_bytes),
         "gradient_bytes": gradient_size(table, element_bytes),
         "flash": table.fused_attention,

@@ -17,12 +17,13 @@ replicated. Only the rank-wide intermediate is communicated.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import FrozenPart, LoraPart
+from shardwise.config.enums import Adapter, FrozenPart, LoraPart, LoraTarget
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import swaps_heads
@@ -63,6 +64,27 @@ _ADAPTED: dict[str, _Split] = {
     "moe.up": "expert_columns",
     "moe.down": "expert_rows",
 }
+_MODULES_OF = {
+    LoraPart.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
+    LoraPart.MLP: ("gate_proj", "up_proj", "down_proj"),
+    LoraPart.EXPERTS: ("experts",),
+    LoraPart.EMBEDDING: ("embedding",),
+    LoraPart.HEAD: ("head",),
+}
+_QUERIES, _KEYS, _VALUES = ("q_proj",), ("k_proj",), ("v_proj",)
+_UP: tuple[tuple[str, ...], ...] = (("gate_proj",), ("up_proj",))
+_DOWN: tuple[tuple[str, ...], ...] = (("down_proj",),)
+# Modules of the products that may have adapters; several of a product as `Operation.joined` lists
+# them.
+_TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "attention.qkv": (_QUERIES, _KEYS, _VALUES),
+    **dict.fromkeys(("attention.q", "attention.q_up", "attention.q_down"), (_QUERIES,)),
+    **dict.fromkeys(("attention.kv_up", "attention.kv_down"), ((*_KEYS, *_VALUES),)),
+    "attention.out": (("o_proj",),),
+    **dict.fromkeys(("mlp.up", "moe.shared_up"), _UP),
+    **dict.fromkeys(("mlp.down", "moe.shared_down"), _DOWN),
+    **dict.fromkeys(("moe.up", "moe.down"), (("experts",),)),
+}
 # Products whose input another product may save for both.
 _SAVED_BY = {
     "attention.kv_down": ("attention.q", "attention.q_down"),
@@ -82,16 +104,27 @@ class Subset:
     """Rank of the adapters; 0: there are none."""
     adapted: Ints
     """Bits of `LoraPart`."""
+    targets: Ints
+    """Bits of `LoraTarget`, modules with adapters of their own; 0: products have one each."""
+    dora: Bools
+    """Whether adapters are DoRA."""
 
     @classmethod
     def of(cls, table: Table) -> "Subset":
         """Read it from strategies."""
         rank = table.lora_rank
         frozen = np.where(rank > 0, FrozenPart.bits(_COMPONENTS), table.frozen)
+        adapted = np.where(table.lora_targets > 0, _parts_of(table.lora_targets), table.lora_parts)
         for end in _ENDS:
-            copied = (rank > 0) & ((table.lora_parts & LoraPart.bits([end])) > 0)
+            copied = (rank > 0) & ((adapted & LoraPart.bits([end])) > 0)
             frozen = np.where(copied, frozen & ~FrozenPart.bits([end]), frozen)
-        return cls(frozen=frozen, rank=rank, adapted=table.lora_parts)
+        return cls(
+            frozen=frozen,
+            rank=rank,
+            adapted=adapted,
+            targets=table.lora_targets,
+            dora=(rank > 0) & (table.adapter == Adapter.DORA.code),
+        )
 
     def freezes(self, component: str) -> Bools:
         """Rows in which the model's own weights of a component are frozen."""
@@ -102,6 +135,15 @@ class Subset:
         if component not in tuple(LoraPart):
             return np.zeros(self.rank.shape, dtype=np.bool_)
         return (self.rank > 0) & ((self.adapted & LoraPart.bits([component])) > 0)
+
+
+def _parts_of(targets: Ints) -> Ints:
+    """Parts of a model that have some of these modules, as bits of `LoraPart`."""
+    found = np.zeros_like(targets)
+    for part, modules in _MODULES_OF.items():
+        has = (targets & LoraTarget.bits(modules)) > 0
+        found = np.where(has, found | LoraPart.bits([part]), found)
+    return found
 
 
 def components_of_model(model: Model) -> int:
@@ -183,11 +225,7 @@ def _inputs_needed(operations: Sequence[Operation], work: RankWork, subset: Subs
     attention too (arXiv 2205.14135, algorithm 4), unless heads were swapped in between.
     """
     places = {_plain(operation.name): i for i, operation in enumerate(operations)}
-    used = [
-        ~subset.freezes(_component(o.name))
-        | subset.adapts(_component(o.name)) & (_split(o) is not None)
-        for o in operations
-    ]
+    used = [~subset.freezes(_component(o.name)) | _is_adapted(o, subset) for o in operations]
     needed = list(used)
     for name, savers in _SAVED_BY.items():
         for saver in savers:
@@ -233,7 +271,7 @@ def _frozen(operation: Operation, work: RankWork, subset: Subset, needs: Bools) 
 def _from_fewer_bits(
     operation: Operation, product: Matmul, work: RankWork, frozen: Bools
 ) -> Operation:
-    """A product of a layer whose frozen weights are stored in 4 bits, in some rows.
+    """A product of a layer whose frozen weights are stored in another type, in some rows.
 
     A kernel makes a 16-bit copy of the weights before the product, forward and for the gradient of
     the input, and the copy is freed after it (bitsandbytes, autograd/_functions.py, MatMul4Bit;
@@ -263,9 +301,9 @@ def _from_fewer_bits(
 
 
 def _in_fewer_bits(operation: Operation, work: RankWork, frozen: Bools) -> Bools:
-    """Rows in which the weights of a product are stored in fewer bits."""
+    """Rows in which the weights of a product are stored in another type than it reads."""
     return (
-        frozen & (work.frozen_bytes < work.element_bytes) & (_component(operation.name) != "head")
+        frozen & (work.frozen_bytes != work.element_bytes) & (_component(operation.name) != "head")
     )
 
 
@@ -328,13 +366,17 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
     """A and B of a product, if any row has them.
 
     Added to the output: read both, write the sum; backward the same with the gradients of the
-    input. The input is saved with the product; the intermediate is saved here.
+    input. The input is saved with the product; the intermediate is saved here. Modules with
+    adapters of their own (n of the modules of a product, with outputs o) have n A of rank r each,
+    and B of r x o; PEFT calls A, and B with the scaling of its result.
     """
     product, split = _product(operation), _split(operation)
-    rows = subset.adapts(_component(operation.name))
+    rows = _is_adapted(operation, subset)
     if product is None or split is None or not np.any(rows):
         return []
-    rank = np.maximum(subset.rank, 1) * 1.0
+    count, width = _modules(operation, product, subset)
+    count = np.maximum(count, 1.0)
+    rank = np.maximum(subset.rank, 1) * count
     batch = np.where(rows, product.batch, 0.0)
     before, after = _adapter_tokens(operation, product, work)
     gathered, summed = _collectives(split, work, product, np.where(rows, rank, 0.0))
@@ -356,20 +398,90 @@ def _adapters(operation: Operation, work: RankWork, subset: Subset) -> list[Oper
         saved_tokens=np.zeros_like(before),
         collectives=summed,
     )
+    saved = work.saved_tokens if split == "columns" else after
     up = adapter(
         f"{operation.name}.lora_b",
         tokens=after,
-        inputs=rank,
-        outputs=product.n,
-        saved_tokens=work.saved_tokens if split == "columns" else after,
+        inputs=rank / count,
+        outputs=width,
+        saved_tokens=saved * count,
         collectives=gathered,
     )
-    written = batch * after * product.n
+    own = subset.targets > 0
+    up = _scaled_columns(up, work, subset, batch * product.k * width)
+    written = batch * after * width
     size = written * work.element_bytes
     return [
-        _adding(down, Phase.INPUT_GRAD, batch * before * product.k, work),
-        replace(_adding(up, Phase.FORWARD, written, work), working_bytes=up.working_bytes + size),
+        replace(
+            _adding(down, Phase.INPUT_GRAD, count * batch * before * product.k, work),
+            host_calls=np.where(own, count, 1.0),
+        ),
+        replace(
+            _adding(up, Phase.FORWARD, written, work),
+            working_bytes=up.working_bytes + size,
+            host_calls=np.where(own, 2 * count, 1.0),
+        ),
     ]
+
+
+def _is_adapted(operation: Operation, subset: Subset) -> Bools:
+    """Rows in which a product of a layer has adapters."""
+    modules = [word for group in _TARGETS.get(_plain(operation.name), ()) for word in group]
+    named = (subset.targets == 0) | ((subset.targets & LoraTarget.bits(modules)) > 0)
+    return subset.adapts(_component(operation.name)) & named & (_split(operation) is not None)
+
+
+def _modules(operation: Operation, product: Matmul, subset: Subset) -> tuple[Floats, Floats]:
+    """Number of modules of a product that have adapters of their own, and their outputs.
+
+    One, of the full width, where `lora_parts` says what has adapters.
+    """
+    names = _TARGETS[_plain(operation.name)]
+    widths = operation.joined if len(operation.joined) == len(names) else (product.n,)
+    groups = names if len(widths) == len(names) else (tuple(chain(*names)),)
+    count = width = np.zeros(product.n.shape)
+    for own, modules in zip(widths, groups, strict=True):
+        has = (subset.targets & LoraTarget.bits(modules)) > 0
+        count = count + has
+        width = width + np.where(has, own, 0.0)
+    alone = subset.targets == 0
+    return np.where(alone, 1.0, count), np.where(alone, product.n, width)
+
+
+# Passes over a weight that DoRA adds forward: the sum of the weight and B A and its norm by column
+# (PEFT 0.20, tuners/lora/dora.py: B A of an identity, in 32 bits of norms): read and written
+# thrice, with two temporary tensors of its size.
+_DORA_PASSES, _DORA_COPIES = 6, 2
+
+
+def _scaled_columns(up: Operation, work: RankWork, subset: Subset, weights: Floats) -> Operation:
+    """B of an adapter with what DoRA (arXiv 2402.09353) does in addition, in some rows.
+
+    Y = m (X (W + B A)) / |W + B A|, norms by column without a gradient. Trained: m, one number per
+    output. FLOPs of B A: 2 r k n.
+
+    Parameters
+    ----------
+    weights
+        Adapted weights of the product, k n; shape (n,).
+    """
+    if not np.any(subset.dora):
+        return up
+    product = next(k for k in up.kernels if isinstance(k, Matmul))
+    rows = subset.dora & (weights > 0)
+    size = np.where(rows, weights, 0.0) * work.element_bytes
+    passes = MemoryBound(phase=Phase.FORWARD, bytes=_DORA_PASSES * size, flops=3 * weights * rows)
+    sums = replace(product, m=weights / np.maximum(product.n * product.batch, 1.0))
+    sums = replace(sums, batch=np.where(rows, product.batch, 0.0))
+    columns = np.where(rows, product.n * product.batch, 0.0)
+    forward = up.working_bytes if up.forward_working_bytes is None else up.forward_working_bytes
+    return replace(
+        up,
+        kernels=(*up.kernels, sums, passes),
+        parameters=up.parameters + columns,
+        working_bytes=up.working_bytes + _DORA_COPIES * size,
+        forward_working_bytes=forward + _DORA_COPIES * size,
+    )
 
 
 def _adding(operation: Operation, phase: Phase, elements: Floats, work: RankWork) -> Operation:

@@ -216,6 +216,22 @@ def with_chunks(head: Operation, work: RankWork, chunk: Floats) -> Operation:
     )
 
 
+_SIXTEEN_BITS = 2.0
+# Of log-probabilities of answers in TRL (trl/trainer/utils.py, selective_log_softmax): 16-bit
+# logits and their log-softmax, made sequence by sequence; backward the gradient in addition.
+_LOG_PROBABILITIES = LossFigures(saved=4, forward_peak=4, backward_peak=6)
+
+
+def _of_answers(work: RankWork) -> Bools:
+    """Rows whose loss reads log-probabilities of 16-bit logits instead of the cross entropy.
+
+    Other software makes the logits fp32 first (LLaMA-Factory, train/dpo/trainer.py), as an eager
+    cross entropy does.
+    """
+    eager: Bools = work.loss == Loss.EAGER.code
+    return eager & work.compares_answers & ~work.fp32_log_probabilities
+
+
 def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: float) -> Operation:
     """Cross entropy of the logits of a rank.
 
@@ -244,6 +260,10 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         name: np.where(own, np.where(rows, work.loss_saved_bytes, 0.0), by_row[name])
         for name, rows in peak.items()
     }
+    compared = _of_answers(work)
+    for name in ("saved", "forward_peak", "backward_peak"):
+        own = own & ~compared
+        by_row[name] = np.where(compared, getattr(_LOG_PROBABILITIES, name), by_row[name])
     moved = [
         np.where(own, stated, by_row[name])
         for stated, name in (
@@ -253,6 +273,9 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
     ]
     width = columns * np.where(gathers, work.tp, 1.0)
     logits, of_chunk = work.tokens * width, chunk * width
+    wide = ~compared & (by_row["saved"] > _SIXTEEN_BITS)
+    reference = np.where(wide, _SIXTEEN_BITS + FP32_BYTES, _SIXTEEN_BITS) * logits
+    reference = np.where(work.runs_reference & whole, reference, 0.0)
     extra = by_row["hidden_gradient"] * work.tokens * hidden
     saved = by_row["saved"] * logits
     forward, backward = (
@@ -282,5 +305,5 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         parameters=zeros(work),
         saved_bytes=saved + extra,
         working_bytes=np.maximum(backward - saved, 0.0),
-        forward_working_bytes=np.where(own & whole, 0.0, forward + extra),
+        forward_working_bytes=np.where(own & whole, 0.0, forward + extra) + reference,
     )

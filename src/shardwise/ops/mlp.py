@@ -68,7 +68,7 @@ def mlp_operations(
         reruns_with=block | {"mlp_up"} | (_EVERY_OTHER if mlp.gated else frozenset()),
         dropped_with=rebuilt_by,
     )
-    up = replace(up, rerun_share=0.5)  # the second of its two products
+    up = replace(up, rerun_share=0.5, joined=(inner,) * gates)  # reruns the second of two products
     down = linear(
         f"{name}down",
         work,

@@ -125,6 +125,16 @@ class RankWork:
     """Tokens of a chunk of the loss; 0: as usual."""
     loss: Ints
     """Code of `Loss`, the one in effect."""
+    loss_tokens: Floats
+    """Share of the tokens that reach the head."""
+    compares_answers: Bools
+    """Whether the loss reads log-probabilities of answers (tasks dpo, orpo, kto)."""
+    runs_reference: Bools
+    """Whether a reference model runs while the logits of the policy are saved."""
+    fp32_log_probabilities: Bools
+    """Whether log-probabilities of answers are computed from fp32 logits."""
+    rates_answers: Bools
+    """Whether the head is one column, the rating of an answer (task rm)."""
     own_loss: Bools
     """Whether these figures of the stack are figures of this loss."""
 
@@ -354,6 +364,8 @@ class Operation:
     collectives: tuple[Collective, ...] = ()
     parameters: Floats
     """Weights on this rank."""
+    joined: tuple[Floats, ...] = ()
+    """Outputs of each of the modules of a model that are one product here; none: it is one."""
     trained_parameters: Floats | None = None
     """Those of them that are trained; None: all."""
     quantized_parameters: Floats | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
-from shardwise.config.enums import DispatchDtype, FrozenWeights, Quantization
+from shardwise.config.enums import BaseWeights, DispatchDtype, Quantization
 from shardwise.config.strategy_table import Table
 from shardwise.ops.operation import (
     Collective,
@@ -177,13 +177,19 @@ class WeightSizes:
         return self.total(parameters, quantized, self.stored + self.copies)
 
 
-# A weight in 4 bits: nf4 with an 8-bit scale for each 64 and an fp32 one for 256 of them (double
-# quantization, arXiv 2305.14314, section 3); int4 with a 16-bit scale and a 4-bit zero for each
-# 128 (GPTQ, arXiv 2210.17323; AutoGPTQ's group_size).
+# A weight in another type: int8 with an fp32 scale for each row, which is not counted (arXiv
+# 2208.07339); nf4 with an 8-bit scale for each 64 and an fp32 one for 256 of these (double
+# quantization, arXiv 2305.14314, section 3), or with an fp32 scale for each 64; int4 with a 16-bit
+# scale and a 4-bit zero for each 128 (GPTQ, arXiv 2210.17323; AutoGPTQ's group_size).
 FROZEN_BYTES = {
-    FrozenWeights.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),
-    FrozenWeights.INT4: 0.5 + 2 / 128 + 0.5 / 128,
+    BaseWeights.FP32: 4.0,
+    BaseWeights.INT8: 1.0,
+    BaseWeights.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),
+    BaseWeights.NF4_SINGLE: 0.5 + 4 / 64,
+    BaseWeights.INT4: 0.5 + 2 / 128 + 0.5 / 128,
 }
+
+_FROZEN_BYTES = np.array([FROZEN_BYTES.get(word, 0.0) for word in BaseWeights])
 
 
 def frozen_bytes(table: Table, element_bytes: Floats) -> Floats:
@@ -196,7 +202,7 @@ def frozen_bytes(table: Table, element_bytes: Floats) -> Floats:
     element_bytes
         Size of a weight in the row's type [byte]; shape (n,).
     """
-    stored = table.by_stack(lambda stack: FROZEN_BYTES.get(stack.frozen_weights, 0.0))
+    stored = _FROZEN_BYTES[table.in_effect("base_weights")]
     return np.where((stored > 0) & (table.quantization == 0), stored, element_bytes)
 
 

@@ -143,7 +143,14 @@ EFFECTS: dict[str, Idle] = {
     "recompute_layers": lambda kind, table: (
         (table.recompute == Recompute.NONE.code) | _is_all(kind, table)
     ),
-    "lora_parts": lambda _, table: table.lora_rank == 0,
+    "lora_parts": lambda _, table: (table.lora_rank == 0) | (table.lora_targets > 0),
+    "lora_targets": lambda _, table: table.lora_rank == 0,
+    "adapter": lambda _, table: table.lora_rank == 0,
+    "base_weights": lambda _, table: (table.lora_rank == 0) & (table.frozen == 0),
+    "reference_model": lambda kind, table: ~table.has_reference | (not kind.training),
+    "checkpoint_place": lambda kind, table: (
+        (table.recompute != Recompute.FULL.code) | table.offload_activations | (not kind.training)
+    ),
     "optimizer": lambda kind, _: not kind.training,
     "weight_dtype": _idle_types,
     "master_dtype": _idle_types,
@@ -180,6 +187,11 @@ NEUTRAL: dict[str, Any] = {
         "summa_panels",
         "quantized_weights",
         "lora_parts",
+        "lora_targets",
+        "adapter",
+        "base_weights",
+        "reference_model",
+        "checkpoint_place",
         "offload_parts",
         "expert_capacity",
         "expert_imbalance",

@@ -150,7 +150,7 @@ def step_timeline(model: Model, system: System, table: Table) -> StepTimeline:
     order, ends = model.order, np.cumsum([0, *layers_on_ranks(model.depth, table, 0)]).tolist()
     position = np.arange(pipeline.ranks)
     once, (alone, exposed) = table.zero[0] < ZERO_GRADIENTS, evaluation.comm_s["dp"]
-    at_actions = memory_at_actions(actions, passes, offloaded=bool(table.offload_activations[0]))
+    at_actions = memory_at_actions(actions, passes, offloaded=bool(table.moves_activations[0]))
     return StepTimeline(
         pipeline=pipeline,
         passes=passes,

@@ -8,11 +8,12 @@ from shardwise.arrays import Bools
 from shardwise.config.enums import (
     ZERO_OPTIMIZER,
     ZERO_WEIGHTS,
+    Adapter,
+    BaseWeights,
     Dispatcher,
     Dtype,
     ExpertKernel,
     FrozenPart,
-    FrozenWeights,
     GradientDtype,
     GraphScope,
     LoraPart,
@@ -25,6 +26,8 @@ from shardwise.config.enums import (
     Quantization,
     Recompute,
     RecomputePart,
+    Reference,
+    Task,
 )
 from shardwise.config.model import OWN_KIND, Layer, Model
 from shardwise.config.strategy import Strategy
@@ -85,6 +88,14 @@ def _adapts_nothing(model: Model, table: Table) -> Bools:
     return lacks
 
 
+def _has_no_target(model: Model, table: Table) -> Bools:
+    """Rows whose adapters have no place in a model, or name experts that it lacks."""
+    missing = Subset.of(table).adapted & _absent_adapted(model)
+    experts = LoraPart.bits([LoraPart.EXPERTS])
+    nothing: Bools = (missing == Subset.of(table).adapted) | ((missing & experts) > 0)
+    return nothing
+
+
 def _nothing_trained(model: Model, table: Table) -> Bools:
     every = components_of_model(model)
     nothing: Bools = (table.frozen & every) == every
@@ -105,7 +116,7 @@ def _half_of_tied(model: Model, table: Table) -> Bools:
 
 def _recipe_of_frozen(table: Table) -> Bools:
     """Rows with a recipe for products, some of whose frozen weights the stack stores in 4 bits."""
-    stored = table.by_stack(lambda stack: stack.frozen_weights != FrozenWeights.DTYPE)
+    stored = table.in_effect("base_weights") != BaseWeights.DTYPE.code
     freezes = (table.lora_rank > 0) | (table.frozen > 0)
     rows: Bools = stored & freezes & (table.quantization != Quantization.NONE.code)
     return rows
@@ -156,18 +167,82 @@ _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
         "embedding and head of {m.name} are tied; freeze both or none",
     ),
     _in_training("frozen"),
+    _in_training("task"),
+    rule(
+        "task_pipeline",
+        "task",
+        lambda t: (t.task > Task.SFT.code) & (t.pp > 1),
+        "is not modeled with pipeline stages; allowed with pp > 1: pretrain, sft",
+    ),
+    rule(
+        "reference_model",
+        "reference_model",
+        lambda t: (t.reference_model > 0) & ~t.has_reference,
+        "has no effect without task dpo or kto; leave it out",
+    ),
+    rule(
+        "reference_adapter",
+        "reference_model",
+        lambda t: (t.reference_model == Reference.ADAPTER_OFF.code) & (t.lora_rank == 0),
+        "needs adapters to switch off: set lora_rank; allowed: usual, copy, copy_host, precomputed",
+    ),
+    rule(
+        "checkpoint_place",
+        "checkpoint_place",
+        lambda t: (t.checkpoint_place > 0) & ~t.offloads_checkpoints,
+        "are inputs of fully recomputed layers: needs recompute full, and no offload_activations",
+    ),
     _in_training("lora_rank"),
     rule(
         "frozen_recipe",
         "quantization",
         _recipe_of_frozen,
-        "products read 16-bit copies of frozen weights in {stack.frozen_weights}; allowed: none",
+        "products read 16-bit copies of frozen weights in another type; allowed: none",
     ),
     rule(
         "lora_parts",
         "lora_parts",
         lambda t: (t.lora_rank == 0) & (t.lora_parts != _USUAL_ADAPTED),
         "has no effect without lora_rank; leave it out",
+    ),
+    rule(
+        "lora_targets",
+        "lora_targets",
+        lambda t: (t.lora_rank == 0) & (t.lora_targets > 0),
+        "has no effect without lora_rank; leave it out",
+    ),
+    rule(
+        "lora_targets_or_parts",
+        "lora_targets",
+        lambda t: (t.lora_targets > 0) & (t.lora_parts != _USUAL_ADAPTED),
+        "lora_parts says what has adapters, too; set one",
+    ),
+    rule(
+        "lora_targets_lacking",
+        "lora_targets",
+        lambda m, t: (t.lora_targets > 0) & (t.lora_rank > 0) & _has_no_target(m, t),
+        lambda m, t: (
+            f"{m.name} has no "
+            + " or ".join(LoraPart.from_bits(one(Subset.of(t).adapted) & _absent_adapted(m)))
+        ),
+    ),
+    rule(
+        "adapter",
+        "adapter",
+        lambda t: (t.adapter != Adapter.LORA.code) & (t.lora_rank == 0),
+        "has no effect without lora_rank; leave it out",
+    ),
+    rule(
+        "adapter_tensor_parallel",
+        "adapter",
+        lambda t: (t.adapter == Adapter.DORA.code) & (t.tp * t.tp2 > 1),
+        "norms of split weights are not modeled; allowed with tp > 1: lora",
+    ),
+    rule(
+        "base_weights",
+        "base_weights",
+        lambda t: (t.base_weights > 0) & (t.lora_rank == 0) & (t.frozen == 0),
+        "is the type of frozen weights: has no effect without lora_rank or frozen; leave it out",
     ),
     rule(
         "lora_lacking",
@@ -515,6 +590,21 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "has no effect without zero 3; leave it out",
     ),
     *map(_second_tier, ("offload_weights", "offload_activations", "offload_optimizer")),
+    rule(
+        "checkpoint_tier",
+        "checkpoint_place",
+        lambda _, s, t: (t.checkpoint_place > 0) & (len(s.accelerator.memory) < _MEMORY_TIERS),
+        "{s.accelerator.name} has no second memory tier to offload to; allowed: device",
+    ),
+    rule(
+        "reference_tier",
+        "reference_model",
+        lambda _, s, t: (
+            (t.reference_model == Reference.COPY_HOST.code)
+            & (len(s.accelerator.memory) < _MEMORY_TIERS)
+        ),
+        "{s.accelerator.name} has no second memory tier; allowed: usual, copy, precomputed",
+    ),
     rule(
         "offload_parts",
         "offload_parts",

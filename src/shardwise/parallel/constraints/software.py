@@ -426,6 +426,11 @@ _ACTIVE: Mapping[str, Callable[[Model, Table], Bools]] = {
     "recompute_parts": lambda _, t: (t.recompute == Recompute.SELECTIVE.code) & t.training,
     "recompute_layers": lambda _, t: (t.recompute != Recompute.NONE.code) & t.training,
     "lora_parts": lambda _, t: t.lora_rank > 0,
+    "lora_targets": lambda _, t: t.lora_rank > 0,
+    "adapter": lambda _, t: t.lora_rank > 0,
+    "base_weights": lambda _, t: (t.lora_rank > 0) | (t.frozen > 0),
+    "reference_model": lambda _, t: t.has_reference & t.training,
+    "checkpoint_place": lambda _, t: (t.recompute == Recompute.FULL.code) & t.training,
     "optimizer": lambda _, t: t.training,
     **dict.fromkeys(
         ("weight_dtype", "master_dtype", "gradient_dtype", "reduce_dtype"),

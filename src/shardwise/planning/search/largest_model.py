@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.arrays import Floats
 from shardwise.config.base import MISSING
-from shardwise.config.enums import Dtype, Optimizer
+from shardwise.config.enums import BaseWeights, Dtype, Optimizer
 from shardwise.config.model import Model
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.strategy_table import Table
@@ -443,7 +443,7 @@ def _most_parameters(case: _Case) -> float:
         gradient = 0.0
     if not _trains_everything(case):
         gradient, state = 0.0, np.zeros_like(weight)
-        sizes = [FROZEN_BYTES.get(stack.frozen_weights, np.inf) for stack in stacks]
+        sizes = [FROZEN_BYTES.get(BaseWeights(word), np.inf) for word in words("base_weights")]
         weight = np.minimum(weight, min(sizes))
     if any(case.space.values("quantized_weights", case.system) or ()):
         weight = np.minimum(weight, min(recipe.weight_bytes for recipe in RECIPES.values()))
