@@ -23,12 +23,27 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
-from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
+from shardwise.launchers import (
+    accelerate,
+    automodel,
+    axolotl,
+    deepspeed,
+    llama_factory,
+    megatron,
+    megatron_bridge,
+    ms_swift,
+    openrlhf,
+    torchtitan,
+    torchtune,
+    trl,
+    verl,
+)
 from shardwise.launchers.importance import by_importance
 from shardwise.launchers.launch import (
     Launcher,
     LaunchFile,
     LaunchPlan,
+    LaunchReader,
     LaunchText,
     captured_graphs,
 )
@@ -42,6 +57,17 @@ LAUNCHERS: tuple[Launcher, ...] = (
     megatron_bridge.LAUNCHER,
     megatron.LAUNCHER,
 )
+READERS: tuple[LaunchReader, ...] = (
+    llama_factory.READER,
+    axolotl.READER,
+    torchtune.READER,
+    automodel.READER,
+    ms_swift.READER,
+    verl.READER,
+    openrlhf.READER,
+    trl.READER,
+)
+"""Trainers whose launch files are read and not written; they look at a file first."""
 
 
 def launcher_names() -> tuple[str, ...]:
@@ -72,10 +98,15 @@ def launcher_of_stack(stack: str) -> str | None:
     return next((one.name for one in LAUNCHERS if software_of(one.stack) == software), None)
 
 
-def recognised_launcher(text: str, source: str) -> Launcher | None:
-    """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
+def readers() -> tuple[LaunchReader, ...]:
+    """Return all trainers whose launch files are read, in the order in which they look at one."""
+    return (*READERS, *LAUNCHERS)
+
+
+def recognised_launcher(text: str, source: str) -> LaunchReader | None:
+    """Return the trainer that a text is written for; None if it is not known."""
     with _of_file(source):
-        return next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+        return next((one for one in readers() if one.recognise(text, source)), None)
 
 
 @contextmanager
@@ -90,7 +121,7 @@ def _of_file(source: str) -> Iterator[None]:
 
 def not_recognised(path: str | Path) -> Fault:
     """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
-    titles = ", ".join(one.title for one in LAUNCHERS)
+    titles = ", ".join(one.title for one in readers())
     problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
     endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
     return Fault(source=str(path), problem=f"{problem}; {endings}")
@@ -140,7 +171,7 @@ def read_launch(
     source, text = str(path), files.read_text(path)
     launcher = recognised_launcher(text, source)
     if launcher is None:
-        titles = ", ".join(one.title for one in LAUNCHERS)
+        titles = ", ".join(one.title for one in readers())
         raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
     known = None if model is None else Model.load(model)
     known_text = LaunchText(
@@ -161,7 +192,7 @@ def _check(path: object, gpus: object, variables: object) -> None:
         raise InputError(Fault.of("variables", variables, "must be texts by name"))
 
 
-def read_by(launcher: Launcher, text: LaunchText) -> Launch:
+def read_by(launcher: LaunchReader, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = launcher.read(text)

@@ -653,6 +653,8 @@ class _Reader:
         if piece.kind == "text":
             return (piece.text,)
         if piece.kind == "command":
+            if piece.text.startswith("expr "):
+                return (self._number(piece.text.removeprefix("expr ")),)
             return (_mark(f"({' '.join(piece.text.split())})"),)
         if piece.kind == "number":
             return (self._number(piece.text),)
