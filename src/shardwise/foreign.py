@@ -127,13 +127,14 @@ def find_launch(
 def is_launch(path: str | Path) -> bool:
     """Whether a file is a launch file of a trainer."""
     launcher_of = registry.find("recognised_launcher")
+    file, _ = files.file_and_name(path)
     try:
-        text = files.read_text(path)
+        text = files.read_text(file)
     except InputError:
         return False
-    if launcher_of is None or launcher_of(text, str(path)) is None:
+    if launcher_of is None or launcher_of(text, file) is None:
         return False
-    return not _is_other_tool(path)
+    return not _is_other_tool(file)
 
 
 def launch_fields(kind: Kind, path: str) -> Mapping[str, object] | None:

@@ -120,7 +120,7 @@ def test_references_are_replaced() -> None:
         ("${a}", "refers to itself"),
         ("${b.c}", "refers to b.c, which the file does not set"),
         ("${oc.env:HOME_OF}", "HOME_OF has no value here; set it: --set HOME_OF=VALUE"),
-        ("${eval:1}", "function eval is not known; allowed: oc.env, multiply"),
+        ("${eval:1}", "function eval is not known; allowed: oc.env, oc.decode"),
         ("${multiply:x,2}", "needs a number in place of 'x'"),
         ("${divide:1,0}", "has wrong numbers for divide"),
         ("${divide:1}", "has wrong numbers for divide"),

@@ -45,7 +45,7 @@ def words(text, **variables):
         ("A='run --a \"b c\"'\neval $A", ["run", "--a", "b c"]),
         ("A='run --a 1'\neval $A --b", ["run", "--a", "1", "--b"]),
         ("run $1 $(date) `date`", ["run", "$1", "$(date)", "$(date)"]),
-        ("for x in 1 2; do A=$x; done; run $A", ["run", "$A"]),
+        ("for x in 1 2; do A=$x; done; run $A", ["run", "$x"]),
     ],
 )
 def test_words_are_those_of_a_shell(script, expected):

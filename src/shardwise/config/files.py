@@ -54,9 +54,17 @@ def is_catalog_only() -> bool:
 
 def is_file_name(name: str) -> bool:
     """Tell whether a name that the user wrote means a file rather than a catalog entry."""
-    if _kind(name) in SUFFIXES or os.sep in name or "/" in name:
+    if _kind(name) in SUFFIXES or os.sep in name or "/" in name or file_and_name(name)[1]:
         return True
     return not is_catalog_only() and exists(name)
+
+
+def file_and_name(path: str | Path) -> tuple[str, str]:
+    """Return a file and the name of what is meant in it: FILE.py:NAME; "" where none is named."""
+    file, colon, name = str(path).rpartition(":")
+    if colon and file.endswith(".py") and name.isidentifier() and not exists(path):
+        return file, name
+    return str(path), ""
 
 
 def exists(path: str | Path) -> bool:

@@ -91,6 +91,8 @@ class Launch(FrozenRecord, Brief):
     """Release that the file names; None: it names none."""
     source: str
     """File that was read."""
+    fork: str = ""
+    """Fork of the trainer that the file is for, by what it says; empty: the trainer itself."""
     model: Model | None
     """Architecture; None: the file does not hold it (DeepSpeed, accelerate)."""
     strategy: Mapping[str, object]

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
+from shardwise.config import files
 from shardwise.config.enums import TIER_FIELDS, CudaGraphs, Loss
 from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
@@ -20,12 +22,24 @@ class LaunchText:
 
     source: str
     text: str
+    entry: str = ""
+    """Name of one configuration of a file with several; empty: the only one."""
     model: Model | None = None
     """Model that the user names, for launchers whose files do not hold it."""
     gpus: int | None = None
     """Number of accelerators that the user names, for files that do not hold it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Values that the user sets, for variables that a script leaves open."""
+    folder: Path | None = None
+    """Where files lie that this one names; None: they are not read."""
+
+    def beside(self, name: str) -> str | None:
+        """Return the text of a file that this one names, in its folder or below, if it is there."""
+        path = PurePath(name)
+        if self.folder is None or not name or path.is_absolute() or ".." in path.parts:
+            return None
+        file = self.folder / path
+        return files.read_text(file) if files.is_file(file) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ A new format is one row of `FORMATS`.
 
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -302,13 +303,14 @@ def found_number(pattern: str, line: str) -> float:
 # (megatron/training/training.py:3567-3653), `report_memory`
 # (megatron/training/utils/common_utils.py:313-334), the arguments (arguments.py:567, 1990).
 _END = r"\s*(?:/\s*[\d.]+\s*)?\|"
+_ITERATION = "elapsed time per iteration ("
 _MEGATRON = StepLine(
-    marker="elapsed time per iteration (ms):",
+    marker=f"{_ITERATION}ms):",
     step=r"iteration\s+(\d+)\s*/\s*\d+\s*\|",
     figures={
         "seconds": rf"elapsed time per iteration \(ms\):\s*{NUMBER}{_END}",
         "tokens_per_s_per_gpu": rf"tokens per GPU \(tokens/s/GPU\):\s*{NUMBER}{_END}",
-        "tflops_per_gpu": rf"throughput per GPU \(TFLOP/s/GPU\):\s*{NUMBER}{_END}",
+        "tflops_per_gpu": rf"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs):\s*{NUMBER}{_END}",
         "global_batch": r"global batch size:\s*(\d+)\s*\|",
     },
     per_second=1000,
@@ -319,11 +321,24 @@ _MEGATRON = StepLine(
         GIB,
     ),
 )
+# BigScience's Megatron-DeepSpeed and its forks (megatron/training.py, training_log).
+_IN_SECONDS = replace(
+    _MEGATRON,
+    marker=f"{_ITERATION}s):",
+    figures={
+        **_MEGATRON.figures,
+        "seconds": rf"elapsed time per iteration \(s\):\s*{NUMBER}{_END}",
+        "samples_per_s": rf"samples per second:\s*{NUMBER}{_END}",
+    },
+    per_second=1,
+)
 _MEMORY = rf"\|\s*max (allocated|reserved):\s*{NUMBER}\s*(?=\||$)"
+_PEAK = rf"MaxMemAllocated={NUMBER}\s*GB"
 _USED = rf"total device memory used:\s*{NUMBER}"
 _DEGREES = {
     "using world size": "gpus",
     "data-parallel size": "dp",
+    "data-parallel-size": "dp",
     "context-parallel size": "cp",
     "tensor-model-parallel size": "tp",
     "pipeline-model-parallel size": "pp",
@@ -341,9 +356,15 @@ _ARGUMENTS = {
 _ARGUMENT = rf"(?:^|[\s:\]])({'|'.join(_ARGUMENTS)}) \.+ (\d+)\s*$"
 
 
+_OF_DEEPSPEED = re.compile(r"\[config\.py:\d+:print")
+"""Lines of DeepSpeed's own configuration, whose world_size is that of data parallelism."""
+
+
 def _megatron(line: str) -> Iterator[Logged]:
-    if _MEGATRON.marker in line:
-        yield from _MEGATRON.read(line)
+    if _ITERATION in line:
+        yield from (_MEGATRON if _MEGATRON.marker in line else _IN_SECONDS).read(line)
+    elif "MaxMemAllocated=" in line and (match := re.search(_PEAK, line)):
+        yield LoggedMemory(kind=MemoryKind.ALLOCATED, bytes=number(match[1]) * GIB)
     elif "| max allocated:" in line:
         for kind, mib in re.findall(_MEMORY, line):
             yield LoggedMemory(kind=MemoryKind(kind), bytes=number(mib) * MIB)
@@ -352,7 +373,13 @@ def _megatron(line: str) -> Iterator[Logged]:
     elif "using world size:" in line:
         for name, value in re.findall(_DEGREE, f"{line} "):
             yield LoggedField(name=_DEGREES[name], value=count(value))
-    elif " ..." in line and (match := re.search(_ARGUMENT, line)):
+    elif " ..." in line and not _OF_DEEPSPEED.search(line):
+        yield from _printed(line)
+
+
+def _printed(line: str) -> Iterator[Logged]:
+    """Yield an argument that a run prints."""
+    if match := re.search(_ARGUMENT, line):
         yield LoggedField(name=_ARGUMENTS[match[1]], value=count(match[2]))
 
 
@@ -387,11 +414,12 @@ _MAXTEXT = StepLine(
 )
 # DeepSpeed: its throughput timer (utils/timer.py:265), which divides memory by 2^30, or steps of
 # its pipeline (runtime/pipe/engine.py:404-408).
+# Until 2023 it printed 0/STEP, until 2022 the mean alone, `SamplesPerSec`.
 _TIMER = StepLine(
-    marker="CurrSamplesPerSec=",
-    step=r"global_step=(\d+),",
-    figures={"samples_per_s": rf"CurrSamplesPerSec={NUMBER},"},
-    memory=(MemoryKind.ALLOCATED, rf"MaxMemAllocated={NUMBER}GB", GIB),
+    marker="SamplesPerSec=",
+    step=r"(?:global_step=|\b\d+/)(\d+),",
+    figures={"samples_per_s": rf"(?:Curr|(?<![A-Za-z]))SamplesPerSec={NUMBER},"},
+    memory=(MemoryKind.ALLOCATED, _PEAK, GIB),
 )
 _PIPELINE = StepLine(
     marker="iter time (s):",
@@ -409,7 +437,7 @@ _NEMO = StepLine(
         "global_batch": r"global_batch_size: (\d+)",
     },
 )
-_BAR = r"Epoch \d+:[^|]*\|[^|]*\| (\d+)/(\d+) \["
+_BAR = r"Epoch (\d+):[^|]*\|[^|]*\| (\d+)/(\d+) \["
 _RATE = r"\[[\d:]+<[^,\]]*,\s*([\d.]+)(s/it|it/s)"
 
 
@@ -418,12 +446,14 @@ def _bar(line: str) -> Iterator[Logged]:
     match = re.search(_BAR, line) if _NEMO.marker in line else None
     if match is None:
         return
-    overall = re.search(r"global_step=([\d.]+)", line)
-    index = int(number(overall[1])) if overall else count(match[1])
+    epoch, done, of = (count(match[position]) for position in (1, 2, 3))
+    # tqdm shortens numbers from 1,000 on, such as 1.23e+5: then the bar counts.
+    overall = re.search(r"global_step=(\d+)(?:\.0*)?(?=[,\s\]]|$)", line)
+    index = count(overall[1]) if overall else epoch * of + done
     timing, rate = found_number(_TIMING, line), re.search(_RATE, line)
     if not timing > 0:
         timing = _bar_seconds(rate[1], rate[2]) if rate else float("nan")
-    yield LoggedStep(index=index, seconds=timing, of=count(match[2]))
+    yield LoggedStep(index=index, seconds=timing, of=of)
 
 
 def _bar_seconds(figure: str, unit: str) -> float:
@@ -457,6 +487,41 @@ def _trainer(line: str) -> Iterator[Logged]:
             yield LoggedTotal(name=_TOTALS[name], value=number(value))
 
 
+# MLPerf's result files: mlperf_logging (mllog), with the statistics that submitters log.
+_MLLOG = ":::MLLOG"
+_STATISTICS = {
+    "train_step_time": "seconds",
+    "train_step_timing in s": "seconds",
+    "step_time": "seconds",
+    "throughput": "samples_per_s",
+}
+_MLPERF_FIELDS = {"global_batch_size": "global_batch_size", "max_sequence_length": "seq_len"}
+
+
+def _mlperf(line: str) -> Iterator[Logged]:
+    """Yield the statistics of a step, or a setting."""
+    if _MLLOG not in line:
+        return
+    try:
+        event = json.loads(line.partition(_MLLOG)[2])
+    except (ValueError, RecursionError):
+        return
+    event = event if isinstance(event, dict) else {}
+    key, value, about = (event.get(name) for name in ("key", "value", "metadata"))
+    if key in _MLPERF_FIELDS and isinstance(value, int):
+        yield LoggedField(name=_MLPERF_FIELDS[key], value=value)
+    if key != "tracked_stats" or not isinstance(value, dict):
+        return
+    figures = {
+        field: float(value[name])
+        for name, field in _STATISTICS.items()
+        if isinstance(value.get(name), (int, float))
+    }
+    index = about.get("step", about.get("samples_count")) if isinstance(about, dict) else None
+    if figures:
+        yield LoggedStep(index=index if isinstance(index, int) else None, **figures)
+
+
 def _format(
     name: str, title: str, shows: str, *markers: str, read: Callable[[str], Iterable[Logged]]
 ) -> LogFormat:
@@ -474,8 +539,9 @@ FORMATS = (
     _format(
         "megatron",
         "Megatron-LM",
-        f"'iteration N/M | ... | {_MEGATRON.marker} T |'",
+        f"'iteration N/M | ... | {_MEGATRON.marker} T |', or in s",
         _MEGATRON.marker,
+        _IN_SECONDS.marker,
         read=_megatron,
     ),
     _format(
@@ -501,9 +567,16 @@ FORMATS = (
         read=lambda line: [*_NEMO.read(line)] or _bar(line),
     ),
     _format(
+        "mlperf",
+        "MLPerf",
+        f'\'{_MLLOG} {{... "key": "tracked_stats", "value": {{"train_step_time": T}}}}\'',
+        "tracked_stats",
+        read=_mlperf,
+    ),
+    _format(
         "deepspeed",
         "DeepSpeed",
-        f"'epoch=E/micro_step=M/global_step=N, ..., {_TIMER.marker}R', or 'steps: N loss: L "
+        f"'epoch=E/micro_step=M/global_step=N, ..., Curr{_TIMER.marker}R', or 'steps: N loss: L "
         f"{_PIPELINE.marker} T'",
         _TIMER.marker,
         _PIPELINE.marker,

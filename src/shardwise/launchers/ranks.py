@@ -1,7 +1,7 @@
 """Ranks that a script starts: torchrun, srun, deepspeed and the directives of Slurm."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.launchers.shell import Script, directives_of, names_in, parse_script
@@ -47,11 +47,21 @@ class Ranks:
         return None if self.nodes is None or self.per_node is None else self.nodes * self.per_node
 
 
-def parse_job(text: str, variables: Mapping[str, str]) -> Script:
-    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines."""
+def parse_job(
+    text: str,
+    variables: Mapping[str, str],
+    beside: Callable[[str], str | None] = lambda _: None,
+) -> Script:
+    """Read a shell script, with the variables that Slurm sets for its #SBATCH lines.
+
+    Parameters
+    ----------
+    beside
+        Text of a script that this one sources; None: it is not there.
+    """
     found = _slurm(" ".join(directives_of(text)).split())
     slurm = {name: one for what, one in found.items() for name in _SLURM_NAMES.get(what, ())}
-    return parse_script(text, variables, slurm)
+    return parse_script(text, variables, slurm, beside)
 
 
 def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:
@@ -61,6 +71,11 @@ def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:
     step = steps[0] if steps else ()
     job |= _slurm(step[(_at(step, ("srun",)) or 0) + 1 :])
     by_program = _by_program(program)
+    if by_program is not None and _at(program, ("deepspeed",)) is not None:
+        # Without options all GPUs of the hostfile, which no script has.
+        per_node = by_program.get("per_node") or job.get("gpus_per_node")
+        nodes = by_program.get("nodes") or job.get("nodes")
+        return None if per_node is None or nodes is None else _ranks(nodes, per_node)
     if by_program is not None:
         nodes = by_program.get("nodes") or (job.get("nodes") if step else None) or "1"
         return _ranks(nodes, by_program.get("per_node", "1"))

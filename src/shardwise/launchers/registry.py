@@ -138,6 +138,8 @@ def read_launch(
 
     Parameters
     ----------
+    path
+        File; FILE.py:NAME of one configuration among several.
     model
         Model of the run, for files that do not hold one.
     gpus
@@ -168,14 +170,21 @@ def read_launch(
     8
     """
     _check(path, gpus, variables)
-    source, text = str(path), files.read_text(path)
+    source, entry = files.file_and_name(path)
+    text = files.read_text(source)
     launcher = recognised_launcher(text, source)
     if launcher is None:
         titles = ", ".join(one.title for one in readers())
         raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
     known = None if model is None else Model.load(model)
     known_text = LaunchText(
-        source=source, text=text, model=known, gpus=gpus, variables=dict(variables or {})
+        source=source,
+        text=text,
+        entry=entry,
+        model=known,
+        gpus=gpus,
+        variables=dict(variables or {}),
+        folder=Path(source).parent,
     )
     return read_by(launcher, known_text)
 

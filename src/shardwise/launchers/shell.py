@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from shardwise.errors import Fault, InputError
 from shardwise.launchers.python_text import parsed_expression
 
+_TO_FILES = (">", "<<<")
+_SHOWN = 5
 MARK = "\0"
 """Around the name of what has no literal value, in text that is read again."""
 OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "\n")
@@ -24,6 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _PLAIN = re.compile(r"""[^ \t\n\\'"$`()<>&|;\0]+""")
 """Text of an unquoted word up to what may end it or be replaced."""
 _PLAIN_IN_QUOTES = re.compile(r"""[^"\\$`]+""")
+_IN_DOCUMENT = re.compile(r"(?<!\\)\$(?:\{([^{}]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _BRACKETS = {"(": re.compile(r"[()]"), "{": re.compile(r"[{}]")}
 _ESCAPED_IN_QUOTES = '"\\$`'
 
@@ -57,6 +60,8 @@ class Document:
     """A here-document, with the file that the command line before it writes."""
 
     text: str
+    quoted: bool = False
+    """Whether its variables are left as they are."""
 
 
 Token = Word | Document | str
@@ -124,7 +129,7 @@ class Lexer:
         ):
             self._end_word()
             if not found[0][-1].isdigit():  # 2>&1 names no file
-                self._tokens.append(">")
+                self._tokens.append("<<<" if found[0] == "<<<" else ">")
             self._at = found.end()
             return
         if text[at] == "(":
@@ -155,7 +160,7 @@ class Lexer:
 
     def _read_documents(self) -> None:
         """Read here-documents, which begin on the line after their operator."""
-        for end_word, _ in self._documents:
+        for end_word, quoted in self._documents:
             lines = []
             while self._at < len(self._text):
                 end = self._text.find("\n", self._at)
@@ -165,7 +170,7 @@ class Lexer:
                 if line.strip() == end_word:
                     break
                 lines.append(line)
-            self._tokens.insert(-1, Document("\n".join(lines)))
+            self._tokens.insert(-1, Document("\n".join(lines), quoted))
         self._documents = []
 
     def _add(self, kind: str, text: str, *, quoted: bool) -> None:
@@ -358,6 +363,17 @@ class Script:
     """Here-documents by the file that they are written to."""
     directives: tuple[str, ...]
     """Options of #SBATCH lines, and of others of that kind."""
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Words that a loop takes one after the other, by its variable."""
+
+    def how_to_set(self, name: str) -> str:
+        """How the user sets a variable that has no value, for messages."""
+        listed = self.choices.get(name)
+        if listed is None:
+            return f"set it: --set {name}=VALUE"
+        return (
+            f"a loop has {len(listed)} of it; choose: --set {name}={' or '.join(listed[:_SHOWN])}"
+        )
 
 
 def names_in(text: str) -> tuple[str, ...]:
@@ -374,12 +390,31 @@ def parse_script(
     text: str,
     variables: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    beside: Callable[[str], str | None] = lambda _: None,
 ) -> Script:
-    """Read a shell script."""
+    """Read a shell script.
+
+    Parameters
+    ----------
+    variables
+        Values of variables; `args`: the arguments of the script, $1 and what follows.
+    beside
+        Text of a script that this one sources; None: it is not there.
+    """
     values: dict[str, tuple[str, ...]] = {
         name: (value,) for name, value in (environment or {}).items()
     }
-    return _Reader(fixed=dict(variables or {}), values=values).read(text)
+    fixed = dict(variables or {})
+    words = _split(fixed.pop("args", ""), None, -1)
+    fixed |= {str(number + 1): word for number, word in enumerate(words)}
+    return _Reader(fixed=fixed, values=values, beside=beside).read(text)
+
+
+def _split(text: str, separators: str | None, most: int) -> list[str]:
+    """Words of a text, at most so many cuts; -1: all."""
+    if not separators or not separators.strip():
+        return text.split(None, most)
+    return re.split(f"[{re.escape(separators)}]", text, maxsplit=max(most, 0))
 
 
 def directives_of(text: str) -> tuple[str, ...]:
@@ -422,6 +457,11 @@ class _Reader:
     documents: dict[str, str] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
     """Variables that some branch assigns to: they are empty where it does not run."""
+    beside: Callable[[str], str | None] = lambda _: None
+    """Text of a script that this one sources; None: it is not there."""
+    sourced: set[str] = field(default_factory=set)
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    looping: bool = False
     steps: int = 0
     depth: int = 0
 
@@ -434,6 +474,7 @@ class _Reader:
             exported=self.exported,
             documents=self.documents,
             directives=directives_of(text),
+            choices=self.choices,
         )
 
     def _run_text(self, text: str, unless: str | None) -> None:
@@ -459,7 +500,7 @@ class _Reader:
                 at = self._cases(script, at, stop, unless)
             elif word in _LOOPS:
                 end = script.close(at, stop)
-                self._run(script, at + 1, end, unless or "")
+                self._loop(script, at, end, unless)
                 at = end + 1
             elif isinstance(script.tokens[at], (str, Document)) or word in _SKIPPED:
                 at += 1
@@ -470,6 +511,28 @@ class _Reader:
         if at < stop:
             raise InputError(Fault(problem=f"has more than {_MOST_STEPS:,} commands"))
         self.depth -= 1
+
+    def _loop(self, script: _Tokens, at: int, end: int, unless: str | None) -> None:
+        """Read a loop once; of a `for` over literal words the user chooses one.
+
+        What a loop accumulates is not known.
+        """
+        words, name = script.words, script.words[at + 1] if at + 1 < end else None
+        if words[at] != "for" or words[at + 2 : at + 3] != ["in"] or not name:
+            self._run(script, at + 1, end, unless or "")
+            return
+        do = next((place for place in range(at, end) if words[place] == "do"), end)
+        listed = [one for one in script.tokens[at + 3 : do] if isinstance(one, Word)]
+        values = [text for one in listed for text in self._expanded(one, split=True)]
+        if len(values) == 1 and name not in self.fixed:
+            self.values[name] = (values[0],)
+        elif name not in self.fixed:
+            self.values[name] = (_mark(name),)
+            if values and not any(map(names_in, values)):
+                self.choices[name] = tuple(dict.fromkeys(values))
+        outer, self.looping = self.looping, self.looping or len(values) != 1
+        self._run(script, do + 1, end, unless)
+        self.looping = outer
 
     def _branches(self, script: _Tokens, at: int, stop: int, unless: str | None) -> int:
         """Read `if`: the branch whose condition is literal and true, or all of them."""
@@ -504,7 +567,7 @@ class _Reader:
             if isinstance(part, Word):
                 words += self._expanded(part, split=False) or [""]
         words = [word for word in words if word not in ("[", "[[", "test", "]", "]]")]
-        if any(part == ">" for part in tokens) or not words:
+        if any(part in _TO_FILES for part in tokens) or not words:
             return None, ""
         if words[-2:-1] in (["-z"], ["-n"]) and self._is_unset(words[-1]):
             words[-1] = ""
@@ -540,19 +603,16 @@ class _Reader:
         """Read one command: assignments, then its words."""
         words: list[str] = []
         before: dict[str, str] = {}
-        redirected: str | None = None
+        ends: dict[str, str] = {}
         prefixed, at = False, 0
         while at < len(tokens):
             part = tokens[at]
             at += 1
             if isinstance(part, Document):
-                self._document(part, redirected)
-            elif part == ">":
-                target = tokens[at] if at < len(tokens) else None
-                if isinstance(target, Word):
-                    redirected = self._text(target)
-                    at += 1
-            elif isinstance(part, Word):
+                self._document(part, ends.get(">"))
+            elif isinstance(part, str):
+                at = self._redirect(part, tokens, at, ends)
+            else:
                 if not words and part.literal in _PREFIXES:
                     prefixed = prefixed or part.literal == "export"
                     words = []
@@ -565,15 +625,60 @@ class _Reader:
                     words += self._expanded(part, split=True)
         if prefixed or words:
             self.exported |= before
-        if words:
+        if words[:1] == ["read"]:
+            self._read_words(words[1:], ends.get("<<<"), before.get("IFS"))
+        elif words:
             self._record(words, unless)
+
+    def _redirect(self, how: str, tokens: Sequence[Token], at: int, ends: dict[str, str]) -> int:
+        """Note where input comes from or output goes; returns where the command goes on."""
+        target = tokens[at] if at < len(tokens) else None
+        if how not in _TO_FILES or not isinstance(target, Word):
+            return at
+        ends[how] = self._text(target)
+        return at + 1
+
+    def _read_words(self, words: Sequence[str], text: str | None, separators: str | None) -> None:
+        """Set variables as `read` does, from the words of a here-string."""
+        self.values.pop("IFS", None)
+        names = [word for word in words if word.isidentifier()]
+        if text is None or names_in(text):
+            missing = names_in(text or "")
+            found = [(_mark(missing[0] if missing else name),) for name in names]
+        elif any(re.fullmatch(r"-\w*a\w*", word) for word in words):
+            found = [tuple(_split(text, separators, -1))]
+        else:
+            parts = _split(text, separators, max(len(names) - 1, 0))
+            found = [(part,) for part in (*parts, *([""] * len(names)))]
+        for name, value in zip(names, found, strict=False):
+            if name not in self.fixed:
+                self.values[name] = value
+
+    def _source(self, words: Sequence[str], unless: str | None) -> None:
+        """Read a script that lies in the folder of this one, or below."""
+        path = _MARKED.split(words[0])[-1].lstrip("/") if words else ""
+        text = None if path in self.sourced else self.beside(path)
+        if text is not None:
+            self.sourced.add(path)
+            self.assigned |= set(_ANYWHERE.findall(text))
+            self._run_text(text, unless)
 
     def _document(self, document: Document, target: str | None) -> None:
         if target:
-            self.documents[target] = document.text
+            text = document.text
+            if not document.quoted:
+                text = _IN_DOCUMENT.sub(self._in_document, text)
+            self.documents[target] = text
+
+    def _in_document(self, found: re.Match[str]) -> str:
+        """The value of a variable in a here-document."""
+        return shown(" ".join(self._parameter(found[1] or found[2])))
 
     def _record(self, words: list[str], unless: str | None) -> None:
         """Note a command; text that a shell would run is read as commands."""
+        if words[0] in ("source", "."):
+            self._source(words[1:2], unless)
+            return
         if words[0] == "eval":
             self._run_text(" ".join(words[1:]), unless)
             return
@@ -609,6 +714,9 @@ class _Reader:
             value = ((" ".join(old) if adds else "") + self._text(word),)
         if sum(map(len, value)) > _MOST_LETTERS:
             value = (_mark(name),)
+        again = any(re.search(rf"\b{name}\b", one.text) for one in part.pieces[1:])
+        if unless is None and self.looping and (adds or again):
+            unless = name
         if unless is not None:
             value = (*(old if adds else ()), _mark(unless or name))
         if name not in self.fixed:
@@ -707,6 +815,8 @@ class _Reader:
 
     def _number(self, text: str) -> str:
         """The value of simple arithmetic, or a mark with the first name without a value."""
+        if "$(" in text or "`" in text:
+            return _mark(f"({' '.join(text.split())})")
         plain = re.sub(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9])\}?", r"\1", text)
         names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", plain)
         values = {name: " ".join(self._variable(name) or (_mark(name),)) for name in names}
@@ -756,6 +866,6 @@ def _end_of_command(tokens: Sequence[Token], at: int, stop: int) -> int:
             inside = True
         elif part == ")" and inside:
             inside = False
-        elif isinstance(part, str) and part != ">" and not inside:
+        elif isinstance(part, str) and part not in _TO_FILES and not inside:
             return place
     return stop

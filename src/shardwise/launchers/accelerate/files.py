@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute, WeightDtype
+from shardwise.config.files import parse_json
 from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
@@ -13,6 +14,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.launchers.accelerate import options
 from shardwise.launchers.accelerate.tensor_plan import missing_modules, python_plan
 from shardwise.launchers.deepspeed.files import STACK as DEEPSPEED_STACK
+from shardwise.launchers.deepspeed.files import config_fields
 from shardwise.launchers.deepspeed.options import OFFLOADS
 from shardwise.launchers.launch import (
     LaunchFile,
@@ -31,12 +33,28 @@ _MOST_STAGE = 3
 Fields = dict[str, object]
 
 
-def deepspeed_fields(top: Section) -> Fields:
+def _in_file(engine: Section, launch: LaunchText, gpus: int | None) -> Fields:
+    """Return fields of the DeepSpeed JSON that a file names, if it lies next to it."""
+    name = str(engine.data["deepspeed_config_file"])
+    text = launch.beside(name)
+    if text is None:
+        because = "is not here: its dtype, batch and ZeRO stage are not known"
+        engine.leave("deepspeed_config_file", because)
+        return {}
+    engine.ignore("deepspeed_config_file")
+    data = parse_json(text, name)
+    if not isinstance(data, Mapping):
+        raise InputError(Fault(source=name, problem="must be a mapping of options"))
+    prefix = f"{name}: "
+    return config_fields(data, engine.found, model=None, gpus=gpus, prefix=prefix)
+
+
+def deepspeed_fields(top: Section, text: LaunchText, gpus: int | None) -> Fields:
     """Return fields of `deepspeed_config` and of sequence parallelism, which is Ulysses."""
     engine, mesh = top.section("deepspeed_config"), top.section("parallelism_config")
     fields: Fields = {"stack": DEEPSPEED_STACK}
     if "deepspeed_config_file" in engine:
-        engine.leave("deepspeed_config_file", "is a file of its own: import it")
+        fields |= _in_file(engine, text, gpus)
     else:
         stage = engine.count("zero_stage", least=0)
         stage = 2 if stage is None else stage
@@ -149,7 +167,7 @@ def read(text: LaunchText) -> Launch:
     if not isinstance(data, Mapping):
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
-    fields = _fields(Section(data, found), text.gpus)
+    fields = _fields(Section(data, found), text)
     return launch_of(NAME, text, fields, found, _origins(data, fields))
 
 
@@ -158,14 +176,21 @@ def _origins(data: Mapping[str, Any], fields: Fields) -> dict[str, Origin]:
     nested = [section for section in data.values() if isinstance(section, Mapping)]
     keys = {str(key) for section in (data, *nested) for key, item in section.items() if item}
     zero = ("distributed_type", "zero_stage", "fsdp_sharding_strategy", "fsdp_version")
-    options_ = {"dtype": ("mixed_precision",), "zero": zero, "dp_overlap": ("zero_stage",)}
+    options_ = {
+        "dtype": ("mixed_precision", "deepspeed_config_file"),
+        "zero": zero,
+        "dp_overlap": ("zero_stage",),
+    }
     return origins_of(fields, options_, keys)
 
 
-def _fields(top: Section, gpus: int | None) -> Fields:
+def _fields(top: Section, text: LaunchText) -> Fields:
     kind = top.word("distributed_type", options.TYPES, "NO")
     fields: Fields = {"stack": STACK, **_precision(top)}
-    number = _processes(top, kind, gpus)
+    names_file = "deepspeed_config_file" in top.section("deepspeed_config")
+    if names_file and "mixed_precision" not in top:
+        del fields["dtype"]
+    number = _processes(top, kind, text.gpus)
     if number is not None:
         fields["gpus"] = number
     if top.flag("use_cpu"):
@@ -173,7 +198,7 @@ def _fields(top: Section, gpus: int | None) -> Fields:
     if kind == "FSDP":
         fields |= _sharding(top, number)
     elif kind == "DEEPSPEED":
-        fields |= deepspeed_fields(top)
+        fields |= deepspeed_fields(top, text, number)
     elif kind == "MEGATRON_LM":
         fields |= megatron_fields(top, number)
     else:

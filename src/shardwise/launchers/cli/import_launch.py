@@ -30,8 +30,8 @@ def command(
     file: str = arg(
         "FILE",
         "Launch file, recognized by its content: Megatron-LM command line, script or "
-        "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python; DeepSpeed "
-        "JSON; accelerate YAML.",
+        "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python (of "
+        "several configurations FILE.py:NAME); DeepSpeed JSON; accelerate YAML.",
     ),
     model: str | None = opt(
         "--model MODEL", "Model, for files without one (DeepSpeed, accelerate)."
@@ -94,6 +94,7 @@ def launch_summary(launch: Launch) -> dict[str, Any]:
         "source": launch.source,
         "launcher": launch.launcher,
         "release": launch.release,
+        "fork": launch.fork,
         "model": None
         if model is None
         else {

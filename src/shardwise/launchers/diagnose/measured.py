@@ -71,7 +71,8 @@ def measured_steps(
 ) -> MeasuredSteps:
     """Times of the steps after the warm-up.
 
-    The warm-up is the first tenth of the logged steps, from 1 to 20 of them. Steps of another batch
+    The warm-up is the first tenth of the logged steps, from 1 to 20 of them; none of a few lines
+    from the middle of a run. Steps of another batch
     than the last (of a ramp-up) are left out.
 
     Raises
@@ -97,6 +98,8 @@ def measured_steps(
             tflops_per_gpu=None,
         )
     warm_up = min(max(known.size // _WARM_UP, 1), _MOST_WARM_UP) if known.size > 1 else 0
+    if known.size < _WARM_UP and log.index[known[0]] > _MOST_WARM_UP:
+        warm_up = 0  # a few lines from the middle of a run
     rows = known[warm_up:]
     batch = log.global_batch[rows]
     if not np.isnan(batch).all():

@@ -189,7 +189,9 @@ class _Case:
 
     @property
     def launcher(self) -> Launcher | None:
-        """The launcher that reads and writes such files, if it is there."""
+        """The launcher that reads and writes such files, if it is there; forks have no writer."""
+        if self.launch.fork:
+            return None
         return next((one for one in LAUNCHERS if one.name == self.launch.launcher), None)
 
     def compared(self, path: str | Path, expected: PredictedRun, median_s: float) -> Compared:
@@ -412,4 +414,5 @@ def _notes(
     elif measured.step_time_s > _PROFILED * compared.traced.step_s:
         yield "steps of the log are slower than those of the trace, which does not show why"
     if case.launcher is None:
-        yield f"no writer for {case.launch.launcher}: changes are fields, not a diff"
+        name = case.launch.fork or case.launch.launcher
+        yield f"no writer for {name}: changes are fields, not a diff"

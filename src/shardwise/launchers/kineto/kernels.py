@@ -43,10 +43,10 @@ _CLASSES = (
     (KernelClass.ATTENTION, r"^triton_tem_\w*attention"),
     (KernelClass.PRODUCTS, r"^triton_tem_|^_?grouped_(mm|gemm)"),
     (KernelClass.OTHER, r"^triton_"),
-    (KernelClass.ATTENTION, r"flash|fmha|sdpa|attn_|_attn|attention"),
+    (KernelClass.ATTENTION, r"flash|fmha|sdpa|attn_|_attn|attention|sage_?(fwd|bwd|attn)"),
     (
         KernelClass.PRODUCTS,
-        r"nvjet|gemm|cutlass|xmma|splitk|cublas|^cijk_|_s16816|_s1688|h884|gemv|grouped_mm",
+        r"nvjet|(?<!fb)gemm|cutlass|xmma|splitk|cublas|^cijk_|_s16816|_s1688|h884|gemv|grouped_mm",
     ),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _CLASSES)

@@ -140,6 +140,20 @@ _OVERLAP_CFG = "--tp-comm-overlap-cfg"
 _CONSTANTS: Mapping[str, Value] = {"True": True, "False": False, "None": None}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """Options that a fork has besides those of Megatron-LM."""
+
+    valued: Mapping[str, str] = field(default_factory=dict)
+    """Options with a value, and the fields that they set."""
+    paths: tuple[str, ...] = ()
+    """Those of them whose value names a file, with variables as they are."""
+    short: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """Options without a value that set fields."""
+    neutral: re.Pattern[str] = re.compile(r"(?!)")
+    """Options that change neither the time nor the memory of a step."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Arguments:
     """What a command line sets."""
@@ -152,6 +166,9 @@ class Arguments:
     """Variables without a literal value that the user must set."""
     tokenizer: str = ""
     overlap_file: str = ""
+    words: "Words | None" = None
+    """Options of a fork, which come before those of Megatron-LM."""
+    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format
 
     def note(self, flag: str, values: Sequence[str], because: str) -> None:
         """Note an option that the prediction does not use."""
@@ -165,7 +182,7 @@ class Arguments:
             if name not in self.unset:
                 self.unset.add(name)
                 settable = name.isidentifier() or name.isdigit()
-                how = f"; set it: --set {name}=VALUE" if settable else ""
+                how = f"; {self.how_to_set(name)}" if settable else ""
                 problem = f"variable {name} has no literal value{how}"
                 self.faults.append(Fault(source=self.source, field=flag, problem=problem))
         return bool(names)
@@ -183,14 +200,20 @@ def written_options(words: Sequence[str]) -> list[WrittenOption]:
     return [(flag, tuple(values)) for flag, values in found if flag or values]
 
 
-def read_arguments(written: Sequence[WrittenOption], source: str) -> Arguments:
+def read_arguments(
+    written: Sequence[WrittenOption],
+    source: str,
+    words: Words | None = None,
+    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format,
+) -> Arguments:
     """Read options as fields; of an option that is set twice the last counts."""
-    arguments = Arguments(source=source)
+    arguments = Arguments(source=source, words=words, how_to_set=how_to_set)
     last = {flag: values for flag, values in written if flag}
     for values in (values for flag, values in written if not flag):
         _note_loose(arguments, values)
     for flag, values in last.items():
-        _read_option(arguments, flag, values)
+        if not _read_own(arguments, flag, values):
+            _read_option(arguments, flag, values)
     _complete(arguments, last)
     return arguments
 
@@ -225,6 +248,22 @@ def _read_option(arguments: Arguments, flag: str, values: tuple[str, ...]) -> No
         pass
     else:
         arguments.note(flag, values, "not modeled")
+
+
+def _read_own(arguments: Arguments, flag: str, values: tuple[str, ...]) -> bool:
+    """Read an option of a fork; returns whether it is one."""
+    words = arguments.words
+    if words is None:
+        return False
+    if flag in words.valued:
+        if flag in words.paths:
+            arguments.fields[words.valued[flag]] = " ".join(values)
+        elif not arguments.require(flag, values):
+            arguments.fields[words.valued[flag]] = _value(" ".join(values))
+        return True
+    for key, value in words.short.get(flag, {}).items():
+        arguments.fields.setdefault(key, value)
+    return flag in words.short or words.neutral.fullmatch(flag) is not None
 
 
 def _read_known(arguments: Arguments, option: Option, flag: str, values: tuple[str, ...]) -> None:
@@ -339,7 +378,7 @@ def _complete(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> N
     if not arguments.faults and fields.get("micro_batch_size") is None:
         fault = Fault(source=arguments.source, field="--micro-batch-size", problem="is missing")
         arguments.faults.append(fault)
-    if _GROUPED not in written:
+    if _GROUPED not in written and "--num-query-groups" in written:
         fields.pop("num_query_groups", None)  # argument_utils.py:330
     _complete_chunks(arguments, written.get(_PER_CHUNK))
     if fields.get("recompute_method") and not fields.get("recompute_granularity"):

@@ -145,6 +145,7 @@ _POSITIONS = {
     "mrope": Position.ROPE,
     "none": Position.ROPE,
     "alibi": Position.ALIBI,  # of forks: Megatron-DeepSpeed
+    "rotary": Position.ROPE,
 }
 _DROPOUT = 0.1
 """Of Megatron-LM; a model says only whether there is dropout."""
@@ -284,9 +285,13 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
     for needed in ("num_layers", "hidden_size", "num_attention_heads", "seq_length"):
         if reading.whole(needed) is None:
             reading.missing(needed)
-    vocab = reading.whole("vocab_size") or reading.whole("padded_vocab_size") or padded_to
+    vocab, padded = reading.whole("vocab_size"), reading.whole("padded_vocab_size")
+    vocab = vocab or padded or padded_to
     if not vocab:
-        problem = "is missing: only the tokenizer has it; set it, or name a model that has it"
+        problem = (
+            "is missing: only the tokenizer has it; set it (--set vocab_size=N), or name a model "
+            "that has it"
+        )
         reading.missing("vocab_size", problem)
     if len(reading.faults) > before:
         return None
@@ -344,6 +349,7 @@ def _in_turns(
 
 def _read_norm(reading: CoreReading) -> str:
     words = {core.lower(): own for own, core in _NORMS.items()}
+    words["layernorm1p"] = Norm.LAYERNORM  # of NeMo: weights are stored less one
     word = reading.word("normalization", tuple(words))
     return words.get(word or "", Norm.LAYERNORM)
 
@@ -429,6 +435,8 @@ def _pattern(
     found = reading.value(name)
     if found is None:
         return None
+    if found == -1 and name == "moe_layer_freq":
+        return [1] * depth
     if isinstance(found, int) and not isinstance(found, bool) and found > 0:
         return [int(every(layer + 1, found)) for layer in range(depth)]
     listed = found if isinstance(found, tuple) else ()
@@ -464,7 +472,7 @@ def _read_layers(
     shared = {"activation": activation, "bias": bias}
     blocks: list[dict[str, object]] = [{"mlp": {"ffn": ffn, **shared}}]
     sparse = [0] * depth
-    if reading.whole("num_moe_experts"):
+    if reading.experts():
         every = _pattern(reading, "moe_layer_freq", depth, every=lambda at, n: (at - 1) % n == 0)
         sparse = every or [1] * depth
         blocks.append({"moe": _read_experts(reading, ffn) | shared})

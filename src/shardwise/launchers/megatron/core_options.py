@@ -70,6 +70,7 @@ DECIDED_BY: Mapping[str, tuple[str, ...]] = {
     "tp_exchange": ("sequence_parallel",),
     "cp_exchange": ("cp_comm_type",),
     "dispatcher": ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"),
+    "expert_capacity": ("moe_expert_capacity_factor",),
     "placement": ("use_tp_pp_dp_mapping",),
     "attention_kernel": ("attention_backend",),
 }

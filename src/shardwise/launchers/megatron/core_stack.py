@@ -81,6 +81,11 @@ class CoreReading:
             return default
         return found
 
+    def experts(self) -> int | None:
+        """Return the number of experts; None where there are none, which one expert means, too."""
+        found = self.whole("num_moe_experts")
+        return found if found and found > 1 else None
+
     def number(self, name: str) -> float | None:
         """Return a field that is a number, or None."""
         found = self.value(name)
@@ -270,7 +275,7 @@ def _read_graphs(reading: CoreReading) -> None:
 
 def _read_scope(reading: CoreReading, option: str, modules: tuple[str, ...]) -> None:
     """Modules that graphs of layers capture; where none is named, full layers."""
-    experts = bool(reading.whole("num_moe_experts"))
+    experts = reading.experts() is not None
     if not modules or _WHOLE_LAYERS in modules:
         modules = ("attn", "mlp", "moe") if experts else ("attn", "mlp")
     scope = tuple(word for word in GraphScope if word in modules)
@@ -286,7 +291,7 @@ def _read_scope(reading: CoreReading, option: str, modules: tuple[str, ...]) -> 
 def _read_expert_kernels(reading: CoreReading) -> None:
     grouped, permuted = (reading.flag(name) for name in ("moe_grouped_gemm", "moe_permute_fusion"))
     reading.value("moe_router_dtype")
-    if not reading.whole("num_moe_experts"):
+    if not reading.experts():
         return
     if not grouped:
         reading.note("moe_grouped_gemm", "off: predicted as on")

@@ -143,6 +143,8 @@ def read_parallel(reading: CoreReading, gpus: int | None) -> None:
         # Forward waits. Backward still gathers behind the GEMM of the input's gradient and scatters
         # behind that of the weights' (megatron/core/tensor_parallel/layers.py), as all-reduces do.
         reading.override("tp_hidden", 0.0)
+    if (schedule := reading.word("pipeline_schedule")) is not None:
+        reading.set("schedule", schedule)
     _read_cp(reading, cp)
     if not reading.flag("overlap_p2p_comm") and "vpp" in reading.strategy:
         reading.override("pp_hidden", 0.0)
@@ -151,7 +153,7 @@ def read_parallel(reading: CoreReading, gpus: int | None) -> None:
 
 def _read_expert_degrees(reading: CoreReading, tp: int) -> None:
     etp = reading.positive("expert_tensor_parallel_size", tp)
-    if reading.whole("num_moe_experts"):
+    if reading.experts():
         reading.set("etp", etp)
     elif reading.positive(SAME["ep"]) > 1:
         reading.note(SAME["ep"], "the model has no experts")
@@ -226,6 +228,8 @@ def read_sharding(reading: CoreReading, gpus: int | None) -> None:
         known |= {core: zero for zero, core in _SHARDING.items()}
         word = reading.word("data_parallel_sharding_strategy", tuple(known))
         reading.set("zero", known.get(word or "", ZERO_WEIGHTS))
+    elif (stage := reading.whole("zero_stage")) is not None:
+        reading.set("zero", min(stage, ZERO_WEIGHTS))
     else:
         reading.value("data_parallel_sharding_strategy")
         reading.set("zero", ZERO_OPTIMIZER if distributed else 0)
@@ -440,7 +444,7 @@ def _read_offload(reading: CoreReading) -> None:
         reading.note("cpu_offloading_num_layers", "activations of some layers only: not modeled")
     modules = reading.words("offload_modules")
     fused = reading.flag("use_transformer_engine_op_fuser")
-    if fused and _FUSED_MODULE not in modules and reading.whole("num_moe_experts"):
+    if fused and _FUSED_MODULE not in modules and reading.experts():
         reading.note("use_transformer_engine_op_fuser", "predicted without")
     if not reading.flag("fine_grained_activation_offloading"):
         return
@@ -493,7 +497,7 @@ def read_experts(reading: CoreReading) -> None:
     sends = reading.positive(SAME["ep"]) * reading.positive(
         "expert_tensor_parallel_size", reading.positive(SAME["tp"])
     )
-    if not reading.whole("num_moe_experts"):
+    if not reading.experts():
         return
     known = {core: own for own, core in _DISPATCHERS.items()}
     if kind == "flex" and ("flex", backend) not in known:

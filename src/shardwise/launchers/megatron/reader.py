@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from shardwise.config.capabilities import ANY
 from shardwise.config.enums import TpOverlap
 from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
@@ -25,6 +27,7 @@ from shardwise.launchers.megatron.arguments import (
     written_options,
 )
 from shardwise.launchers.megatron.core_options import read_core_fields
+from shardwise.launchers.megatron.forks import Reading, fork_of
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
@@ -114,7 +117,12 @@ class _Found:
 
     written: Sequence[WrittenOption]
     ranks: Ranks | None
-    documents: Mapping[str, str]
+    script: Script | None = None
+
+    @property
+    def documents(self) -> Mapping[str, str]:
+        """Files that the script writes."""
+        return {} if self.script is None else self.script.documents
 
 
 def recognise(text: str, _: str) -> bool:
@@ -137,20 +145,34 @@ def read(text: LaunchText) -> Launch:
         If a value is wrong or missing, or a variable has no literal value.
     """
     found = _found(text)
-    arguments = read_arguments(found.written, text.source)
+    fork = fork_of(text.text, found.written)
+    script = found.script
+    how = {} if script is None else {"how_to_set": script.how_to_set}
+    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
     gpus = _gpus(text, found.ranks, arguments)
+    defaults, origins = dict(DEFAULTS), {}
+    if fork is not None:
+        own = Reading(
+            arguments=arguments,
+            documents=found.documents,
+            beside=text.beside,
+            defaults=defaults | fork.defaults,
+        )
+        fork.complete(own)
+        defaults, origins = own.defaults, own.origins
     refuse(arguments.faults)
     core = read_core_fields(
         arguments.fields,
-        stack=STACK,
+        stack=STACK if fork is None else fork.stack,
         source=text.source,
         name=PurePath(text.source).name.partition(".")[0] or NAME,
         gpus=gpus,
-        defaults=DEFAULTS,
+        defaults=defaults,
         option=option_of,
-        padded_to=0 if text.model is None else text.model.vocab,
+        padded_to=_vocabulary(text),
     )
     strategy = dict(core.strategy)
+    strategy["stack"] = _able(strategy)
     notes = [*arguments.not_understood, *core.not_understood]
     if arguments.overlap_file and strategy.get("tp_overlap") is None:
         strategy |= _overlap(arguments, found.documents, notes)
@@ -162,8 +184,46 @@ def read(text: LaunchText) -> Launch:
         model=core.model,
         strategy=strategy,
         not_understood=tuple(notes),
-        origins=core.origins,
+        origins={**core.origins, **origins},
+        fork="" if fork is None else fork.title,
     )
+
+
+_ENCODERS = re.compile(
+    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|mamba|dino)\b"
+)
+_PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
+
+
+def _vocabulary(text: LaunchText) -> int:
+    """Vocabulary where no option has it: by the user, the model or the log; 0: not known."""
+    if (named := text.variables.get("vocab_size")) is not None:
+        number = read_whole(named)
+        if number is None or number < 1:
+            problem = "must be a whole number of at least 1"
+            raise InputError(Fault.of("--set vocab_size", named, problem, text.source))
+        return number
+    if text.model is not None:
+        return text.model.vocab
+    printed = _PADDED.search(text.text)
+    return int(printed[1]) if printed else 0
+
+
+def _able(strategy: Mapping[str, object]) -> object:
+    """The stack of a run, which can do what the run does."""
+    stack = strategy["stack"]
+    name = str(stack["base"] if isinstance(stack, Mapping) else stack)
+    capabilities = Stack.load(name).capabilities
+    known = {} if capabilities is None else capabilities.fields
+    beyond = {
+        field: ANY
+        for field, values in known.items()
+        if field in strategy and ANY not in values and strategy[field] not in values
+    }
+    if name == STACK or not beyond:
+        return stack
+    own = stack if isinstance(stack, Mapping) else {"base": name}
+    return {**own, "capabilities": {"like": name, "fields": beyond}}
 
 
 def _found(text: LaunchText) -> _Found:
@@ -171,18 +231,19 @@ def _found(text: LaunchText) -> _Found:
     if block is not None:
         return _printed(block[1])
     if _FIRST_OPTION.match(text.text):
-        return _Found(written=written_options(_words(text.text)), ranks=None, documents={})
-    script = parse_job(text.text, text.variables)
+        return _Found(written=written_options(_words(text.text)), ranks=None)
+    script = parse_job(text.text, text.variables, text.beside)
     program = _program(script)
     if program is None:
         problem = "has no command with options of Megatron-LM"
         raise InputError(Fault(source=text.source, problem=problem))
     last = max((at for at, word in enumerate(program) if word.endswith(".py")), default=-1)
+    if last >= 0 and (kind := _ENCODERS.search(program[last])) is not None:
+        problem = f"{program[last]} trains {kind[1]}; decoders of GPT's kind are read"
+        raise InputError(Fault(source=text.source, problem=problem))
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
     words = program[last + 1 if last >= 0 else start :]
-    return _Found(
-        written=written_options(words), ranks=ranks_of(script, program), documents=script.documents
-    )
+    return _Found(written=written_options(words), ranks=ranks_of(script, program), script=script)
 
 
 def _words(text: str) -> list[str]:
@@ -213,7 +274,7 @@ def _printed(block: str) -> _Found:
     number = read_whole(world)
     ranks = None if number is None else Ranks(nodes=1, per_node=number)
     written = [one for name, value in values.items() for one in _printed_option(name, value)]
-    return _Found(written=written, ranks=ranks, documents={})
+    return _Found(written=written, ranks=ranks)
 
 
 _ARGUMENTS = {one.argument: one for one in FLAGS.values()}

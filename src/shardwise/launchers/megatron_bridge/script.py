@@ -9,6 +9,7 @@ from shardwise.config.model import Model
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron_bridge.files import RACK_STACK, STACK, Job
+from shardwise.launchers.megatron_bridge.neutral import is_neutral
 from shardwise.launchers.megatron_bridge.performance import (
     PRESETS,
     performance_name,
@@ -17,7 +18,7 @@ from shardwise.launchers.megatron_bridge.performance import (
 from shardwise.launchers.megatron_bridge.recipes import gpus_of, model_of
 from shardwise.launchers.megatron_bridge.trees import Leaf, Tree, apply_overrides, is_override, put
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
-from shardwise.launchers.shell import names_in, shown
+from shardwise.launchers.shell import Script, names_in, shown
 from shardwise.units import read_whole
 
 _SHORT = {
@@ -103,7 +104,7 @@ def script_job(text: LaunchText) -> Job:
     InputError
         If there is no command of Megatron-Bridge, or a word of it has no literal value.
     """
-    script = parse_job(text.text, text.variables)
+    script = parse_job(text.text, text.variables, text.beside)
     command = next((one for one in script.commands if _is_launch(one)), None)
     if command is None:
         problem = "has no command with a recipe or overrides of Megatron-Bridge"
@@ -112,7 +113,7 @@ def script_job(text: LaunchText) -> Job:
     ranks = ranks_of(script, command)
     gpus = text.gpus or _accelerators(options.named, ranks)
     missing = () if gpus or ranks is None else ranks.missing
-    refuse((*_open(options, text.source), *_open_ranks(missing, text.source)))
+    refuse((*_open(options, script, text.source), *_open_ranks(missing, script, text.source)))
     recipe = performance_name(options.named) or _recipe(options.named)
     tree = (performance_tree(recipe, gpus) if recipe else None) or {}
     notes = list(_set_options(tree, options.named))
@@ -165,21 +166,33 @@ def _options(words: Sequence[str]) -> _Options:
     return options
 
 
-def _open(options: _Options, source: str) -> Iterator[Fault]:
-    """Words that have no literal value."""
-    used = [name for name in options.named if name in OPTIONS or name in _READ]
+def _open(options: _Options, script: Script, source: str) -> Iterator[Fault]:
+    """Words without a literal value, once for each variable; those without effect are dropped."""
+    options.overrides[:] = [
+        word
+        for word in options.overrides
+        if not (names_in(word) and is_neutral(word.partition("=")[0].lstrip("+~")))
+    ]
+    used = [
+        name
+        for name in options.named
+        if name in _READ or (name in OPTIONS and not is_neutral(OPTIONS[name]))
+    ]
     words = [(f"--{name}", value) for name in used for value in options.named[name]]
     words += [(word.partition("=")[0], word) for word in options.overrides]
+    seen: set[str] = set()
     for place, word in words:
         for name in names_in(word):
-            problem = f"{name} has no value here; set it: --set {name}=VALUE"
-            yield Fault.of(shown(place), shown(word), problem, source)
+            if name not in seen:
+                seen.add(name)
+                problem = f"{name} has no value here; {script.how_to_set(name)}"
+                yield Fault.of(shown(place), shown(word), problem, source)
 
 
-def _open_ranks(names: Sequence[str], source: str) -> Iterator[Fault]:
+def _open_ranks(names: Sequence[str], script: Script, source: str) -> Iterator[Fault]:
     """Variables that say how many ranks there are."""
     for name in names:
-        problem = f"{name} has no value here; set it: --set {name}=VALUE, or set gpus"
+        problem = f"{name} has no value here; {script.how_to_set(name)}, or set gpus"
         yield Fault.of("ranks", f"${name}", problem, source)
 
 

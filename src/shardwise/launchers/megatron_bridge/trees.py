@@ -116,6 +116,7 @@ _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 _MOST_STEPS = 50
 
+_LOOKUPS = ("oc.env", "oc.decode", "oc.select", "env")
 _ARITHMETIC: Mapping[str, Callable[..., float]] = {
     "multiply": lambda *numbers: math.prod(numbers),
     "add": lambda *numbers: sum(numbers),
@@ -175,21 +176,34 @@ class _Resolver:
         if not is_function:
             return self._field(reference, path, depth)
         arguments = [part.strip().strip("'\"") for part in rest.split(",")]
-        if name in ("oc.env", "env"):
-            if arguments[0] in self.variables:
-                return _typed(self.variables[arguments[0]])
-            if len(arguments) > 1:
-                return _typed(arguments[1])
-            name = arguments[0]
-            raise _ReferenceError(f"{name} has no value here; set it: --set {name}=VALUE")
+        if name in _LOOKUPS:
+            return self._looked_up(name, arguments, path, depth)
         function = _ARITHMETIC.get(name)
         if function is None:
-            known = ", ".join(["oc.env", *_ARITHMETIC])
+            known = ", ".join([*_LOOKUPS[:-1], *_ARITHMETIC])
             raise _ReferenceError(f"function {name} is not known; allowed: {known}")
         try:
             return _whole(function(*(_number(argument) for argument in arguments)))
         except (TypeError, ZeroDivisionError, OverflowError):
             raise _ReferenceError(f"has wrong numbers for {name}") from None
+
+    def _looked_up(
+        self, name: str, arguments: list[str], path: tuple[str, ...], depth: int
+    ) -> Leaf:
+        """The value of a variable of the environment, of a field, or of a text (OmegaConf)."""
+        first, *default = arguments
+        if name == "oc.decode":
+            return _typed(", ".join(arguments))
+        if name == "oc.select":
+            try:
+                return self._field(first, path, depth)
+            except _ReferenceError:
+                return _typed(default[0]) if default else None
+        if first in self.variables:
+            return _typed(self.variables[first])
+        if default:
+            return _typed(default[0])
+        raise _ReferenceError(f"{first} has no value here; set it: --set {first}=VALUE")
 
     def _field(self, reference: str, path: tuple[str, ...], depth: int) -> Leaf:
         """The value of another field."""

@@ -8,18 +8,26 @@ from shardwise.errors import shorten
 from shardwise.report.console import plain_table, show
 from shardwise.report.tables.strategy_line import word
 
+_FLAGS = {
+    "gpus": "--gpus",
+    "seq_len": "--seq-len",
+    "micro_batch_size": "--mbs",
+    "global_batch_size": "--gbs",
+}
+
 
 def print_launch(record: Mapping[str, Any]) -> None:
     """Print model, stack and strategy of a launch file, and the options that are not used."""
     release = f" {record['release']}" if record["release"] else ""
-    show(f"{record['source']}: {record['launcher']}{release}", style="bold")
+    fork = f" ({record['fork']})" if record["fork"] else ""
+    show(f"{record['source']}: {record['launcher']}{release}{fork}", style="bold")
     left = record["not_understood"]
     for one in left:
         if one["effect"] == Effect.MODEL:
             show(f"may change the model, predicted without: {one['option']} {one['value']}")
     if record["incomplete"]:
-        lacking = ", ".join(record["incomplete"])
-        show(f"incomplete: the file does not set {lacking}; set them where it is used")
+        lacking = ", ".join(f"{name} ({_FLAGS[name]})" for name in record["incomplete"])
+        show(f"incomplete: the file does not set {lacking}")
     show(_model(record["model"]))
     show(f"stack: {word(record['stack'])}")
     table = plain_table("field", "value", "origin", title="Strategy")

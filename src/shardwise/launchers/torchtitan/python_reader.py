@@ -6,17 +6,19 @@ configs.py), the numbers of tokens in place of batch sizes.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeGuard
 
-from shardwise.config.launch import Launch
+from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.python_text import parsed_module
 from shardwise.launchers.torchtitan.fields import Reading
-from shardwise.launchers.torchtitan.models import BUILDERS, built_model
+from shardwise.launchers.torchtitan.models import BUILDERS, FLAVORS, built_model
 from shardwise.launchers.torchtitan.options import (
     ATTENTION_BACKEND,
     DEFAULTS,
@@ -33,6 +35,15 @@ _RECOMPUTE = {
     "MemoryBudgetAC.Config": "memory_budget",
 }
 _CONVERTERS = {f"{name}.Config": toml for toml, name in LINEAR_CONVERTERS.items()}
+_FAMILIES = tuple(dict.fromkeys(one.family for one in FLAVORS))
+_ARITHMETIC: Mapping[type[ast.operator | ast.unaryop], Callable[..., object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}
 _PLAIN_SECTIONS = ("training", "parallelism", "compile", "debug", "comm")
 _WITHOUT_EFFECT = (
     *("lr_scheduler", "dataloader", "metrics", "profiler", "checkpoint", "validator", "tokenizer"),
@@ -81,21 +92,16 @@ def read_python(launch: LaunchText) -> Launch:
     except ValueError as error:
         problem = f"is no Python: {error}"
         raise InputError(Fault(source=launch.source, problem=problem)) from None
-    modules = {
-        alias.asname or alias.name: node.module or ""
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    result = _Module(tree, launch).configuration()
+    module = _Module(tree, launch)
+    name, result = module.configuration()
     reading = Reading(source=launch.source, set_options={}, gpus=launch.gpus)
-    _read_sections(reading, result)
-    model = _read_model(reading, result, modules)
+    written = _read_sections(reading, result)
+    model = _read_model(reading, result, module, name)
     _read_tokens(reading)
     for name, value in list(reading.set_options.items()):
         if not _is_open(value):
             continue
-        if name not in DEFAULTS:  # listed by name, if it counts
+        if name not in (*DEFAULTS, *_MAIN_DEFAULTS, _LONGEST):  # listed by name, if it counts
             reading.set_options[name] = _shown(value)
             continue
         what = f"set it: --set {value.text}=VALUE" if _is_name(value) else "write its value"
@@ -106,17 +112,44 @@ def read_python(launch: LaunchText) -> Launch:
     if known is None and "model.flavor" not in reading.set_options:
         problem = "has no model_registry(...) and no numbers of layers; set a model"
         raise InputError(Fault(source=launch.source, field="model_spec", problem=problem))
+    if known is None and "model.name" not in reading.set_options:
+        problem = (
+            "has a model_registry of its own package, and neither the folder nor the function says "
+            "of which family; set a model"
+        )
+        raise InputError(Fault(source=launch.source, field="model_spec", problem=problem))
     named = known or model_named(reading)
     read = launch_of(replace(launch, model=named), reading.set_options)
     left = {str(one): one for one in (*reading.left, *read.not_understood)}
-    return replace(read, not_understood=tuple(left.values()))
+    defaults = {
+        field: Origin.DEFAULT
+        for field, options in _DECIDED_BY.items()
+        if field in read.origins and not written.intersection(options)
+    }
+    origins = {**read.origins, **defaults}
+    return replace(read, not_understood=tuple(left.values()), origins=origins)
+
+
+_DECIDED_BY = {
+    "seq_len": (_LONGEST, "training.seq_len"),
+    "micro_batch_size": (_TOKENS, "training.local_batch_size"),
+    "cuda_graphs": ("training.disable_cuda_graphs",),
+    "recompute_parts": ("activation_checkpoint.mode",),
+}
+"""Options of Python configurations that decide a field."""
 
 
 class _Module:
     """A parsed file: its functions and the values of its names."""
 
     def __init__(self, tree: ast.Module, launch: LaunchText) -> None:
-        self.source = launch.source
+        self.source, self.entry = launch.source, launch.entry
+        self.modules = {
+            alias.asname or alias.name: "." * node.level + (node.module or "")
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
         self.functions = {
             node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)
         }
@@ -124,20 +157,40 @@ class _Module:
         self.names: dict[str, object] = dict(self.user_set)
         self._assign(tree.body, self.names)
 
-    def configuration(self) -> Call:
-        """The call of `Trainer.Config` that the only public function returns."""
+    def configuration(self) -> tuple[str, Call]:
+        """The function that is named, or the only public one, with what it returns."""
         found = {
             name: result
             for name, node in self.functions.items()
-            if not name.startswith("_")
+            if (name == self.entry if self.entry else not name.startswith("_"))
             and isinstance(result := self._result(node), Call)
             and result.function == _RESULT
         }
-        if len(found) != 1:
-            what = f"several configurations ({', '.join(found)})" if found else "no function"
-            problem = f"has {what}; needs one function that returns {_RESULT}(...)"
-            raise InputError(Fault(source=self.source, problem=problem))
-        return next(iter(found.values()))
+        if len(found) == 1:
+            return next(iter(found.items()))
+        public = [name for name in self.functions if not name.startswith("_")]
+        if self.entry:
+            if self.entry not in self.functions:
+                raise InputError(Fault.of("name", self.entry, allowed_words(self.entry, public)))
+            what = f"{self.entry} returns no {_RESULT}(...) that this file makes"
+        elif found:
+            what = f"has several configurations: name one, FILE.py:NAME of {', '.join(found)}"
+        else:
+            what = f"has no function that returns a {_RESULT}(...) that this file makes"
+        raise InputError(Fault(source=self.source, problem=what))
+
+    def family(self, function: str, registry: str) -> str | None:
+        """Family of the registry that a function uses, by its module, the folder or its name."""
+        module = self.modules.get(registry.split(".", maxsplit=1)[0], "")
+        names = [module.rpartition(".")[2]]
+        if module.startswith("."):
+            folder = Path(self.source).resolve().parent
+            if folder.parent.name == "models":
+                return folder.name
+            names += [folder.name, *(one for one in _FAMILIES if function.startswith(f"{one}_"))]
+            classes = {one.family: one.model_class for one in BUILDERS.values()}
+            names += [one for one, model in classes.items() if model in self.modules]
+        return next((one for one in names if one in _FAMILIES), names[0] or None)
 
     def _result(self, function: ast.FunctionDef) -> object:
         names = dict(self.names)
@@ -148,8 +201,15 @@ class _Module:
         return None
 
     def _assign(self, body: list[ast.stmt], names: dict[str, object]) -> None:
-        """Values of simple assignments; an attribute changes an argument of a call."""
+        """Values of simple assignments; an attribute changes an argument of a call.
+
+        What is assigned under a condition or in a loop has no literal value.
+        """
         for statement in body:
+            if isinstance(statement, ast.If | ast.For | ast.While | ast.With | ast.Try):
+                inner = [one for one in ast.walk(statement) if isinstance(one, ast.Assign)]
+                self._assign([_open_assignment(one) for one in inner], names)
+                continue
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
             target, value = statement.targets[0], self._value(statement.value, names)
@@ -168,11 +228,25 @@ class _Module:
             return [self._value(item, names) for item in node.elts]
         if isinstance(node, ast.Call):
             return self._call(node, names)
+        if isinstance(node, ast.BinOp | ast.UnaryOp):
+            return self._number(node, names)
         try:
             literal: object = ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return Unknown(ast.unparse(node))
         return literal
+
+    def _number(self, node: ast.BinOp | ast.UnaryOp, names: Mapping[str, object]) -> object:
+        """The value of arithmetic with numbers that are known."""
+        sides = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
+        values = [self._value(side, names) for side in sides]
+        operation = _ARITHMETIC.get(type(node.op))
+        if operation is None or not all(type(one) in (int, float) for one in values):
+            return Unknown(ast.unparse(node))
+        try:
+            return operation(*values)
+        except (ZeroDivisionError, OverflowError):
+            return Unknown(ast.unparse(node))
 
     def _call(self, node: ast.Call, names: Mapping[str, object]) -> object:
         function = ast.unparse(node.func)
@@ -180,6 +254,12 @@ class _Module:
             return self._result(self.functions[function])
         arguments = {word.arg or "**": self._value(word.value, names) for word in node.keywords}
         return Call(function, arguments, tuple(self._value(item, names) for item in node.args))
+
+
+def _open_assignment(statement: ast.Assign) -> ast.Assign:
+    """The same assignment, of a value that is not known."""
+    unknown = ast.Name(id=f"{ast.unparse(statement)} (under a condition)", ctx=ast.Load())
+    return ast.Assign(targets=statement.targets, value=unknown)
 
 
 def _parsed(text: str) -> object:
@@ -223,8 +303,8 @@ def _as_option(value: object) -> OptionValue:
     return value  # type: ignore[return-value]
 
 
-def _read_sections(reading: Reading, result: Call) -> None:
-    """Options of the sections, by their names in TOML."""
+def _read_sections(reading: Reading, result: Call) -> frozenset[str]:
+    """Set the options of the sections, by their names in TOML; returns those that are written."""
     options = reading.set_options
     for section, value in result.arguments.items():
         if section in _PLAIN_SECTIONS and isinstance(value, Call):
@@ -239,8 +319,10 @@ def _read_sections(reading: Reading, result: Call) -> None:
                 reading.set_options["loss"] = value.function
         elif section not in (*_WITHOUT_EFFECT, "model_spec", "loss"):
             options[section] = _as_option(value)
+    written = frozenset(options)
     options.setdefault("activation_checkpoint.selective_ac_option", "op")
     options.setdefault("training.disable_cuda_graphs", False)
+    return written
 
 
 def _toml_name(section: str, name: str) -> str:
@@ -279,7 +361,7 @@ def _optimizer(value: object) -> Iterator[tuple[str, OptionValue]]:
         yield "optimizer.name", min(names - {"AdamW"})
 
 
-def _read_model(reading: Reading, result: Call, modules: Mapping[str, str]) -> Model | None:
+def _read_model(reading: Reading, result: Call, module: _Module, function: str) -> Model | None:
     """Set family, flavor and converters; return the model of numbers that are written out."""
     spec = result.arguments.get("model_spec")
     if not isinstance(spec, Call):
@@ -288,11 +370,11 @@ def _read_model(reading: Reading, result: Call, modules: Mapping[str, str]) -> M
         return _built(reading, spec)
     if not spec.function.endswith("model_registry"):
         return None
-    module = modules.get(spec.function.split(".")[0], "")
     named = {"flavor": spec.positional[0]} if spec.positional else {}
     arguments = {**named, **spec.arguments}
     options = reading.set_options
-    options["model.name"] = module.rpartition(".")[2] or "llama3"
+    if (family := module.family(function, spec.function)) is not None:
+        options["model.name"] = family
     options["model.flavor"] = _as_option(arguments.pop("flavor", None))
     options |= _backend(arguments)
     _read_converters(reading, arguments.pop("converters", None))
@@ -301,7 +383,8 @@ def _read_model(reading: Reading, result: Call, modules: Mapping[str, str]) -> M
         arguments.pop(name, None)
     for name, value in arguments.items():
         options[f"model_registry.{name}"] = _as_option(value)
-    if isinstance(layers, int) and layers and not _is_open(options["model.flavor"]):
+    is_named = "model.name" in options and not _is_open(options["model.flavor"])
+    if isinstance(layers, int) and layers and is_named:
         return model_named(reading).model_copy(update={"mtp": layers})
     if layers:
         options["model_registry.num_mtp_layers"] = _as_option(layers)
