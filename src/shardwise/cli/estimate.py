@@ -178,8 +178,9 @@ class Answer:
         """The smallest change with which it fits, where it may not."""
         if self.result.verdict == "fits" or not self.result.strategy["training"]:
             return None
-        change_to_fit = registry.load("planning.nearest:change_to_fit")
-        return change_to_fit(self.model[0], self.system[0], self.strategy)
+        inputs = self.model[0], self.system[0], self.strategy
+        found = registry.load("planning.nearest:change_to_fit")(*inputs)
+        return found or registry.load("planning.ways:ways_to_fit")(*inputs)
 
     def show_measured(self) -> None:
         """Print what was measured with the recipe, if there is one."""
@@ -304,7 +305,7 @@ def command(
         answer = replace(answer, also=also_answers, texts=other_models.texts_of(case))
     if not destination.write(answer):
         shown = result if gemms else result.model_copy(update={"gemms": None})
-        printed("estimate:print_estimate", shown, answer.change)()
+        printed("estimate:print_estimate", shown, answer.change, command_line())()
         if other is not None:
             other_models.show_comparison(case, result, answer.also[other], all_=ops)
         show_imported(inputs)

@@ -8,7 +8,7 @@ from shardwise.config.enums import LORA_PRESETS, LoraTarget
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.units import read_whole
 
-_TRAINED = {"task": "sft", "recompute": "full"}
+_TRAINED = {"task": "sft", "recompute": "full", "stack": "trl"}
 # What trainers do where nothing is set: rank 16 (TRL, Unsloth) on all linear layers (LLaMA-Factory,
 # axolotl, ms-swift) with adapters in fp32 (PEFT's autocast_adapter_dtype).
 _LORA = _TRAINED | {"lora_rank": 16, "lora_targets": "all-linear", "weight_dtype": "fp32"}
@@ -58,6 +58,8 @@ def without_shorthands(fields: Mapping[str, object]) -> dict[str, Any]:
         If a word is unknown.
     """
     found: dict[str, Any] = dict(fields)
+    if not _SHORT.keys() & found.keys():
+        return found
     for name, words in _SHORT.items():
         word = found.pop(name, None)
         if word is None:

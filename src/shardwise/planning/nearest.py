@@ -81,6 +81,8 @@ class NearestPlan(Brief, Result):
     step_time_s: float
     fits_probability: float | None = None
     """Probability that it fits; None forward only."""
+    flags: str = ""
+    """Flags of the command line that make these changes."""
 
 
 def set_fields(model: Model, resolved: Strategy) -> dict[str, Any]:
@@ -163,7 +165,8 @@ def change_to_fit(model: Model, system: System, strategy: Strategy) -> NearestPl
             *(model, system, strategy), probability=SURE, without=without, most_changes=1
         )
         if found is not None:
-            return found
+            words = [word for one in found.changes for word in flag_words(one.field, one.value)]
+            return found.model_copy(update={"flags": " ".join(words)})
     return None
 
 

@@ -89,15 +89,19 @@ _REMARK = "range and reasons"
 _VERDICT_STYLES = {"fits": "", "on the edge": "yellow"}
 
 
-def print_estimate(result: Estimate, change: "NearestPlan | None" = None) -> None:
+def print_estimate(
+    result: Estimate, change: "NearestPlan | None" = None, command: str = ""
+) -> None:
     """Print the summary, where time and memory go, and the operations if they were requested.
 
     Parameters
     ----------
     change
         The smallest change with which it fits, where it may not.
+    command
+        The command line of the estimate.
     """
-    first = [verdict(result), *([] if change is None else [change_words(change)])]
+    first = [verdict(result), *([] if change is None else [change_words(change, command)])]
     style = _VERDICT_STYLES.get(verdict_word(result), "bold red")
     show(_headline(result), Text("\n".join(first) + "\n", style=style))
     show(_summary(result), _times(result), _memory(result))
@@ -465,13 +469,16 @@ def verdict(result: Estimate) -> str:
     return line if load is None else f"{line} (experts at {load:g} times an even load)"
 
 
-def change_words(change: "NearestPlan") -> str:
-    """One line: the smallest change with which a plan fits."""
+def change_words(change: "NearestPlan", command: str = "") -> str:
+    """The smallest change with which a plan fits, and the command that makes it."""
     changes = ", ".join(
         f"{one.field} {_word(one.value)} in place of {_word(one.given)}" for one in change.changes
     )
+    if "--finetune" in change.flags:
+        changes = change.flags
     likely = chance(change.fits_probability)
-    return f"fits with {changes}: {likely} sure, {seconds(change.step_time_s)} a step"
+    words = f"fits with {changes}: {likely} sure, {seconds(change.step_time_s)} a step"
+    return f"{words}\n  {command} {change.flags}" if command and change.flags else words
 
 
 def _layer_table(layer: LayerTotals) -> Table:
