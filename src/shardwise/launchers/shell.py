@@ -610,6 +610,7 @@ class _Reader:
             at += 1
             if isinstance(part, Document):
                 self._document(part, ends.get(">"))
+                ends["<<"] = part.text.replace("\\\n", " ")
             elif isinstance(part, str):
                 at = self._redirect(part, tokens, at, ends)
             else:
@@ -626,7 +627,7 @@ class _Reader:
         if prefixed or words:
             self.exported |= before
         if words[:1] == ["read"]:
-            self._read_words(words[1:], ends.get("<<<"), before.get("IFS"))
+            self._read_words(words[1:], ends.get("<<<", ends.get("<<")), before.get("IFS"))
         elif words:
             self._record(words, unless)
 

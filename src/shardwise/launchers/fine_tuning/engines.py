@@ -6,7 +6,7 @@ Their own readers read these files; the trainer's values stand in for `auto`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from shardwise.config import files
@@ -58,26 +58,26 @@ def engine_of(job: Job, top: Section, given: Given, *, version: int = 2) -> Engi
     if named not in (None, False, ""):
         if isinstance(named, Mapping):
             return deepspeed(dict(named), top.found, given)
-        return deepspeed_file(str(named), top, given)
+        return deepspeed_file(str(named), top, given, job.folder)
     config = top.data.get("fsdp_config")
     words = fsdp_words(top)
     if words or (config and top.data.get("fsdp") is not False):
         return _fsdp(top, words, config if isinstance(config, Mapping) else {}, given, version)
     top.ignore("fsdp_config")
     if job.launcher:
-        return launched(job.launcher, job.source, top.found, given)
+        return launched(job.launcher, top.found, given, job.folder)
     return Engine(kind="ddp", fields={"stack": STACK, "zero": 0}, origins={"zero": Origin.DEFAULT})
 
 
 # --- DeepSpeed ------------------------------------------------------------------------------------
 
 
-def deepspeed_file(name: str, top: Section, given: Given) -> Engine:
+def deepspeed_file(name: str, top: Section, given: Given, folder: Path | None) -> Engine:
     """Read DeepSpeed's JSON by its path, or a name that a trainer has for one.
 
     Of a file that is not here, a name with a stage in it says the stage.
     """
-    place = companion(name, top.found.source)
+    place = companion(name, folder)
     if place is not None:
         return deepspeed(read_settings(files.read_text(place), str(place)), top.found, given)
     stage = _BY_NAME.search(PurePath(name).name)
@@ -185,7 +185,7 @@ def _fsdp(
         own.pop(name, None)
     own.setdefault("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
     own["fsdp_version"] = number
-    return launched({"distributed_type": "FSDP", "fsdp_config": own}, "", top.found, given)
+    return launched({"distributed_type": "FSDP", "fsdp_config": own}, top.found, given)
 
 
 _NEUTRAL_FSDP = (
@@ -194,7 +194,7 @@ _NEUTRAL_FSDP = (
 )
 
 
-def launched(settings: Settings, source: str, found: Found, given: Given) -> Engine:
+def launched(settings: Settings, found: Found, given: Given, folder: Path | None = None) -> Engine:
     """Return the engine of a configuration of accelerate."""
     own: dict[str, Any] = dict(settings)
     kind = str(own.get("distributed_type", "NO")).upper()
@@ -205,7 +205,7 @@ def launched(settings: Settings, source: str, found: Found, given: Given) -> Eng
     nested = own.get("deepspeed_config")
     named = nested.get("deepspeed_config_file") if isinstance(nested, Mapping) else None
     if kind == "DEEPSPEED" and isinstance(named, str):
-        place = companion(named, source or found.source)
+        place = companion(named, folder)
         if place is not None:
             return deepspeed(read_settings(files.read_text(place), str(place)), found, given)
     if kind == "DEEPSPEED" and isinstance(nested, Mapping):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from shardwise.config import files
@@ -36,6 +36,8 @@ class Job:
 
     source: str
     settings: Settings
+    folder: Path | None = None
+    """Where the files lie that it names; None: they are not read."""
     program: str = ""
     """First word of the command; empty for a file of options."""
     verb: str = ""
@@ -86,16 +88,26 @@ def read_settings(text: str, source: str) -> Settings:
     return dict(data)
 
 
-def companion(path: str, source: str) -> Path | None:
-    """Return a file that another names: as named, or from one of the folders above the other."""
-    if files.is_catalog_only() or "\0" in path or not path.strip():
+def companion(name: str, folder: Path | None) -> Path | None:
+    """Return a file that another names, from its folder or one of those above it.
+
+    Paths in files of trainers begin at the folder where the trainer is started.
+
+    Parameters
+    ----------
+    folder
+        Of the other file; None: no files are read.
+    """
+    path = PurePath(name)
+    if folder is None or "\0" in name or not name.strip() or ".." in path.parts:
         return None
-    places = [Path(source).absolute().parent, *Path(source).absolute().parents[1:_MOST_FOLDERS]]
-    found = (place / path for place in (*places[:1], Path(), *places[1:]))
-    return next((one for one in found if files.is_file(one)), None)
+    places = [folder.absolute(), *folder.absolute().parents[:_MOST_FOLDERS]]
+    if path.is_absolute():
+        return None
+    return next((place / path for place in places if files.is_file(place / path)), None)
 
 
-def read_companion(path: str, source: str, option: str) -> Settings:
+def read_companion(name: str, job: "Job", option: str) -> Settings:
     """Read the options of a file that another one names.
 
     Raises
@@ -103,10 +115,10 @@ def read_companion(path: str, source: str, option: str) -> Settings:
     InputError
         If it is not there.
     """
-    place = companion(path, source)
+    place = companion(name, job.folder)
     if place is None:
         problem = "no such file from here or from a folder above this file, and it is needed"
-        raise InputError(Fault.of(option, path, problem, source))
+        raise InputError(Fault.of(option, name, problem, job.source))
     return read_settings(files.read_text(place), str(place))
 
 
@@ -125,7 +137,7 @@ def read_job(text: LaunchText, starts: Sequence[tuple[str, ...]], found: Found) 
     """
     if is_mapping(text.text):
         settings = read_settings(text.text, text.source)
-        return Job(source=text.source, settings=settings, gpus=text.gpus)
+        return Job(source=text.source, settings=settings, folder=text.folder, gpus=text.gpus)
     script = parse_job(text.text, text.variables)
     commands = [
         (words, at) for words in script.commands if (at := _start(words, starts)) is not None
@@ -137,10 +149,11 @@ def read_job(text: LaunchText, starts: Sequence[tuple[str, ...]], found: Found) 
     if len(commands) > 1:
         problem = f"the first of {len(commands)} training commands is read"
         found.leave("command", shown(" ".join(words[: end + 1])), problem)
-    job = Job(source=text.source, settings={}, environment=_environment(script))
+    job = Job(source=text.source, settings={}, folder=text.folder)
+    job.environment = _environment(script)
     job.program, job.verb = words[at].rpartition("/")[2], shown(words[end - 1])
     _read_options(job, words[end:])
-    job.launcher = _accelerate_options(words[:at], text.source, job)
+    job.launcher = _accelerate_options(words[:at], job)
     job.gpus = text.gpus or _ranks(script, words, at, text.source) or _processes(job)
     return job
 
@@ -184,9 +197,9 @@ def _read_options(job: Job, words: Sequence[str]) -> None:
             options.append(("config", word))
         elif not options:
             job.verb = f"{job.verb} {shown(word)}".strip()
-    for name, value in options:
-        if name == "config" and isinstance(value, str):
-            job.settings = read_companion(value, job.source, "config")
+    base = next((v for n, v in options if n == "config" and isinstance(v, str)), None)
+    if base is not None:
+        job.settings = read_companion(base, job, "config")
     for name, value in options:
         if name != "config":
             _set(job, name, value)
@@ -248,16 +261,16 @@ _DEEPSPEED = (
 _KINDS = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
 
 
-def _accelerate_options(words: Sequence[str], source: str, job: Job) -> Settings:
+def _accelerate_options(words: Sequence[str], job: Job) -> Settings:
     """Options of `accelerate launch` before a program, or of --accelerate_config of TRL."""
     own: dict[str, Any] = {}
     plain = [word.rpartition("/")[2] for word in words]
     if "accelerate" in plain and "launch" in plain:
-        inner = Job(source=source, settings={})
+        inner = Job(source=job.source, settings={}, folder=job.folder)
         _read_options(inner, [w for w in words[plain.index("launch") + 1 :] if w != "-m"])
         own = inner.settings
     named = own.pop("config_file", None) or job.settings.pop("accelerate_config", None)
-    settings = _accelerate_file(named, source) if isinstance(named, str) else {}
+    settings = _accelerate_file(named, job) if isinstance(named, str) else {}
     for name, value in own.items():
         section = next((s for start, s in _SECTIONS.items() if name.startswith(start)), None)
         if name in _KINDS:
@@ -288,10 +301,10 @@ _TRL_CONFIGS: Mapping[str, Settings] = {
 """Configurations of accelerate that TRL has a name for (examples/accelerate_configs, v1.9.0)."""
 
 
-def _accelerate_file(name: str, source: str) -> Settings:
+def _accelerate_file(name: str, job: Job) -> Settings:
     if name in _TRL_CONFIGS:
         return json.loads(json.dumps(_TRL_CONFIGS[name]))  # type: ignore[no-any-return]
-    return read_companion(name, source, "config_file")
+    return read_companion(name, job, "config_file")
 
 
 def _ranks(script: Script, words: Sequence[str], at: int, source: str) -> int | None:

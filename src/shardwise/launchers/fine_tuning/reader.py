@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shardwise import catalog
-from shardwise.config import files
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
 from shardwise.errors import InputError, refuse
 from shardwise.launchers.fine_tuning.engines import Engine
-from shardwise.launchers.fine_tuning.jobs import Job, check_variables
+from shardwise.launchers.fine_tuning.jobs import Job, check_variables, companion
 from shardwise.launchers.fine_tuning.methods import DTYPES, Method
 from shardwise.launchers.fine_tuning.options import WHY
 from shardwise.launchers.launch import LaunchText, origins_of
@@ -50,11 +48,10 @@ def read_model(reading: Reading, key: str) -> None:
     reading.model = reading.text.model
     if reading.model is not None or not isinstance(name, str) or "\0" in name:
         return
-    folder = Path(reading.text.source).parent / name
-    local = next((p for p in (folder, Path(name)) if _has_config(p)), None)
+    local = companion(f"{name}/config.json", reading.text.folder)
     try:
         if local is not None:
-            reading.model = Model.load(str(local / "config.json"))
+            reading.model = Model.load(str(local))
         elif catalog.find("models", name) is not None or _is_hub_name(name):
             reading.model = Model.load(name)
         else:
@@ -62,10 +59,6 @@ def read_model(reading: Reading, key: str) -> None:
     except InputError as error:
         problem = error.faults[0].problem if error.faults else str(error)
         reading.top.leave(key, f"name the model: {problem}")
-
-
-def _has_config(folder: Path) -> bool:
-    return not files.is_catalog_only() and files.is_file(folder / "config.json")
 
 
 def _is_hub_name(name: str) -> bool:
