@@ -66,7 +66,9 @@ def engine_of(job: Job, top: Section, given: Given, *, version: int = 2) -> Engi
     top.ignore("fsdp_config")
     if job.launcher:
         return launched(job.launcher, top.found, given, job.folder)
-    return Engine(kind="ddp", fields={"stack": STACK, "zero": 0}, origins={"zero": Origin.DEFAULT})
+    # A command says what starts it; a file alone may be started with FSDP or DeepSpeed.
+    origin = Origin.DEFAULT if job.program or given.gpus == 1 else Origin.ASSUMED
+    return Engine(kind="ddp", fields={"stack": STACK, "zero": 0}, origins={"zero": origin})
 
 
 # --- DeepSpeed ------------------------------------------------------------------------------------
@@ -106,8 +108,9 @@ def offloads_by_name(name: str) -> tuple[str, ...]:
 
 
 def stage_settings(stage: int, *, offload: tuple[str, ...] = ()) -> Settings:
-    """Return a configuration of DeepSpeed with what trainers fill in left to them."""
-    zero: Settings = {"stage": stage} | {f"offload_{one}": {"device": "cpu"} for one in offload}
+    """Return a configuration of DeepSpeed as those of ms-swift and LLaMA-Factory are."""
+    zero: Settings = {"stage": stage, "overlap_comm": False, "reduce_bucket_size": AUTO}
+    zero |= {f"offload_{one}": {"device": "cpu"} for one in offload}
     half = {name: {"enabled": AUTO} for name in ("bf16", "fp16")}
     return {"zero_optimization": zero, **half}
 

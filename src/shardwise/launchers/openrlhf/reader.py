@@ -219,8 +219,7 @@ def _configuration(reading: Reading) -> Settings:
     stage = top.count("zero_stage", least=0)
     offload = ("optimizer",) if top.flag("adam_offload") else ()
     settings = stage_settings(2 if stage is None else stage, offload=offload)
-    if top.flag("overlap_comm"):
-        settings["zero_optimization"]["overlap_comm"] = True
+    settings["zero_optimization"]["overlap_comm"] = top.flag("overlap_comm")
     kind = top.value("grad_accum_dtype")
     if kind is not None:
         settings["data_types"] = {"grad_accum_dtype": kind}

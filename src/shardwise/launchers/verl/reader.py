@@ -87,7 +87,7 @@ def read(text: LaunchText) -> Launch:
     reading.top = model
     read_model(reading, "partial_pretrain" if "partial_pretrain" in model else "path")
     reading.top = top
-    reading.job.gpus = text.gpus or reading.job.gpus or _accelerators(reading)
+    reading.job.gpus = text.gpus or _accelerators(reading) or reading.job.gpus
     word = str(actor.data.get("strategy") or model.data.get("strategy") or "fsdp")
     by_megatron = word == "megatron" or "megatron" in actor
     engine = _megatron(actor) if by_megatron else _fsdp(actor, sharding, reading)
@@ -97,10 +97,11 @@ def read(text: LaunchText) -> Launch:
     sizes = _sizes(reading, actor, is_sft=is_sft)
     if flag_of(model, "enable_gradient_checkpointing", default=True) and not by_megatron:
         reading.fields["recompute"] = "full"
-    if flag_of(model, "use_fused_kernels", default=False) or flag_of(
-        model, "use_liger", default=False
-    ):
-        reading.fields["loss"] = "fused_linear" if not by_megatron else "stack"
+    fused = flag_of(model, "use_fused_kernels", default=False)
+    if fused and by_megatron:
+        model.leave("use_fused_kernels", "is not modeled: predicted as the loss of the stack")
+    elif fused or flag_of(model, "use_liger", default=False):
+        reading.fields["loss"] = "fused_linear"
     if flag_of(model, "enable_activation_offload", default=False):
         model.leave("enable_activation_offload", "is not modeled", Effect.COST)
     _leave(actor, model, sharding, is_sft=is_sft)
