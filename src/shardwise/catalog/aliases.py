@@ -9,10 +9,11 @@ OWNERS = frozenset(
     {
         *("meta-llama", "huggyllama", "qwen", "mistralai", "deepseek-ai", "google", "openai"),
         *("allenai", "zai-org", "moonshotai", "inclusionai", "nvidia", "minimaxai", "liquidai"),
-        *("ai21labs", "tiiuae", "ibm-granite"),
+        *("ai21labs", "tiiuae", "ibm-granite", "nousresearch", "unsloth"),
     }
 )
-"""Owners on Hugging Face whose models are in the catalog; a model of others may have any shape."""
+"""Owners on Hugging Face whose models are in the catalog, or who copy them under their names; a
+model of others may have any shape."""
 MODELS = {
     "llama3.1-8b": "llama3-8b",
     "llama3.1-70b": "llama3-70b",
@@ -50,7 +51,8 @@ MODELS = {
 }
 """Models of the same shape as an entry, and other names of it; dashes do not matter."""
 _VARIANT = re.compile(
-    r"-(instruct|chat|base|hf|it|pt|text|thinking|original|fp8|bf16|v0\.1|2507|0324|0528|0905)$"
+    r"-(unsloth-bnb-4bit|bnb-4bit|instruct|chat|base|hf|it|pt|text|thinking|original|fp8|bf16"
+    r"|v0\.1|2507|0324|0528|0905)$"
 )
 """Endings of names whose models have the shape of the base model."""
 _ACTIVE = re.compile(r"-a\d+(\.\d+)?b$")

@@ -72,13 +72,23 @@ class LaunchFile(Brief):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
-    """A trainer whose launch files shardwise reads and writes."""
+class LaunchReader:
+    """A trainer whose launch files shardwise reads."""
 
     name: str
-    """As in `shardwise export`."""
+    """As in `shardwise export`, if it writes them, too."""
     title: str
     """As its makers write it."""
+    recognise: Callable[[str, str], bool]
+    """Whether a text with a file name is this trainer's, be some of its options wrong."""
+    read: Callable[[LaunchText], Launch]
+    """Read a launch file; raises `InputError` where a value is wrong or a variable has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher(LaunchReader):
+    """A trainer whose launch files shardwise reads and writes."""
+
     releases: tuple[str, ...]
     """Releases whose options are written; the first by default."""
     stack: str
@@ -87,10 +97,6 @@ class Launcher:
     """Stacks of the same trainer that run in another way, such as without compilation."""
     endings: tuple[str, ...]
     """Endings of file names that can be written; the first by default."""
-    recognise: Callable[[str, str], bool]
-    """Whether a text with a file name is this launcher's, be some of its options wrong."""
-    read: Callable[[LaunchText], Launch]
-    """Read a launch file; raises `InputError` where a value is wrong or a variable has none."""
     faults: Callable[[Model, Strategy], Iterator[Fault]]
     """What the launcher has no option for, in a strategy that its stack can run."""
     write: Callable[[LaunchPlan, str, str], tuple[LaunchFile, ...]]

@@ -23,12 +23,27 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.errors import Fault, InputError, allowed_words, check_path, check_word, refuse
-from shardwise.launchers import accelerate, deepspeed, megatron, megatron_bridge, torchtitan
+from shardwise.launchers import (
+    accelerate,
+    automodel,
+    axolotl,
+    deepspeed,
+    llama_factory,
+    megatron,
+    megatron_bridge,
+    ms_swift,
+    openrlhf,
+    torchtitan,
+    torchtune,
+    trl,
+    verl,
+)
 from shardwise.launchers.importance import by_importance
 from shardwise.launchers.launch import (
     Launcher,
     LaunchFile,
     LaunchPlan,
+    LaunchReader,
     LaunchText,
     captured_graphs,
 )
@@ -44,6 +59,17 @@ LAUNCHERS: tuple[Launcher, ...] = (
     megatron_bridge.LAUNCHER,
     megatron.LAUNCHER,
 )
+READERS: tuple[LaunchReader, ...] = (
+    llama_factory.READER,
+    axolotl.READER,
+    torchtune.READER,
+    automodel.READER,
+    ms_swift.READER,
+    verl.READER,
+    openrlhf.READER,
+    trl.READER,
+)
+"""Trainers whose launch files are read and not written; they look at a file first."""
 
 
 def launcher_names() -> tuple[str, ...]:
@@ -74,10 +100,15 @@ def launcher_of_stack(stack: str) -> str | None:
     return next((one.name for one in LAUNCHERS if software_of(one.stack) == software), None)
 
 
-def recognised_launcher(text: str, source: str) -> Launcher | None:
-    """Return the launcher that a text is written for; None if there is none in `LAUNCHERS`."""
+def readers() -> tuple[LaunchReader, ...]:
+    """Return all trainers whose launch files are read, in the order in which they look at one."""
+    return (*READERS, *LAUNCHERS)
+
+
+def recognised_launcher(text: str, source: str) -> LaunchReader | None:
+    """Return the trainer that a text is written for; None if it is not known."""
     with _of_file(source):
-        found = next((one for one in LAUNCHERS if one.recognise(text, source)), None)
+        found = next((one for one in readers() if one.recognise(text, source)), None)
     is_guess = found is megatron_bridge.LAUNCHER  # by names of sections that others have, too
     return None if is_guess and unread_form(text, source) else found
 
@@ -97,7 +128,7 @@ def not_recognised(path: str | Path) -> Fault:
     known = unread_file(str(path))
     if known is not None:
         return Fault(source=str(path), problem=known)
-    titles = ", ".join(one.title for one in LAUNCHERS)
+    titles = ", ".join(one.title for one in readers())
     problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
     endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
     return Fault(source=str(path), problem=f"{problem}; {endings}")
@@ -150,7 +181,7 @@ def read_launch(
     text = files.read_text(source)
     launcher = recognised_launcher(text, source)
     if launcher is None:
-        titles = ", ".join(one.title for one in LAUNCHERS)
+        titles = ", ".join(one.title for one in readers())
         problem = unread_form(text, source) or f"is no launch file of {titles}"
         raise InputError(Fault(source=source, problem=problem))
     known = None if model is None else Model.load(model)
@@ -178,7 +209,7 @@ def _check(path: object, gpus: object, variables: object) -> None:
         raise InputError(Fault.of("variables", variables, "must be texts by name"))
 
 
-def read_by(launcher: Launcher, text: LaunchText) -> Launch:
+def read_by(launcher: LaunchReader, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
         launch = of_its_release(launcher.read(text), launcher.releases)

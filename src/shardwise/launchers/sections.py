@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.config.base import MOST
-from shardwise.config.launch import Launch, NotUnderstood, Origin
+from shardwise.config.launch import Effect, Launch, NotUnderstood, Origin
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.launchers.launch import LaunchText
 
@@ -24,9 +24,12 @@ class Found:
         """Note a fault."""
         self.faults.append(Fault.of(name, value, problem, self.source))
 
-    def leave(self, option: str, value: object, because: str) -> None:
+    def leave(
+        self, option: str, value: object, because: str, effect: Effect = Effect.SMALL
+    ) -> None:
         """List an option."""
-        self.not_understood.append(NotUnderstood(option=option, value=value, because=because))
+        one = NotUnderstood(option=option, value=value, because=because, effect=effect)
+        self.not_understood.append(one)
 
 
 def launch_of(
@@ -124,10 +127,10 @@ class Section:
         """Note a fault of a key."""
         self.found.wrong(self.name(key), self.data.get(key), problem)
 
-    def leave(self, key: str, because: str) -> None:
+    def leave(self, key: str, because: str, effect: Effect = Effect.SMALL) -> None:
         """List a key that the prediction does not use."""
         self._read.add(key)
-        self.found.leave(self.name(key), self.data.get(key), because)
+        self.found.leave(self.name(key), self.data.get(key), because, effect)
 
     def ignore(self, *keys: str) -> None:
         """Pass over keys that change neither time nor memory."""
@@ -137,11 +140,13 @@ class Section:
         """Keys that nothing read; those that begin with an underscore are remarks."""
         return (key for key in self.data if key not in self._read and not key.startswith("_"))
 
-    def leave_unread(self, known: Mapping[str, object], why: str) -> None:
+    def leave_unread(
+        self, known: Mapping[str, object], why: str, effect: Effect = Effect.SMALL
+    ) -> None:
         """List the keys that nothing read, but for those at a default without effect."""
         names = [*known, *self._read]
         for key in self.unread():
             if key not in known:
                 self.leave(key, f"shardwise does not know it{nearest(key, names)}")
             elif self.data[key] not in (known[key], None, AUTO):
-                self.leave(key, why)
+                self.leave(key, why, effect)

@@ -610,6 +610,7 @@ class _Reader:
             at += 1
             if isinstance(part, Document):
                 self._document(part, ends.get(">"))
+                ends["<<"] = part.text.replace("\\\n", " ")
             elif isinstance(part, str):
                 at = self._redirect(part, tokens, at, ends)
             else:
@@ -626,7 +627,7 @@ class _Reader:
         if prefixed or words:
             self.exported |= before
         if words[:1] == ["read"]:
-            self._read_words(words[1:], ends.get("<<<"), before.get("IFS"))
+            self._read_words(words[1:], ends.get("<<<", ends.get("<<")), before.get("IFS"))
         elif words:
             self._record(words, unless)
 
@@ -761,6 +762,8 @@ class _Reader:
         if piece.kind == "text":
             return (piece.text,)
         if piece.kind == "command":
+            if piece.text.startswith("expr "):
+                return (self._number(piece.text.removeprefix("expr ")),)
             return (_mark(f"({' '.join(piece.text.split())})"),)
         if piece.kind == "number":
             return (self._number(piece.text),)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute
+from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute, WeightDtype
 from shardwise.config.files import parse_json
 from shardwise.config.launch import Launch, Origin
 from shardwise.config.model import Model
@@ -395,6 +395,8 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         yield fault("cp", f"needs causal attention over the sequence; {model.name} has another")
     if strategy.zero > 0 and strategy.dp_shard == 1 and (strategy.dp or 1) > 1:
         yield fault("dp_shard", "FSDP shards over at least 2; replicas alone are zero 0")
+    if strategy.in_effect("weight_dtype") == WeightDtype.COMPUTE:
+        yield fault("weight_dtype", "mixed precision of accelerate trains weights in fp32")
     if strategy.quantization != Quantization.NONE and strategy.dtype != Dtype.BF16:
         yield fault("quantization", f"mixed_precision fp8 is with bf16, not {strategy.dtype}")
 

@@ -1,0 +1,203 @@
+"""What is common to readers of fine-tuning files: model, types, batch, origins."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from shardwise import catalog
+from shardwise.config.launch import Effect, Launch, Origin
+from shardwise.config.model import Model
+from shardwise.errors import InputError, refuse
+from shardwise.launchers.fine_tuning.engines import Engine
+from shardwise.launchers.fine_tuning.jobs import Job, check_variables, companion
+from shardwise.launchers.fine_tuning.methods import DTYPES, Method
+from shardwise.launchers.fine_tuning.options import WHY
+from shardwise.launchers.launch import LaunchText, origins_of
+from shardwise.launchers.sections import Found, Section
+
+_DEGREES = ("tp", "cp", "pp")
+LENGTHS = (
+    "is a maximum; the file does not have the lengths of the data: all are taken to be as long"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """A file on its way to a strategy."""
+
+    text: LaunchText
+    job: Job
+    found: Found
+    top: Section
+    model: Model | None = None
+    fields: dict[str, object] = field(default_factory=dict)
+    """What the options of the trainer say, next to method and engine."""
+    decided: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Options that decide a field, where these are not the defaults of all trainers."""
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+
+def reading_of(text: LaunchText, job: Job, found: Found) -> Reading:
+    """Return a reading of the settings of a job; those that are null are not set."""
+    job.settings = {key: value for key, value in job.settings.items() if value is not None}
+    return Reading(text=text, job=job, found=found, top=Section(job.settings, found))
+
+
+def read_model(reading: Reading, key: str) -> None:
+    """Find the model that an option names: a folder, the catalog, or the Hugging Face hub."""
+    name = reading.top.value(key)
+    reading.model = reading.text.model
+    if reading.model is not None or not isinstance(name, str) or "\0" in name:
+        return
+    local = companion(f"{name}/config.json", reading.text.folder)
+    try:
+        if local is not None:
+            reading.model = Model.load(str(local))
+        elif catalog.find("models", name) is not None or _is_hub_name(name):
+            reading.model = Model.load(name)
+        else:
+            reading.top.leave(key, "no model of the catalog, and no folder here: name the model")
+    except InputError as error:
+        problem = error.faults[0].problem if error.faults else str(error)
+        reading.top.leave(key, f"name the model: {problem}")
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether a name may be that of a model on the hub: owner and name, no path."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def type_named(top: Section, key: str) -> str | None:
+    """Return the type of weights that an option names; None: the one of the checkpoint."""
+    value = top.value(key)
+    if value in (None, "auto", ""):
+        return None
+    found = DTYPES.get(str(value))
+    if found is None:
+        top.wrong(key, f"allowed: auto, {', '.join(DTYPES)}")
+    return found
+
+
+def half_type(top: Section, *, default: str | None) -> str | None:
+    """Return the type of products by `bf16` and `fp16`; the default where neither is set."""
+    on = {name: top.data.get(name) for name in ("bf16", "fp16")}
+    for name, value in on.items():
+        if value == "auto":
+            top.ignore(name)
+        elif value is not None:
+            on[name] = top.flag(name, texts=True)
+    if on["fp16"] is True and on["bf16"] in (True, "auto"):
+        top.wrong("fp16", "bf16 and fp16 exclude each other")
+    if on["fp16"] is True:
+        return "fp16"
+    if on["bf16"] in (True, "auto"):
+        return "bf16"
+    return "fp32" if on["bf16"] is False else default
+
+
+@dataclass(slots=True, kw_only=True)
+class Sizes:
+    """Batch of a rank: keys, defaults and values."""
+
+    micro_key: str
+    steps_key: str
+    micro: int
+    steps: int | None
+
+
+def sizes_of(top: Section, micro_key: str, micro: int, steps_key: str, steps: int | None) -> Sizes:
+    """Return micro-batch and accumulation, or the defaults of a trainer."""
+    return Sizes(
+        micro_key=micro_key,
+        steps_key=steps_key,
+        micro=top.count(micro_key) or micro,
+        steps=top.count(steps_key) or steps,
+    )
+
+
+def launch_of_reading(
+    reading: Reading,
+    *,
+    launcher: str,
+    release: str | None,
+    method: Method,
+    engine: Engine,
+    sizes: Sizes,
+    seq_key: str,
+    neutral: Iterable[str],
+    costly: Mapping[str, object],
+) -> Launch:
+    """Return what was read; raise what is wrong.
+
+    Parameters
+    ----------
+    neutral
+        Options that cost nothing.
+    costly
+        Options that do and have no word here, with their defaults.
+
+    Raises
+    ------
+    InputError
+        If a value is wrong.
+    """
+    top, found = reading.top, reading.found
+    optimizer = reading.fields.get("optimizer")
+    fields = {**engine.fields, **method.fields(engine.kind, optimizer), **reading.fields}
+    fields["micro_batch_size"] = sizes.micro
+    origins = _add_batch(reading, fields, sizes)
+    known = frozenset(neutral)
+    refuse([*found.faults, *check_variables(reading.job, known)])
+    if seq_key in top and "seq_len" in fields:
+        top.leave(seq_key, LENGTHS)
+    top.ignore(*known)
+    top.leave_unread(costly, WHY, Effect.COST)
+    decided = {
+        "micro_batch_size": (sizes.micro_key,),
+        "seq_len": (seq_key,),
+        "task": (),
+        **reading.decided,
+    }
+    written = set(_paths(reading.job.settings))
+    given = origins_of(fields, decided, written, {**engine.origins, **origins, **reading.origins})
+    return Launch(
+        launcher=launcher,
+        release=release,
+        source=reading.text.source,
+        model=reading.model,
+        strategy=fields,
+        not_understood=tuple(found.not_understood),
+        origins={**given, "stack": Origin.ASSUMED},
+    )
+
+
+def _paths(settings: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    """Paths of all options that are set, with dots between sections and keys."""
+    for key, value in settings.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _add_batch(reading: Reading, fields: dict[str, object], sizes: Sizes) -> dict[str, Origin]:
+    """Add GPUs and the global batch: micro-batch x accumulation x replicas."""
+    top = reading.top
+    gpus = fields.get("gpus") or reading.job.gpus
+    product = 1
+    for name in _DEGREES:
+        product *= int(str(fields.get(name) or 1))
+    if not isinstance(gpus, int):
+        because = "times the micro-batch and the replicas it is the global batch: set gpus"
+        reading.found.leave(
+            top.name(sizes.steps_key), top.data.get(sizes.steps_key, "default"), because
+        )
+        return {}
+    fields["gpus"] = gpus
+    if gpus % product:
+        reading.found.wrong("gpus", gpus, f"must be a multiple of the {product} of one replica")
+        return {}
+    replicas = gpus // product
+    steps = sizes.steps
+    if steps is None:  # ms-swift: the smallest that makes a batch of 16
+        steps = -(-16 // (sizes.micro * replicas))
+    fields.setdefault("global_batch_size", sizes.micro * steps * replicas)
+    return {"global_batch_size": Origin.DERIVED}

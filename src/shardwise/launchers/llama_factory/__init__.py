@@ -1,0 +1,6 @@
+"""LLaMA-Factory: files and commands as strategies."""
+
+from shardwise.launchers.launch import LaunchReader
+from shardwise.launchers.llama_factory.reader import NAME, TITLE, read, recognise
+
+READER = LaunchReader(name=NAME, title=TITLE, recognise=recognise, read=read)

@@ -1,0 +1,6 @@
+"""torchtune: configurations and commands as strategies."""
+
+from shardwise.launchers.launch import LaunchReader
+from shardwise.launchers.torchtune.reader import NAME, TITLE, read, recognise
+
+READER = LaunchReader(name=NAME, title=TITLE, recognise=recognise, read=read)
