@@ -212,7 +212,8 @@ def _check(path: object, gpus: object, variables: object) -> None:
 def read_by(launcher: LaunchReader, text: LaunchText) -> Launch:
     """Read a text of a launcher; a model that the catalog has is that of the catalog."""
     with _of_file(text.source):
-        launch = of_its_release(launcher.read(text), launcher.releases)
+        releases = launcher.releases if isinstance(launcher, Launcher) else ()
+        launch = of_its_release(launcher.read(text), releases)
     launch = replace(launch, not_understood=by_importance(launch.not_understood))
     known = None if launch.model is None else catalog_model(launch.model)
     return launch if known is None else replace(launch, model=known)
