@@ -117,7 +117,10 @@ _ADDED: dict[str, dict[str, Any]] = {
     "qwen3_next": _DELTA,
 }
 _WITHOUT_EFFECT = ("_token_id", "transformers_version", "initializer", "eps", "dtype", "id2label")
-_TOWERS = ("vision", "visual", "audio", "multi_modal_projector")
+_TOWERS = (
+    *("vision", "visual", "audio", "multi_modal_projector", "embed_tokens_extend", "image_encoder"),
+    *(".lora.", "roformer.encoder.embed_positions"),  # adapters; sinusoids that are not trained
+)
 _SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
 
 

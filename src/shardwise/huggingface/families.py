@@ -117,6 +117,10 @@ class Family:
     """Whether `type_vocab_size` token types are added to the embedding."""
     mtp: str = ""
     """Key of the number of modules of multi-token prediction."""
+    inner_norms: bool = False
+    """Whether norms stand before the last product of attention and of the MLP (BitNet)."""
+    more_left_out: tuple[str, ...] = ()
+    """What is left out of every file."""
 
 
 LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias")

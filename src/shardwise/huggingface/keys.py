@@ -114,6 +114,7 @@ GATED = {
     "gelu_new": "geglu",
     "gelu_pytorch_tanh": "geglu",
     "relu": "reglu",
+    "relu2": "reglu",
 }
 """And where a second projection multiplies them."""
 
