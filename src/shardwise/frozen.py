@@ -22,11 +22,12 @@ class FrozenDict(Mapping[K, V_co]):
     `dict`. `types.MappingProxyType`, which it wraps, has no hash and no pickle.
     """
 
-    __slots__ = ("_items",)
+    __slots__ = ("_hash", "_items")
 
     def __init__(self, items: Mapping[K, V_co] | Iterable[tuple[K, V_co]] = ()) -> None:
         plain = {key: frozen(value) for key, value in dict(items).items()}
         self._items: Mapping[K, V_co] = MappingProxyType(plain)
+        self._hash: int | None = None  # computed once, when it is first needed
 
     def __getitem__(self, key: K) -> V_co:
         return self._items[key]
@@ -69,7 +70,9 @@ class FrozenDict(Mapping[K, V_co]):
         return self._comparable() == theirs._comparable()
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._comparable().items()))
+        if self._hash is None:
+            self._hash = hash(frozenset(self._comparable().items()))
+        return self._hash
 
     def _comparable(self) -> dict[K, object]:
         return {key: comparable(value) for key, value in self._items.items()}

@@ -433,8 +433,8 @@ class _InFlight:
             found[at] = peak_of_uneven_ends(saved, first, last, **order)
         at, order = self.irregular, self._order_of(self.irregular)
         if at.size:
-            chunks = range(order["chunks"].max())
-            saved = np.stack([self._of_chunk(chunk, select, at) for chunk in chunks])
+            chunks = np.arange(order["chunks"].max())[:, np.newaxis]
+            saved = self._of_chunk(chunks, select, at)
             found[at] = peak_of_uneven_chunks(saved, **order)
         return found
 
@@ -444,7 +444,7 @@ class _InFlight:
     def _of_chunk(
         self, chunk: Ints | int, select: Callable[[LayerBytes], Floats], rows: Ints
     ) -> Floats:
-        counts = self.group.contents.chunks[self.group.key[rows], chunk].T
+        counts = np.moveaxis(self.group.contents.chunks[self.group.key[rows], chunk], -1, 0)
         layers = zip(counts, self.costs.layers, strict=True)
         shape = self.group.key.shape
         sizes = (

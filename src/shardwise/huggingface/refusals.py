@@ -9,19 +9,13 @@ from shardwise.errors import Fault, InputError
 from shardwise.huggingface.keys import WRAPPERS
 from shardwise.huggingface.readers import READERS
 
-STATES = "Mamba layers are not modeled"
+STATES = "its Mamba layers are not read"
 ENCODER_DECODER = "encoder-decoder models are not modeled"
 # Architectures that are not modeled by how their names begin, without case and underscores; longer
 # ones first.
 REFUSED: dict[str, tuple[str, ...]] = {
-    "linear attention is not modeled": (
-        *("bailinghybrid", "bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1"),
-        *("minimaxtext", "olmohybrid", "qwen35", "qwen3next", "qwen4exp", "rwkv"),
-    ),
-    STATES: (
-        *("bamba", "falconh1", "falconmamba", "granitemoehybrid", "hymba", "jamba", "mamba"),
-        *("nemotronh", "plamo2", "zamba"),
-    ),
+    "linear attention is not modeled": ("bailingmoelinear", "qwen4exp", "rwkv"),
+    STATES: ("bamba", "falconmamba", "hymba", "mamba", "plamo2", "zamba"),
     ENCODER_DECODER: (
         *("bart", "bigbirdpegasus", "blenderbot", "codet5", "longt5", "marian", "mbart", "mt5"),
         *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
@@ -48,7 +42,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "layers that read the keys of another model are not modeled": ("gemma4assistant",),
     "encoders of bytes are not modeled": ("blt",),
     "local codebooks and depth decoders are not modeled": ("moshi",),
-    "convolutions between layers of attention are not modeled": ("lfm2", "lfm3", "zaya"),
+    "convolutions between layers of attention are not modeled": ("zaya",),
     "cross-attention to images is not modeled": ("mllama",),
     "recurrent layers are not modeled": ("recurrentgemma", "xlstm"),
 }

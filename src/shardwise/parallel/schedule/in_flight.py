@@ -143,25 +143,21 @@ def peak_of_uneven_chunks(
     warm_up = 2 * (p - 1 - i) + 1
 
     def of(chunk: Ints) -> Floats:
-        found: Floats = np.take_along_axis(saved, (chunk % v)[np.newaxis], axis=0)[0]
+        found: Floats = np.take_along_axis(saved, np.atleast_2d(chunk % v), axis=0)
         return found
 
     before = np.arange(saved.shape[0])[:, np.newaxis] < v - 1
     now = np.minimum(m, p) * (before * saved).sum(axis=0)
-    now = now + np.minimum(np.minimum(warm_up, p), m) * of(v - 1)
-    now = now + np.clip(np.minimum(warm_up - p, m - p), 0, None) * of(0 * v)
-    most, goes_on = now, m >= 2 * p
+    now = now + np.minimum(np.minimum(warm_up, p), m) * of(v - 1)[0]
+    now = now + np.clip(np.minimum(warm_up - p, m - p), 0, None) * of(0 * v)[0]
     short = warm_up < p
     first = np.where(short, p - warm_up, 2 * p - warm_up)
-    for turn in range(saved.shape[0]):
-        left = of(v - 1 - turn)
-        for steps, chunk in (
-            (first, np.where(short, v - 1 + turn, v + turn)),
-            (p - first, np.where(short, v + turn, v + 1 + turn)),
-        ):
-            now = now + steps * (of(chunk) - left)
-            most = np.where(goes_on, np.maximum(most, now), most)
-    return most
+    turn = np.arange(saved.shape[0])[:, np.newaxis]
+    left, entered = of(v - 1 - turn), np.where(short, v - 1 + turn, v + turn)
+    moves = [first * (of(entered) - left), (p - first) * (of(entered + 1) - left)]
+    every = np.stack(moves, axis=1).reshape(2 * len(turn), -1)
+    most = np.cumsum([now, *every], axis=0).max(axis=0)
+    return np.where(m >= 2 * p, most, now)
 
 
 def first_stage_in_flight(
