@@ -72,6 +72,7 @@ _DELTA = {
 _MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
 _ADDED: dict[str, dict[str, Any]] = {
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
+    "deepseek_v4": {"n_shared_experts": 1},
     "deepseek_v2": {"num_experts_per_tok": 3, "first_k_dense_replace": 1},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "hunyuan_v1_dense": _HEAD,
