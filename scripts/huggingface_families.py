@@ -46,11 +46,15 @@ _SIZES: dict[int, tuple[str, ...]] = {
     41: ("shared_expert_intermediate_size", "shared_intermediate_size"),
     51: ("intermediate_size_mlp",),
     67: ("max_position_embeddings", "n_positions"),
-    2: ("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "topk_group"),
+    2: (
+        *("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "topk_group"),
+        *("o_groups", "num_kv_shared_layers"),
+    ),
+    9: ("o_lora_rank", "hidden_size_per_layer_input"),
     4: ("n_group",),
     22: ("q_lora_rank",),
     18: ("kv_lora_rank",),
-    10: ("qk_nope_head_dim",),
+    10: ("qk_nope_head_dim", "index_head_dim"),
     12: ("v_head_dim",),
     16: ("sliding_window",),
 }
@@ -69,6 +73,7 @@ _GROUPS = {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
 _MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
 _ADDED: dict[str, dict[str, Any]] = {
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
+    "deepseek_v4": {"n_shared_experts": 1},
     "deepseek_v2": {"num_experts_per_tok": 3, "first_k_dense_replace": 1},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "hunyuan_v1_dense": _HEAD,
@@ -140,7 +145,9 @@ def shrunken(kind: str) -> Any:
         sizes = {k: v for k, v in sizes.items() if k != "head_dim"} | _LATENT
     sizes |= {key: None for key in _LISTS if key in data} | _ADDED.get(kind, {})
     sizes["pad_token_id"] = 0
+    record = FAMILIES.get(MODEL_TYPES.get(kind, ""))
     is_fixed = kind == "dbrx" or MODEL_TYPES.get(kind) in ENCODERS
+    is_fixed |= record is not None and any(key == "tie_word_embeddings" for key, *_ in record.must)
     tied = {} if is_fixed else {"tie_word_embeddings": not data.get("tie_word_embeddings")}
     return CONFIG_MAPPING[kind](**sizes, **tied)
 

@@ -169,9 +169,10 @@ MORE_FAMILIES: dict[str, Family] = {
     "DeepseekV4ForCausalLM": Family(
         kinds=("deepseek_v4",),
         names=ROUTED,
+        must=(("n_shared_experts", 1, "the class has one shared expert; must be 1"),),
         experts=Experts(
             number="num_experts",
-            shared_number="n_shared_experts",
+            shared_ffn="moe_intermediate_size",
             selection_bias=True,
             words=("dense", "moe", "hash_moe"),
         ),
