@@ -69,6 +69,7 @@ _DELTA = {
     "linear_num_value_heads": 4,
     "linear_value_head_dim": 16,
 }
+_GROUPS = {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
 _MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
 _ADDED: dict[str, dict[str, Any]] = {
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
@@ -79,7 +80,7 @@ _ADDED: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": _HEAD | {"num_experts": 8, "moe_topk": 3},
     "ministral": _HEAD,
     "nemotron": {"num_key_value_heads": 3},
-    "bailing_hybrid": {"layer_group_size": 3, "short_conv_kernel_size": 3},
+    "bailing_hybrid": _GROUPS | {"layer_group_size": 3, "short_conv_kernel_size": 3},
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_rms_norm": True},
     "granitemoehybrid": _MAMBA
     | {
@@ -97,7 +98,8 @@ _ADDED: dict[str, dict[str, Any]] = {
         "mamba_expand": 3,
         "mamba_proj_bias": True,
     },
-    "kimi_linear": {"linear_num_heads": 5, "linear_head_dim": 14, "linear_conv_kernel_dim": 3},
+    "kimi_linear": _GROUPS
+    | {"linear_num_heads": 5, "linear_head_dim": 14, "linear_conv_kernel_dim": 3},
     "lfm2": {"block_multiple_of": 16, "conv_L_cache": 4, "conv_bias": True}
     | {"full_attn_idxs": [1, 3]},
     "lfm2_moe": {"conv_L_cache": 4, "num_dense_layers": 1, "use_expert_bias": False}

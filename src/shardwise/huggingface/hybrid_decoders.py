@@ -65,7 +65,7 @@ def olmo_hybrid(c: Config, family: Family) -> Fields:
 
 def kimi_linear(c: Config, family: Family) -> Fields:
     """Kimi delta attention, and latent attention without positions in every fourth layer."""
-    fields = read(c, family)
+    fields = read(c, family) | {"tied_embeddings": False}  # whatever the file says
     gate = {"gate": "value"} if c.flag("mla_use_output_gate") else {}
     latent = c.natural("routed_expert_hidden_size")
     for layer in fields["layers"]:
@@ -96,13 +96,13 @@ def _are_numbers(listed: object) -> bool:
 
 def bailing_hybrid(c: Config, family: Family) -> Fields:
     """Kimi delta attention with full gates, and latent attention at the end of each group."""
-    fields = read(c, family)
-    size = c.count("layer_group_size", 6)
+    fields = read(c, family) | {"tied_embeddings": False}  # whatever the file says
+    size, own = c.count("layer_group_size", 6), "linear_head_dim"
     linear = _linear(c, len(fields["layers"]), lambda i: (i + 1) % size != 0)
     mixer = {
         "kind": "kimi_delta",
         "heads": c.count("num_attention_heads"),
-        "head_dim": c.count("head_dim", 128),
+        "head_dim": c.count("head_dim" if c.value(own) is None else own, 128),
         "conv": c.count("short_conv_kernel_size", 4),
         "full_rank_gate": True,
         "full_rank_decay": True,
@@ -287,6 +287,7 @@ def nemotron_h(c: Config, family: Family) -> Fields:
     }
     layers = [blocks[symbol] | around | {"symbol": symbol} for symbol in pattern]
     fields["layers"] = layers
+    fields["tied_embeddings"] = False  # whatever the file says
     if modules := c.natural("num_nextn_predict_layers"):
         heads = _pattern(c, "mtp_hybrid_override_pattern", "mtp_layers_block_type", "*E")
         fields |= {"mtp": modules, "mtp_pattern": heads}
@@ -310,13 +311,13 @@ def _pattern(c: Config, text: str, listed: str, default: str = "") -> str:
 
 
 def _nemotron_experts(c: Config) -> Fields:
+    c.value("n_shared_experts")  # the class has one shared expert, whatever it says
     block: Fields = {
         "experts": c.count("n_routed_experts", 8),
         "top_k": c.count("num_experts_per_tok", 2),
         "ffn": c.count("moe_intermediate_size"),
         "activation": "relu2",
-        "shared_ffn": c.natural("n_shared_experts", 1)
-        * c.natural("moe_shared_expert_intermediate_size"),
+        "shared_ffn": c.natural("moe_shared_expert_intermediate_size"),
         "selection_bias": True,
     }
     groups, chosen = c.natural("n_group", 1), c.natural("topk_group", 1)
