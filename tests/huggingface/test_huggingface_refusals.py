@@ -33,7 +33,7 @@ def faults_of(name, **changes):
     return str(caught.value).splitlines()
 
 
-STATES = "Mamba layers are not modeled"
+STATES = "Mamba layers of this class are not modeled"
 INDEXER = "sparse attention by an indexer is not modeled"
 IMAGES = "cross-attention to images is not modeled"
 ZAMBA_SHAPE = "54 layers, hidden 2560, vocabulary 32000"
@@ -61,8 +61,8 @@ ZAMBA = {
             "model_type: 't5': encoder-decoder models are not modeled; understood: hidden 512",
         ),
         (
-            {"architectures": ["Qwen3NextForCausalLM"]},
-            "architectures: 'Qwen3NextForCausalLM': linear attention is not modeled",
+            {"architectures": ["RwkvForCausalLM"]},
+            "architectures: 'RwkvForCausalLM': linear attention is not modeled",
         ),
         (
             {"architectures": ["NewForConditionalGeneration"], "is_encoder_decoder": True},
@@ -91,9 +91,9 @@ ZAMBA = {
         (
             {
                 "architectures": ["LlavaForConditionalGeneration"],
-                "text_config": {"model_type": "jamba", "hidden_size": 4096},
+                "text_config": {"model_type": "zamba2", "hidden_size": 4096},
             },
-            f"text_config.model_type: 'jamba': {STATES}; understood: hidden 4096",
+            f"text_config.model_type: 'zamba2': {STATES}; understood: hidden 4096",
         ),
         (
             {
@@ -121,16 +121,10 @@ def test_what_is_not_modeled_is_refused_by_name(data, message):
     "architecture",
     [
         "BambaForCausalLM",
-        "FalconH1ForCausalLM",
         "FalconMambaForCausalLM",
-        "GraniteMoeHybridForCausalLM",
-        "JambaForCausalLM",
-        "KimiLinearForCausalLM",
         "Mamba2ForCausalLM",
         "MambaForCausalLM",
-        "MiniMaxM1ForCausalLM",
-        "MiniMaxText01ForCausalLM",
-        "NemotronHForCausalLM",
+        "Zamba2ForCausalLM",
         "RecurrentGemmaForCausalLM",
         "BartForConditionalGeneration",
         "T5ForConditionalGeneration",
@@ -169,7 +163,7 @@ WRONG = [
     (
         "llama3-8b",
         {"hidden_act": "tanh"},
-        "hidden_act: 'tanh': allowed: silu, swish, gelu, gelu_new, gelu_pytorch_tanh, relu",
+        "hidden_act: 'tanh': allowed: silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2",
     ),
     ("llama3-8b", {"mlp_bias": "no"}, "mlp_bias: 'no': must be true or false"),
     ("llama3-8b", {"attention_dropout": 2}, "attention_dropout: 2: must be a number from 0 to 1"),
