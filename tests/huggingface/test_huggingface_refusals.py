@@ -33,7 +33,8 @@ def faults_of(name, **changes):
     return str(caught.value).splitlines()
 
 
-STATES = "Mamba layers are not modeled"
+STATES = "Mamba layers of this class are not modeled"
+GATED = "silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2"
 IMAGES = "cross-attention to images is not modeled"
 ZAMBA_SHAPE = "54 layers, hidden 2560, vocabulary 32000"
 ZAMBA = {
@@ -118,6 +119,11 @@ def test_what_is_not_modeled_is_refused_by_name(data, message):
         "HrmTextForCausalLM",
         "JetMoeForCausalLM",
         "LongcatFlashForCausalLM",
+        "BambaForCausalLM",
+        "FalconMambaForCausalLM",
+        "Mamba2ForCausalLM",
+        "MambaForCausalLM",
+        "Zamba2ForCausalLM",
         "RecurrentGemmaForCausalLM",
         "BartForConditionalGeneration",
         "T5ForConditionalGeneration",
@@ -156,8 +162,7 @@ WRONG = [
     (
         "llama3-8b",
         {"hidden_act": "tanh"},
-        "hidden_act: 'tanh': allowed: "
-        + "silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2",
+        f"hidden_act: 'tanh': allowed: {GATED}",
     ),
     ("llama3-8b", {"mlp_bias": "no"}, "mlp_bias: 'no': must be true or false"),
     ("llama3-8b", {"attention_dropout": 2}, "attention_dropout: 2: must be a number from 0 to 1"),

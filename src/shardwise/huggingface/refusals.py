@@ -9,7 +9,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.huggingface.keys import WRAPPERS
 from shardwise.huggingface.readers import READERS
 
-STATES = "its Mamba layers are not read"
+STATES = "Mamba layers of this class are not modeled"
 ENCODER_DECODER = "encoder-decoder models are not modeled"
 # Architectures that are not modeled by how their names begin, without case and underscores; longer
 # ones first.
