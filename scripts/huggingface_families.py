@@ -46,11 +46,15 @@ _SIZES: dict[int, tuple[str, ...]] = {
     41: ("shared_expert_intermediate_size", "shared_intermediate_size"),
     51: ("intermediate_size_mlp",),
     67: ("max_position_embeddings", "n_positions"),
-    2: ("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "topk_group"),
+    2: (
+        *("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "topk_group"),
+        *("o_groups", "num_kv_shared_layers"),
+    ),
+    9: ("o_lora_rank", "hidden_size_per_layer_input"),
     4: ("n_group",),
     22: ("q_lora_rank",),
     18: ("kv_lora_rank",),
-    10: ("qk_nope_head_dim",),
+    10: ("qk_nope_head_dim", "index_head_dim"),
     12: ("v_head_dim",),
     16: ("sliding_window",),
 }
@@ -58,17 +62,72 @@ _LATENT = {"qk_rope_head_dim": 6, "num_key_value_heads": 6}
 _LISTS = ("layer_types", "mlp_layer_types", "no_rope_layers", "attention_layers")
 # Keys that some classes cannot be built without, or have nothing for.
 _HEAD = {"head_dim": 14}
+_DELTA = {
+    "linear_conv_kernel_dim": 3,
+    "linear_key_head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 16,
+}
+_GROUPS = {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
+_MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
 _ADDED: dict[str, dict[str, Any]] = {
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
+    "deepseek_v4": {"n_shared_experts": 1},
     "deepseek_v2": {"num_experts_per_tok": 3, "first_k_dense_replace": 1},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
     "hunyuan_v1_dense": _HEAD,
     "hunyuan_v1_moe": _HEAD | {"num_experts": 8, "moe_topk": 3},
     "ministral": _HEAD,
     "nemotron": {"num_key_value_heads": 3},
+    "bailing_hybrid": _GROUPS | {"layer_group_size": 3, "short_conv_kernel_size": 3},
+    "falcon_h1": _MAMBA | {"mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_rms_norm": True},
+    "granitemoehybrid": _MAMBA
+    | {
+        "mamba_n_heads": 12,
+        "layer_types": ["linear_attention", "full_attention", *["linear_attention"] * 3],
+    },
+    "jamba": {
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 3,
+        "mamba_conv_bias": False,
+        "mamba_d_conv": 3,
+        "mamba_d_state": 10,
+        "mamba_dt_rank": 7,
+        "mamba_expand": 3,
+        "mamba_proj_bias": True,
+    },
+    "kimi_linear": _GROUPS
+    | {"linear_num_heads": 5, "linear_head_dim": 14, "linear_conv_kernel_dim": 3},
+    "lfm2": {"block_multiple_of": 16, "conv_L_cache": 4, "conv_bias": True}
+    | {"full_attn_idxs": [1, 3]},
+    "lfm2_moe": {"conv_L_cache": 4, "num_dense_layers": 1, "use_expert_bias": False}
+    | {"layer_types": ["conv", "full_attention", "conv", "conv", "conv"]},
+    "lfm3": {"conv_L_cache": 4, "use_attention_gate": False, "use_sandwich_norm": False},
+    "nemotron_h": {
+        "conv_kernel": 3,
+        "hybrid_override_pattern": "ME*-MEM",
+        "mamba_head_dim": 6,
+        "mamba_num_heads": 12,
+        "mlp_bias": False,
+        "moe_latent_size": 24,
+        "moe_shared_expert_intermediate_size": 41,
+        "n_groups": 3,
+        "num_hidden_layers": 7,
+        "ssm_state_size": 10,
+        "use_conv_bias": False,
+    },
+    "olmo_hybrid": _DELTA | {"linear_num_key_heads": 4},
+    "qwen3_5_moe_text": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_next": _DELTA,
 }
 _WITHOUT_EFFECT = ("_token_id", "transformers_version", "initializer", "eps", "dtype", "id2label")
-_TOWERS = ("vision", "visual", "audio", "multi_modal_projector")
+_TOWERS = (
+    *("vision", "visual", "audio", "multi_modal_projector", "embed_tokens_extend", "image_encoder"),
+    *(".lora.", "roformer.encoder.embed_positions"),  # adapters; sinusoids that are not trained
+)
 _SELECTION_BIASES = ("e_score_correction_bias", "expert_bias")
 
 
@@ -86,7 +145,9 @@ def shrunken(kind: str) -> Any:
         sizes = {k: v for k, v in sizes.items() if k != "head_dim"} | _LATENT
     sizes |= {key: None for key in _LISTS if key in data} | _ADDED.get(kind, {})
     sizes["pad_token_id"] = 0
+    record = FAMILIES.get(MODEL_TYPES.get(kind, ""))
     is_fixed = kind == "dbrx" or MODEL_TYPES.get(kind) in ENCODERS
+    is_fixed |= record is not None and any(key == "tie_word_embeddings" for key, *_ in record.must)
     tied = {} if is_fixed else {"tie_word_embeddings": not data.get("tie_word_embeddings")}
     return CONFIG_MAPPING[kind](**sizes, **tied)
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_fetched_is_one_line(name, message, tmp_path):
 @pytest.mark.usefixtures("asked")
 def test_what_is_not_modeled_is_told_of_the_model():
     """By its name on the hub."""
-    message = "architectures: 'MambaForCausalLM': Mamba layers are not modeled"
+    message = "architectures: 'MambaForCausalLM': Mamba layers of this class are not modeled"
     assert _fault("some/mamba") == f"some/mamba: {message}"
 
 

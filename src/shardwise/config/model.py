@@ -67,6 +67,8 @@ class Attention(ConfigBase):
     """Whether values are the keys before their norm and rotation, with no projection (Gemma 4)."""
     shared_keys: bool = False
     """Whether keys and values are those of an earlier layer, and the layer has none."""
+    out_norm: bool = False
+    """Whether the output of the heads is normalized over its full width (BitNet)."""
     v_norm: bool = False
     """Whether values are normalized per head, without weights."""
     causal: bool = True
@@ -195,6 +197,8 @@ class Mlp(ConfigBase):
     learned scalars (arXiv 2411.13010)."""
     bias: bool = False
     """Whether the projections have biases."""
+    inner_norm: bool = False
+    """Whether the input of the last projection is normalized (BitNet)."""
 
     @property
     def gated(self) -> bool:
@@ -354,8 +358,10 @@ class Layer(ConfigBase):
             raise ValueError("must have attention, a mixer, an mlp or a moe; has none of them")
         if self.kind != OWN_KIND and not self.is_transformer:
             raise ValueError("kind: registered kinds are described by attention and mlp or moe")
-        if self.parallel and not (self.is_transformer and self.mlp is not None):
-            raise ValueError("parallel: of layers with attention and an mlp only")
+        if self.parallel and not self.is_transformer:
+            raise ValueError("parallel: of layers with attention and an mlp or experts only")
+        if self.second_norm and self.moe is not None:
+            raise ValueError("second_norm: experts and attention read one norm")
         if self.second_norm and not self.parallel:
             raise ValueError("second_norm: of parallel layers; others have two norms always")
         if self.options and self.kind == OWN_KIND:

@@ -46,7 +46,7 @@ def read(c: Config, family: Family) -> Fields:
         "position": family.position,
         "tied_embeddings": c.flag("tie_word_embeddings"),
         "dropout": c.has_dropout(),
-        "left_out": left_out,
+        "left_out": [*left_out, *family.more_left_out],
     }
     if family.norm == "layernorm" and family.norm_weight and not _when(c, family.norm_bias):
         fields["norm_bias"] = False
@@ -114,6 +114,8 @@ def _attention(c: Config, family: Family, depth: int) -> list[Fields]:
         one["sinks"] = True
     if family.gate:
         one["gate"] = family.gate
+    if family.inner_norms:
+        one["out_norm"] = True
     if family.qk_norm != "none" and _when(c, family.qk_normed):
         one["qk_norm"] = family.qk_norm
     if not _when(c, family.causal):
@@ -245,6 +247,7 @@ def mlp_block(c: Config, family: Family, key: str = "intermediate_size") -> Fiel
         "ffn": c.count(key, default),
         "activation": c.one_of("hidden_act", words, family.activation),
     }
+    block |= {"inner_norm": True} if family.inner_norms else {}
     return block | {"bias": True} if _when(c, family.mlp_bias) else block
 
 

@@ -117,6 +117,10 @@ class Family:
     """Whether `type_vocab_size` token types are added to the embedding."""
     mtp: str = ""
     """Key of the number of modules of multi-token prediction."""
+    inner_norms: bool = False
+    """Whether norms stand before the last product of attention and of the MLP (BitNet)."""
+    more_left_out: tuple[str, ...] = ()
+    """What is left out of every file."""
 
 
 LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias")
@@ -604,7 +608,7 @@ _WITH_EXPERTS: dict[str, Family] = {
     ),
     "DeepseekV3ForCausalLM": replace(
         DEEPSEEK_LATENT,
-        kinds=("deepseek_v3", "kimi_k2"),
+        kinds=("deepseek_v3", "kimi_k2", "sarvam_mla"),
         experts=replace(DEEPSEEK, method="noaux_tc"),
     ),
     "Dots1ForCausalLM": replace(

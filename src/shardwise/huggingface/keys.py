@@ -108,11 +108,13 @@ PLAIN = {
 GATED = {
     "silu": "swiglu",
     "swish": "swiglu",
+    "situ": "swiglu",
     "swigluoai": "swiglu",
     "gelu": "geglu",
     "gelu_new": "geglu",
     "gelu_pytorch_tanh": "geglu",
     "relu": "reglu",
+    "relu2": "reglu",
 }
 """And where a second projection multiplies them."""
 
@@ -161,6 +163,8 @@ WRAPPERS = {
     "llava_next": "LlavaNextForConditionalGeneration",
     "minimax_m3_vl": "MiniMaxM3SparseForConditionalGeneration",
     "mistral3": "Mistral3ForConditionalGeneration",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
 }

@@ -232,6 +232,10 @@ def _first(data: Mapping[str, Any], *keys: str) -> int | None:
 
 def _runs(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Groups of equal layers; where they alternate, in what turns, or in what pattern."""
+    if "symbol" in layers[0]:
+        by_symbol = {layer["symbol"]: dict(layer) for layer in layers}
+        pattern = "".join(layer["symbol"] for layer in layers)
+        return {"layers": list(by_symbol.values()), "pattern": pattern}
     whole = _equal(layers)
     kinds: list[Mapping[str, Any]] = []
     for layer, _ in whole:

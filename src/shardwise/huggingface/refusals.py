@@ -9,19 +9,13 @@ from shardwise.errors import Fault, InputError
 from shardwise.huggingface.keys import WRAPPERS
 from shardwise.huggingface.readers import READERS
 
-STATES = "Mamba layers are not modeled"
+STATES = "Mamba layers of this class are not modeled"
 ENCODER_DECODER = "encoder-decoder models are not modeled"
 # Architectures that are not modeled by how their names begin, without case and underscores; longer
 # ones first.
 REFUSED: dict[str, tuple[str, ...]] = {
-    "linear attention is not modeled": (
-        *("bailinghybrid", "bailingmoelinear", "kimilinear", "minimaxforcausallm", "minimaxm1"),
-        *("minimaxtext", "olmohybrid", "qwen35", "qwen3next", "qwen4exp", "rwkv"),
-    ),
-    STATES: (
-        *("bamba", "falconh1", "falconmamba", "granitemoehybrid", "hymba", "jamba", "mamba"),
-        *("nemotronh", "plamo2", "zamba"),
-    ),
+    "linear attention is not modeled": ("bailingmoelinear", "qwen4exp", "rwkv"),
+    STATES: ("bamba", "falconmamba", "hymba", "mamba", "plamo2", "zamba"),
     ENCODER_DECODER: (
         *("bart", "bigbirdpegasus", "blenderbot", "codet5", "longt5", "marian", "mbart", "mt5"),
         *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
@@ -29,8 +23,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
     ),
     "encoders other than ViT, and BERT and RoBERTa that predict words, are not modeled": (
         *("albert", "bert", "camembert", "clip", "data2vec", "deberta", "distilbert", "electra"),
-        *("ernieforcausallm", "ernieformaskedlm", "erniemodel", "megatronbert", "modernbert"),
-        *("rembert", "roberta", "rocbert", "roformer", "siglip", "vit", "xlmroberta", "xmod"),
+        *("erniemodel", "megatronbert", "modernbert", "rembert", "roberta", "rocbert"),
+        *("roformerfor", "roformermodel", "siglip", "vit", "xlmroberta", "xmod"),
     ),
     "norms with gates are not modeled": ("axk2",),
     "selected keys next to windows of other heads are not modeled": ("dots3note",),
@@ -42,20 +36,13 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "stacks of layers that run several times are not modeled": ("hrmtext",),
     "experts of the attention are not modeled": ("jetmoe",),
     "relative positions between layers' segments are not modeled": ("cpmant", "inkling"),
-    "experts in parallel layers are not modeled": ("cohere2moe",),
     "a dense MLP in parallel with the experts is not modeled": ("arctic", "snowflake"),
     "two attentions in a layer, and experts that do nothing, are not modeled": ("longcatflash",),
-    "norms inside the blocks are not modeled": ("bitnet",),
-    "norms behind the residual additions are not modeled": ("git", "openaigpt"),
     "residual streams that alternate, and low-rank residuals, are not modeled": ("gemma3n",),
     "layers that read the keys of another model are not modeled": ("gemma4assistant",),
-    "adapters of vision and speech inside the layers are not modeled": ("phi4multimodal",),
     "encoders of bytes are not modeled": ("blt",),
-    "biases of single layers are not modeled": ("gptneoxjapanese",),
-    "concatenated sinusoids of positions are not modeled": ("ctrl",),
-    "an embedding of languages is not modeled": ("xlmwithlmhead",),
     "local codebooks and depth decoders are not modeled": ("moshi",),
-    "convolutions between layers of attention are not modeled": ("lfm2", "lfm3", "zaya"),
+    "convolutions between layers of attention are not modeled": ("zaya",),
     "cross-attention to images is not modeled": ("mllama",),
     "recurrent layers are not modeled": ("recurrentgemma", "xlstm"),
 }

@@ -266,8 +266,11 @@ def attention_operations(
         operations += _gate(model, attention, work, heads)
     if attention.compressed is not None:
         return operations + compressed_output(model, attention, attention.compressed, work)
+    if attention.out_norm:
+        operations.append(_out_norm(model, attention, work, heads))
     split = row_split(work, attention.heads * attention.value_dim, model.hidden)
     is_first = attention.gate == AttentionGate.NONE and attention.indexer is None
+    is_first = is_first and not attention.out_norm
     by_kernel = work.flash & ~swaps_heads(work) & is_first
     operations.append(
         linear(
@@ -357,6 +360,22 @@ def _gate(model: Model, attention: Attention, work: RankWork, heads: Floats) -> 
         reruns_with=_QKV,
     )
     return [projection, applied]
+
+
+def _out_norm(model: Model, attention: Attention, work: RankWork, heads: Floats) -> Operation:
+    """Normalize the output of all heads; ranks add up the squares of theirs."""
+    width = heads * attention.value_dim
+    return norm(
+        "attention.out_norm",
+        model,
+        work,
+        tokens=work.tokens,
+        width=width,
+        parameters=width * model.norm_parameters / model.hidden,
+        collectives=all_reduced(work, work.tokens * FP32_BYTES),
+        reruns_with=_FULL,
+        dropped_with=_FULL,
+    )
 
 
 def _qk_norm(

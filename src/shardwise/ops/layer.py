@@ -98,14 +98,14 @@ _OFFLOAD_PARTS = {
         "mixer.core",
     ),
     "attention_out": (
-        *("attention.out_down", "attention.out"),
+        *("attention.out_norm", "attention.out_down", "attention.out"),
         *("mamba.gate", "mamba.out", "mixer.gate", "mixer.out"),
     ),
     "mlp_norm": (
         *("mlp.mix", "mlp.norm", "mlp.post_norm", "mlp.stream_norm", "mlp.residual"),
         *("mlp.layer_gate", "mlp.layer_up", "mlp.layer_norm"),
     ),
-    "mlp": ("mlp.up", "mlp.down", "moe.shared_up", "moe.shared_down"),
+    "mlp": ("mlp.up", "mlp.inner_norm", "mlp.down", "moe.shared_up", "moe.shared_down"),
     # Router and shared experts read one input, which the router saves.
     "router": (
         "moe.router_norm",
@@ -186,8 +186,9 @@ def layer_operations(
 
     In a parallel layer both blocks read one norm, share one collective before and one after, and
     are added in one residual (arXiv 2204.02311, section 2). With a second norm of the same input
-    (arXiv 2204.06745, section 2.1), the input of the MLP is gathered and saved separately. Layers
-    of a registered kind have the operations that it was registered with.
+    (arXiv 2204.06745, section 2.1), the input of the MLP is gathered and saved separately. Experts
+    in its place send the normed input themselves. Layers of a registered kind have the operations
+    that it was registered with.
 
     Parameters
     ----------
@@ -200,9 +201,13 @@ def layer_operations(
 
     if layer.parallel:
         norm_here = partial(_norm, model, work)
-        assert layer.mlp is not None  # noqa: S101 - validated
         own = layer.second_norm
         attention = attention_operations(model, layer.own_attention, work, norm_parts=_NORM_PARTS)
+        if layer.moe is not None:
+            experts = moe_operations(model, layer.moe, work, norm_parts=_NORM_PARTS)
+            normed, added = norm_here("norm", _NORM_PARTS), _residual(model, work, "residual", 2)
+            return [normed, *attention, *experts, added]
+        assert layer.mlp is not None  # noqa: S101 - validated
         mlp = mlp_operations(
             model, layer.mlp, work, gathers=own, reduces=False, norm_parts=_NORM_PARTS
         )

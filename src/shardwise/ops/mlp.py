@@ -7,8 +7,14 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config.enums import Activation
 from shardwise.config.model import Mlp, Model
-from shardwise.ops.linear import after_row_parallel, before_column_parallel, linear
-from shardwise.ops.operation import MemoryBound, Operation, Phase, RankWork, zeros
+from shardwise.ops.linear import (
+    after_row_parallel,
+    all_reduced,
+    before_column_parallel,
+    linear,
+)
+from shardwise.ops.norm import norm
+from shardwise.ops.operation import FP32_BYTES, MemoryBound, Operation, Phase, RankWork, zeros
 from shardwise.ops.summa import row_split
 
 # Vector FLOPs per element of the inner width, forward and backward: tanh-like activations.
@@ -85,7 +91,20 @@ def mlp_operations(
     middle = activation(f"{name}activation", work, work.tokens * inner, gates, block=block)
     if mlp.activation == Activation.XIELU:
         middle = replace(middle, parameters=np.full_like(inner, _XIELU_SCALARS))
-    return [up, middle, down]
+    if not mlp.inner_norm:
+        return [up, middle, down]
+    inside = norm(
+        f"{name}inner_norm",
+        model,
+        work,
+        tokens=work.tokens,
+        width=inner,
+        parameters=inner * model.norm_parameters / model.hidden,
+        collectives=all_reduced(work, work.tokens * FP32_BYTES),
+        reruns_with=block,
+        dropped_with=block,
+    )
+    return [up, middle, inside, down]
 
 
 def activation(

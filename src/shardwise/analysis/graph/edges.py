@@ -259,7 +259,7 @@ _READ_BLOCK = (
 )
 # What gives the output of attention: the last that there is.
 _HEADS_OUT = (
-    *("attention.gated", "attention.out_absorb", "attention.out_down"),
+    *("attention.out_norm", "attention.gated", "attention.out_absorb", "attention.out_down"),
     *("attention.core", "attention.values"),
 )
 # Operations that read the results of these others, as far as they exist; of several in parentheses
@@ -270,7 +270,8 @@ _READ: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "attention.kv_norm": ("attention.kv_down",),
     "attention.kv_up": ("attention.kv_norm",),
     "attention.softmax": ("attention.scores",),
-    "attention.gated": (_HEADS_OUT[1:], "attention.gate"),
+    "attention.gated": (_HEADS_OUT[2:], "attention.gate"),
+    "attention.out_norm": (_HEADS_OUT[1:],),
     "attention.q_absorb": ("attention.q_up",),
     "attention.index_q": ("attention.q_norm",),
     "attention.index_scores": ("attention.index", "attention.index_q"),
@@ -278,7 +279,8 @@ _READ: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "attention.out_down": ("attention.core",),
     "attention.out": (_HEADS_OUT,),
     "mlp.activation": ("mlp.up",),
-    "mlp.down": ("mlp.activation",),
+    "mlp.inner_norm": ("mlp.activation",),
+    "mlp.down": (("mlp.inner_norm", "mlp.activation"),),
     "moe.shared_activation": ("moe.shared_up",),
     "moe.shared_down": ("moe.shared_activation",),
     "moe.top_k": ("moe.router",),

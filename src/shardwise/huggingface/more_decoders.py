@@ -325,8 +325,61 @@ def normed_experts(c: Config, family: Family) -> Fields:
     return fields
 
 
+def last_biased(c: Config, family: Family) -> Fields:
+    """The last output projection alone has a bias (GPT-NeoX Japanese)."""
+    fields = read(c, family)
+    _attentions(fields)[-1]["bias"] = "output"
+    return fields
+
+
+def pruned(c: Config, family: Family) -> Fields:
+    """Layers with numbers of heads and widths of their own, or without one of their blocks.
+
+    (Llama-Nemotron, made by architecture search: arXiv 2411.19146. Widths are 2 h / 3 times the
+    factor of a layer, rounded up to a multiple of 256.)
+    """
+    depth, hidden = c.depth("num_hidden_layers"), c.count("hidden_size")
+    heads = c.count("num_attention_heads")
+    blocks = c.value("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != depth:
+        c.wrong("block_configs", f"must be a list of {depth} mappings, one for each layer")
+        blocks = [{}] * depth
+    c.data = {**c.data, "intermediate_size": hidden, "num_key_value_heads": heads}
+    fields = read(c, family)
+    for number, (layer, block) in enumerate(zip(fields["layers"], blocks, strict=True)):
+        mixing, inner = (block.get(name) or {} for name in ("attention", "ffn"))
+        for part in (mixing, inner):
+            if part.get("replace_with_linear"):
+                problem = f"layer {number}: a linear layer in place of a block is not modeled"
+                c.wrong("block_configs", problem)
+        if mixing.get("no_op"):
+            del layer["attention"]
+        else:
+            layer["attention"]["kv_heads"] = max(1, heads // int(mixing.get("n_heads_in_group", 1)))
+        if inner.get("no_op"):
+            del layer["mlp"]
+        else:
+            width = int(2 * float(inner.get("ffn_mult", 1)) * hidden / 3)
+            layer["mlp"] = layer["mlp"] | {"ffn": -(-width // 256) * 256}
+    fields["layers"] = [one for one in fields["layers"] if "attention" in one or "mlp" in one]
+    return fields
+
+
+def dense_prefix(c: Config, family: Family) -> Fields:
+    """Experts in parallel layers, behind dense ones of another width (Cohere 2 MoE)."""
+    fields = read(c, family)
+    width = c.natural("prefix_dense_intermediate_size")
+    for layer in fields["layers"]:
+        if "mlp" in layer and width:
+            layer["mlp"] = layer["mlp"] | {"ffn": width}
+    return fields
+
+
 OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "AXK1ForCausalLM": normed_experts,
+    "Cohere2MoeForCausalLM": dense_prefix,
+    "DeciLMForCausalLM": pruned,
+    "GPTNeoXJapaneseForCausalLM": last_biased,
     "DeepseekV32ForCausalLM": selected,
     "DeepseekV4ForCausalLM": compressed,
     "Gemma4ForCausalLM": gemma4,
@@ -338,6 +391,5 @@ OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "MiniMaxM3SparseForCausalLM": minimax,
     "MiniMaxM3VLForCausalLM": minimax,
     "Step3p7FlashForCausalLM": step,
-    "Step3p7ForCausalLM": step,
 }
 """Readers by architecture, where a record alone does not say what its layers are."""
