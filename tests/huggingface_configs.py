@@ -10,6 +10,8 @@ CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glo
 FAMILIES = json.loads((FOLDER.parent / "huggingface_families.json").read_text())
 """Families of transformers: default and shrunken configurations with their parameters, or why they
 are refused; written by `scripts/huggingface_families.py`."""
+MORE = json.loads((FOLDER.parent / "huggingface_more.json").read_text())
+"""Published files of families whose layers differ in more than a window."""
 NOT_COMPARED = {"name", "description", "sources", "seq_len"}
 
 

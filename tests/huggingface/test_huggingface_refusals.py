@@ -34,7 +34,7 @@ def faults_of(name, **changes):
 
 
 STATES = "Mamba layers of this class are not modeled"
-INDEXER = "sparse attention by an indexer is not modeled"
+GATED = "silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2"
 IMAGES = "cross-attention to images is not modeled"
 ZAMBA_SHAPE = "54 layers, hidden 2560, vocabulary 32000"
 ZAMBA = {
@@ -61,10 +61,6 @@ ZAMBA = {
             "model_type: 't5': encoder-decoder models are not modeled; understood: hidden 512",
         ),
         (
-            {"architectures": ["RwkvForCausalLM"]},
-            "architectures: 'RwkvForCausalLM': linear attention is not modeled",
-        ),
-        (
             {"architectures": ["NewForConditionalGeneration"], "is_encoder_decoder": True},
             "architectures: 'NewForConditionalGeneration': encoder-decoder models are not modeled",
         ),
@@ -73,8 +69,8 @@ ZAMBA = {
             f"architectures: 'NewForCausalLM': {STATES}; understood: 4 layers",
         ),
         (
-            {"architectures": ["DeepseekV32ForCausalLM"]},
-            f"architectures: 'DeepseekV32ForCausalLM': {INDEXER}",
+            {"architectures": ["AXK2ForCausalLM"]},
+            "architectures: 'AXK2ForCausalLM': norms with gates are not modeled",
         ),
         (
             {"architectures": ["LlamaForSequenceClassification"]},
@@ -120,6 +116,9 @@ def test_what_is_not_modeled_is_refused_by_name(data, message):
 @each_row(
     "architecture",
     [
+        "HrmTextForCausalLM",
+        "JetMoeForCausalLM",
+        "LongcatFlashForCausalLM",
         "BambaForCausalLM",
         "FalconMambaForCausalLM",
         "Mamba2ForCausalLM",
@@ -163,7 +162,7 @@ WRONG = [
     (
         "llama3-8b",
         {"hidden_act": "tanh"},
-        "hidden_act: 'tanh': allowed: silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2",
+        f"hidden_act: 'tanh': allowed: {GATED}",
     ),
     ("llama3-8b", {"mlp_bias": "no"}, "mlp_bias: 'no': must be true or false"),
     ("llama3-8b", {"attention_dropout": 2}, "attention_dropout: 2: must be a number from 0 to 1"),

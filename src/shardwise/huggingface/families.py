@@ -608,7 +608,7 @@ _WITH_EXPERTS: dict[str, Family] = {
     ),
     "DeepseekV3ForCausalLM": replace(
         DEEPSEEK_LATENT,
-        kinds=("deepseek_v3", "kimi_k2"),
+        kinds=("deepseek_v3", "kimi_k2", "sarvam_mla"),
         experts=replace(DEEPSEEK, method="noaux_tc"),
     ),
     "Dots1ForCausalLM": replace(

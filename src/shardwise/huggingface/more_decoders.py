@@ -391,6 +391,5 @@ OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "MiniMaxM3SparseForCausalLM": minimax,
     "MiniMaxM3VLForCausalLM": minimax,
     "Step3p7FlashForCausalLM": step,
-    "Step3p7ForCausalLM": step,
 }
 """Readers by architecture, where a record alone does not say what its layers are."""

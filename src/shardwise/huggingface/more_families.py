@@ -215,5 +215,4 @@ MORE_FAMILIES: dict[str, Family] = {
     "MiniMaxM3SparseForCausalLM": _MINIMAX,
     "MiniMaxM3VLForCausalLM": _MINIMAX,
     "Step3p7FlashForCausalLM": _STEP,
-    "Step3p7ForCausalLM": _STEP,
 }
