@@ -8,7 +8,8 @@ import pytest
 from described_layers import model
 from rows import each_row
 from samples import exchanges, held, operations, saved
-from shardwise import InputError, System
+from shardwise import InputError, System, estimate
+from shardwise.analysis.mixer_kernels import spread_of
 from shardwise.config.enums import Generation
 from shardwise.config.model import Model
 from shardwise.config.software.mixers import scan_rates
@@ -202,6 +203,19 @@ def test_every_kind_has_rates_on_every_generation(kind: str) -> None:
         own, other = (scan_rates(kind, g) for g in (generation, Generation.OTHER))
         assert own.source
         assert own.spread <= other.spread
+
+
+def test_spread_of_kernels_widens_the_interval() -> None:
+    """By their share of the step; on other generations more; not without mixers."""
+    options = {"gpus": 8, "tp": 8, "gbs": 8}
+    found = estimate("nemotron-h-8b", "h100-sxm", **options)
+    (kernels,) = found.mixer_kernels
+    assert (kernels.kind, kernels.measured) == ("mamba2", True)
+    assert 0.02 < kernels.share < 0.3
+    assert spread_of([kernels]) == pytest.approx((1 + kernels.spread) ** kernels.share)
+    (scaled,) = estimate("nemotron-h-8b", "a100-80gb-sxm", **options).mixer_kernels
+    assert (scaled.measured, scaled.spread > kernels.spread) == (False, True)
+    assert estimate("llama3-8b", "h100-sxm", **options).mixer_kernels == ()
 
 
 PATTERN = {

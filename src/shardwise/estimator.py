@@ -20,6 +20,7 @@ from shardwise.analysis.fit_probability import (
     verdict_of,
 )
 from shardwise.analysis.memory_interval import memory_interval_of
+from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
@@ -32,6 +33,7 @@ from shardwise.analysis.results import (
     Interval,
     Memory,
     MemoryInterval,
+    MixerKernels,
     Software,
     SoftwareCandidate,
 )
@@ -265,12 +267,17 @@ def _estimate_of(
     on_host = cache(partial(assumed_host, the_model, the_system, table))
 
     @cache
+    def kernels() -> tuple[MixerKernels, ...]:
+        return mixer_kernels(evaluated())
+
+    @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
         return tuple(_candidates(the_model, the_system, requested, match))
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
         more: dict[str, Any] = {"network": rows.networks[row], "host": on_host()}
+        more["kernels"] = kernels()
         more["unmeasured"] = len(unmeasured()) + match.conflicts
         own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
@@ -305,6 +312,7 @@ def _estimate_of(
         **_fit_formulas(rows, row, others),
         "assumed_network": lambda: rows.networks[row],
         "assumed_host": on_host,
+        "mixer_kernels": kernels,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(evaluated())),
         "assumed": lambda: assumed_fields(requested, resolved),

@@ -7,7 +7,7 @@ for it (`analysis.variation`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import AssumedHost, AssumedNetwork, Interval
+from shardwise.analysis.mixer_kernels import spread_of
+from shardwise.analysis.results import AssumedHost, AssumedNetwork, Interval, MixerKernels
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
@@ -263,6 +264,7 @@ def interval_of(
     unmeasured: int = 0,
     network: AssumedNetwork | None = None,
     host: AssumedHost | None = None,
+    kernels: Iterable[MixerKernels] = (),
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -276,6 +278,8 @@ def interval_of(
         Network cards that are assumed (`assumed_network`), with times of this step.
     host
         Host that is assumed (`assumed_host`), with times of this step.
+    kernels
+        Kernels of mixers in this step (`mixer_kernels`).
     """
     if not strategy.training:
         return None
@@ -285,9 +289,10 @@ def interval_of(
         if one is not None:
             faster = _joined(faster, step_s / one.faster_step_s)
             slower = _joined(slower, one.slower_step_s / step_s)
+    kernels_spread = spread_of(kernels)
     return Interval(
-        low_s=step_s / faster,
-        high_s=step_s * slower,
+        low_s=step_s / _joined(faster, kernels_spread),
+        high_s=step_s * _joined(slower, kernels_spread),
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,

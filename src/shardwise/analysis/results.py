@@ -439,6 +439,19 @@ class AssumedHost(Result):
         return self.model_copy(update={n: float(time) for n, time in times.items()})
 
 
+class MixerKernels(Result):
+    """Kernels of a kind of mixer in a step (`analysis.mixer_kernels`)."""
+
+    kind: str
+    share: float
+    """Of the step time, on the critical stage."""
+    spread: float
+    """Relative error of their times that is expected."""
+    measured: bool
+    """Whether their rates are of this generation of accelerators; if not, they are scaled."""
+    source: str
+
+
 class MemoryInterval(Result):
     """Ranges of the measured peak memory of the peak-memory stage [byte]."""
 
@@ -626,9 +639,13 @@ class Estimate(Charted, Deferred):
     """``fits`` with a probability of 90 % or more, ``does not fit`` with one of 10 % or less, else
     ``on the edge``; None in files of earlier versions."""
     assumed_network: AssumedNetwork | None = None
-    assumed_host: AssumedHost | None = None
     """Network cards that the system assumes, and what others would change; they widen the interval.
     None where no traffic passes them, and where the system describes one cluster."""
+    assumed_host: AssumedHost | None = None
+    """Host that updates the weights, and what other threads and kernels would change; it widens the
+    interval. None where the host updates nothing."""
+    mixer_kernels: tuple[MixerKernels, ...] = ()
+    """Kernels of mixers, with the spread of their times, which widens the interval."""
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""

@@ -19,6 +19,7 @@ from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.assumed_network import assumed_networks
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
+from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.analysis.results import Estimate
@@ -36,7 +37,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import evaluate
+from shardwise.engine.evaluate import evaluate, evaluate_row
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.ops.param_count import count_parameters
@@ -377,11 +378,13 @@ def interval_factors(
     for row, network in enumerate(networks):
         one = table.take(np.array([row]))
         host, step_s = assumed_host(model, system, one), float(step_time_s[row])
+        kernels = mixer_kernels(evaluate_row(model, system, one)) if model.mixers else ()
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
             network=network and network.over(step_s),
             host=host and host.over(step_s),
+            kernels=kernels,
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found
