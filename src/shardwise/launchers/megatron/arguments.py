@@ -17,6 +17,7 @@ ALIASES: Mapping[str, str] = {
     "--model-parallel-size": "--tensor-model-parallel-size",
     "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",
     "--cuda-graph-scope": "--cuda-graph-modules",
+    "--hybrid-override-pattern": "--hybrid-layer-pattern",
     "--moe-hybridep-num-sms": "--moe-flex-dispatcher-num-sms",
     "--moe-deepep-num-sms": "--moe-flex-dispatcher-num-sms",
     "--num-moe-experts": "--num-experts",

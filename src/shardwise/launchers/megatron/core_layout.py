@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
+from shardwise.launchers.megatron.core_hybrid import read_pattern_stages
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
 from shardwise.parallel.pipeline_layout import layers_on_ranks
 from shardwise.units import read_whole
@@ -123,7 +124,10 @@ def read_stages(reading: CoreReading) -> None:
     vpp = reading.positive("virtual_pipeline_model_parallel_size")
     layout = reading.value(_STAGES)
     reading.set("pp", pp)
-    if layout is not None and pp > 1:
+    chunks = read_pattern_stages(reading, pp) if pp > 1 else None
+    if chunks is not None:
+        vpp = chunks
+    elif layout is not None and pp > 1:
         vpp = _read_layout(reading, layout, pp)
     else:
         vpp = vpp if pp > 1 else 1

@@ -18,6 +18,14 @@ from shardwise.config.enums import (
 )
 from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, other_fields
 from shardwise.errors import Fault
+from shardwise.launchers.megatron.core_hybrid import (
+    PATTERN,
+    hybrid_attention,
+    hybrid_faults,
+    hybrid_fields,
+    is_hybrid,
+    pattern_layers,
+)
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
 
 _MAY_DIFFER = {"window": None, "rotary_dim": None}
@@ -46,41 +54,58 @@ def model_faults(model: Model) -> Iterator[Fault]:
         yield fault("norm_bias", False, "a LayerNorm has a bias")
     if model.position not in (Position.LEARNED, Position.ROPE):
         yield fault("position", model.position, "allowed: learned, rope")
+    for field, value, problem in _of_layers(model):
+        if field == "layers":
+            source = f"model {model.name}"
+            yield Fault(source=source, field=field, problem=f"Megatron-Core: {problem}")
+        else:
+            yield fault(field, value, problem)
+
+
+def _of_layers(model: Model) -> Iterator[tuple[str, object, str]]:
+    """Yield fields of layers without an option: field, value, problem."""
+    hybrid = is_hybrid(model)
     for number, layer in enumerate(model.layers):
-        for field, value, problem in _layer_faults(layer):
-            yield fault(f"layers.{number}.{field}", value, problem)
-    for field, problem in _unlike(model):
-        yield Fault(source=f"model {model.name}", field=field, problem=f"Megatron-Core: {problem}")
+        for field, value, problem in _layer_faults(layer, hybrid=hybrid):
+            yield f"layers.{number}.{field}", value, problem
+    if hybrid:
+        yield from hybrid_faults(model)
+    for field, problem in _unlike(model, hybrid=hybrid):
+        yield field, None, problem
 
 
-def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
+def _layer_faults(layer: Layer, *, hybrid: bool) -> Iterator[tuple[str, object, str]]:
     """Yield fields of a layer without an option: field, value, problem."""
     if layer.kind != OWN_KIND:
         yield "kind", layer.kind, "transformer layers only"
         return
-    if (beyond := layer.beyond_transformer) is not None:
-        field, value, what = beyond
-        yield field, value, f"GPT models have no {what}"
+    if layer.mlp is not None and layer.moe is not None:
+        yield "moe", None, "no MLP beside experts"
         return
     if layer.parallel:
         yield "parallel", True, "no parallel layers"
-    if layer.norms != NormPlacement.PRE:
+    if layer.norms != NormPlacement.PRE and not hybrid:
         yield "norms", layer.norms, "norms stand before blocks; allowed: pre"
-    for field, value, problem in _attention_faults(layer.own_attention):
+    attention = layer.attention
+    for field, value, problem in _attention_faults(attention) if attention else ():
         yield f"attention.{field}", value, problem
-    block = layer.feed_forward
+    for field, value, problem in _expert_faults(layer.moe) if layer.moe else ():
+        yield f"moe.{field}", value, problem
+    if (block := layer.mlp or layer.moe) is not None:
+        yield from _block_faults(layer, block)
+
+
+def _block_faults(layer: Layer, block: Mlp | Moe) -> Iterator[tuple[str, object, str]]:
+    attention = layer.attention
     if block.activation not in (*GATED_ACTIVATIONS, *PLAIN_ACTIVATIONS):
         yield f"{_block(layer)}.activation", block.activation, "not this activation"
-    if (layer.own_attention.bias, block.bias) not in BIASES:
+    if attention is not None and (attention.bias, block.bias) not in BIASES:
         problem = f"with {_block(layer)}.bias {str(block.bias).lower()} no such biases"
-        yield "attention.bias", layer.own_attention.bias, problem
-    if layer.moe is not None:
-        for field, value, problem in _expert_faults(layer.moe):
-            yield f"moe.{field}", value, problem
+        yield "attention.bias", attention.bias, problem
 
 
 _ATTENTION = ("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk")
-_ATTENTION_CHOICES = ("bias", "sinks", "qk_norm", "gate", "rotary_dim")
+_ATTENTION_CHOICES = ("bias", "sinks", "qk_norm", "gate", "rotary_dim", "indexer")
 
 
 def _attention_faults(attention: Attention) -> Iterator[tuple[str, object, str]]:
@@ -113,24 +138,26 @@ def _block(layer: Layer) -> str:
     return "mlp" if layer.mlp else "moe"
 
 
-def _unlike(model: Model) -> Iterator[tuple[str, str]]:
+def _unlike(model: Model, *, hybrid: bool) -> Iterator[tuple[str, str]]:
     """Yield fields that differ between layers and may not."""
-    if not all(layer.is_transformer for layer in model.layers):
-        return
-    bare = [one.own_attention.model_copy(update=_MAY_DIFFER) for one in model.layers]
+    may_differ = {} if hybrid else _MAY_DIFFER
+    bare = [one.model_copy(update=may_differ) for one in model.attentions]
     if any(one != bare[0] for one in bare):
-        yield "layers", "attention may differ in its window and rotary width only"
-    if len({one.own_attention.window for one in model.layers} - {None}) > 1:
+        some = "" if hybrid else "; it may differ in its window and rotary width"
+        yield "layers", f"one attention for all layers that have it{some}"
+    if len({one.window for one in model.attentions} - {None}) > 1:
         yield "layers", "one window for all layers that have one"
-    if len({rotated_width(one.own_attention) for one in model.layers} - {0}) > 1:
+    if len({rotated_width(one) for one in model.attentions} - {0}) > 1:
         yield "layers", "one rotary width for all layers that have one"
     if len({one.mlp for one in model.layers if one.mlp}) > 1:
         yield "layers", "one MLP for all dense layers"
     if len({one.moe for one in model.layers if one.moe}) > 1:
         yield "layers", "one mixture of experts for all layers that have one"
-    blocks = [one.feed_forward for one in model.layers]
+    blocks = [block for one in model.layers if (block := one.mlp or one.moe) is not None]
     if len({(one.activation, one.bias) for one in blocks}) > 1:
         yield "layers", "one activation, and biases for all layers or none"
+    if not blocks:
+        yield "layers", "an MLP or experts in some layer"
 
 
 GATED_ACTIVATIONS = {
@@ -174,7 +201,7 @@ _MLA_DEFAULTS = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 
 def model_fields(model: Model) -> dict[str, Value]:
     """Fields of an architecture that has no `model_faults`."""
     layers = [model.layers[kind] for kind in model.order]
-    attention = layers[0].own_attention
+    attention = model.attentions[0]
     dense = [layer.mlp for layer in layers if layer.mlp]
     experts = [layer.moe for layer in layers if layer.moe]
     block: Mlp | Moe = (dense or experts)[0]
@@ -199,13 +226,13 @@ def model_fields(model: Model) -> dict[str, Value]:
         "vocab_size": model.vocab,
         "share_embeddings_and_output_weights": model.tied_embeddings,
     }
-    return (
-        fields
-        | _attention_fields(attention)
-        | _position_fields(model, layers)
-        | _window_fields(layers)
-        | (_expert_fields(experts[0], layers) if experts else {"num_moe_experts": None})
-    )
+    with_attention = [layer for layer in layers if layer.attention is not None]
+    fields |= _attention_fields(attention)
+    fields |= _position_fields(model, with_attention) | _window_fields(with_attention)
+    fields |= _expert_fields(experts[0], layers) if experts else {"num_moe_experts": None}
+    if is_hybrid(model):
+        fields |= {"moe_layer_freq": None, **hybrid_fields(model)}
+    return fields
 
 
 def _attention_fields(attention: Attention) -> dict[str, Value]:
@@ -299,7 +326,9 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
         Vocabulary where the configuration names none, as its tokenizer would pad to.
     """
     before = len(reading.faults)
-    for needed in ("num_layers", "hidden_size", "num_attention_heads", "seq_length"):
+    hybrid = reading.value(PATTERN) is not None
+    depth_field = () if hybrid else ("num_layers",)
+    for needed in (*depth_field, "hidden_size", "num_attention_heads", "seq_length"):
         if reading.whole(needed) is None:
             reading.missing(needed)
     vocab, padded = reading.whole("vocab_size"), reading.whole("padded_vocab_size")
@@ -312,23 +341,25 @@ def read_model(reading: CoreReading, name: str, padded_to: int) -> dict[str, obj
         reading.missing("vocab_size", problem)
     if len(reading.faults) > before:
         return None
-    depth = reading.positive("num_layers")
     attention = _read_attention(reading)
-    layers = _read_layers(reading, depth, attention)
     fields: dict[str, object] = {
         "name": name,
         "description": "Imported from a launch file of Megatron-Core.",
         "hidden": reading.positive("hidden_size"),
         "vocab": vocab,
         "seq_len": reading.positive("seq_length"),
-        "layers": [group for group, _ in layers],
         "mtp": reading.whole("mtp_num_layers") or 0,
         "norm": _read_norm(reading),
         "embedding_norm": reading.flag("embed_layernorm"),
         "tied_embeddings": reading.flag("share_embeddings_and_output_weights"),
         "dropout": any(reading.number(f"{kind}_dropout") for kind in ("hidden", "attention")),
     }
-    fields |= _read_position(reading) | _folded(layers)
+    fields |= _read_position(reading)
+    if hybrid:
+        reading.value("num_layers")  # follows from the pattern
+        fields |= _read_pattern(reading, attention)
+    else:
+        fields |= _folded(_read_layers(reading, reading.positive("num_layers"), attention))
     fields["sources"] = {"": {"kind": "published", "text": f"options in {reading.source}"}}
     return fields if len(reading.faults) == before else None
 
@@ -480,21 +511,37 @@ def _read_windows(reading: CoreReading, depth: int) -> list[int | None]:
     return [width if one else None for one in windowed]
 
 
-def _read_layers(
-    reading: CoreReading, depth: int, attention: dict[str, object]
-) -> list[tuple[dict[str, object], tuple[int, int]]]:
-    """Every layer, with the fields in which layers differ."""
+def _read_blocks(reading: CoreReading) -> tuple[dict[str, object], dict[str, object]]:
+    """Fields of an MLP and of experts; none of the latter without them."""
     activation, bias = _read_activation(reading), reading.flag("add_bias_linear")
     hidden = reading.positive("hidden_size")
     usual = 4 * hidden if activation not in GATED_ACTIVATIONS else 8 * hidden // 3 // 64 * 64
     ffn = reading.positive("ffn_hidden_size", max(1, usual))
-    shared = {"activation": activation, "bias": bias}
-    blocks: list[dict[str, object]] = [{"mlp": {"ffn": ffn, **shared}}]
+    shared: dict[str, object] = {"activation": activation, "bias": bias}
+    experts = _read_experts(reading, ffn) | shared if reading.experts() else {}
+    return {"ffn": ffn, **shared}, experts
+
+
+def _read_pattern(reading: CoreReading, attention: dict[str, object]) -> dict[str, object]:
+    """Layers of a hybrid model; those with attention share its window and rotary width."""
+    mlp, experts = _read_blocks(reading)
+    own = hybrid_attention(reading, attention) | {"window": _read_windows(reading, 1)[0]}
+    latent, width = attention.get("latent") is not None, attention["head_dim"]
+    if not latent and reading.word("position_embedding_type") != "learned_absolute":
+        own["rotary_dim"] = _rotary_dims(reading, 1, width if isinstance(width, int) else 1)[0]
+    return pattern_layers(reading, own, mlp, experts)
+
+
+def _read_layers(
+    reading: CoreReading, depth: int, attention: dict[str, object]
+) -> list[tuple[dict[str, object], tuple[int, int]]]:
+    """Every layer, with the fields in which layers differ."""
+    mlp, experts = _read_blocks(reading)
+    blocks: list[dict[str, object]] = [{"mlp": mlp}, {"moe": experts}]
     sparse = [0] * depth
-    if reading.experts():
+    if experts:
         every = _pattern(reading, "moe_layer_freq", depth, every=lambda at, n: (at - 1) % n == 0)
         sparse = every or [1] * depth
-        blocks.append({"moe": _read_experts(reading, ffn) | shared})
     windows = _read_windows(reading, depth)
     latent = attention.get("latent") is not None
     width = attention["head_dim"]

@@ -18,7 +18,8 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
 from shardwise.launchers.launch import LaunchPlan, fields_named, origins_of
-from shardwise.launchers.megatron.core_layout import read_stages, stage_fields
+from shardwise.launchers.megatron.core_hybrid import PATTERN, is_hybrid, pattern_of
+from shardwise.launchers.megatron.core_layout import expanded, read_stages, stage_fields
 from shardwise.launchers.megatron.core_model import model_faults, model_fields, read_model
 from shardwise.launchers.megatron.core_stack import (
     CoreReading,
@@ -162,10 +163,18 @@ def core_fields(plan: LaunchPlan) -> dict[str, Value]:
     strategy = plan.strategy
     fields = model_fields(model)
     fields.setdefault("max_position_embeddings", strategy.seq_len)
+    stages = stage_fields(model, strategy)
+    if is_hybrid(model) and (bars := stages["pipeline_model_parallel_layout"]) is not None:
+        counts = [stage.count("t") for stage in expanded(str(bars))]
+        modules = str(fields[PATTERN]).partition("/")
+        fields[PATTERN] = pattern_of(model, counts) + "".join(modules[1:])
+        stages |= dict.fromkeys(
+            ("pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")
+        )
     return (
         fields
         | parallel_fields(model, strategy)
-        | stage_fields(model, strategy)
+        | stages
         | sharding_fields(strategy)
         | optimizer_fields(strategy)
         | precision_fields(strategy)

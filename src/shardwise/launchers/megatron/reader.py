@@ -26,6 +26,7 @@ from shardwise.launchers.megatron.arguments import (
     read_arguments,
     written_options,
 )
+from shardwise.launchers.megatron.core_hybrid import SPEC
 from shardwise.launchers.megatron.core_options import read_core_fields
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
 from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
@@ -88,6 +89,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--outer-dp-sharding-strategy": ("no_shard",),
     "--qk-clip-alpha": ("0.5",),
     "--qk-clip-threshold": ("100",),
+    "--spec": (" ".join(SPEC),),
     "--tp-comm-bootstrap-backend": ("nccl",),
     "--wgrad-deferral-limit": ("0",),
 }
@@ -99,7 +101,13 @@ _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,
 _PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
 _RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
 _FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
-_OWN = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--num-experts")
+_OWN = (
+    "--num-layers",
+    "--hybrid-layer-pattern",
+    "--tensor-model-parallel-size",
+    "--micro-batch-size",
+    "--num-experts",
+)
 _OWN_LEGACY = ("--model-parallel-size", "--num-attention-heads", "--hidden-size")
 _LEAST_OWN = 2
 RING_PRODUCTS = (
@@ -201,7 +209,7 @@ def read(text: LaunchText) -> Launch:
 
 
 _ENCODERS = re.compile(
-    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|mamba|dino)\b"
+    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|dino)\b"
 )
 _PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
 

@@ -22,6 +22,7 @@ from shardwise.launchers.launch import (
     captured_graphs,
     nodes_of,
 )
+from shardwise.launchers.megatron.core_hybrid import SPEC, is_hybrid
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
 from shardwise.launchers.megatron.core_stack import Fields, Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, OPTIONS, written
@@ -62,10 +63,9 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what Megatron-LM has no option for, in a strategy that its stack can run."""
     yield from core_faults(model, strategy)
     for number, layer in enumerate(model.layers):
-        if not layer.is_transformer:
-            continue
-        activation = layer.feed_forward.activation
-        if activation not in ("swiglu", "gelu", "relu2"):
+        block = layer.mlp or layer.moe
+        activation = None if block is None else block.activation
+        if activation is not None and activation not in ("swiglu", "gelu", "relu2"):
             field = f"layers.{number}.{'mlp' if layer.mlp else 'moe'}.activation"
             problem = "Megatron-LM: no option; allowed: swiglu, gelu, relu2"
             yield Fault.of(field, activation, problem, f"model {model.name}")
@@ -162,6 +162,8 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
         yield "--ckpt-format", "torch_dist"
     if captured_graphs(plan.model, strategy) == CudaGraphs.FULL:
         yield ("--no-check-for-nan-in-loss-and-grad",)
+    if is_hybrid(plan.model):
+        yield "--spec", *SPEC
     if plan.model.has_experts:
         yield "--moe-router-load-balancing-type", "aux_loss"
         yield "--moe-aux-loss-coeff", "1e-3"
@@ -192,7 +194,7 @@ def _argument_file(plan: LaunchPlan, release: str) -> str:
     variables = " ".join(f"{name}={value}" for name, value in environment(plan).items())
     head = [
         f"Options of Megatron-LM, core_v{release}.",
-        f"{f'{variables} ' if variables else ''}{start} pretrain_gpt.py $(grep -v '^#' FILE)",
+        f"{f'{variables} ' if variables else ''}{start} {_program(plan)} $(grep -v '^#' FILE)",
         *plan.comments,
     ]
     lines = [as_comments(head).rstrip("\n")]
@@ -231,7 +233,7 @@ def _script(plan: LaunchPlan, release: str, *, ring: bool) -> str:
         lines.append(")")
     if ring:
         lines += _overlap_lines(names[0])
-    return "\n".join([*lines, "", *_start_lines(names)]) + "\n"
+    return "\n".join([*lines, "", *_start_lines(names, _program(plan))]) + "\n"
 
 
 def _array_name(title: str) -> str:
@@ -249,15 +251,19 @@ def _overlap_lines(name: str) -> list[str]:
     ]
 
 
-def _start_lines(names: Sequence[str]) -> list[str]:
+def _program(plan: LaunchPlan) -> str:
+    return "pretrain_hybrid.py" if is_hybrid(plan.model) else "pretrain_gpt.py"
+
+
+def _start_lines(names: Sequence[str], program: str) -> list[str]:
     """Start of the ranks: one torchrun on every node, by srun inside a job of Slurm."""
-    program = [
-        'PROGRAM=("$MEGATRON/pretrain_gpt.py"',
+    lines = [
+        f'PROGRAM=("$MEGATRON/{program}"',
         *(f'  "${{{name}[@]}}"' for name in names),
         ")",
     ]
     return [
-        *program,
+        *lines,
         'RANKS=(--nproc-per-node "$GPUS_PER_NODE" --nnodes "$NNODES")',
         'if [ -n "${SLURM_JOB_ID:-}" ]; then',
         '  MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',

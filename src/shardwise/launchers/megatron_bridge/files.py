@@ -14,6 +14,8 @@ from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, refuse
 from shardwise.launchers.launch import LaunchFile, LaunchPlan, LaunchText, as_comments, nodes_of
+from shardwise.launchers.megatron.core_hybrid import PATTERN, is_hybrid
+from shardwise.launchers.megatron.core_model import model_fields
 from shardwise.launchers.megatron.core_options import (
     CORE_DEFAULTS,
     CoreLaunch,
@@ -206,6 +208,11 @@ _ALWAYS = {
 def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
     """Return the launch file of a plan."""
     fields = core_fields(plan)
+    if is_hybrid(plan.model):  # the recipe has the class of the model, whose fields others lack
+        of_model = model_fields(plan.model)
+        staged = {PATTERN} if "|" in str(fields[PATTERN]) else set()
+        fields = {name: one for name, one in fields.items() if name not in of_model.keys() - staged}
+        fields["seq_length"] = plan.strategy.seq_len
     tree = plan_tree(plan.model, plan.strategy, fields, keeps_formulas=has_recipe(plan.model))
     recipe = recipe_of(plan.model, adapted=plan.strategy.lora_rank is not None)
     nodes, per_node = nodes_of(plan.system, plan.strategy.gpus or 1)
@@ -275,3 +282,6 @@ def environment(plan: LaunchPlan) -> dict[str, str]:
 def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """Yield what Megatron-Bridge has no option for, in a strategy that its stack can run."""
     yield from core_faults(model, strategy)
+    if is_hybrid(model) and not has_recipe(model):
+        problem = "Megatron-Bridge: hybrid models need a recipe of their own; here is none"
+        yield Fault.of("name", model.name, problem, f"model {model.name}")

@@ -68,6 +68,14 @@ RECIPES: Mapping[str, str] = {
     "llama3-8b": "llama3_8b",
     "llama3.2-1b": "llama32_1b",
     "llama3.2-3b": "llama32_3b",
+    "nemotron-3-nano": "nemotron_3_nano",
+    "nemotron-3-super": "nemotron_3_super",
+    "nemotron-3-ultra": "nemotron_3_ultra",
+    "nemotron-3.5-lightning": "nemotron_3_5_lightning",
+    "nemotron-h-47b": "nemotronh_47b",
+    "nemotron-h-4b": "nemotronh_4b",
+    "nemotron-h-56b": "nemotronh_56b",
+    "nemotron-h-8b": "nemotronh_8b",
     "qwen2-72b": "qwen2_72b",
     "qwen2-7b": "qwen2_7b",
     "qwen2.5-14b": "qwen25_14b",
@@ -82,6 +90,7 @@ RECIPES: Mapping[str, str] = {
     "qwen3-32b": "qwen3_32b",
     "qwen3-4b": "qwen3_4b",
     "qwen3-8b": "qwen3_8b",
+    "qwen3-next-80b-a3b": "qwen3_next_80b_a3b",
 }
 """Models of the catalog, and what the names of their recipes begin with."""
 _MORE = {
