@@ -42,8 +42,6 @@ def test_plans_for_experts_are_exported(on: str) -> None:
 @pytest.mark.parametrize("launcher", [one.name for one in LAUNCHERS])
 def test_plans_of_every_launcher_are_exported(launcher: str, model: str, on: str) -> None:
     """On every machine, but for models that the launcher has no options for."""
-    if model != "llama3-8b" and launcher in ("accelerate", "torchtitan"):
-        pytest.skip("options of the launcher for the model are fewer than those of its stack")
     assert refusals(launcher, model, on) == []
 
 
