@@ -703,7 +703,6 @@ def _converters_options(model: Model, strategy: Strategy) -> Options:
 
 def plan_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     """What no release of torchtitan has an option for, in a plan that the stack can run."""
-    del model
     for name, allowed, why in (
         ("training", True, "torchtitan trains; it has no forward-only step"),
         ("document_len", None, "torchtitan reads documents from its data set; no option has it"),
@@ -712,6 +711,9 @@ def plan_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         value = getattr(strategy, name)
         if value != allowed:
             yield Fault.of(name, value, why)
+    if model.has_experts and strategy.ep == 1 and strategy.etp != strategy.tp:  # of another stack
+        problem = f"torchtitan splits experts like tp where ep is 1; nearest: {strategy.tp}"
+        yield Fault.of("etp", strategy.etp, problem)
 
 
 def _mixed_precision(strategy: Strategy) -> Iterator[Fault]:
