@@ -5,6 +5,7 @@ from typing import Any
 from rows import each_row
 from shardwise import Model, Stack, System, catalog, estimate, explain, search
 from shardwise.planning.search.space import Space
+from shardwise.report.tables.advice import avoided_lines
 
 Fields = dict[str, Any]
 EXPERTS = "qwen3-30b-a3b"
@@ -90,6 +91,8 @@ def test_a_search_avoids_what_was_reported_unless_it_is_named(
         assert set(wide) == allowed["dispatcher"]
     reported = found.rejected.get("reported", 0)
     assert (reported > 0) == bool(found.avoided) == ("scope" not in named)
+    assert ("avoided" in repr(found)) == bool(found.avoided)
+    assert ("avoided" in "".join(avoided_lines(found, "how"))) == bool(found.avoided)
 
 
 def test_what_a_search_avoids_has_reasons_that_name_source_and_date() -> None:

@@ -18,6 +18,7 @@ from shardwise.report.charts.search import (
     scaling,
     write_charts,
 )
+from shardwise.report.console import chance
 
 pytestmark = pytest.mark.any_software
 
@@ -118,6 +119,7 @@ def test_hovering_tells_the_whole_strategy(found):
     assert f"micro-batch {strategy['micro_batch_size']}, global batch 64 x 2048 tokens" in hover
     assert f"recompute {strategy['recompute']}" in hover
     assert "stack megatron-core-2025" in hover
+    assert f"fits with {chance(each.plan.fits_probability)}<br>" in hover
 
 
 def with_plan(found, values, **changed):

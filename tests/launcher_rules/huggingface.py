@@ -56,6 +56,8 @@ def _huggingface_sharding(plan: Plan) -> Iterator[str]:
         yield "tp, cp: not before release 1.10"
     if is_mesh and plan["dp"] > shard == 1:
         yield "dp_shard: tp or cp with replicas needs shards"
+    if plan["tp"] > 1 and plan.experts:  # plans of PyTorch's styles have none for experts
+        yield "tp: not with experts"
     if plan["cp"] > 1 and plan["cp_exchange"] != "all_to_all" and plan["zero"] < 2:
         yield "cp: needs zero 2 or 3 (FSDP2)"
     if plan["ep"] > 1 and plan.release < (1, 10):  # styles of experts in tp_plan are younger

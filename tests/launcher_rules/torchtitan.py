@@ -77,8 +77,11 @@ def _titan_shards(plan: Plan) -> Iterator[str]:
 def _titan_experts(plan: Plan, shard: int) -> Iterator[str]:
     tp, ep, etp = plan["tp"], plan["ep"], plan["etp"]
     has_etp = (0, 2) <= plan.release < _MAIN
-    if etp not in ((1, tp) if has_etp else (1,)):
+    alone = ep == 1 and plan.release >= (0, 2)
+    if not alone and etp not in ((1, tp) if has_etp else (1,)):
         yield f"etp {etp}: experts are not split inside"
+    if alone and etp != tp:  # v0.2.2 and v0.3.0, apply_moe_ep_tp: the tp mesh alone
+        yield f"etp {etp}: experts are split like tp {tp} without ep"
     if ep > 1 and etp > 1 and plan.dispatcher == "deepep":
         yield "etp: not with deepep"  # v0.2.2, deepseek_v3/infra/parallelize.py
     if ep > 1 and shard * plan["cp"] * tp % (ep * etp):

@@ -97,6 +97,8 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
         ("expert_shards", EXPERTS, {"dp": 4, "ep": 4, "zero": 0}, {"dp": 4, "ep": 4, "zero": 3}),
         ("expert_replicas", EXPERTS, {"tp": 2, "dp": 2, "ep": 4}, {"tp": 2, "dp": 4, "ep": 4}),
         ("expert_tensors", EXPERTS, {"dp": 4, "etp": 2}, {"dp": 4, "tp": 2, "etp": 2}),
+        ("expert_tensors_alone", EXPERTS, {"tp": 2, "etp": 1}, {"tp": 2, "ep": 2, "etp": 1}),
+        ("expert_tensors_alone", EXPERTS, {"tp": 2, "etp": 1}, {"tp": 2}),
         (
             "dispatched_ranks",
             EXPERTS,
@@ -139,6 +141,7 @@ def _rule_rows() -> list[tuple[str, Model, dict[str, Any], dict[str, Any]]]:
         ),
         ("experts_split_as_tp", EXPERTS, {"tp": 2, "etp": 1}, {"tp": 2, "etp": 2}),
         ("experts_split_as_tp", EXPERTS, {"etp": 2, "dp": 2}, {"dp": 2}),
+        ("dense_tensors", EXPERTS, {"tp": 2}, {"dp": 2}),
         ("fused_norm_offload", MODEL, host, {"offload_activations": True, "offload_parts": "qkv"}),
     ]
 

@@ -193,7 +193,8 @@ HUGGINGFACE: Cases = {
         (DENSE, FULLY | CP, {"cp_exchange": "all_to_all"}, {}, {"release": "1.11"}),
     ],
     "ep": [(GROUPED, FULLY | {"cp": 8}, {"ep": 16}, {"ep": 8})],
-    "etp": [(GROUPED, FULLY | {"tp": 2, "ep": 8}, {"etp": 2}, {"etp": 1})],
+    "etp": [(GROUPED, FULLY | {"ep": 8}, {"etp": 2}, {"etp": 1})],
+    "tp: not with experts": [(GROUPED, FULLY | {"ep": 8}, {"tp": 2}, {"tp": 1})],
     "recompute": [(DENSE, FULLY, parts("core_attention"), {"recompute": "full"})],
     "quantization": [
         (DENSE, FULLY, {"quantization": "mxfp8"}, {"quantization": "fp8_tensor"}),

@@ -66,12 +66,12 @@ def read(text):
 
 
 def test_a_row_holds_a_plan(shardwise, written, result):
-    """Strategy, times, memory and rates, exactly as in the result, best first."""
+    """Strategy, times, memory and rates, exactly as in the result, in the order of the advice."""
     code, out, err = shardwise("convert", written)
     rows = read(out)
     assert (code, err) == (0, "")
     assert [row["rank"] for row in rows] == list(range(1, 13))
-    for row, plan in zip(rows, result["best"], strict=True):
+    for row, plan in zip(rows, result["advised"], strict=True):
         assert (row["model"], row["system"]) == ("llama3-8b", "h100-sxm")
         told = {n: " ".join(v) if isinstance(v, list) else v for n, v in plan["strategy"].items()}
         assert {name: row[name] for name in told} == told

@@ -404,6 +404,7 @@ class LaunchRule(Word):
     EXPERT_SHARDS = "expert_shards"
     EXPERT_REPLICAS = "expert_replicas"
     EXPERT_TENSORS = "expert_tensors"
+    EXPERT_TENSORS_ALONE = "expert_tensors_alone"
     DISPATCHED_RANKS = "dispatched_ranks"
     EXPERT_SEQUENCE = "expert_sequence"
     EXPERT_BIASES = "expert_biases"
@@ -414,6 +415,7 @@ class LaunchRule(Word):
     UNTIED_SHARDS = "untied_shards"
     OFFLOAD_SHARDS = "offload_shards"
     EXPERTS_SPLIT_AS_TP = "experts_split_as_tp"
+    DENSE_TENSORS = "dense_tensors"
 
 
 class Generation(Word):

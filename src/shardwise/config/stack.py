@@ -400,11 +400,17 @@ class Stack(Sourced):
         own |= kernel == ExpertKernel.FUSED and len(self.fused_expert_recipes) > 0
         return self if own else Stack.load(EXPERT_KERNELS[kernel])
 
-    @property
-    def splits_experts_as_tp(self) -> bool:
-        """Whether its release has no expert tensor-parallel degree other than `tp`."""
-        bound = self.capabilities
-        return bound is not None and bound.rules.get(LaunchRule.EXPERTS_SPLIT_AS_TP, False)
+    def splits_experts_as_tp(self, *, alone: bool) -> bool:
+        """Whether its release has no expert tensor-parallel degree other than `tp`.
+
+        Parameters
+        ----------
+        alone
+            Whether experts are not distributed: `ep` is 1.
+        """
+        rules = {} if self.capabilities is None else self.capabilities.rules
+        names = [LaunchRule.EXPERTS_SPLIT_AS_TP, *[LaunchRule.EXPERT_TENSORS_ALONE] * alone]
+        return any(rules.get(name, False) for name in names)
 
     @cached_property
     def field_defaults(self) -> Mapping[str, Any]:

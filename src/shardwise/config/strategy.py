@@ -660,7 +660,8 @@ class Strategy(ConfigBase):
         stack = self.loaded_stack(on, model)
         own, usual = self.model_fields_set, stack.field_defaults
         inherited = {n: v for n, v in usual.items() if n not in own and n not in _FOLLOWING}
-        if stack.splits_experts_as_tp and model.has_experts and "etp" not in own:
+        as_tp = model.has_experts and stack.splits_experts_as_tp(alone=self.ep == 1)
+        if as_tp and "etp" not in own:
             inherited["etp"] = self.tp
         if self.pp > 1 and self.zero == ZERO_WEIGHTS and "fsdp_reshard" not in own:
             inherited |= {} if stack.pipeline_reshard else {"fsdp_reshard": False}

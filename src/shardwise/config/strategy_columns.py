@@ -65,7 +65,9 @@ def columns_of(
     chunked = np.where(found["vpp"] > 1, Schedule.INTERLEAVED.code, one_chunk)
     found.setdefault("schedule", chunked)
     if model.has_experts and "etp" not in given:
-        as_tp = np.array([stack.splits_experts_as_tp for stack in found["stacks"]])[found["stack"]]
+        as_tp = np.array(
+            [[one.splits_experts_as_tp(alone=a) for a in (False, True)] for one in found["stacks"]]
+        )[found["stack"], (found["ep"] == 1).astype(np.int64)]
         found["etp"] = np.where(as_tp, found["tp"], found["etp"])
     usual = default_dispatchers(model, found)
     found["dispatcher"] = np.where(unnamed, usual, found.get("dispatcher", usual))

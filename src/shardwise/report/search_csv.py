@@ -137,12 +137,13 @@ def _is_numbered(data: Mapping[str, object]) -> bool:
 
 
 def rows_of(data: Mapping[str, Any], part: str) -> Iterator[dict[str, Any]]:
-    """Rows of a part, numbered from 1."""
+    """Rows of a part, numbered from 1; the best plans of a search in the order of the advice."""
     entries: Sequence[Any]
     if _is_numbered(data):
         entries = [data[key] for key in sorted(data, key=int)] if part == "best" else []
     elif _is_search(data):
-        entries = data.get(part) or []
+        advised = data.get("advised") if part == "best" else None
+        entries = advised or data.get(part) or []
     else:
         entries = [data] if part == "best" else []
     run = {name: data[name] for name in ("model", "system") if name in data}

@@ -206,7 +206,10 @@ def search_view(
 
 
 def _search_summary(found: Any) -> str:
-    from shardwise.report.tables.advice import recommendation_lines  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.advice import (  # noqa: PLC0415 - slow to import
+        avoided_lines,
+        recommendation_lines,
+    )
 
     least = "" if found.counts_exact else "at least "
     text = (
@@ -216,7 +219,8 @@ def _search_summary(found: Any) -> str:
     if not found.rows:
         reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
         text += f". Nothing is feasible: {reasons}"
-    return "\n".join([text, *recommendation_lines(found)])
+    avoided = avoided_lines(found, "choose a value to try it")
+    return "\n".join([text, *recommendation_lines(found), *avoided])
 
 
 def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:

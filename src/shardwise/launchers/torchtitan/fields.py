@@ -733,7 +733,7 @@ def plan_faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
         value = getattr(strategy, name)
         if value != allowed:
             yield Fault.of(name, value, why)
-    if model.has_experts and strategy.ep == 1 and strategy.etp != strategy.tp:
+    if model.has_experts and strategy.ep == 1 and strategy.etp != strategy.tp:  # of another stack
         problem = f"torchtitan splits experts like tp where ep is 1; nearest: {strategy.tp}"
         yield Fault.of("etp", strategy.etp, problem)
 

@@ -253,6 +253,13 @@ LAUNCH_RULES: Mapping[LaunchRule, Check] = {
         "runs 1 or tp {tp}",
         *("etp", "tp"),
     ),
+    # torchtitan, apply_moe_ep_tp: without expert parallelism the tp mesh splits experts
+    LaunchRule.EXPERT_TENSORS_ALONE: _check(
+        "etp",
+        lambda m, t: (t.ep == 1) & (t.etp != t.tp) & m.has_experts,
+        "splits experts like tp {tp} where ep is 1",
+        *("etp", "ep", "tp"),
+    ),
     # Megatron-LM, core/transformer/moe/token_dispatcher.py
     LaunchRule.DISPATCHED_RANKS: _check(
         "dispatcher",
@@ -329,6 +336,10 @@ LAUNCH_RULES: Mapping[LaunchRule, Check] = {
         lambda m, t: (t.etp != t.tp) & m.has_experts,
         "splits experts by tensor axes: etp {tp}, as tp",
         *("etp", "tp"),
+    ),
+    # accelerate splits modules by a plan of PyTorch's styles, which has none for experts
+    LaunchRule.DENSE_TENSORS: _check(
+        "tp", lambda m, t: (t.tp > 1) & m.has_experts, "runs experts with 1 only", "tp"
     ),
 }
 
@@ -791,7 +802,7 @@ def _blamed(check: Check, table: Table) -> str:
         return next((name for name in TIER_FIELDS if one(getattr(table, name)) >= 0), check.field)
     strategy, stack = table.strategy(0), table.stacks[one(table.stack)]
     usual = dict(stack.field_defaults) | (
-        {"etp": strategy.tp} if stack.splits_experts_as_tp else {}
+        {"etp": strategy.tp} if stack.splits_experts_as_tp(alone=strategy.ep == 1) else {}
     )
     own = (name for name in (check.field, *check.reads) if not COLUMNS[name].role.implied)
     differs = (n for n in own if getattr(strategy, n) != usual.get(n, COLUMNS[n].default))

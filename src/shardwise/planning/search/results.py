@@ -382,7 +382,7 @@ class SearchResult(Charted, Framed, Result):
         )
 
     def to_frame(self) -> "pl.DataFrame":
-        """Return a data frame with a row for each of `best`: strategy, rates, times, memory.
+        """Return a data frame with a row for each of `rows`: strategy, rates, times, memory.
 
         Examples
         --------

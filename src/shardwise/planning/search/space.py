@@ -22,7 +22,7 @@ from shardwise import catalog
 from shardwise.config.base import ConfigBase
 from shardwise.config.capabilities import ANY, SET, Reported, Values, is_among
 from shardwise.config.degrees import LEVELS_PATTERN, plain_only
-from shardwise.config.enums import CudaGraphs, LaunchRule, Recompute, RecomputePart
+from shardwise.config.enums import CudaGraphs, Recompute, RecomputePart
 from shardwise.config.expressions.records import Resolved
 from shardwise.config.expressions.resolve import Chain
 from shardwise.config.model import Model
@@ -417,9 +417,7 @@ class Space(_Values):
 
     def _splits_experts(self, system: System) -> bool:
         """Whether some stack splits experts as tensor parallelism splits the other layers."""
-        bound = [software.capabilities_of(stack) for stack in self.stacks(system)]
-        rule = LaunchRule.EXPERTS_SPLIT_AS_TP
-        return any(one is not None and one.rules.get(rule, False) for one in bound)
+        return any(stack.splits_experts_as_tp(alone=True) for stack in self.stacks(system))
 
     @property
     def named(self) -> frozenset[str] | None:

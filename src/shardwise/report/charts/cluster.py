@@ -21,7 +21,7 @@ from shardwise.report.charts.common import (
     styled,
     write,
 )
-from shardwise.report.console import count
+from shardwise.report.console import chance, count
 from shardwise.report.tables.cluster import days, dollars
 from shardwise.report.tables.strategy_line import in_brief
 
@@ -104,6 +104,8 @@ def _hover(one: ClusterOption) -> str:
     ]
     if one.plan is not None:
         lines.append(in_brief(one.plan.strategy))
+        if one.plan.fits_probability is not None:
+            lines.append(f"fits with {chance(one.plan.fits_probability)}")
     return "<br>".join(lines)
 
 

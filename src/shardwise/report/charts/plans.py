@@ -11,7 +11,7 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import DEGREES
 from shardwise.frozen import FrozenDict
 from shardwise.planning.search.results import Plan, SearchResult
-from shardwise.report.console import GIB, gpu_count
+from shardwise.report.console import GIB, chance, gpu_count
 from shardwise.report.tables.strategy_line import FOLLOWS
 
 _SHORT = {"micro_batch_size": "micro-batch", "global_batch_size": "global batch", "gpus": "GPUs"}
@@ -164,13 +164,14 @@ def hover_text(plan: Plan, capacity_bytes: float) -> str:
     strategy = plan.strategy
     options = options_of(strategy)
     used, room = plan.memory_reserved_bytes / GIB, capacity_bytes / GIB
-    usd = plan.usd_per_billion_tokens
+    usd, likely = plan.usd_per_billion_tokens, plan.fits_probability
     batch = f"global batch {strategy['global_batch_size']} x {strategy['seq_len']} tokens"
     lines = [
         f"<b>step time {rounded(plan.step_time_s)} s</b>, MFU {100 * plan.mfu:.1f} %",
         *([] if plan.interval_s is None else [_range_words(*plan.interval_s)]),
         f"{plan.tokens_per_s:,.0f} tokens/s, {plan.tokens_per_s_per_gpu:,.0f} per GPU",
-        f"memory {used:.1f} of {room:.1f} GiB ({100 * used / room:.0f} %)",
+        f"memory {used:.1f} of {room:.1f} GiB ({100 * used / room:.0f} %)"
+        + ("" if likely is None else f", fits with {chance(likely)}"),
         *([] if usd is None else [f"${usd:,.0f} per billion tokens"]),
         "",
         f"{gpu_count(strategy['gpus'])} = {degrees(strategy)}",

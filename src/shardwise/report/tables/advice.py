@@ -39,6 +39,20 @@ def measured_words(run: MeasuredPlan) -> str:
     )
 
 
+def avoided_lines(result: SearchResult, how: str) -> list[str]:
+    """Return what a search avoided and why, as lines; none if it avoided nothing.
+
+    Parameters
+    ----------
+    how
+        How to try it nevertheless.
+    """
+    if not result.avoided:
+        return []
+    lines = [f"  {o.values}: {o.because} ({o.source}, {o.date})" for o in result.avoided]
+    return [f"avoided, reported broken, slower or never used ({how}):", *lines]
+
+
 def recommendation_items(found: Recommendation) -> list[tuple[str, str]]:
     """Return what a search recommends, each with its label."""
     plan, safer = found.plan, found.safer

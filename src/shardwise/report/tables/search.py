@@ -35,7 +35,7 @@ from shardwise.report.console import (
     show,
     table_of,
 )
-from shardwise.report.tables.advice import recommendation_lines
+from shardwise.report.tables.advice import avoided_lines, recommendation_lines
 from shardwise.report.tables.cluster import dollars
 from shardwise.report.tables.strategy_line import (
     ALWAYS_SHOWN,
@@ -430,11 +430,8 @@ def _scope_note(result: SearchResult) -> str:
         left_out = "; ".join(_left_out(*item) for item in result.not_tried.items())
         how = "add with --allow FIELD or FIELD=VALUE, or --space full"
         lines.append(f"not tried: {left_out} ({how})")
-    if result.avoided:
-        how = "name a value to try it, as in --allow FIELD=VALUE"
-        lines.append(f"avoided, reported broken, slower or never used ({how}):")
-        lines += [f"  {o.values}: {o.because} ({o.source}, {o.date})" for o in result.avoided]
-    return "\n".join(lines)
+    how = "name a value to try it, as in --allow FIELD=VALUE"
+    return "\n".join([*lines, *avoided_lines(result, how)])
 
 
 def _left_out(field: str, values: Sequence[object]) -> str:

@@ -37,6 +37,8 @@ def _search(result: SearchResult) -> Summary:
             rows += [
                 (name, items[name]) for name in ("warning", "sure", "measured") if name in items
             ]
+        if result.avoided:
+            rows.append(("avoided", "; ".join(one.values for one in result.avoided)))
         hint = f".rows the first {len(result.rows)}; .recommendation; .explain(); .plot()"
         hint += "; .to_frame(); .to_dict()"
     return Summary(title=f"SearchResult: {search_words(result)}", rows=rows, hint=hint)
