@@ -12,7 +12,7 @@ from shardwise import InputError, Model, Stack, System, catalog, estimate
 from shardwise.config.accelerator import KernelTime
 from shardwise.config.enums import AttentionKernel, Generation
 from shardwise.config.software.attention import attention_facts, sdpa_kernel, te_kernel
-from shardwise.cost.attention import kernel_time_factor
+from shardwise.cost.attention import kernel_time_factor, months_of, release_time_factor
 
 pytestmark = pytest.mark.any_software
 
@@ -81,6 +81,62 @@ def test_the_time_of_a_kernel_is_interpolated_in_the_logarithm_of_the_keys() -> 
     assert kernel_time_factor(time, keys, backward=True) == pytest.approx([3] * 5)
     alike = KernelTime(forward={1024: 2})
     assert kernel_time_factor(alike, keys, backward=True) == pytest.approx([2] * 5)
+
+
+RELEASES = {
+    "2024-01": KernelTime(forward={1024: 1, 4096: 4}),
+    "2026-01": KernelTime(forward={1024: 1, 4096: 0.25}, backward={1024: 0.5}),
+}
+
+
+@each_row(
+    ("month", "keys", "backward", "factor"),
+    [
+        ("2024-01", 4096, False, 4),
+        ("2023-01", 4096, False, 4),  # constant outside
+        ("2026-08", 4096, False, 0.25),
+        ("2025-01", 4096, False, 1),  # half way: sqrt(4 x 0.25)
+        ("2024-07", 4096, False, 2),
+        ("2024-07", 1024, False, 1),
+        ("2024-01", 2048, False, 2.5),
+        ("2025-01", 4096, True, 2**0.5),
+        ("", 4096, False, 1),
+    ],
+)
+def test_the_time_of_a_kernel_by_release(
+    month: str, keys: int, backward: bool, factor: float
+) -> None:
+    """Interpolated between months in its logarithm; 1 where no month is known."""
+    months, size = np.array([months_of(month)]), np.array([float(keys)])
+    found = release_time_factor(RELEASES, months, size, backward=backward)
+    assert found == pytest.approx(factor)
+
+
+@each_row(
+    ("kernel", "released", "factor"),
+    [
+        ("best", "2024-01", 2),
+        ("cudnn", "2024-01", 2),
+        ("best", "", 1),
+        ("flash2", "2024-01", 1),
+        ("unfused", "2024-01", 1),
+    ],
+)
+def test_releases_change_the_kernel_of_the_figures(
+    kernel: str, released: str, factor: float
+) -> None:
+    """Other kernels, and software of no month, keep their time."""
+    times = {"2024-01": {"forward": {1024: 2}}, "2026-01": {"forward": {1024: 1}}}
+    software = {"attention_kernel": kernel, "released": released}
+
+    def attention_s(**figures: Any) -> float:
+        memory = [{"name": "hbm", "capacity": 1e12, "bandwidth": 1e30}]
+        machine = samples.system(attention=figures, memory=memory)
+        found = samples.run(samples.llama(), software, machine, operations=True, **PLAIN)
+        assert found.operations is not None
+        return sum(o.time_s for o in found.operations if o.operation == "attention.core")
+
+    assert attention_s(release_times=times) == pytest.approx(factor * attention_s(), rel=1e-3)
 
 
 def test_a_named_kernel_is_that_of_a_stack_with_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import samples
 from rows import each_row
-from shardwise import Stack, Strategy, estimate
+from shardwise import Stack, Strategy, estimate, estimate_many
 from shardwise.config.strategy_table import Table
 from shardwise.errors import InputError
 
@@ -165,3 +165,24 @@ def test_a_choice_is_that_of_the_stack_unless_it_is_set() -> None:
     found = Strategy(gpus=1, gbs=1, stack="mlperf-2024").in_effect("cuda_graphs")
     own = Strategy(gpus=1, gbs=1, stack="mlperf-2024", cuda_graphs="none")
     assert (found, own.in_effect("cuda_graphs")) == ("full", "none")
+
+
+@each_row("software", ["TRL, FSDP2, 2026-07", "HF Trainer FSDP1 2025-01"])
+def test_types_follow_the_weights_of_a_trainer(software: str) -> None:
+    """FSDP has no masters: gradients and moments have the 16 bits of weights, in a column too."""
+    run = {"gpus": 8, "zero": 3, "gbs": 8, "seq_len": 1024, "stack": software, "any_software": True}
+    words = ("stack", "fp32", "compute")
+    model = samples.llama(vocab=10)
+    each = [estimate(model, "h100-sxm", weight_dtype=word, **run).memory_bytes for word in words]
+    usual, wide, half = ([one.weights, one.gradients, one.optimizer] for one in each)
+    assert usual == wide == pytest.approx([2 * size for size in half])
+    rows = estimate_many(model, "h100-sxm", {"weight_dtype": [*words], "mbs": 1, **run})
+    assert rows.memory_total_bytes.tolist() == pytest.approx([one.total for one in each])
+
+
+def test_memory_of_experts_trained_in_16_bits() -> None:
+    """Qwen3 30B-A3B on 8 H100, fully trained: 34 GB (huggingface/trl pull request 6869)."""
+    run = {"gpus": 8, "ep": 8, "zero": 3, "gbs": 8, "seq_len": 2048, "recompute": "full"}
+    software = {"stack": "TRL, FSDP2, 2026-08", "weight_dtype": "compute", "any_software": True}
+    found = estimate("qwen3-30b-a3b", "h100-sxm", **run, **software)
+    assert found.memory_bytes.total / GB == pytest.approx(34, rel=0.05)

@@ -16,6 +16,7 @@ from shardwise.config.bounds import (
     Exponent,
     Factor,
     Fraction,
+    Month,
     Overhead,
     PerElement,
     RateShare,
@@ -122,6 +123,10 @@ class FusedAttention(ConfigBase):
     """Time of the backward kernel over that of the forward kernel; it does 2.5 times the FLOPs."""
     other_kernels: Mapping[AttentionKernel, Factor | KernelTime] = Field(default_factory=dict)
     """Time of kernels that are not the best one over its time; 1 for one that is not named."""
+    release_times: Mapping[Month, KernelTime] = Field(default_factory=dict)
+    """Time of the best kernel in releases of a month over that of the other figures; between months
+    its logarithm is interpolated, constant outside. `Stack.yearly_time_factor`, which was fitted at
+    2,048 to 8,192 tokens, is in addition to it."""
 
     @field_validator("other_kernels")
     @classmethod

@@ -1,5 +1,6 @@
 """Time of a fused (flash) attention kernel from its shape."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,6 +71,37 @@ def kernel_time_factor(time: float | KernelTime, keys: Floats, *, backward: bool
     lengths = sorted(known)
     places = np.log(np.maximum(keys, 1.0))
     return interpolated(places, np.log(lengths), [known[length] for length in lengths])
+
+
+def release_time_factor(
+    times: Mapping[str, KernelTime], months: Floats, keys: Floats, *, backward: bool
+) -> Floats:
+    """Time of a kernel in the releases of some months over that of the accelerator's figures.
+
+    log f(t) is linear between the months of `times`, constant outside; 1 without a month.
+
+    Parameters
+    ----------
+    times
+        Factors by month, such as 2026-02.
+    months
+        t, months since year 0, NaN where none is known; shape (n,).
+    keys
+        Keys per query, as `FlashAttention.keys` counts them [tokens]; shape (n,).
+    """
+    known = sorted(times)
+    places, parts = [months_of(month) for month in known], np.eye(len(known))
+    at = np.nan_to_num(months)
+    log = np.zeros_like(months)
+    for month, part in zip(known, parts, strict=True):
+        factor = kernel_time_factor(times[month], keys, backward=backward)
+        log = log + np.interp(at, places, part) * np.log(factor)
+    return np.where(np.isnan(months), 1.0, np.exp(log))
+
+
+def months_of(month: str) -> float:
+    """Months since year 0 of one such as 2026-02; NaN of an empty one."""
+    return 12.0 * int(month[:4]) + int(month[5:]) if month else np.nan
 
 
 def attention_times(

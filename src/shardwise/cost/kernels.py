@@ -8,11 +8,17 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints, by_code, distinct_values
 from shardwise.config.accelerator import MatmulKernel
-from shardwise.config.enums import Dtype, Processing, Quantization
+from shardwise.config.enums import AttentionKernel, Dtype, Processing, Quantization
 from shardwise.config.software.mixers import scan_rates
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import Accelerator, EfficiencyCurve, ShapeTable, System
-from shardwise.cost.attention import AttentionRates, attention_times, kernel_time_factor
+from shardwise.cost.attention import (
+    AttentionRates,
+    attention_times,
+    kernel_time_factor,
+    months_of,
+    release_time_factor,
+)
 from shardwise.cost.curve import RowCurves, joined_times, share_at
 from shardwise.cost.matmul import MatmulRates, matmul_times, product_times, separate_matmul_times
 from shardwise.cost.scan import scan_times
@@ -202,6 +208,8 @@ def memory_bound_times(
     return compute, memory, np.where(moved_bytes > 0, launch_s + joined, 0.0)
 
 
+_OWN_KERNELS = (AttentionKernel.BEST.code, AttentionKernel.CUDNN.code)
+"""Kernels that the figures of Hopper are of, which Transformer Engine and PyTorch choose there."""
 _MATRIX_TYPES = (*Dtype, "fp8", "fp4")
 
 
@@ -325,6 +333,9 @@ class KernelRates:
     attention_tables: RowTables
     attention_time_factor: Floats
     """Time of fused attention in the stack over that of the same kernel in other software."""
+    attention_released: Floats
+    """Month of the release of the kernel that `release_times` of the accelerator are of; NaN in
+    rows without one."""
     attention_kernels: Ints
     """Codes of the attention kernels in effect."""
     matmul_time_factor: Floats
@@ -360,6 +371,11 @@ class KernelRates:
         plain = _ProductRates.of(chip, table.dtype, slower)
         peak = plain.rates.peak
         attention_time_factor = table.by_stack(lambda stack: stack.attention_time_factor)
+        released = table.by_stack(lambda stack: months_of(stack.released))
+        if chip.attention is None or not chip.attention.release_times:
+            released = np.full_like(released, np.nan)
+        own_kernel = np.isin(table.in_effect("attention_kernel"), _OWN_KERNELS)
+        released = np.where(own_kernel, released, np.nan)
         attention_time_factor = release * attention_time_factor
         attention = None
         if chip.attention is not None:
@@ -387,6 +403,7 @@ class KernelRates:
             attention_tables=tables(chip.attention_table),
             attention_kernels=table.in_effect("attention_kernel"),
             attention_time_factor=attention_time_factor,
+            attention_released=released,
             matmul_time_factor=slower,
             grouped_half_flops=np.where(
                 fused,
@@ -546,6 +563,14 @@ class KernelRates:
         """Time of the attention of each row over that of the best kernel of the accelerator."""
         others = {} if self.chip.attention is None else self.chip.attention.other_kernels
         factor = self.attention_time_factor
+        if not np.all(np.isnan(self.attention_released)):
+            assert self.chip.attention is not None  # noqa: S101 - else there are no months
+            factor = factor * release_time_factor(
+                self.chip.attention.release_times,
+                self.attention_released,
+                kernel.keys,
+                backward=kernel.phase is not Phase.FORWARD,
+            )
         for name, time in others.items():
             with_it = self.attention_kernels == name.code
             if np.any(with_it):

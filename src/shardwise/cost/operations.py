@@ -233,11 +233,9 @@ def operation_cost(
 def _kernel_cost(kernel: Kernel, operation: Operation, machine: Machine) -> KernelCost:
     compute, memory, time = machine.kernels.times(kernel)
     each = machine.kernels.launches(kernel)
-    if isinstance(kernel, MemoryBound):
-        if operation.expert:  # quantizes for each expert separately
-            product = next(k for k in operation.kernels if isinstance(k, Matmul))
-            each = machine.kernels.launches(product)
-        each = each * kernel.passes
+    if operation.expert and isinstance(kernel, MemoryBound):  # quantizes for each expert separately
+        product = next(k for k in operation.kernels if isinstance(k, Matmul))
+        each = machine.kernels.launches(product) * kernel.passes
         more_s = (each - 1) * machine.kernels.chip.memory_bound.launch
         time = np.where(time > 0, time + more_s, 0.0)
     launches = np.where(time > 0, each, 0.0)

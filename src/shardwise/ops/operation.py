@@ -332,7 +332,7 @@ class MemoryBound:
     kind: str = "default"
     """Class of kernels for which a system may have separate rates: `system.MemoryClass`."""
     passes: Floats | float = 1.0
-    """Kernels that do it, one after the other."""
+    """Kernels that do it one after the other, for each expert; counted of experts alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

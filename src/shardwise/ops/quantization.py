@@ -73,8 +73,9 @@ class Recipe:
 # gathered: NVIDIA/TransformerEngine 2.x (layernorm_linear.py, distributed.py). With current scaling
 # fp8_tensor needs three kernels, for the largest value, the scale and the cast, and nvfp4 two
 # (csrc/quantizer.cpp). Experts that run one by one are quantized one by one, too, where scaling is
-# not delayed (csrc/extensions/cast.cpp, multi_tensor_quantize_impl). Bytes of the first kernel are
-# not counted: with them 325 dense runs in fp8 would be 1 % too slow on average, not 1 % too fast.
+# not delayed (csrc/extensions/cast.cpp, multi_tensor_quantize_impl). Outside of experts one kernel
+# counts, and the bytes of the first are not counted: dense runs in fp8, many of delayed scaling,
+# decided neither.
 RECIPES = {
     "fp8_tensor": Recipe(
         matrix="fp8",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_STACK = "unknown"
 How = Literal["stack", "matched", "nearest release", "several candidates", "unknown"]
-DECIDING_FIELDS = ("zero", "quantization", "cp")
+DECIDING_FIELDS = ("zero", "quantization", "cp", "weight_dtype")
 """Fields of strategies on which facts of software depend, or which rule candidates out."""
 _MOST = 6
 # The same 3 % in another sum: what a candidate must weigh to be kept.
@@ -171,7 +171,7 @@ def resolve(
     'torchtitan-2025'
     """
     record = software_of(software) if isinstance(software, str) else software
-    options = dict(stated)
+    options = {name: value for name, value in stated.items() if value != "stack"}
     cp = int(options.pop("cp", None) or 1)
     if options:
         record = record.model_copy(update={"options": {**options, **record.options}})
