@@ -142,7 +142,9 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
     """Degrees that make up the GPUs, chunks with their schedule, stages, and batches."""
     tried = usual(model, system, space)
     dense = [layer.mlp.ffn for layer in model.layers if layer.mlp is not None]
-    split = [layer.attention.heads for layer in model.layers] + dense
+    split = [attention.heads for attention in model.attentions] + dense
+    heads = ("heads", "groups", "width", "key_heads", "value_heads")
+    split += [getattr(x, n) for x in model.mixers for n in heads if n in type(x).model_fields]
     split += [x.moe.shared_ffn for x in model.layers if x.moe is not None]
     experts = [layer.moe.experts for layer in model.layers if layer.moe is not None]
     for gpus, asked in product(space["gpus"], space["global_batch_size"]):
@@ -188,7 +190,7 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
 
 def reduced(model: Model) -> list[int]:
     """Rows of all weights."""
-    heads = [layer.attention.heads * layer.attention.value_dim for layer in model.layers]
+    heads = [attention.heads * attention.value_dim for attention in model.attentions]
     return [model.hidden, *heads, *(layer.mlp.ffn for layer in model.layers if layer.mlp)]
 
 

@@ -7,13 +7,18 @@ import pytest
 
 from described_layers import model
 from rows import each_row
-from samples import exchanges, held, operations, saved
-from shardwise import InputError, System
+from samples import exchanges, held, operations, rank_work, saved
+from shardwise import InputError, System, estimate
+from shardwise.analysis.graph.edges import INPUT, OUTPUT, linked
+from shardwise.analysis.mixer_kernels import spread_of
 from shardwise.config.enums import Generation
 from shardwise.config.model import Model
 from shardwise.config.software.mixers import scan_rates
+from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
 from shardwise.cost.scan import scan_times
 from shardwise.ops.delta import delta_bytes, delta_flops
+from shardwise.ops.lora import Subset, with_subset
 from shardwise.ops.mixer import core_flops
 from shardwise.ops.operation import Matmul, MemoryBound, Operation, Phase, Scan
 from shardwise.ops.param_count import REPLICATED, count_parameters, flops_per_token
@@ -204,6 +209,19 @@ def test_every_kind_has_rates_on_every_generation(kind: str) -> None:
         assert own.spread <= other.spread
 
 
+def test_spread_of_kernels_widens_the_interval() -> None:
+    """By their share of the step; on other generations more; not without mixers."""
+    options = {"gpus": 8, "tp": 8, "gbs": 8}
+    found = estimate("nemotron-h-8b", "h100-sxm", **options)
+    (kernels,) = found.mixer_kernels
+    assert (kernels.kind, kernels.measured) == ("mamba2", True)
+    assert 0.02 < kernels.share < 0.3
+    assert spread_of([kernels]) == pytest.approx((1 + kernels.spread) ** kernels.share)
+    (scaled,) = estimate("nemotron-h-8b", "a100-80gb-sxm", **options).mixer_kernels
+    assert (scaled.measured, scaled.spread > kernels.spread) == (False, True)
+    assert estimate("llama3-8b", "h100-sxm", **options).mixer_kernels == ()
+
+
 PATTERN = {
     "pattern": "M-M*-",
     "layers": [
@@ -277,6 +295,38 @@ def test_a_layer_of_one_block_has_one_norm_and_one_residual() -> None:
         ("mlp.norm", "mlp.residual"),
         ("attention.norm", "attention.residual"),
     ]
+
+
+@each_row("kind", list(MIXERS))
+def test_graphs_of_mixers(kind: str) -> None:
+    """Projection of the normed input first, output into the residual, the gate from both."""
+    links = {(link.source, link.target) for link in linked(list(operations(mixing(kind))))}
+    name = "mamba" if kind.startswith("mamba") else "mixer"
+    norm, residual = (f"{name if name == 'mamba' else 'attention'}.{end}" for end in ENDS)
+    assert {(INPUT, norm), (norm, f"{name}.in"), (f"{name}.out", residual)} <= links
+    assert {(INPUT, residual), (residual, OUTPUT)} <= links
+    if kind not in ("mamba1", "short_conv"):
+        assert {(f"{name}.core", f"{name}.gate"), (f"{name}.in", f"{name}.gate")} <= links
+    read = {source for source, _ in links}
+    assert set(operations(mixing(kind))) <= read
+
+
+@each_row("kind", list(MIXERS))
+def test_adapters_of_mixers_count_as_those_of_attention(kind: str) -> None:
+    """Frozen with attention; both large projections have adapters."""
+    one = mixing(kind)
+    words = {"gpus": 1, "gbs": 1, "stack": "megatron-core-2025"}
+    table = Table.of(one, [Strategy(**words, lora_rank=4, lora_parts=["attention"])])
+    work = rank_work()
+    listed = list(operations(one).values())
+    some = with_subset(one, "layer", listed, work, Subset.of(table))
+    adapters = {o.name for o in some if ".lora_" in o.name}
+    name = "mamba" if kind.startswith("mamba") else "mixer"
+    assert adapters == {f"{name}.{o}.lora_{x}" for o in ("in", "out") for x in "ab"}
+    assert all(float(o.trained[0]) == 0 for o in some if ".lora_" not in o.name)
+
+
+ENDS = ("norm", "residual")
 
 
 def test_attention_and_a_mixer_side_by_side_share_norm_and_collectives() -> None:

@@ -56,6 +56,8 @@ GROUPED = samples.layer(
     attention={"heads": 12, "kv_heads": 6, "bias": "none"},
     mlp={"ffn": 96, "activation": "swiglu", "bias": False},
 )
+_HEADS = {"heads": 4, "head_dim": 16}
+_STATES = {"heads": 8, "head_dim": 16, "state": 16}
 MODELS = [
     samples.model(),
     samples.llama(layers=[GROUPED]),
@@ -63,6 +65,20 @@ MODELS = [
     Model.load("calculon-megatron-126m"),
     Model.load("llama3-8b"),
 ]
+HYBRID = Model.validated(
+    samples.llama().to_dict()
+    | {
+        "pattern": "M-L*DM",
+        "layers": [
+            {"symbol": "M", "mixer": {"kind": "mamba2", "groups": 4, "conv": 4} | _STATES},
+            {"symbol": "-", "mlp": {"ffn": 96, "activation": "relu2"}},
+            {"symbol": "L", "mixer": {"kind": "lightning", "heads": 4, "head_dim": 16}},
+            {"symbol": "*", "attention": {"heads": 12, "kv_heads": 6, "head_dim": 8}},
+            {"symbol": "D", "mixer": {"kind": "kimi_delta", "conv": 4} | _HEADS}
+            | {"mlp": {"ffn": 96, "activation": "swiglu"}},
+        ],
+    }
+)
 SYSTEMS = [
     priced(samples.system()),
     with_host(priced(samples.system(node=4, network=THREE_TIERS)), 4e8, 1e9),
@@ -177,7 +193,7 @@ def keys(scales: Sequence[tuple[int, int]], table: Table) -> list[tuple[Any, ...
 
 def cases(first: int, count: int, most: int = MOST, **words: Any) -> Iterator[Case]:
     """Some of the spaces that are small enough; about half of what obeys the rules fits."""
-    models = sampled(MODELS)  # two of them; all in .ci/nightly
+    models = sampled([*MODELS, HYBRID])  # two of them; all in .ci/nightly
     for seed in range(first, first + count):
         random = Random(seed)  # noqa: S311 - cases that can be made again
         model, system = random.choice(models), random.choice(SYSTEMS)

@@ -36,7 +36,7 @@ DETAILS = {
         "verdict",
     ),
     *("mfu_by_convention", "missed_operations", "provenance", "required_bandwidth", "rests_on"),
-    *("stages", "unmeasured_features", "assumed_network", "software_candidates"),
+    *("stages", "unmeasured_features", "assumed_network", "mixer_kernels", "software_candidates"),
 }
 _PROGRAM = """
 import json, sys

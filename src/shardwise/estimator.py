@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Unpack, overload
 
@@ -19,6 +19,7 @@ from shardwise.analysis.fit_probability import (
     verdict_of,
 )
 from shardwise.analysis.memory_interval import memory_interval_of
+from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.mixture import mixture_interval
 from shardwise.analysis.operations import missed_operations, operation_estimates
 from shardwise.analysis.prediction_interval import interval_of, rests_on
@@ -200,13 +201,15 @@ def estimate(
     def network() -> AssumedNetwork | None:
         return assumed_network(the_model, the_system, table)
 
+    kernels = cache(partial(mixer_kernels, result))
+
     @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:
         return tuple(_candidates(the_model, the_system, requested, match))
 
     def interval() -> Interval | None:
         counts = counted if counted_model is the_model else None
-        more: dict[str, Any] = {"network": network()}
+        more: dict[str, Any] = {"network": network(), "kernels": kernels()}
         more["unmeasured"] = len(unmeasured()) + match.conflicts
         own = interval_of(the_model, the_system, resolved, step_s, counts, **more)
         if own is None or len(others()) < _SEVERAL:
@@ -241,6 +244,7 @@ def estimate(
         "memory_interval": memory_interval,
         **_fit_formulas(result, others, stated=stated),
         "assumed_network": network,
+        "mixer_kernels": kernels,
         "unmeasured_features": unmeasured,
         "rests_on": lambda: rests_on(the_system, resolved, outermost_tiers(result)),
         "assumed": lambda: assumed_fields(requested, resolved),

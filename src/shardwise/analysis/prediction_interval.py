@@ -7,7 +7,7 @@ for it (`analysis.variation`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.analysis.features import measured_features
-from shardwise.analysis.results import AssumedNetwork, Interval
+from shardwise.analysis.mixer_kernels import spread_of
+from shardwise.analysis.results import AssumedNetwork, Interval, MixerKernels
 from shardwise.analysis.validated_runs import (
     RunFeatures,
     ValidatedRuns,
@@ -262,6 +263,7 @@ def interval_of(
     *,
     unmeasured: int = 0,
     network: AssumedNetwork | None = None,
+    kernels: Iterable[MixerKernels] = (),
 ) -> Interval | None:
     """Range of the measured time of a step; None forward only.
 
@@ -273,6 +275,8 @@ def interval_of(
         Number of its features that no measured run used (`features.unmeasured_features`).
     network
         Network cards that are assumed (`assumed_network`), with times of this step.
+    kernels
+        Kernels of mixers in this step (`mixer_kernels`).
     """
     if not strategy.training:
         return None
@@ -280,9 +284,14 @@ def interval_of(
     faster, slower = (
         (step_s, step_s) if network is None else (network.faster_step_s, network.slower_step_s)
     )
+    sides = (found.faster, step_s / faster), (found.slower, slower / step_s)
+    low, high = (
+        _joined(_joined(widened(side, unmeasured), other), spread_of(kernels))
+        for side, other in sides
+    )
     return Interval(
-        low_s=step_s / _joined(widened(found.faster, unmeasured), step_s / faster),
-        high_s=step_s * _joined(widened(found.slower, unmeasured), slower / step_s),
+        low_s=step_s / low,
+        high_s=step_s * high,
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,

@@ -416,6 +416,19 @@ class AssumedNetwork(Result):
         return self.model_copy(update={n: float(time) for n, time in times.items()})
 
 
+class MixerKernels(Result):
+    """Kernels of a kind of mixer in a step (`analysis.mixer_kernels`)."""
+
+    kind: str
+    share: float
+    """Of the step time, on the critical stage."""
+    spread: float
+    """Relative error of their times that is expected."""
+    measured: bool
+    """Whether their rates are of this generation of accelerators; if not, they are scaled."""
+    source: str
+
+
 class MemoryInterval(Result):
     """Ranges of the measured peak memory of the peak-memory stage [byte]."""
 
@@ -605,6 +618,8 @@ class Estimate(Charted, Deferred):
     assumed_network: AssumedNetwork | None = None
     """Network cards that the system assumes, and what others would change; they widen the interval.
     None where no traffic passes them, and where the system describes one cluster."""
+    mixer_kernels: tuple[MixerKernels, ...] = ()
+    """Kernels of mixers, with the spread of their times, which widens the interval."""
     unmeasured_features: tuple[str, ...] = ()
     """Features that no measured run of grade A used, such as ``tp_overlap=ring``; they widen the
     interval."""

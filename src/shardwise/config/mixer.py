@@ -82,6 +82,16 @@ class GatedDelta(ConfigBase):
     conv: Count
     """Taps of the causal convolution of queries, keys and values."""
 
+    @property
+    def width(self) -> int:
+        """Width of all heads of values."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.width
+
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
         if self.value_heads % self.key_heads:
@@ -106,6 +116,16 @@ class KimiDelta(ConfigBase):
     full_rank_decay: bool = False
     """Whether the decay is one full projection; else it goes through `head_dim`."""
 
+    @property
+    def width(self) -> int:
+        """Width of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolutions of queries, keys and values."""
+        return 3 * self.width
+
 
 class Lightning(ConfigBase):
     """Linear attention with a fixed decay per head in blocks (arXiv 2501.08313)."""
@@ -117,6 +137,11 @@ class Lightning(ConfigBase):
     """Width of one head."""
     block: Count = 256
     """Tokens of a block, inside which scores are computed."""
+
+    @property
+    def width(self) -> int:
+        """Width of all heads."""
+        return self.heads * self.head_dim
 
 
 class ShortConv(ConfigBase):

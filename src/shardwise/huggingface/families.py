@@ -72,7 +72,7 @@ class Family:
     qkv_bias: When = False
     out_bias: When = False
     sinks: bool = False
-    gate: Literal["", "value", "head"] = ""
+    gate: Literal["", "full", "value", "head"] = ""
     qk_norm: Literal["none", "head", "width", "unweighted"] = "none"
     qk_normed: When = True
     window: Literal["none", "all", "turns", "qwen"] = "none"

@@ -74,7 +74,7 @@ def kimi_linear(c: Config, family: Family) -> Fields:
             layer["moe"] = layer["moe"] | {"latent": latent}
     linear = c.value("linear_attn_config")
     listed = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
-    full = {layer - 1 for layer in listed} if _are_numbers(listed) else None
+    full = {layer - 1 for layer in listed} if listed and _are_numbers(listed) else None
 
     def is_linear(layer: int) -> bool:
         return layer not in full if full is not None else not layer or layer % 4 != 0

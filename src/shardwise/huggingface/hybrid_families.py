@@ -14,6 +14,7 @@ from shardwise.huggingface.families import (
     MIXTRAL,
     Experts,
     Family,
+    Names,
 )
 
 _GATED = ("attn_output_gate", True, "must be true: the class has these gates always")
@@ -28,7 +29,7 @@ _QWEN_EXPERTS = Experts(
     shared_ffn="shared_expert_intermediate_size", shared_gate=True, sparse="steps"
 )
 # Of Mamba-2: the names of Nemotron first, then those of Granite and Falcon.
-_MAMBA = {
+_MAMBA: Names = {
     "mamba_num_heads": ("mamba_num_heads", "mamba_n_heads"),
     "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
     "ssm_state_size": ("ssm_state_size", "mamba_d_state"),
@@ -38,7 +39,7 @@ _MAMBA = {
     "use_conv_bias": ("use_conv_bias", "mamba_conv_bias"),
     "layer_types": ("layer_types", "layers_block_type"),
 }
-_KIMI = {
+_KIMI: Names = {
     "n_group": ("n_group", "num_expert_group"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token"),

@@ -80,7 +80,7 @@ def gated_delta_operations(
     gated_delta_net.py). Saved: the input of the convolution, normalized q and k, v, the inverse of
     every chunk (C elements of a token and head), decay and statistics of the norm in fp32.
     """
-    keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+    values, projected = mixer.width, mixer.conv_width + mixer.width + 2 * mixer.value_heads
     heads, sizes = mixer.value_heads, (mixer.key_dim, mixer.value_dim)
     core = Core(
         name="mixer.core",
@@ -94,7 +94,7 @@ def gated_delta_operations(
         saved_widths=heads * (2 * mixer.key_dim + mixer.value_dim + DELTA_CHUNK),
         saved_bytes=heads * FP32_BYTES,
         host_calls=_CALLS,
-        swapped_in=(2 * keys + 2 * values + 2 * heads) / work.tp,
+        swapped_in=projected / work.tp,
         swapped_out=values / work.tp,
     )
     return [
@@ -102,11 +102,11 @@ def gated_delta_operations(
             "mixer.in",
             model,
             work,
-            (2 * keys + 2 * values + 2 * heads) / work.tp,
+            projected / work.tp,
             gathers=gathers,
             norm_parts=norm_parts,
         ),
-        convolution("mixer.conv", work, 2 * keys + values, mixer.conv),
+        convolution("mixer.conv", work, mixer.conv_width, mixer.conv),
         core_operation(work, core),
         gated_norm(
             "mixer.gate",
@@ -134,7 +134,7 @@ def kimi_delta_operations(
     Saved in addition: the decay in fp32, its input, and a second matrix of each chunk.
     """
     heads, dim = mixer.heads, mixer.head_dim
-    width = heads * dim
+    width = mixer.width
     full = int(mixer.full_rank_gate) + int(mixer.full_rank_decay)
     low = 2 - full
     core = Core(
@@ -185,7 +185,7 @@ def kimi_delta_operations(
             norm_parts=norm_parts,
         ),
         *gates,
-        convolution("mixer.conv", work, 3 * width, mixer.conv, neighbors=True),
+        convolution("mixer.conv", work, mixer.conv_width, mixer.conv, neighbors=True),
         core_operation(work, core),
         gated_norm("mixer.gate", work, width, parameters=dim, statistics=heads * FP32_BYTES),
         out_projection("mixer.out", model, work, width, reduces=reduces),
@@ -203,7 +203,7 @@ def lightning_operations(
 ) -> list[Operation]:
     """Projection to q, k, v and a gate; scan over blocks, norm over all heads; projection back."""
     heads, dim = mixer.heads, mixer.head_dim
-    width = heads * dim
+    width = mixer.width
     core = Core(
         name="mixer.core",
         kind=mixer.kind,

@@ -171,7 +171,7 @@ def _component(name: str) -> str:
         return "norms"
     if plain.startswith(("mlp.", "moe.shared_")):
         return "mlp"
-    if plain.startswith("attention."):
+    if plain.startswith(("attention.", "mamba.", "mixer.")):
         return "attention"
     if plain == "moe.router":
         return "router"

@@ -9,6 +9,7 @@ import numpy as np
 from shardwise.analysis.graph.records import INPUT, OUTPUT, GraphEdge
 from shardwise.arrays import Floats
 from shardwise.config.enums import Dtype, Quantization
+from shardwise.config.mixer import Mixer
 from shardwise.config.model import Attention, Layer, Model, Moe
 from shardwise.cost.operations import CollectiveCost, KernelCost, OperationCost
 from shardwise.ops.attention import swaps_heads
@@ -17,6 +18,7 @@ from shardwise.ops.operation import FP32_BYTES, CollectiveKind, Matmul, Operatio
 from shardwise.ops.quantization import RECIPES
 from shardwise.ops.sparse import core_widths
 
+_MIXERS = ("mamba", "mixer")
 _NAMES = {
     INPUT: "stream",
     "attention.qkv": "queries, keys, values",
@@ -37,6 +39,22 @@ _NAMES = {
     "attention.gate": "gate",
     "attention.gated": "heads",
     "attention.out": "attention",
+    "mamba.in": "z, x, B, C, time step",
+    "mixer.in": "queries, keys, values, gates",
+    **{
+        f"{mixer}.{name}": tensor
+        for mixer in _MIXERS
+        for name, tensor in {
+            "conv": "convolved",
+            "select": "time step, B, C",
+            "step": "time step",
+            "gate_down": "narrow gates",
+            "gate_up": "gates",
+            "core": "heads",
+            "gate": "heads",
+            "out": "mixed",
+        }.items()
+    },
     "mlp.up": "inner",
     "mlp.activation": "activated",
     "mlp.down": "mlp",
@@ -169,6 +187,8 @@ class Tensors:
         if self.layer is not None:
             if self.layer.attention is not None:
                 shapes |= self._attention(self.layer.attention)
+            if self.layer.mixer is not None:
+                shapes |= self._mixer(self.layer.mixer)
             if self.layer.mlp is not None:
                 shapes["mlp.activation"] = tokens, self.layer.mlp.ffn / _scalar(work.tp)
             if self.layer.moe is not None:
@@ -205,6 +225,13 @@ class Tensors:
             }
         return {f"attention.{name}": shape for name, shape in shapes.items()}
 
+    def _mixer(self, mixer: Mixer) -> dict[str, tuple[float, ...]]:
+        """Of a short convolution as wide as the residual stream."""
+        tokens, split = _scalar(self.work.tokens), _scalar(self.work.tp)
+        width = getattr(mixer, "width", self.model.hidden)
+        sizes = {"conv": getattr(mixer, "conv_width", width), "core": width, "gate": width}
+        return {f"{m}.{n}": (tokens, wide / split) for m in _MIXERS for n, wide in sizes.items()}
+
     def _kv_heads(self, attention: Attention) -> int:
         kinds = (attention.kv_heads, attention.heads, 1)  # in the order of `AttentionKind`
         return kinds[int(self.work.attention[0])]
@@ -239,7 +266,7 @@ def _scalar(column: Floats) -> float:
     return float(np.asarray(column)[0])
 
 
-_NORMS = ("attention.norm", "mlp.norm", "norm", "attention.mix", "mlp.mix")
+_NORMS = ("attention.norm", "mamba.norm", "mlp.norm", "norm", "attention.mix", "mlp.mix")
 _READ_BLOCK = (
     "attention.qkv",
     "attention.q",
@@ -256,6 +283,8 @@ _READ_BLOCK = (
     "attention.gate",
     "attention.index",
     "attention.compress",
+    *(f"{mixer}.in" for mixer in _MIXERS),
+    "mixer.gate_down",
 )
 # What gives the output of attention: the last that there is.
 _HEADS_OUT = (
@@ -299,6 +328,19 @@ _READ: dict[str, tuple[str | tuple[str, ...], ...]] = {
         ("moe.shared_norm", "moe.shared_down"),
         "moe.shared_gate",
     ),
+    **{
+        f"{mixer}.{name}": read
+        for mixer in _MIXERS
+        for name, read in {
+            "conv": (f"{mixer}.in",),
+            "select": (f"{mixer}.conv",),
+            "step": (f"{mixer}.select",),
+            "gate_up": (f"{mixer}.gate_down",),
+            "core": ((f"{mixer}.conv", f"{mixer}.in"), f"{mixer}.step", f"{mixer}.gate_up"),
+            "gate": (f"{mixer}.core", f"{mixer}.in", f"{mixer}.gate_up"),
+            "out": ((f"{mixer}.gate", f"{mixer}.core", f"{mixer}.conv"),),
+        }.items()
+    },
     "embedding_norm": ("embedding",),
     "hidden_norm": (INPUT,),
     "projection": ("embedding_norm", "hidden_norm"),
@@ -314,6 +356,7 @@ _OF_HEADS = ("attention.core", "attention.scores", "attention.values")
 _POSITIONS = "attention.relative"
 _ENDS_BRANCH = (
     "attention.out",
+    *(f"{mixer}.out" for mixer in _MIXERS),
     "mlp.down",
     "moe.combine",
     "moe.latent_up",

@@ -278,7 +278,7 @@ def _without_placement(
     model: Model, system: System, space: Space, splits: "LayerSplits", gpus: int, batch: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield degrees, chunks, schedule, split and batch, in the order of `_BEFORE_PLACEMENT`."""
-    allowed = {"tp": _allowed_degrees(model, system, gpus, "tp", ("heads", "ffn"))}
+    allowed = {"tp": _allowed_degrees(model, system, gpus, "tp", ("heads", "mixer_heads", "ffn"))}
     allowed["tp2"] = _allowed_degrees(model, system, gpus, "tp2", ("summa_widths",))
     allowed["cp"] = long_enough(model, space, divisors(gpus), system)
     allowed["pp"] = _allowed_degrees(model, system, gpus, "pp", ("layers",))

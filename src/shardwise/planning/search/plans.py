@@ -17,6 +17,7 @@ import numpy as np
 from shardwise.analysis.assumed_network import assumed_network
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import plan_probability
+from shardwise.analysis.mixer_kernels import mixer_kernels
 from shardwise.analysis.plan_classes import class_codes, class_evidence
 from shardwise.analysis.prediction_interval import distinguishable_ratio, interval_of, separable
 from shardwise.analysis.results import Estimate
@@ -339,10 +340,12 @@ def interval_factors(
     for row in range(len(table)):
         one = table.take(np.array([row]))
         network = assumed_network(model, system, one)
+        evaluated = evaluate_row(model, system, one) if network or model.mixers else None
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
-            network=network and network.over(evaluate_row(model, system, one).step_time_s[0]),
+            network=network.over(evaluated.step_time_s[0]) if network and evaluated else None,
+            kernels=() if evaluated is None else mixer_kernels(evaluated),
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found

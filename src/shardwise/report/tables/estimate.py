@@ -368,6 +368,7 @@ def closing_lines(result: Estimate) -> list[str]:
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
     lines += _assumed_network(result)
+    lines += _mixer_kernels(result)
     lines += _interval(result)
     lines += _memory_interval(result)
     return lines
@@ -396,6 +397,15 @@ def _assumed_network(result: Estimate) -> list[str]:
     cards = f"network cards assumed: {found.links_per_node} x {rate} per node"
     times = f"step time with 1/{found.spread:g} of it {slower}, with {found.spread:g}x {faster}"
     return [f"{cards}; {times}"]
+
+
+def _mixer_kernels(result: Estimate) -> list[str]:
+    """How much of the step kernels of mixers take, and how well their times are known."""
+    return [
+        f"kernels of {one.kind}: {one.share:.0%} of the step, +-{one.spread:.0%}, rates "
+        + ("of this generation" if one.measured else "scaled from another generation")
+        for one in result.mixer_kernels
+    ]
 
 
 def _interval(result: Estimate) -> list[str]:
