@@ -70,6 +70,16 @@ def test_the_host_updates_all_weights_after_backward(word: str, each: float) -> 
     assert row.time_s == pytest.approx(result.time_s["optimizer"])
 
 
+@each_row("optimizer", ["muon", "adamw-8bit"])
+def test_some_updates_stay_on_the_accelerator(optimizer: str) -> None:
+    """Matrix products of muon, and kernels of bitsandbytes on pages: the state moves."""
+    result = on_host(optimizer=optimizer, cpu_optimizer="stack", on=machine(link=1e9))
+    assert result.assumed_host is None
+    assert result.time_s["optimizer"] < 1e-3 * FUSED * WEIGHTS / CORE
+    with pytest.raises(InputError, match="or with muon and adamw-8bit"):
+        on_host(optimizer=optimizer)
+
+
 def test_ranks_share_their_server() -> None:
     """4 unsharded replicas with 2 threads each: 4 times the bytes at 8 times the rate of a core."""
     result = on_host(dp=4, host_threads=2)
