@@ -4,6 +4,7 @@ GPT sample, unsharded, as in `test_offload`: 4 layers of 12 h^2 + 13 h weights w
 with gradients in fp32. The sample host has 16 cores of 1 MB/s, so that the update decides.
 """
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import samples
 from rows import each_row
 from samples import column, run
 from shardwise import Estimate, InputError, System
+from shardwise.cli.host import HostOptions
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import Host
 from shardwise.cost.host import BANDWIDTH_SHARE, drive_time, in_groups, update_rate, update_time
@@ -196,6 +198,19 @@ def test_a_server_is_described_by_its_own_figures() -> None:
         samples.system().with_host({"memory": "1 TB"})
     with pytest.raises(InputError, match="cores: 0: must be at least 1"):
         system.with_host({"cores": 0})
+
+
+def test_flags_describe_the_server_at_hand() -> None:
+    """Without any the system stays as it is; a wrong value names its flag."""
+    none: dict[str, str | None] = dict.fromkeys(field.name for field in fields(HostOptions))
+    assert HostOptions(**none).of("h100-sxm", 8) == "h100-sxm"
+    named = none | {"host_cores": "16", "host_memory": "1 TB", "nvme_read": "3 GB/s"}
+    found = HostOptions(**named).of("h100-sxm", 4)
+    assert isinstance(found, System)
+    assert (found.server.cores, found.server.nvme_read) == (16, 3e9)
+    assert found.accelerator.memory[1].capacity == 250e9
+    with pytest.raises(InputError, match="host_bandwidth: '3 GHz'"):
+        HostOptions(**none | {"host_bandwidth": "3 GHz"}).of("h100-sxm", 4)
 
 
 def test_a_system_without_a_host_has_the_usual_one() -> None:
