@@ -13,12 +13,13 @@ import pytest
 import samples
 from rows import each_row
 from samples import column, run
-from shardwise import Estimate, InputError, System
+from shardwise import Estimate, InputError, Strategy, System
 from shardwise.cli.host import HostOptions
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import Host
 from shardwise.cost.host import BANDWIDTH_SHARE, drive_time, in_groups, update_rate, update_time
 from shardwise.cost.optimizer import UNFUSED_BYTES
+from shardwise.report.tables.strategy_line import options_in_brief
 
 pytestmark = pytest.mark.any_software
 
@@ -198,6 +199,18 @@ def test_a_server_is_described_by_its_own_figures() -> None:
         samples.system().with_host({"memory": "1 TB"})
     with pytest.raises(InputError, match="cores: 0: must be at least 1"):
         system.with_host({"cores": 0})
+
+
+def test_tables_say_how_the_host_updates() -> None:
+    """In the line of a plan, where the strategy says it."""
+    plain = {"gpus": 1, "gbs": 1, "offload_optimizer": True}
+    more = {"cpu_optimizer": "unfused", "host_threads": 4, "offload_nvme": True}
+    for columns, words in (
+        (plain, ["optimizer offloaded"]),
+        (plain | more, ["optimizer on NVMe", "cpu optimizer unfused", "host threads 4"]),
+    ):
+        strategy = Strategy(**columns).resolved(samples.model()).to_dict()
+        assert options_in_brief(strategy)[-len(words) :] == words
 
 
 def test_flags_describe_the_server_at_hand() -> None:
