@@ -116,7 +116,8 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
     training, zero = options["training"], options["zero"]
     value = options[name]
     exchanged = options["tp_exchange"] == "rs_ag"
-    updates = options["offload_optimizer"] and training and options["optimizer"] != "muon"
+    updates = options["offload_optimizer"] and training
+    updates &= options["optimizer"] not in ("muon", "adamw-8bit")
     matters = {
         "tp_exchange": kind["tp"],
         "tp_overlap": kind["tp"],

@@ -119,7 +119,7 @@ def test_a_note_says_what_a_name_means(shardwise):
     assert "llama3-8b on h100-sxm" in out
     assert err.splitlines() == [
         "note: llama-3.1-8b means llama3-8b",
-        "note: h100 means h100-sxm (also: h100-sxm-500w, h100-pcie)",
+        "note: h100 means h100-sxm (also: h100-sxm-500w, h100-nvl, h100-pcie)",
     ]
     assert shardwise("systems", "H100_SXM")[2] == ""
     assert shardwise("systems", "h100")[2].startswith("note: h100 means h100-sxm (also: ")
@@ -134,7 +134,7 @@ def test_in_python_a_warning_is_logged(caplog):
     assert (result.model, result.system) == ("llama3-8b", "a100-80gb-sxm")
     notes = [record.getMessage() for record in caplog.records if record.name == "shardwise.names"]
     assert notes[0] == "meta-llama/Llama-3.1-8B means llama3-8b"
-    assert notes[1].startswith("a100 means a100-80gb-sxm (also: a100-40gb-sxm, ")
+    assert notes[1].startswith("a100 means a100-80gb-sxm (also: a100-64gb-sxm, ")
 
 
 def test_files_are_based_on_what_people_call_them(written):
@@ -186,7 +186,7 @@ SUGGESTED = {
 }
 NOTHING = {
     "models": "nemotron-4-340b bloom-176b GPT-NeoX-20B gpt2 gpt4 gpt-4o llama9 opt-175b",
-    "systems": "h20 gh200 mi250x a40 h300 b100 b100-sxm gaudi3 tpu-v3 nvidia",
+    "systems": "h30 gh300 mi210x a45 h300 b100 b100-sxm gaudi4 tpu-v3 nvidia",
 }
 
 

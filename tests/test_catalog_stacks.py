@@ -91,7 +91,7 @@ def test_stacks_are_listed_with_their_runs_and_accelerators(shardwise: Any) -> N
     listed = json.loads(out)
     assert listed["huggingface-2024"]["measured_runs"] == 92
     assert listed["llama-factory-2024"]["measured_runs"] == 0
-    assert listed["gaudi-2025"]["default_of"] == ["gaudi2"]
+    assert listed["gaudi-2025"]["default_of"] == ["gaudi2", "gaudi3"]
     assert listed["unknown"]["default_of"] == []
     assert listed["megatron-bridge-2026"]["framework_measured"] is True
     assert listed["gpipe-2019"]["framework_measured"] is False

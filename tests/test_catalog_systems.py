@@ -25,6 +25,9 @@ RATIOS = {
     ("l40s", "bf16"): 362 / 183,
     ("l40s", "fp8"): 733 / 362,
     ("trainium1", "bf16"): 1.0,
+    ("trainium2", "bf16"): 1.0,
+    ("trainium2", "fp8"): 1299 / 667,
+    ("gaudi3", "fp8"): 1.0,
     ("b300-sxm", "fp4"): 14 / 4.5,
     ("gb300-nvl72", "fp4"): 3.0,
 }
@@ -90,6 +93,19 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
         ("RTX PRO 6000", "rtx-pro-6000"),
         ("A10G", "a10g"),
         ("A6000", "rtx-a6000"),
+        ("RTX 5060 Ti", "rtx-5060-ti"),
+        ("H20", "h20-sxm"),
+        ("GH200", "gh200"),
+        ("A40", "a40"),
+        ("L40", "l40"),
+        ("L4", "l4"),
+        ("Tesla T4", "t4"),
+        ("H100 NVL", "h100-nvl"),
+        ("A100 64GB", "a100-64gb-sxm"),
+        ("MI250X", "mi250x-gcd"),
+        ("Gaudi 3", "gaudi3"),
+        ("trn2.48xlarge", "trainium2"),
+        ("DGX Spark", "gb10"),
     ],
 )
 def test_systems_are_found_by_what_people_call_them(called: str, name: str) -> None:
@@ -149,10 +165,10 @@ def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
 
 
 def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
-    """The 16-bit types share units and kernels; P100, V100 have no bf16, TPU, Gaudi 2 no fp16."""
+    """The 16-bit types share units and kernels; P100, V100, T4 have no bf16, TPU, Gaudi no fp16."""
     accelerator = system.accelerator
 
-    assert ("bf16" in accelerator.matrix) is not system.name.startswith(("p100", "v100"))
+    assert ("bf16" in accelerator.matrix) is not system.name.startswith(("p100", "v100", "t4"))
     assert ("fp16" in accelerator.matrix) is not system.name.startswith(("tpu", "gaudi"))
     if {"bf16", "fp16"} <= set(accelerator.matrix):
         assert accelerator.matrix["fp16"] == accelerator.matrix["bf16"]

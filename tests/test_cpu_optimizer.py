@@ -4,6 +4,7 @@ GPT sample, unsharded, as in `test_offload`: 4 layers of 12 h^2 + 13 h weights w
 with gradients in fp32. The sample host has 16 cores of 1 MB/s, so that the update decides.
 """
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 import samples
 from rows import each_row
 from samples import column, run
-from shardwise import Estimate, InputError, System
+from shardwise import Estimate, InputError, Strategy, System
+from shardwise.cli.host import HostOptions
 from shardwise.config.strategy_fields import OFFLOADS
 from shardwise.config.system import Host
 from shardwise.cost.host import BANDWIDTH_SHARE, drive_time, in_groups, update_rate, update_time
 from shardwise.cost.optimizer import UNFUSED_BYTES
+from shardwise.report.tables.strategy_line import options_in_brief
 
 pytestmark = pytest.mark.any_software
 
@@ -68,6 +71,16 @@ def test_the_host_updates_all_weights_after_backward(word: str, each: float) -> 
     assert sum(result.time_s.values()) == pytest.approx(result.step_time_s)
     (row,) = [row for row in result.operations or () if row.operation == "optimizer.host"]
     assert row.time_s == pytest.approx(result.time_s["optimizer"])
+
+
+@each_row("optimizer", ["muon", "adamw-8bit"])
+def test_some_updates_stay_on_the_accelerator(optimizer: str) -> None:
+    """Matrix products of muon, and kernels of bitsandbytes on pages: the state moves."""
+    result = on_host(optimizer=optimizer, cpu_optimizer="stack", on=machine(link=1e9))
+    assert result.assumed_host is None
+    assert result.time_s["optimizer"] < 1e-3 * FUSED * WEIGHTS / CORE
+    with pytest.raises(InputError, match="or with muon and adamw-8bit"):
+        on_host(optimizer=optimizer)
 
 
 def test_ranks_share_their_server() -> None:
@@ -186,6 +199,31 @@ def test_a_server_is_described_by_its_own_figures() -> None:
         samples.system().with_host({"memory": "1 TB"})
     with pytest.raises(InputError, match="cores: 0: must be at least 1"):
         system.with_host({"cores": 0})
+
+
+def test_tables_say_how_the_host_updates() -> None:
+    """In the line of a plan, where the strategy says it."""
+    plain = {"gpus": 1, "gbs": 1, "offload_optimizer": True}
+    more = {"cpu_optimizer": "unfused", "host_threads": 4, "offload_nvme": True}
+    for columns, words in (
+        (plain, ["optimizer offloaded"]),
+        (plain | more, ["optimizer on NVMe", "cpu optimizer unfused", "host threads 4"]),
+    ):
+        strategy = Strategy(**columns).resolved(samples.model()).to_dict()
+        assert options_in_brief(strategy)[-len(words) :] == words
+
+
+def test_flags_describe_the_server_at_hand() -> None:
+    """Without any the system stays as it is; a wrong value names its flag."""
+    none: dict[str, str | None] = dict.fromkeys(field.name for field in fields(HostOptions))
+    assert HostOptions(**none).of("h100-sxm", 8) == "h100-sxm"
+    named = none | {"host_cores": "16", "host_memory": "1 TB", "nvme_read": "3 GB/s"}
+    found = HostOptions(**named).of("h100-sxm", 4)
+    assert isinstance(found, System)
+    assert (found.server.cores, found.server.nvme_read) == (16, 3e9)
+    assert found.accelerator.memory[1].capacity == 250e9
+    with pytest.raises(InputError, match="host_bandwidth: '3 GHz'"):
+        HostOptions(**none | {"host_bandwidth": "3 GHz"}).of("h100-sxm", 4)
 
 
 def test_a_system_without_a_host_has_the_usual_one() -> None:

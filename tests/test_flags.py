@@ -186,7 +186,8 @@ def base(number: int) -> dict[str, Any]:
 
     row = {name: values[drawn(name) % len(values)] for name, values in VALUES.items()}
     first = {name: values[0] for name, values in VALUES.items()}
-    updates = row["offload_optimizer"] and row["training"] and row["optimizer"] != "muon"
+    updates = row["offload_optimizer"] and row["training"]
+    updates &= row["optimizer"] not in ("muon", "adamw-8bit")
     idle = {
         "cpu_optimizer": not updates,
         **dict.fromkeys(

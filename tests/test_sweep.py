@@ -481,7 +481,8 @@ def test_figures_are_hardware_or_constants(name):
     """Bandwidths, latencies, capacities, rates and links are bought; the rest are constants."""
     figures = {figure.name: figure for figure in influencing_figures(System.load(name))}
     hardware = {name for name, figure in figures.items() if figure.is_hardware}
-    ends = ("bandwidth", "capacity", "latency", "links", "shared_by")
+    ends = ("bandwidth", "capacity", "latency", "links", "shared_by", "cores", "nvme_read")
+    ends += ("nvme_write",)
     for figure in figures:
         bought = figure.endswith(ends) or figure.startswith(("matrix.", "vector."))
         bought &= not figure.startswith(("attention", "memory_bound", "matmul", "compute"))

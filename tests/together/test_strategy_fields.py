@@ -95,6 +95,9 @@ OF_ANOTHER_FIELD = {
     "recompute_layers": "recompute",
     "fsdp_reshard": "zero",
     "offload_parts": "offload_activations",
+    "cpu_optimizer": "offload_optimizer",
+    "host_threads": "offload_optimizer",
+    "offload_nvme": "offload_optimizer",
     "tp_regather": "tp_exchange",
     "quantized_weights": "quantization",
 }

@@ -58,6 +58,10 @@ _VARIANT = re.compile(
 _ACTIVE = re.compile(r"-a\d+(\.\d+)?b$")
 _SYSTEMS = {
     "gaudi-2": "gaudi2",
+    "gaudi-3": "gaudi3",
+    "dgx-spark": "gb10",
+    "trn2": "trainium2",
+    "trn2.48xlarge": "trainium2",
     "ironwood": "tpu-v7x",
     "tpu-v7": "tpu-v7x",
     "tpu7x": "tpu-v7x",

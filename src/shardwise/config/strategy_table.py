@@ -341,9 +341,14 @@ class Table:
 
     @property
     def may_update_on_host(self) -> Bools:
-        """Whether processors of the host may update the weights; muon needs matrix products."""
+        """Whether processors of the host may update the weights.
+
+        Not those of muon, which needs matrix products, and not with 8-bit state, which is paged
+        (bitsandbytes, whose kernels run on the accelerator).
+        """
+        on_accelerator = [Optimizer.MUON.code, Optimizer.ADAMW_8BIT.code]
         moves = self.offload_optimizer & self.training
-        rows: Bools = moves & (self.optimizer != Optimizer.MUON.code)
+        rows: Bools = moves & ~np.isin(self.optimizer, on_accelerator)
         return rows
 
     @property

@@ -607,7 +607,7 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "cpu_optimizer",
         "cpu_optimizer",
         lambda t: (t.cpu_optimizer > 0) & ~t.may_update_on_host,
-        "has no effect without offload_optimizer, or with muon; leave it out",
+        "has no effect without offload_optimizer, or with muon and adamw-8bit; leave it out",
     ),
     *map(_of_the_host, ("host_threads", "offload_nvme")),
     rule(

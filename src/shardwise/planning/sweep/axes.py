@@ -51,13 +51,16 @@ _LOWER_IS_BETTER = frozenset(
 
 At the same peak, fewer multiprocessors fill sooner.
 """
+_OF_THE_HOST = ("memory_bandwidth", "core_bandwidth", "nvme_read", "nvme_write")
 _HARDWARE = frozenset(
-    {"bandwidth", "capacity", "latency", "latency_per_member", "links_per_node"} | {"shared_by"}
+    {"bandwidth", "capacity", "latency", "latency_per_member", "links_per_node"}
+    | {"shared_by", "cores", *_OF_THE_HOST}
 )
 """Figures of the hardware by the last word of their path, in addition to rates of matrix and
 vector units; all others are constants of the model that are fitted to measurements."""
 _UNITS = {
     "bandwidth": "byte/s",
+    **dict.fromkeys(_OF_THE_HOST, "byte/s"),
     "capacity": "bytes",
     "reserved": "bytes",
     "matrix": "FLOP/s",

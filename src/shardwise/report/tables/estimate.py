@@ -32,7 +32,11 @@ from shardwise.report.console import (
     show,
 )
 from shardwise.report.tables.gemms import gemm_table
-from shardwise.report.tables.strategy_line import dispatcher_in_brief, stages_in_brief
+from shardwise.report.tables.strategy_line import (
+    dispatcher_in_brief,
+    host_in_brief,
+    stages_in_brief,
+)
 from shardwise.units import readable
 
 if TYPE_CHECKING:
@@ -173,6 +177,8 @@ def _options(strategy: Mapping[str, Any]) -> list[str]:
     ]
     options = [label for label, holds in flags.items() if holds]
     options += [f"offloaded {', '.join(away)}"] if away else []
+    options += host_in_brief(strategy)
+    options += ["optimizer on NVMe"] if strategy["offload_nvme"] else []
     options += [f"network tiers: {', '.join(tiers)}"] if tiers else []
     extents = strategy["extents"]
     return options + ([f"in a domain: {extents}"] if extents is not None else [])

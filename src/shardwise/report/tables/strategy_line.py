@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Interval
-from shardwise.config.enums import AttentionKernel, Dispatcher
+from shardwise.config.enums import AttentionKernel, CpuOptimizer, Dispatcher
 from shardwise.config.plain import joined
 from shardwise.config.strategy_fields import DEGREES, FIELDS, HEADLINES, RANK_DEGREES
 from shardwise.report.console import gpu_count, seconds
@@ -22,6 +22,7 @@ SWITCHES = {
     "offload_weights": "weights offloaded",
     "offload_activations": "activations offloaded",
     "offload_optimizer": "optimizer offloaded",
+    "offload_nvme": "optimizer on NVMe",
 }
 
 
@@ -88,7 +89,14 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     if (kernel := strategy["attention_kernel"]) != AttentionKernel.STACK:
         options.append(f"{kernel} attention")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
-    return options
+    return options + host_in_brief(strategy)
+
+
+def host_in_brief(strategy: Mapping[str, Any]) -> list[str]:
+    """How the host updates, where the strategy says it."""
+    update, threads = strategy["cpu_optimizer"], strategy["host_threads"]
+    words = [] if update == CpuOptimizer.STACK else [f"cpu optimizer {update}"]
+    return words if threads is None else [*words, f"host threads {threads}"]
 
 
 def dispatcher_in_brief(strategy: Mapping[str, Any]) -> list[str]:
