@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis import Result
-from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.fit_probability import SURE, plan_probability
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
+from shardwise.engine.evaluate import evaluate
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate
-from shardwise.parallel.constraints import refuse_illegal
-from shardwise.planning.ways import Way, evaluated, field_of, ways_for
+from shardwise.parallel.constraints import first_violation, refuse_illegal
+from shardwise.planning.ways import Way, columns_for, evaluated, field_of, ways_for
 
 LARGEST = ("seq_len", "micro_batch_size", "lora_rank")
 """Fields of which the largest value is sought."""
@@ -216,13 +218,18 @@ class _Bisection:
             for fields, own in zip(variants, counts, strict=True)
             for count in own.tolist()
         ]
-        found = evaluated(self._model, self._system, self._base, rows)
-        refused = (found.refused >= 0).reshape(counts.shape)
-        if not variants[0] and refused.all():
-            refuse_illegal(self._model, self._system, found.table.take(np.array([0])))
-        likely = found.fits_probability
-        fits = found.fits if sure is None or np.isnan(likely).all() else likely >= sure
-        within = (fits.reshape(counts.shape)) & ~refused
+        table = Table.of(self._model, columns_for(self._model, self._base, rows), self._system)
+        legal = first_violation(self._model, self._system, table) < 0
+        if not variants[0] and not legal.any():
+            refuse_illegal(self._model, self._system, table.take(np.array([0])))
+        some = table.take(legal)
+        found = evaluate(self._model, self._system, some)
+        fits = found.fits
+        if sure is not None and some.training.all():
+            fits = plan_probability(self._model, self._system, some, found) >= sure
+        within = np.zeros(counts.size, dtype=np.bool_)
+        within[legal] = fits
+        within = within.reshape(counts.shape)
         return np.logical_and.accumulate(within, axis=1) if counts.shape[1] > 1 else within
 
     def _of(self, fields: Mapping[str, Any], count: int) -> dict[str, Any]:

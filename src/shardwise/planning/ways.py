@@ -182,18 +182,16 @@ def evaluated(
     Parameters
     ----------
     rows
-        Changed fields; the batch follows the number of accelerators and the micro-batch.
+        Changed fields.
     """
+    return estimate_many(model, system, columns_for(model, base, rows))
+
+
+def columns_for(model: Model, base: Strategy, rows: Sequence[Fields]) -> dict[str, list[Any]]:
+    """Columns of a resolved strategy with other values of some fields, one row for each set."""
     own = {"stack": base.stack} | set_fields(model, base)
-    names = list(dict.fromkeys([*own, *(name for row in rows for name in row)]))
-    columns = {}
-    for name in names:
-        usual = own.get(name, getattr(base, name))
-        values = [row.get(name, usual) for row in rows]
-        columns[name] = (
-            values if any(value != values[0] for value in values) else values[:1] * len(rows)
-        )
-    return estimate_many(model, system, columns)
+    names = dict.fromkeys([*own, *(name for row in rows for name in row)])
+    return {name: [row.get(name, getattr(base, name)) for row in rows] for name in names}
 
 
 def _plain(value: object) -> object:
