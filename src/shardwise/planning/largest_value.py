@@ -227,10 +227,10 @@ class _Bisection:
         fits = found.fits
         if sure is not None and some.training.all():
             fits = plan_probability(self._model, self._system, some, found) >= sure
-        within = np.zeros(counts.size, dtype=np.bool_)
+        within = np.zeros(len(rows), dtype=np.bool_)
         within[legal] = fits
-        within = within.reshape(counts.shape)
-        return np.logical_and.accumulate(within, axis=1) if counts.shape[1] > 1 else within
+        by_variant = within.reshape(counts.shape)
+        return np.logical_and.accumulate(by_variant, axis=1)
 
     def _of(self, fields: Mapping[str, Any], count: int) -> dict[str, Any]:
         base = self._base
