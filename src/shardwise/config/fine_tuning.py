@@ -10,8 +10,8 @@ from shardwise.units import read_whole
 
 _TRAINED = {"task": "sft", "recompute": "full", "stack": "trl"}
 # What trainers do where nothing is set: rank 16 (TRL, Unsloth) on all linear layers (LLaMA-Factory,
-# axolotl, ms-swift) with adapters in fp32 (PEFT's autocast_adapter_dtype).
-_LORA = _TRAINED | {"lora_rank": 16, "lora_targets": "all-linear", "weight_dtype": "fp32"}
+# axolotl, ms-swift). Types of adapters are those of the software.
+_LORA = _TRAINED | {"lora_rank": 16, "lora_targets": "all-linear"}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "full": _TRAINED,
     "lora": _LORA,
