@@ -265,7 +265,11 @@ def command(
         run=run,
         tables=tables,
     )
-    useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
+    useless: dict[str, object] = {
+        "also": also,
+        "flops_convention": flops_convention,
+        "gemms": gemms,
+    }
     useless |= {"limit_on": limit_on} | host.given() | dict(run)
     useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
     if reference is not None or largest is not None:

@@ -260,10 +260,6 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         name: np.where(own, np.where(rows, work.loss_saved_bytes, 0.0), by_row[name])
         for name, rows in peak.items()
     }
-    compared = _of_answers(work)
-    for name in ("saved", "forward_peak", "backward_peak"):
-        own = own & ~compared
-        by_row[name] = np.where(compared, getattr(_LOG_PROBABILITIES, name), by_row[name])
     moved = [
         np.where(own, stated, by_row[name])
         for stated, name in (
@@ -271,11 +267,16 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
             (work.loss_backward_bytes, "backward"),
         )
     ]
+    compared = _of_answers(work)
+    for name in ("saved", "forward_peak", "backward_peak"):
+        own = own & ~compared
+        by_row[name] = np.where(compared, getattr(_LOG_PROBABILITIES, name), by_row[name])
     width = columns * np.where(gathers, work.tp, 1.0)
     logits, of_chunk = work.tokens * width, chunk * width
     wide = ~compared & (by_row["saved"] > _SIXTEEN_BITS)
     reference = np.where(wide, _SIXTEEN_BITS + FP32_BYTES, _SIXTEEN_BITS) * logits
     reference = np.where(work.runs_reference & whole, reference, 0.0)
+    together = np.where(reference > 0, np.minimum(by_row["saved"], _EAGER.saved) * logits, 0.0)
     extra = by_row["hidden_gradient"] * work.tokens * hidden
     saved = by_row["saved"] * logits
     forward, backward = (
@@ -305,5 +306,5 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         parameters=zeros(work),
         saved_bytes=saved + extra,
         working_bytes=np.maximum(backward - saved, 0.0),
-        forward_working_bytes=np.where(own & whole, 0.0, forward + extra) + reference,
+        forward_working_bytes=np.where(own & whole, together, forward + extra) + reference,
     )
