@@ -40,7 +40,7 @@ _SIZES = fields_named(
 _MODEL = _SIZES | fields_named(
     "activation altup attention attn bias block blocks channels classes compress conv decoder"
     " dense depth dilation dropout embed embedding embeddings encoder expand expert ffn gate"
-    " gated gdn glu hash hidden hybrid index indexer intermediate kv latent layer linear lora"
+    " gated gdn gelu glu hash hidden hybrid index indexer intermediate kv latent layer linear lora"
     " mamba mhc mixer mixture mla mlp model moe mtp multiplier noop norm normalization patch"
     " position prefixlm qk query residual retro rope rotary routed router shared sliding"
     " softcapping sparse spec ssm state teacher tie tied transformer value vision vocab"

@@ -361,6 +361,8 @@ _MINDSPEED = Fork(
         },
         short={
             "--moe-tp-extend-ep": {"moe_tp_extend_ep": True},
+            "--geglu": {"gated_linear_unit": True, "activation_func": "gelu"},
+            "--gelu-tanh": {"gated_linear_unit": True, "activation_func": "gelu"},
             "--multi-head-latent-attention": {"multi_latent_attention": True},
             "--shared-expert-gate": {"moe_shared_expert_gate": True},
         },
