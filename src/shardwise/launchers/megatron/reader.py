@@ -6,18 +6,19 @@ ModelParallelConfig, DistributedDataParallelConfig, OptimizerConfig) and of Mega
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from shardwise.config.capabilities import ANY
 from shardwise.config.enums import TpOverlap
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
     ALIASES,
+    HOW_TO_SET,
     SHORT,
     Arguments,
     WrittenOption,
@@ -27,6 +28,7 @@ from shardwise.launchers.megatron.arguments import (
     written_options,
 )
 from shardwise.launchers.megatron.core_options import read_core_fields
+from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
 from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
 from shardwise.launchers.megatron.neox import is_neox, read_neox
@@ -128,6 +130,11 @@ class _Found:
         """Files that the script writes."""
         return {} if self.script is None else self.script.documents
 
+    @property
+    def how_to_set(self) -> Callable[[str], str]:
+        """How the user sets a variable without a value, for messages."""
+        return HOW_TO_SET if self.script is None else self.script.how_to_set
+
 
 def recognise(text: str, source: str) -> bool:
     """Return whether a text has options of Megatron-LM: in any form, or as what a run prints."""
@@ -151,21 +158,20 @@ def read(text: LaunchText) -> Launch:
     if is_neox(text.text, text.source):
         return read_neox(text)
     found = _found(text)
-    fork = fork_of(text.text, found.written)
-    script = found.script
-    how = {} if script is None else {"how_to_set": script.how_to_set}
-    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
-    gpus = _gpus(text, found.ranks, arguments)
     form = found.form
-    defaults, origins = {**DEFAULTS, **({} if form is None else form.defaults)}, {}
-    if form is not None and form.fork:
-        fork = None
+    fork = None if form is not None and form.fork else fork_of(text.text, found.written)
+    arguments = read_arguments(
+        found.written, text.source, None if fork is None else fork.words, found.how_to_set
+    )
+    gpus = _gpus(text, found.ranks, arguments)
+    defaults: dict[str, Value] = {**DEFAULTS, **({} if form is None else form.defaults)}
+    origins: dict[str, Origin] = {}
     if fork is not None:
         own = Reading(
             arguments=arguments,
             documents=found.documents,
             beside=text.beside,
-            defaults=defaults | fork.defaults,
+            defaults={**defaults, **fork.defaults},
         )
         fork.complete(own)
         defaults, origins = own.defaults, own.origins
