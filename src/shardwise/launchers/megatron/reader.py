@@ -326,7 +326,7 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
     elif value in ("None", "False", "[]", ""):
         return
     elif value == "True":
-        if flag not in ON_BY_DEFAULT:
+        if flag not in ON_BY_DEFAULT and not _OTHER_TASKS.fullmatch(flag):
             yield flag, ()
     elif option is not None:
         yield option.flag, (value,)
@@ -334,9 +334,19 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
         yield flag, (value,)
 
 
+_OTHER_TASKS = re.compile(
+    r"--(?:bert|img|ict|indexer|retriever|biencoder|dino|vision|swin|mask|adlr)-.*"
+    r"|--(?:num-channels|num-classes|patch-dim|query-in-block-prob|short-seq-prob|sample-rate"
+    r"|classes-fraction|data-per-class-fraction|head-lr-mult|iter-per-epoch|dynamic-loss-scale"
+    r"|min-scale|param-sharing-style|tile-factor|block-data-path|evidence-data-path)"
+)
+"""Arguments of BERT, retrieval and vision, which every run prints."""
+
+
 def _is_usual(flag: str, value: str) -> bool:
-    """Whether a printed argument is at its default, or has no effect."""
-    return is_neutral(flag) or value in USUAL.get(flag, ("0", "0.0"))
+    """Whether a printed argument is at its default, of another task, or has no effect."""
+    is_default = value in USUAL.get(flag, ("0", "0.0", "none"))
+    return is_default or is_neutral(flag) or _OTHER_TASKS.fullmatch(flag) is not None
 
 
 def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:
