@@ -7,7 +7,7 @@ ModelParallelConfig, DistributedDataParallelConfig, OptimizerConfig) and of Mega
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from shardwise.config.capabilities import ANY
@@ -30,7 +30,7 @@ from shardwise.launchers.megatron.arguments import (
 from shardwise.launchers.megatron.core_options import read_core_fields
 from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
-from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
+from shardwise.launchers.megatron.forks import PRINTED, Fork, Reading, fork_of
 from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
@@ -99,6 +99,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 NAME, STACK = "megatron", "megatron-lm-2026"
 _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
 _PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
+_DEEPSPEED_JSON = re.compile(r"\bjson = (\{\s*\n.*?\n\})", re.DOTALL)
 _RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
 _FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
 _OWN = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--num-experts")
@@ -124,11 +125,15 @@ class _Found:
     script: Script | None = None
     form: DataForm | None = None
     """Of YAML files."""
+    printed: str = ""
+    """Configuration of DeepSpeed that a run prints."""
 
     @property
     def documents(self) -> Mapping[str, str]:
         """Files that the script writes."""
-        return {} if self.script is None else self.script.documents
+        if self.script is None:
+            return {PRINTED: self.printed} if self.printed else {}
+        return self.script.documents
 
     @property
     def how_to_set(self) -> Callable[[str], str]:
@@ -262,7 +267,8 @@ def _able(strategy: Mapping[str, object]) -> object:
 def _found(text: LaunchText) -> _Found:
     block = _BLOCK.search(text.text)
     if block is not None:
-        return _printed(block[1])
+        configuration = _DEEPSPEED_JSON.search(text.text, block.end())
+        return replace(_printed(block[1]), printed=configuration[1] if configuration else "")
     if is_data_form(text.text, text.source):
         form = read_data_form(text, _printed_option)
         return _Found(written=form.written, ranks=None, form=form)
