@@ -151,6 +151,9 @@ def test_a_vocabulary_that_no_option_has(tmp_path: Path) -> None:
     assert read(tmp_path, f"{RANKS} {bare}", variables={"vocab_size": "32000"}).model.vocab == 32000
     with pytest.raises(InputError, match="--set vocab_size=N"):
         read(tmp_path, f"{RANKS} {bare}")
+    named = read(tmp_path, f"{RANKS} {bare} --tokenizer-model $HUB/mistralai/Mixtral-8x7B-v0.1")
+    assert named.model.vocab == 32000
+    assert "that of Mixtral-8x7B-v0.1, 32000" in str(named.not_understood[0])
     listed = "".join(f"  {name} ....... {value}\n" for name, value in PRINTED.items())
     block = f"------ arguments ------\n{listed}------ end of arguments ------\n"
     line = "> padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)\n"
@@ -181,3 +184,17 @@ def test_numbers_of_commands_are_named_by_their_variable(tmp_path: Path) -> None
     script = f"{ranks}\n{RANKS} {DENSE} --tensor-model-parallel-size $MP"
     with pytest.raises(InputError, match=r"--set (N|MP)=VALUE"):
         read(tmp_path, script)
+
+
+def test_what_deepspeed_prints(tmp_path: Path) -> None:
+    """The JSON in the log of a run decides the ZeRO stage, and how often gradients accumulate."""
+    more = {"deepspeed": "True", "deepspeed_config": "./ds.json", "zero_stage": "1.0"}
+    more |= {"vocab_size": 50257, "bert_binary_head": "True", "patch_dim": 16}
+    values = (PRINTED | more).items()
+    listed = "".join(f"  {name} ....... {value}\n" for name, value in values)
+    block = f"------ arguments ------\n{listed}------ end of arguments ------\n"
+    config = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": 8}
+    line = f"[config.py:906:print]   json = {json.dumps(config, indent=4)}\n"
+    launch = read(tmp_path, block + line)
+    assert (launch.strategy["zero"], launch.strategy["global_batch_size"]) == (2, 32)
+    assert [one.option for one in launch.not_understood] == ["--zero-stage"]

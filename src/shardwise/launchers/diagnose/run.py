@@ -65,8 +65,8 @@ def diagnose(
     system
         Config object, catalog name or file.
     log
-        Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo or the
-        Hugging Face Trainer; also .gz.
+        Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo, MLPerf
+        or the Hugging Face Trainer; also .gz.
     trace
         Trace of PyTorch's profiler (.json, .json.gz) with steps, which separates components.
     model

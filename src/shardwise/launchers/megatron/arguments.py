@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardwise import catalog
 from shardwise.config.launch import NotUnderstood
+from shardwise.config.model import Model
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
@@ -109,6 +111,7 @@ _NEUTRAL = re.compile(
     | (no-)?check-for-(nan|spiky|large)-.* | test-mode
     | no-mmap-.* | attention-mask-in-.* | data-parallel-size
     | transformer-pipeline-model-parallel-size | ft-.* | enable-ft-package | inprocess-.*
+    | tiktoken-.* | manual-gc(-.*)? | use-persistent-ckpt-worker | check-weight-hash-.*
     | encoder-.*-model-parallel-size | consumed-.*-samples | inference-.* | num-layers-at-.*-in-bf16
     )""",
     re.VERBOSE,
@@ -141,6 +144,10 @@ _OVERLAP_CFG = "--tp-comm-overlap-cfg"
 _CONSTANTS: Mapping[str, Value] = {"True": True, "False": False, "None": None}
 
 
+HOW_TO_SET: Callable[[str], str] = "set it: --set {}=VALUE".format
+"""How the user sets a variable without a value, for messages."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """Options that a fork has besides those of Megatron-LM."""
@@ -169,7 +176,7 @@ class Arguments:
     overlap_file: str = ""
     words: "Words | None" = None
     """Options of a fork, which come before those of Megatron-LM."""
-    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format
+    how_to_set: Callable[[str], str] = HOW_TO_SET
 
     def note(self, flag: str, values: Sequence[str], because: str) -> None:
         """Note an option that the prediction does not use."""
@@ -205,7 +212,7 @@ def read_arguments(
     written: Sequence[WrittenOption],
     source: str,
     words: Words | None = None,
-    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format,
+    how_to_set: Callable[[str], str] = HOW_TO_SET,
 ) -> Arguments:
     """Read options as fields; of an option that is set twice the last counts."""
     arguments = Arguments(source=source, words=words, how_to_set=how_to_set)
@@ -419,6 +426,24 @@ def _complete_vocabulary(arguments: Arguments, written: Mapping[str, tuple[str, 
         fields["vocab_size"] = vocab + 1
     elif vocab is None and arguments.tokenizer in VOCABULARIES:
         fields["vocab_size"] = VOCABULARIES[arguments.tokenizer]
+    elif vocab is None and fields.get("padded_vocab_size") is None:
+        _complete_by_tokenizer(arguments, written)
+
+
+_TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path")
+
+
+def _complete_by_tokenizer(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
+    """Rows of the vocabulary of a model of the catalog that the tokenizer is named after."""
+    for flag in _TOKENIZERS:
+        values = written.get(flag, ())
+        name = values[0].rstrip("/").rpartition("/")[2] if values else ""
+        if not name or names_in(name) or catalog.find("models", name) is None:
+            continue
+        vocab = Model.load(name).vocab
+        arguments.fields["vocab_size"] = vocab
+        arguments.note(flag, values[:1], f"its vocabulary is taken to be that of {name}, {vocab}")
+        return
 
 
 def option_of(name: str) -> str:

@@ -57,6 +57,8 @@ class Reading:
     def whole(self, name: str) -> int | None:
         """Take out a field of the fork that is a whole number."""
         found = self.fields.pop(name, None)
+        if isinstance(found, float) and found.is_integer():  # --zero-stage is printed as 1.0
+            return int(found)
         if found is None or (isinstance(found, int) and not isinstance(found, bool)):
             return found
         problem = "must be a whole number"
@@ -80,6 +82,8 @@ class Reading:
 
 # --- Megatron-DeepSpeed ---------------------------------------------------------------------------
 
+PRINTED = ""
+"""Name of the configuration that a run prints, among the files that a script writes."""
 _CONFIG, _STEPS = "deepspeed_config", "gradient_accumulation_steps"
 
 
@@ -165,6 +169,8 @@ _FROM_CONFIG = {"dp_overlap": "overlap_grad_reduce", "offload_optimizer": "optim
 def _text_of(reading: Reading, name: str) -> str | None:
     """The text of a file that the script writes, or that lies next to it."""
     plain = str(PurePath(name))
+    if PRINTED in reading.documents:
+        return reading.documents[PRINTED]
     for target, text in reading.documents.items():
         if str(PurePath(target)) == plain:
             return text
@@ -361,6 +367,8 @@ _MINDSPEED = Fork(
         },
         short={
             "--moe-tp-extend-ep": {"moe_tp_extend_ep": True},
+            "--geglu": {"gated_linear_unit": True, "activation_func": "gelu"},
+            "--gelu-tanh": {"gated_linear_unit": True, "activation_func": "gelu"},
             "--multi-head-latent-attention": {"multi_latent_attention": True},
             "--shared-expert-gate": {"moe_shared_expert_gate": True},
         },

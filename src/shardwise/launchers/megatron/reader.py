@@ -6,18 +6,19 @@ ModelParallelConfig, DistributedDataParallelConfig, OptimizerConfig) and of Mega
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from shardwise.config.capabilities import ANY
 from shardwise.config.enums import TpOverlap
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
     ALIASES,
+    HOW_TO_SET,
     SHORT,
     Arguments,
     WrittenOption,
@@ -28,8 +29,9 @@ from shardwise.launchers.megatron.arguments import (
 )
 from shardwise.launchers.megatron.core_hybrid import SPEC
 from shardwise.launchers.megatron.core_options import read_core_fields
+from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
-from shardwise.launchers.megatron.forks import Fork, Reading, fork_of
+from shardwise.launchers.megatron.forks import PRINTED, Fork, Reading, fork_of
 from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
@@ -99,6 +101,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 NAME, STACK = "megatron", "megatron-lm-2026"
 _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
 _PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
+_DEEPSPEED_JSON = re.compile(r"\bjson = (\{\s*\n.*?\n\})", re.DOTALL)
 _RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
 _FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
 _OWN = (
@@ -130,11 +133,20 @@ class _Found:
     script: Script | None = None
     form: DataForm | None = None
     """Of YAML files."""
+    printed: str = ""
+    """Configuration of DeepSpeed that a run prints."""
 
     @property
     def documents(self) -> Mapping[str, str]:
         """Files that the script writes."""
-        return {} if self.script is None else self.script.documents
+        if self.script is None:
+            return {PRINTED: self.printed} if self.printed else {}
+        return self.script.documents
+
+    @property
+    def how_to_set(self) -> Callable[[str], str]:
+        """How the user sets a variable without a value, for messages."""
+        return HOW_TO_SET if self.script is None else self.script.how_to_set
 
 
 def recognise(text: str, source: str) -> bool:
@@ -159,21 +171,20 @@ def read(text: LaunchText) -> Launch:
     if is_neox(text.text, text.source):
         return read_neox(text)
     found = _found(text)
-    fork = fork_of(text.text, found.written)
-    script = found.script
-    how = {} if script is None else {"how_to_set": script.how_to_set}
-    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
-    gpus = _gpus(text, found.ranks, arguments)
     form = found.form
-    defaults, origins = {**DEFAULTS, **({} if form is None else form.defaults)}, {}
-    if form is not None and form.fork:
-        fork = None
+    fork = None if form is not None and form.fork else fork_of(text.text, found.written)
+    arguments = read_arguments(
+        found.written, text.source, None if fork is None else fork.words, found.how_to_set
+    )
+    gpus = _gpus(text, found.ranks, arguments)
+    defaults: dict[str, Value] = {**DEFAULTS, **({} if form is None else form.defaults)}
+    origins: dict[str, Origin] = {}
     if fork is not None:
         own = Reading(
             arguments=arguments,
             documents=found.documents,
             beside=text.beside,
-            defaults=defaults | fork.defaults,
+            defaults={**defaults, **fork.defaults},
         )
         fork.complete(own)
         defaults, origins = own.defaults, own.origins
@@ -265,7 +276,8 @@ def _able(strategy: Mapping[str, object]) -> object:
 def _found(text: LaunchText) -> _Found:
     block = _BLOCK.search(text.text)
     if block is not None:
-        return _printed(block[1])
+        configuration = _DEEPSPEED_JSON.search(text.text, block.end())
+        return replace(_printed(block[1]), printed=configuration[1] if configuration else "")
     if is_data_form(text.text, text.source):
         form = read_data_form(text, _printed_option)
         return _Found(written=form.written, ranks=None, form=form)
@@ -329,7 +341,7 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
     elif value in ("None", "False", "[]", ""):
         return
     elif value == "True":
-        if flag not in ON_BY_DEFAULT:
+        if flag not in ON_BY_DEFAULT and not _OTHER_TASKS.fullmatch(flag):
             yield flag, ()
     elif option is not None:
         yield option.flag, (value,)
@@ -337,9 +349,19 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
         yield flag, (value,)
 
 
+_OTHER_TASKS = re.compile(
+    r"--(?:bert|img|ict|indexer|retriever|biencoder|dino|vision|swin|mask|adlr)-.*"
+    r"|--(?:num-channels|num-classes|patch-dim|query-in-block-prob|short-seq-prob|sample-rate"
+    r"|classes-fraction|data-per-class-fraction|head-lr-mult|iter-per-epoch|dynamic-loss-scale"
+    r"|min-scale|param-sharing-style|tile-factor|block-data-path|evidence-data-path)"
+)
+"""Arguments of BERT, retrieval and vision, which every run prints."""
+
+
 def _is_usual(flag: str, value: str) -> bool:
-    """Whether a printed argument is at its default, or has no effect."""
-    return is_neutral(flag) or value in USUAL.get(flag, ("0", "0.0"))
+    """Whether a printed argument is at its default, of another task, or has no effect."""
+    is_default = value in USUAL.get(flag, ("0", "0.0", "none"))
+    return is_default or is_neutral(flag) or _OTHER_TASKS.fullmatch(flag) is not None
 
 
 def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:

@@ -12,7 +12,7 @@ from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
-from shardwise.errors import Fault, refuse
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchFile, LaunchPlan, LaunchText, as_comments, nodes_of
 from shardwise.launchers.megatron.core_hybrid import PATTERN, is_hybrid
 from shardwise.launchers.megatron.core_model import model_fields
@@ -86,6 +86,11 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         If a value is wrong or missing.
     """
     source = text.source
+    if job.recipe is not None and job.model is None and text.model is None:
+        sizes = section(job.tree, "model")
+        if not {"num_layers", "hidden_size"} <= set(sizes):
+            problem = "shardwise does not know the recipe: name its model (--model)"
+            raise InputError(Fault.of("--recipe", job.recipe, problem, source))
     defaults = job.defaults or recipe_defaults(job.model or text.model)
     found = read_sections(job.tree, defaults, source)
     refuse(
