@@ -51,6 +51,9 @@ from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
 LAUNCHERS: tuple[Launcher, ...] = (
+    llama_factory.LAUNCHER,
+    axolotl.LAUNCHER,
+    trl.LAUNCHER,
     deepspeed.LAUNCHER,
     accelerate.LAUNCHER,
     torchtitan.LAUNCHER,
@@ -58,14 +61,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
     megatron.LAUNCHER,
 )
 READERS: tuple[LaunchReader, ...] = (
-    llama_factory.READER,
-    axolotl.READER,
     torchtune.READER,
     automodel.READER,
     ms_swift.READER,
     verl.READER,
     openrlhf.READER,
-    trl.READER,
 )
 """Trainers whose launch files are read and not written; they look at a file first."""
 

@@ -145,16 +145,16 @@ def read_job(text: LaunchText, starts: Sequence[tuple[str, ...]], found: Found) 
     if not commands:
         problem = "has no command of a trainer that is known"
         raise InputError(Fault(source=text.source, problem=problem))
-    words, (at, end) = commands[0]
+    words, (begin, end) = commands[0]
     if len(commands) > 1:
         problem = f"the first of {len(commands)} training commands is read"
         found.leave("command", shown(" ".join(words[: end + 1])), problem)
     job = Job(source=text.source, settings={}, folder=text.folder)
     job.environment = _environment(script)
-    job.program, job.verb = words[at].rpartition("/")[2], shown(words[end - 1])
+    job.program, job.verb = words[begin].rpartition("/")[2], shown(words[end - 1])
     _read_options(job, words[end:])
-    job.launcher = _accelerate_options(words[:at], job)
-    job.gpus = text.gpus or _ranks(script, words, at, text.source) or _processes(job)
+    job.launcher = _accelerate_options(words[:begin], job)
+    job.gpus = text.gpus or _ranks(script, words, begin, text.source) or _processes(job)
     return job
 
 
