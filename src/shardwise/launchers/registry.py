@@ -54,6 +54,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     llama_factory.LAUNCHER,
     axolotl.LAUNCHER,
     trl.LAUNCHER,
+    automodel.LAUNCHER,
     deepspeed.LAUNCHER,
     accelerate.LAUNCHER,
     torchtitan.LAUNCHER,
@@ -62,7 +63,6 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 READERS: tuple[LaunchReader, ...] = (
     torchtune.READER,
-    automodel.READER,
     ms_swift.READER,
     verl.READER,
     openrlhf.READER,

@@ -303,7 +303,8 @@ _TRL_CONFIGS: Mapping[str, Settings] = {
 
 def _accelerate_file(name: str, job: Job) -> Settings:
     if name in _TRL_CONFIGS:
-        return json.loads(json.dumps(_TRL_CONFIGS[name]))  # type: ignore[no-any-return]
+        found: Settings = json.loads(json.dumps(_TRL_CONFIGS[name]))
+        return found
     return read_companion(name, job, "config_file")
 
 
