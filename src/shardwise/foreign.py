@@ -54,6 +54,9 @@ def check_kind(config: type[ConfigBase], data: Mapping[str, object], source: str
     if is_launch(source):
         problem = f"is a launch file; a {config.__name__.lower()} is expected"
         raise InputError(Fault(source=source, problem=problem))
+    unread = registry.find("unread_file")
+    if unread is not None and (known := unread(source)) is not None:
+        raise InputError(Fault(source=source, problem=known))
     for keys, problem in _OTHERS.items():
         if keys <= set(data):
             raise InputError(Fault(source=source, problem=problem))

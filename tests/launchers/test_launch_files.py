@@ -209,6 +209,7 @@ def test_import_lists_everything(shardwise):
         "model": {"name": "llama3-8b", "catalog": True, "parameters": 8030261248},
         "stack": fake_launcher.STACK,
         "strategy": {"gpus": 16, "tp": 2, "dp": 8, "global_batch_size": 64},
+        "fork": "",
         **LACKS,
     }
 

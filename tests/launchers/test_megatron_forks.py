@@ -181,3 +181,17 @@ def test_numbers_of_commands_are_named_by_their_variable(tmp_path: Path) -> None
     script = f"{ranks}\n{RANKS} {DENSE} --tensor-model-parallel-size $MP"
     with pytest.raises(InputError, match=r"--set (N|MP)=VALUE"):
         read(tmp_path, script)
+
+
+def test_what_deepspeed_prints(tmp_path: Path) -> None:
+    """The JSON in the log of a run decides the ZeRO stage, and how often gradients accumulate."""
+    more = {"deepspeed": "True", "deepspeed_config": "./ds.json", "zero_stage": "1.0"}
+    more |= {"vocab_size": 50257, "bert_binary_head": "True", "patch_dim": 16}
+    values = (PRINTED | more).items()
+    listed = "".join(f"  {name} ....... {value}\n" for name, value in values)
+    block = f"------ arguments ------\n{listed}------ end of arguments ------\n"
+    config = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": 8}
+    line = f"[config.py:906:print]   json = {json.dumps(config, indent=4)}\n"
+    launch = read(tmp_path, block + line)
+    assert (launch.strategy["zero"], launch.strategy["global_batch_size"]) == (2, 32)
+    assert [one.option for one in launch.not_understood] == ["--zero-stage"]

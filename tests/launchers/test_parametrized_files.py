@@ -40,6 +40,7 @@ def last(text: str, **variables: str) -> list[str]:
         ("for x in 7 8; do Y=3; run $Y $x; done", ["run", "3", "$x"]),
         ("A=1; for x in 7 8; do A=$((A*2)); done; run $A", ["run", "$A"]),
         ("for x in 7 8; do A+=--n; done; run $A", ["run", "$A"]),
+        ('for x in 7 8; do A="a"; A="$A b"; A+=" c"; run $A; done', ["run", "a", "b", "c"]),
         ("while true; do A=1; done; run $A", ["run", "$A"]),
     ],
 )

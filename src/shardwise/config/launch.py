@@ -102,6 +102,8 @@ class Launch(FrozenRecord, Brief):
     """Options that the prediction does not use, but for those that do not change a step's time or
     memory (learning rate, paths, seeds), which each launcher lists. The
     most important first."""
+    per_node: int | None = None
+    """Ranks that the file starts on each node; None: it does not say."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where the fields of `strategy` come from, by name."""
 

@@ -33,6 +33,7 @@ ADDS = Additions(
         "launcher_names": "launchers.registry:launcher_names",
         "read_launch": "launchers.registry:read_launch",
         "recognised_launcher": "launchers.registry:recognised_launcher",
+        "unread_file": "launchers.unread:unread_file",
         "not_recognised": "launchers.registry:not_recognised",
         "space_for": "launchers.exportable:space_for",
         "exportable_search": "launchers.exportable:exportable_search",

@@ -11,39 +11,40 @@ UNKNOWN_REASONS = ("not modeled", "shardwise does not know")
 """How reasons begin that say that no reader knows an option."""
 _FIRST = fields_named(
     "abort adlr codecarbon debug eval exit handler kill load log master print rdzv report reset"
-    " save skip test valid wandb tensorboard"
+    " save skip tensorboard test valid wandb"
 )
 """First words of options that change neither time nor memory of a step."""
 _NONE = fields_named(
-    "autoresume cache coeff dataset dir epsilon file host hostfile iters json lr monitor name"
-    " patience path port profile prompt root seed steps storage timeout tokenizer verbose warmup"
-    " workers"
+    "autoresume cache ckpt coeff dataset dir epsilon file host hostfile iters json lr monitor"
+    " name path patience port profile prompt root seed steps storage timeout tokenizer verbose"
+    " warmup workers"
 )
 _SURE_COST = fields_named(
     "batch bucket buffer checkpoint checkpointing micro offload offloading parallel parallelism"
-    " recompute remat sequence seq swap"
+    " recompute remat seq sequence swap"
 )
 _COST = fields_named(
-    "accum accumulation allgather allreduce alltoall algo apex async backend bf16 coc comm"
-    " communication compile contiguous cpu cuda ddp deepspeed device distributed dtype engine"
-    " flash fp16 fp32 fp4 fp8 fused fusion gemm grad gradient gradients graph graphs hccl impl int8"
-    " kernel kernels length mem memory mxfp8 nccl optimizer overlap p2p partition permutation"
-    " permute pipe pipeline precision quant quantization quantize reduce remote reuse ring scatter"
-    " schedule schedules send shard sharding spmd stage stages stream sync tile triton"
-    " ulysses unpermute variable workspace"
+    "accum accumulation algo allgather allreduce alltoall apex async backend bf16 coc comm"
+    " communication compile contiguous cpu cuda ddp deepspeed deterministic device distributed"
+    " dtype engine flash fp16 fp32 fp4 fp8 fused fusion gemm grad gradient gradients graph"
+    " graphs hccl impl int8 kernel kernels length mem memory mxfp8 nccl optimizer overlap p2p"
+    " partition permutation permute pipe pipeline precision quant quantization quantize reduce"
+    " remote reuse ring scatter schedule schedules send shard sharding spmd stage stages stream"
+    " sync tile triton ulysses unpermute variable workspace"
 )
 _SIZES = fields_named(
-    "dim dims experts freq groups head heads interval layers pattern rank ratio replace size topk"
-    " type width"
+    "dim dims experts freq groups head heads interval layers pattern rank ratio replace size"
+    " topk type width"
 )
 """Last words of options that say how large a part of a model is, or of what kind."""
 _MODEL = _SIZES | fields_named(
-    "activation altup attention attn bias block blocks channels classes compress conv decoder dense"
-    " depth dilation dropout embed embedding embeddings encoder expand expert ffn gate gated gdn"
-    " glu hash hidden hybrid index indexer intermediate kv latent layer linear lora mamba mhc mixer"
-    " mixture mla mlp model moe mtp multiplier noop norm normalization patch position prefixlm qk"
-    " query residual retro rope rotary routed router shared sliding softcapping sparse spec ssm"
-    " state teacher tie tied transformer value vision vocab vocabulary window"
+    "activation altup attention attn bias block blocks channels classes compress conv decoder"
+    " dense depth dilation dropout embed embedding embeddings encoder expand expert ffn gate"
+    " gated gdn gelu glu hash hidden hybrid index indexer intermediate kv latent layer linear lora"
+    " mamba mhc mixer mixture mla mlp model moe mtp multiplier noop norm normalization patch"
+    " position prefixlm qk query residual retro rope rotary routed router shared sliding"
+    " softcapping sparse spec ssm state teacher tie tied transformer value vision vocab"
+    " vocabulary window"
 )
 _ORDER = tuple(Effect)
 

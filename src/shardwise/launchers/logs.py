@@ -519,7 +519,11 @@ def _mlperf(line: str) -> Iterator[Logged]:
     }
     index = about.get("step", about.get("samples_count")) if isinstance(about, dict) else None
     if figures:
-        yield LoggedStep(index=index if isinstance(index, int) else None, **figures)
+        yield LoggedStep(
+            index=index if isinstance(index, int) else None,
+            seconds=figures.get("seconds", np.nan),
+            samples_per_s=figures.get("samples_per_s", np.nan),
+        )
 
 
 def _format(

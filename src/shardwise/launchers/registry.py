@@ -47,6 +47,7 @@ from shardwise.launchers.launch import (
     LaunchText,
     captured_graphs,
 )
+from shardwise.launchers.unread import unread_file, unread_form
 from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
@@ -106,7 +107,9 @@ def readers() -> tuple[LaunchReader, ...]:
 def recognised_launcher(text: str, source: str) -> LaunchReader | None:
     """Return the trainer that a text is written for; None if it is not known."""
     with _of_file(source):
-        return next((one for one in readers() if one.recognise(text, source)), None)
+        found = next((one for one in readers() if one.recognise(text, source)), None)
+    is_guess = found is megatron_bridge.LAUNCHER  # by names of sections that others have, too
+    return None if is_guess and unread_form(text, source) else found
 
 
 @contextmanager
@@ -121,6 +124,9 @@ def _of_file(source: str) -> Iterator[None]:
 
 def not_recognised(path: str | Path) -> Fault:
     """Return the fault of a file that is no launch file, and may be nothing else by its ending."""
+    known = unread_file(str(path))
+    if known is not None:
+        return Fault(source=str(path), problem=known)
     titles = ", ".join(one.title for one in readers())
     problem = f"is no launch file of {titles or 'any launcher'}; cannot tell the format otherwise"
     endings = f"allowed endings: {', '.join(files.SUFFIXES)}, each also .gz"
@@ -134,7 +140,7 @@ def read_launch(
     gpus: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Read a launch file of Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed or accelerate.
+    """Read a launch file of a trainer: Megatron-LM, torchtitan, TRL, LLaMA-Factory and others.
 
     Parameters
     ----------
@@ -175,7 +181,8 @@ def read_launch(
     launcher = recognised_launcher(text, source)
     if launcher is None:
         titles = ", ".join(one.title for one in readers())
-        raise InputError(Fault(source=source, problem=f"is no launch file of {titles}"))
+        problem = unread_form(text, source) or f"is no launch file of {titles}"
+        raise InputError(Fault(source=source, problem=problem))
     known = None if model is None else Model.load(model)
     known_text = LaunchText(
         source=source,

@@ -462,6 +462,9 @@ class _Reader:
     sourced: set[str] = field(default_factory=set)
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     looping: bool = False
+    """Whether this is a loop with several rounds, of which one is read."""
+    fresh: set[str] = field(default_factory=set)
+    """Variables that the round sets before it adds to them."""
     steps: int = 0
     depth: int = 0
 
@@ -530,9 +533,10 @@ class _Reader:
             self.values[name] = (_mark(name),)
             if values and not any(map(names_in, values)):
                 self.choices[name] = tuple(dict.fromkeys(values))
-        outer, self.looping = self.looping, self.looping or len(values) != 1
+        outer = self.looping, self.fresh
+        self.looping, self.fresh = self.looping or len(values) != 1, set()
         self._run(script, do + 1, end, unless)
-        self.looping = outer
+        self.looping, self.fresh = outer
 
     def _branches(self, script: _Tokens, at: int, stop: int, unless: str | None) -> int:
         """Read `if`: the branch whose condition is literal and true, or all of them."""
@@ -643,6 +647,7 @@ class _Reader:
         """Set variables as `read` does, from the words of a here-string."""
         self.values.pop("IFS", None)
         names = [word for word in words if word.isidentifier()]
+        found: list[tuple[str, ...]]
         if text is None or names_in(text):
             missing = names_in(text or "")
             found = [(_mark(missing[0] if missing else name),) for name in names]
@@ -716,7 +721,9 @@ class _Reader:
         if sum(map(len, value)) > _MOST_LETTERS:
             value = (_mark(name),)
         again = any(re.search(rf"\b{name}\b", one.text) for one in part.pieces[1:])
-        if unless is None and self.looping and (adds or again):
+        if self.looping and not (adds or again):
+            self.fresh.add(name)
+        elif unless is None and self.looping and name not in self.fresh:
             unless = name
         if unless is not None:
             value = (*(old if adds else ()), _mark(unless or name))

@@ -1,6 +1,7 @@
 """Plans as accelerate's YAML with a launch script, and its YAML as fields of a strategy."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from shardwise.config.enums import Compile, Dtype, GradSync, Quantization, Recompute, WeightDtype
@@ -168,7 +169,11 @@ def read(text: LaunchText) -> Launch:
         raise InputError(Fault(source=text.source, problem="must be a mapping of options"))
     found = Found(text.source)
     fields = _fields(Section(data, found), text)
-    return launch_of(NAME, text, fields, found, _origins(data, fields))
+    launch = launch_of(NAME, text, fields, found, _origins(data, fields))
+    machines, number = data.get("num_machines"), fields.get("gpus")
+    if isinstance(machines, int) and isinstance(number, int) and machines > 0:
+        launch = replace(launch, per_node=number // machines)
+    return launch
 
 
 def _origins(data: Mapping[str, Any], fields: Fields) -> dict[str, Origin]:

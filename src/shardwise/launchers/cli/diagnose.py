@@ -38,7 +38,7 @@ def command(
     log: str | None = opt(
         "--log FILE",
         "Log of the run: Megatron-LM, Megatron-Bridge, Primus, torchtitan, DeepSpeed, "
-        "MaxText, NeMo or Hugging Face Trainer; also .gz. Required.",
+        "MaxText, NeMo, MLPerf or Hugging Face Trainer; also .gz. Required.",
         INPUT,
     ),
     trace: str | None = opt(

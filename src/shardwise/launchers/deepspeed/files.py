@@ -1,6 +1,7 @@
 """Plans as DeepSpeed's JSON with a launch script, and its JSON as fields of a strategy."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -56,6 +57,7 @@ def lives_through_step(model: Model) -> int:
 
 
 NAME, STACK = "deepspeed", "deepspeed-2026"
+_NEOX = re.compile(r"pipe[-_]parallel[-_]size[\"']?\s*:")
 _SURE = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer")
 _LIKELY = ("train_batch_size", "bf16", "fp16", "optimizer", "gradient_accumulation_steps")
 Fields = dict[str, object]
@@ -63,7 +65,7 @@ Fields = dict[str, object]
 
 def recognise(text: str, source: str) -> bool:
     """Whether a text is JSON with keys of DeepSpeed."""
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith("{") or _NEOX.search(text):  # GPT-NeoX has options of both
         return False
     try:
         data = json.loads(text)

@@ -13,6 +13,7 @@ from shardwise.config.strategy_fields import DEGREES, REPLICA_DEGREES, SHORT_NAM
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, check_path, refuse
 from shardwise.estimator import estimate
+from shardwise.launchers.diagnose import cross_checks
 from shardwise.launchers.diagnose.changes import Change, best_changes, changed_fields, resolvable
 from shardwise.launchers.diagnose.components import Compared
 from shardwise.launchers.diagnose.findings import logged_findings, traced_findings
@@ -63,8 +64,8 @@ def diagnose(
     system
         Config object, catalog name or file.
     log
-        Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo or the
-        Hugging Face Trainer; also .gz.
+        Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo, MLPerf
+        or the Hugging Face Trainer; also .gz.
     trace
         Trace of PyTorch's profiler (.json, .json.gz) with steps, which separates components.
     model
@@ -150,6 +151,7 @@ class _Case:
     """As the launch file sets it."""
     own: Strategy
     """With defaults filled in."""
+    log: RunLog
 
     @classmethod
     def of(
@@ -185,7 +187,9 @@ class _Case:
         strategy = Strategy.validated(fields, source=launch.source)
         resolved = strategy.resolved(used, system)
         refuse(_contradictions(launch, log, resolved))
-        return cls(launch=launch, model=used, system=system, strategy=strategy, own=resolved)
+        return cls(
+            launch=launch, model=used, system=system, strategy=strategy, own=resolved, log=log
+        )
 
     @property
     def launcher(self) -> Launcher | None:
@@ -205,6 +209,7 @@ class _Case:
         if trace.world_size is not None and trace.world_size != gpus:
             fault = Fault.of("world_size", trace.world_size, problem, source=trace.source)
             raise InputError(fault)
+        refuse(cross_checks.trace_faults(trace, self.system, median_s))
         known = trace.rank is not None and trace.rank < gpus and stages > 1
         stage = (trace.rank or 0) // (gpus // stages) if known else None
         return Compared(
@@ -215,8 +220,10 @@ class _Case:
         )
 
     def can_write(self, strategy: Strategy) -> bool:
-        """Whether the launcher can express a strategy, as far as it is known."""
+        """Whether the launcher can express a strategy, as far as it is known, and nodes hold it."""
         launcher = self.launcher
+        if cross_checks.exceeds_node(self.launch, self.own, strategy):
+            return False
         return launcher is None or not list(launcher.faults(self.model, strategy))
 
 
@@ -387,6 +394,7 @@ def _notes(
     compared: Compared | None,
 ) -> Iterator[str]:
     """Yield what limits the comparison."""
+    yield from cross_checks.notes(case.launch, case.log, case.system, case.own)
     if steps.logged == 0:
         yield "the log has the mean of all steps alone: start and evaluation are in it"
     elif len(steps.times_s) < _FEW_STEPS:

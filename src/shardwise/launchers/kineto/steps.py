@@ -57,6 +57,8 @@ class TracedSteps:
     source: str
     rank: int | None
     world_size: int | None
+    device: str = ""
+    """Accelerator that the trace names; empty: none."""
     steps: int
     step_s: float
     products_s: float
@@ -99,8 +101,19 @@ def read_trace(path: str | Path, degrees: Mapping[str, int]) -> TracedSteps:
         problem = "holds no kernels of an accelerator; record ProfilerActivity.CUDA"
         raise InputError(Fault(source=str(path), problem=problem))
     return collected.means(
-        str(path), windows, rank=_whole(info.get("rank")), world=_whole(info.get("world_size"))
+        str(path),
+        windows,
+        rank=_whole(info.get("rank")),
+        world=_whole(info.get("world_size")),
+        device=_device(about.get("deviceProperties")),
     )
+
+
+def _device(properties: object) -> str:
+    """The name of the first device of a trace."""
+    first = properties[0] if isinstance(properties, list) and properties else None
+    name = first.get("name") if isinstance(first, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +227,13 @@ class _Collected:
         return found or [_Window(start=a, work_end=b, end=b) for a, b in ordered[:1]]
 
     def means(
-        self, source: str, windows: list[_Window], *, rank: int | None, world: int | None
+        self,
+        source: str,
+        windows: list[_Window],
+        *,
+        rank: int | None,
+        world: int | None,
+        device: str,
     ) -> TracedSteps:
         """Return the means of the steps."""
         events = _Events.of(self)
@@ -238,6 +257,7 @@ class _Collected:
             source=source,
             rank=rank,
             world_size=world,
+            device=device,
             steps=len(windows),
             communication=communication,
             **{f"{name}_s": mean[name] for name in names},

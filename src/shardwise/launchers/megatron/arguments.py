@@ -140,6 +140,10 @@ _OVERLAP_CFG = "--tp-comm-overlap-cfg"
 _CONSTANTS: Mapping[str, Value] = {"True": True, "False": False, "None": None}
 
 
+HOW_TO_SET: Callable[[str], str] = "set it: --set {}=VALUE".format
+"""How the user sets a variable without a value, for messages."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """Options that a fork has besides those of Megatron-LM."""
@@ -168,7 +172,7 @@ class Arguments:
     overlap_file: str = ""
     words: "Words | None" = None
     """Options of a fork, which come before those of Megatron-LM."""
-    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format
+    how_to_set: Callable[[str], str] = HOW_TO_SET
 
     def note(self, flag: str, values: Sequence[str], because: str) -> None:
         """Note an option that the prediction does not use."""
@@ -204,7 +208,7 @@ def read_arguments(
     written: Sequence[WrittenOption],
     source: str,
     words: Words | None = None,
-    how_to_set: Callable[[str], str] = "set it: --set {}=VALUE".format,
+    how_to_set: Callable[[str], str] = HOW_TO_SET,
 ) -> Arguments:
     """Read options as fields; of an option that is set twice the last counts."""
     arguments = Arguments(source=source, words=words, how_to_set=how_to_set)

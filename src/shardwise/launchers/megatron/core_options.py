@@ -227,7 +227,7 @@ def read_core_fields(
     loaded = Model.validated(model, source=source)
     Strategy.validated(strategy, source=source)
     derived = {"stack": Origin.ASSUMED}
-    if fields.get("global_batch_size") is None:
+    if fields.get("global_batch_size") is None and defaults.get("global_batch_size") is None:
         derived["global_batch_size"] = Origin.DERIVED
     if reading.strategy.get("etp") and fields.get("expert_tensor_parallel_size") is None:
         derived["etp"] = Origin.DERIVED

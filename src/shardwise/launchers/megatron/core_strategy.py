@@ -161,8 +161,9 @@ def _read_expert_degrees(reading: CoreReading, tp: int) -> None:
 
 
 def _read_batch(reading: CoreReading, gpus: int | None) -> None:
-    """Global batch; by default one micro-batch on every replica."""
+    """Global batch; by default one micro-batch on every replica, or as many as forks say."""
     batch = reading.whole("global_batch_size")
+    steps = reading.positive("gradient_accumulation_steps")
     ranks = reading.positive("pipeline_model_parallel_size")
     for axis in ("tp", "cp"):
         ranks *= reading.positive(SAME[axis])
@@ -172,7 +173,7 @@ def _read_batch(reading: CoreReading, gpus: int | None) -> None:
         reading.set("global_batch_size", batch)
     elif gpus is not None and gpus % ranks == 0:
         replicas = gpus // ranks
-        reading.set("global_batch_size", reading.positive("micro_batch_size") * replicas)
+        reading.set("global_batch_size", reading.positive("micro_batch_size") * steps * replicas)
 
 
 def _read_cp(reading: CoreReading, cp: int) -> None:

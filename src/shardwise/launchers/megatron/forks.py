@@ -57,6 +57,8 @@ class Reading:
     def whole(self, name: str) -> int | None:
         """Take out a field of the fork that is a whole number."""
         found = self.fields.pop(name, None)
+        if isinstance(found, float) and found.is_integer():  # --zero-stage is printed as 1.0
+            return int(found)
         if found is None or (isinstance(found, int) and not isinstance(found, bool)):
             return found
         problem = "must be a whole number"
@@ -80,7 +82,9 @@ class Reading:
 
 # --- Megatron-DeepSpeed ---------------------------------------------------------------------------
 
-_CONFIG = "deepspeed_config"
+PRINTED = ""
+"""Name of the configuration that a run prints, among the files that a script writes."""
+_CONFIG, _STEPS = "deepspeed_config", "gradient_accumulation_steps"
 
 
 def _complete_deepspeed(reading: Reading) -> None:
@@ -135,14 +139,23 @@ def _read_configuration(reading: Reading) -> None:
         reading.arguments.faults += error.faults
         return
     reading.arguments.faults += found.faults
-    zero = own.get("zero", 0)
+    zero = int(str(own.get("zero", 0)))
     if stage is not None and stage != zero:
         reading.note("--zero-stage", stage, f"{name} has stage {zero}, which counts")
-    fields["zero_stage"] = int(str(zero))
-    if own.get("dp_overlap"):
-        fields["overlap_grad_reduce"] = True
-    if own.get("offload_optimizer"):
-        fields["optimizer_cpu_offload"] = True
+    fields["zero_stage"] = zero
+    steps = data.get(_STEPS) if isinstance(data, Mapping) else None
+    _take(reading, own | ({_STEPS: steps} if isinstance(steps, int) else {}), name)
+
+
+def _take(reading: Reading, own: Mapping[str, object], name: str) -> None:
+    """Take over what the JSON decides besides the ZeRO stage."""
+    fields = reading.fields
+    for key, field_name in _FROM_CONFIG.items():
+        if own.get(key):
+            fields[field_name] = True
+    for key in (_STEPS, "global_batch_size"):
+        if (number := own.get(key)) is not None:
+            fields.setdefault(key, int(str(number)))
     micro = fields.get("micro_batch_size")
     if own.get("micro_batch_size") not in (None, micro):
         problem = f"{name} has train_micro_batch_size_per_gpu {own['micro_batch_size']}"
@@ -150,9 +163,14 @@ def _read_configuration(reading: Reading) -> None:
         reading.arguments.faults.append(fault)
 
 
+_FROM_CONFIG = {"dp_overlap": "overlap_grad_reduce", "offload_optimizer": "optimizer_cpu_offload"}
+
+
 def _text_of(reading: Reading, name: str) -> str | None:
     """The text of a file that the script writes, or that lies next to it."""
     plain = str(PurePath(name))
+    if PRINTED in reading.documents:
+        return reading.documents[PRINTED]
     for target, text in reading.documents.items():
         if str(PurePath(target)) == plain:
             return text
@@ -172,7 +190,7 @@ _DEEPSPEED_NEUTRAL = re.compile(
     | rotary-position-embeddings-theta | ds_fused_adam | lazy-mpu-init | DDP-impl | prescale-grad
     | embedding-weights-in-fp32 | disable-mem-efficient-ln | no-log-.* | num-experts-teacher
     | contigious-checkpointing | synchronize-each-layer | eval-iters | no-persist-layer-norm
-    | no-(masked-softmax|bias-gelu|bias-dropout)-fusion | data-impl | seed
+    | no-(masked-softmax|bias-gelu|bias-dropout)-fusion | data-impl | seed | warmup
     )""",
     re.VERBOSE,
 )
@@ -197,6 +215,8 @@ _DEEPSPEED = Fork(
             "--num-key-value-heads": "num_query_groups",
             "--ds-sequence-parallel-size": "ds_sequence_parallel_size",
             "--zero-stage": "zero_stage",
+            "--gas": _STEPS,
+            "--pipe-parallel-size": "pipeline_model_parallel_size",
             "--glu-activation": "glu_activation",
             "--pp-partition-method": "partition_method",
             "--deepspeed_config": _CONFIG,
@@ -347,6 +367,8 @@ _MINDSPEED = Fork(
         },
         short={
             "--moe-tp-extend-ep": {"moe_tp_extend_ep": True},
+            "--geglu": {"gated_linear_unit": True, "activation_func": "gelu"},
+            "--gelu-tanh": {"gated_linear_unit": True, "activation_func": "gelu"},
             "--multi-head-latent-attention": {"multi_latent_attention": True},
             "--shared-expert-gate": {"moe_shared_expert_gate": True},
         },

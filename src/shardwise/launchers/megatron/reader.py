@@ -6,18 +6,19 @@ ModelParallelConfig, DistributedDataParallelConfig, OptimizerConfig) and of Mega
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from shardwise.config.capabilities import ANY
 from shardwise.config.enums import TpOverlap
-from shardwise.config.launch import Launch, NotUnderstood
+from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.stack import Stack
 from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.megatron.arguments import (
     ALIASES,
+    HOW_TO_SET,
     SHORT,
     Arguments,
     WrittenOption,
@@ -27,7 +28,10 @@ from shardwise.launchers.megatron.arguments import (
     written_options,
 )
 from shardwise.launchers.megatron.core_options import read_core_fields
-from shardwise.launchers.megatron.forks import Reading, fork_of
+from shardwise.launchers.megatron.core_stack import Value
+from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
+from shardwise.launchers.megatron.forks import PRINTED, Fork, Reading, fork_of
+from shardwise.launchers.megatron.neox import is_neox, read_neox
 from shardwise.launchers.megatron.options import ACTIVATIONS, DEFAULTS, FLAGS, Kind
 from shardwise.launchers.ranks import Ranks, parse_job, ranks_of
 from shardwise.launchers.shell import Script
@@ -95,6 +99,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
 NAME, STACK = "megatron", "megatron-lm-2026"
 _BLOCK = re.compile(r"-{6,} arguments -{6,}\n(.*?)(?:-{6,} end of arguments -{6,}|\Z)", re.DOTALL)
 _PRINTED = re.compile(r"^(?:.*?\s)?([A-Za-z]\w*) \.\.\.+ ?(.*?)\s*$")
+_DEEPSPEED_JSON = re.compile(r"\bjson = (\{\s*\n.*?\n\})", re.DOTALL)
 _RELEASE = re.compile(r"core_[vr](\d+\.\d+\.\d+)")
 _FIRST_OPTION = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*--[a-z]")
 _OWN = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size", "--num-experts")
@@ -118,16 +123,27 @@ class _Found:
     written: Sequence[WrittenOption]
     ranks: Ranks | None
     script: Script | None = None
+    form: DataForm | None = None
+    """Of YAML files."""
+    printed: str = ""
+    """Configuration of DeepSpeed that a run prints."""
 
     @property
     def documents(self) -> Mapping[str, str]:
         """Files that the script writes."""
-        return {} if self.script is None else self.script.documents
+        if self.script is None:
+            return {PRINTED: self.printed} if self.printed else {}
+        return self.script.documents
+
+    @property
+    def how_to_set(self) -> Callable[[str], str]:
+        """How the user sets a variable without a value, for messages."""
+        return HOW_TO_SET if self.script is None else self.script.how_to_set
 
 
-def recognise(text: str, _: str) -> bool:
-    """Return whether a text has options of Megatron-LM: a command line, or what a run prints."""
-    if _BLOCK.search(text) is not None:
+def recognise(text: str, source: str) -> bool:
+    """Return whether a text has options of Megatron-LM: in any form, or as what a run prints."""
+    if _BLOCK.search(text) is not None or is_data_form(text, source) or is_neox(text, source):
         return True
     found = sum(
         re.search(rf"(?m)(?:^|[\s\"'=(]){one}[\s=\\]", text) is not None
@@ -144,26 +160,30 @@ def read(text: LaunchText) -> Launch:
     InputError
         If a value is wrong or missing, or a variable has no literal value.
     """
+    if is_neox(text.text, text.source):
+        return read_neox(text)
     found = _found(text)
-    fork = fork_of(text.text, found.written)
-    script = found.script
-    how = {} if script is None else {"how_to_set": script.how_to_set}
-    arguments = read_arguments(found.written, text.source, fork and fork.words, **how)
+    form = found.form
+    fork = None if form is not None and form.fork else fork_of(text.text, found.written)
+    arguments = read_arguments(
+        found.written, text.source, None if fork is None else fork.words, found.how_to_set
+    )
     gpus = _gpus(text, found.ranks, arguments)
-    defaults, origins = dict(DEFAULTS), {}
+    defaults: dict[str, Value] = {**DEFAULTS, **({} if form is None else form.defaults)}
+    origins: dict[str, Origin] = {}
     if fork is not None:
         own = Reading(
             arguments=arguments,
             documents=found.documents,
             beside=text.beside,
-            defaults=defaults | fork.defaults,
+            defaults={**defaults, **fork.defaults},
         )
         fork.complete(own)
         defaults, origins = own.defaults, own.origins
     refuse(arguments.faults)
     core = read_core_fields(
         arguments.fields,
-        stack=STACK if fork is None else fork.stack,
+        stack=_stack(fork, form),
         source=text.source,
         name=PurePath(text.source).name.partition(".")[0] or NAME,
         gpus=gpus,
@@ -185,7 +205,8 @@ def read(text: LaunchText) -> Launch:
         strategy=strategy,
         not_understood=tuple(notes),
         origins={**core.origins, **origins},
-        fork="" if fork is None else fork.title,
+        per_node=_per_node(found),
+        fork=_title(fork, form),
     )
 
 
@@ -209,6 +230,23 @@ def _vocabulary(text: LaunchText) -> int:
     return int(printed[1]) if printed else 0
 
 
+def _stack(fork: Fork | None, form: DataForm | None) -> str:
+    """Software of a file."""
+    own = None if form is None else form.stack
+    return own or (STACK if fork is None else fork.stack)
+
+
+def _title(fork: Fork | None, form: DataForm | None) -> str:
+    """Fork or wrapper that a file is for; empty: Megatron-LM itself."""
+    own = "" if form is None else form.fork
+    return own or ("" if fork is None else fork.title)
+
+
+def _per_node(found: _Found) -> int | None:
+    """Ranks of a node, where a script starts them."""
+    return None if found.script is None or found.ranks is None else found.ranks.per_node
+
+
 def _able(strategy: Mapping[str, object]) -> object:
     """The stack of a run, which can do what the run does."""
     stack = strategy["stack"]
@@ -229,7 +267,11 @@ def _able(strategy: Mapping[str, object]) -> object:
 def _found(text: LaunchText) -> _Found:
     block = _BLOCK.search(text.text)
     if block is not None:
-        return _printed(block[1])
+        configuration = _DEEPSPEED_JSON.search(text.text, block.end())
+        return replace(_printed(block[1]), printed=configuration[1] if configuration else "")
+    if is_data_form(text.text, text.source):
+        form = read_data_form(text, _printed_option)
+        return _Found(written=form.written, ranks=None, form=form)
     if _FIRST_OPTION.match(text.text):
         return _Found(written=written_options(_words(text.text)), ranks=None)
     script = parse_job(text.text, text.variables, text.beside)
@@ -290,7 +332,7 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
     elif value in ("None", "False", "[]", ""):
         return
     elif value == "True":
-        if flag not in ON_BY_DEFAULT:
+        if flag not in ON_BY_DEFAULT and not _OTHER_TASKS.fullmatch(flag):
             yield flag, ()
     elif option is not None:
         yield option.flag, (value,)
@@ -298,9 +340,19 @@ def _printed_option(name: str, value: str) -> Iterator[WrittenOption]:
         yield flag, (value,)
 
 
+_OTHER_TASKS = re.compile(
+    r"--(?:bert|img|ict|indexer|retriever|biencoder|dino|vision|swin|mask|adlr)-.*"
+    r"|--(?:num-channels|num-classes|patch-dim|query-in-block-prob|short-seq-prob|sample-rate"
+    r"|classes-fraction|data-per-class-fraction|head-lr-mult|iter-per-epoch|dynamic-loss-scale"
+    r"|min-scale|param-sharing-style|tile-factor|block-data-path|evidence-data-path)"
+)
+"""Arguments of BERT, retrieval and vision, which every run prints."""
+
+
 def _is_usual(flag: str, value: str) -> bool:
-    """Whether a printed argument is at its default, or has no effect."""
-    return is_neutral(flag) or value in USUAL.get(flag, ("0", "0.0"))
+    """Whether a printed argument is at its default, of another task, or has no effect."""
+    is_default = value in USUAL.get(flag, ("0", "0.0", "none"))
+    return is_default or is_neutral(flag) or _OTHER_TASKS.fullmatch(flag) is not None
 
 
 def _gpus(text: LaunchText, ranks: Ranks | None, arguments: Arguments) -> int | None:

@@ -1,5 +1,6 @@
 """Configuration files: of Megatron-Bridge, NeMo 2 (as NeMo-Run writes them) and NeMo 1."""
 
+import re
 from collections.abc import Mapping
 
 from shardwise.config.parse import parse
@@ -61,6 +62,7 @@ def configuration_job(text: LaunchText) -> Job:
     tree = _tree(data, text.source)
     if set(tree) <= {"training", "hydra", "defaults"} and isinstance(tree.get("training"), dict):
         tree = _tree(tree["training"], text.source)
+    _refuse_other_models(tree, text.source)
     form = _form(tree)
     found = resolved(
         tree,
@@ -70,6 +72,44 @@ def configuration_job(text: LaunchText) -> Job:
         variables=text.variables,
     )
     return form.job(found, text.source)
+
+
+_OTHER_MODELS = re.compile(
+    r"mamba|griffin|hyena|hybrid|nemotron_?h(?![a-z])|retro|bert|t5|bart|ul2|clip|diffusion|(?<![a-z])vit"
+    r"|speech|neva|llava|nmt",
+    re.IGNORECASE,
+)
+_OTHER_OPTIONS = ("mamba_", "hybrid_", "griffin", "hyena")
+
+
+def _refuse_other_models(tree: Tree, source: str) -> None:
+    """Refuse files of model classes whose options would be read as those of a GPT.
+
+    NeMo 1 names the class of `name`, files of NeMo 2 and Megatron-Bridge have `_target_`; options
+    of NeMo 1's Mamba and Griffin are left unset by its GPT.
+
+    Raises
+    ------
+    InputError
+        Naming the key that says so.
+    """
+    model = tree.get("model")
+    model = model if isinstance(model, dict) else {}
+    config = model.get("config")
+    named: dict[str, Leaf] = {f"model.{TARGET}": model.get(TARGET)}
+    named[f"model.config.{TARGET}"] = config.get(TARGET) if isinstance(config, dict) else None
+    name = tree.get("name")
+    if isinstance(name, str) and name.startswith("megatron_"):
+        named["name"] = name
+    for key, value in named.items():
+        if isinstance(value, str) and _OTHER_MODELS.search(value.rpartition(".")[2]):
+            problem = "is no GPT: its layers are not read here"
+            raise InputError(Fault.of(key, value, problem, source))
+    if isinstance(tree.get("trainer"), dict):
+        own = [key for key in model if key.startswith(_OTHER_OPTIONS)]
+        if own:
+            problem = "is no option of a GPT: other layers are not read here"
+            raise InputError(Fault.of(f"model.{own[0]}", model[own[0]], problem, source))
 
 
 class _Bridge:

@@ -12,7 +12,7 @@ from shardwise.config.launch import Launch, NotUnderstood, Origin
 from shardwise.config.model import Model
 from shardwise.config.plain import as_yaml
 from shardwise.config.strategy import Strategy
-from shardwise.errors import Fault, refuse
+from shardwise.errors import Fault, InputError, refuse
 from shardwise.launchers.launch import LaunchFile, LaunchPlan, LaunchText, as_comments, nodes_of
 from shardwise.launchers.megatron.core_options import (
     CORE_DEFAULTS,
@@ -61,6 +61,8 @@ class Job:
     model: Model | None = None
     """Model of the recipe."""
     gpus: int | None = None
+    per_node: int | None = None
+    """Ranks of a node."""
     stack: str = STACK
     defaults: Fields | None = None
     """What holds where the file sets nothing; None: that of recipes."""
@@ -82,6 +84,11 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         If a value is wrong or missing.
     """
     source = text.source
+    if job.recipe is not None and job.model is None and text.model is None:
+        sizes = section(job.tree, "model")
+        if not {"num_layers", "hidden_size"} <= set(sizes):
+            problem = "shardwise does not know the recipe: name its model (--model)"
+            raise InputError(Fault.of("--recipe", job.recipe, problem, source))
     defaults = job.defaults or recipe_defaults(job.model or text.model)
     found = read_sections(job.tree, defaults, source)
     refuse(
@@ -111,6 +118,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
         model=core.model,
         strategy=strategy,
         not_understood=(*job.notes, *_of_recipe(job, missing), *core.not_understood, *notes, *rest),
+        per_node=job.per_node,
         origins={name: core.origins.get(name, Origin.READ) for name in strategy},
     )
 

@@ -153,10 +153,12 @@ class Form:
         notes = [*_set_sharding(found, model), *_set_optimizer(found, model), *_odd(model)]
         tokenizer = section(model, "tokenizer")
         vocab = _VOCABULARIES.get(str(tokenizer.get("type")), 0)
+        devices = trainer.get("devices")
         return Job(
             tree=found,
             origins=origins | {"model.vocab_size": "model.override_vocab_size"},
             gpus=_gpus(trainer),
+            per_node=devices if isinstance(devices, int) and devices > 0 else None,
             stack=NEMO_STACK,
             defaults=_DEFAULTS,
             vocab=vocab,
@@ -242,5 +244,6 @@ def _odd(model: Tree) -> Iterator[NotUnderstood]:
 
 
 def _gpus(trainer: Tree) -> int | None:
-    nodes, devices = trainer.get("num_nodes", 1), trainer.get("devices")
+    """Accelerators; files without num_nodes leave their number to who launches them."""
+    nodes, devices = trainer.get("num_nodes"), trainer.get("devices")
     return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None

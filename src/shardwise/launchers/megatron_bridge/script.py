@@ -126,6 +126,7 @@ def script_job(text: LaunchText) -> Job:
         recipe=recipe,
         model=Model.load(name) if name else None,
         gpus=gpus or (gpus_of(recipe) if recipe else None),
+        per_node=None if ranks is None else ranks.per_node,
         stack=RACK_STACK if rack else STACK,
         notes=tuple(notes),
     )
