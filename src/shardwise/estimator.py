@@ -558,8 +558,8 @@ def rates(
 
 def tokens_per_step(table: Table) -> Floats:
     """Tokens that a step trains on, of both answers of pairs; padding counts; shape (n,)."""
-    sequences: Floats = table.global_batch_size * table.sequences_per_sample * 1.0
-    return sequences * table.seq_len
+    sequences = table.global_batch_size * table.sequences_per_sample
+    return (sequences * table.seq_len).astype(np.float64)
 
 
 def ideal_step_time(model: Model, system: System, table: Table) -> Floats:

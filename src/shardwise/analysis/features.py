@@ -28,8 +28,10 @@ _FIELDS = {
     and field.role.acts_on != PLACED
     and field.kind not in (Kind.STACK, Kind.TIER)
     and not (field.role.implied and field.kind is Kind.WHOLE)
+    and name != "lora_targets"
 }
-"""Fields with features: not what has no effect on time, places ranks, or is the request itself."""
+"""Fields with features: not what has no effect on time, places ranks, or is the request itself;
+modules with adapters of their own are no more than adapters."""
 
 
 _OF_STACKS = Stack.model_fields

@@ -1,5 +1,8 @@
 """`shardwise compare`."""
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 from shardwise import registry
 from shardwise.cli.command_line import command_line
 from shardwise.cli.help import with_help
@@ -10,22 +13,67 @@ from shardwise.cli.options import (
     PLOT_OPTION,
     REPORT_OPTION,
     arg,
+    missing_flag,
     opt,
     refuse_options,
+    with_options,
 )
 from shardwise.cli.output import check_different_files, check_pages, log, printed, show, write_page
 from shardwise.config import files
+from shardwise.config.arguments import count_of, whole_numbers
+from shardwise.config.fine_tuning import METHODS
+from shardwise.config.plain import separated
 from shardwise.planning.compare import compare
 
+_METHODS = "Methods of fine-tuning (with --models)"
 
-@with_help(examples=["shardwise compare before.json after.json"])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodOptions:
+    """Options of a table of methods."""
+
+    models: str | None = opt("--models A,B", "Models to fine-tune.", _METHODS)
+    systems: str | None = opt("--systems X,Y", "Systems to fine-tune on.", _METHODS)
+    finetune: str | None = opt(
+        "--finetune M,M", f"Methods: {', '.join(METHODS)}. Default: lora.", _METHODS
+    )
+    seq_len: str | None = opt("--seq-len N,N", "Tokens per sequence. Default: 2048.", _METHODS)
+    mbs: str | None = opt(
+        "--mbs N", "Sequences per forward pass of one replica. Default: 1.", _METHODS
+    )
+
+    def found(self) -> Any:
+        """Return the table."""
+        if self.models is None or self.systems is None:
+            raise missing_flag("models" if self.models is None else "systems")
+        more: dict[str, Any] = {}
+        if self.finetune is not None:
+            more["finetune"] = separated(self.finetune)
+        if self.seq_len is not None:
+            more["seq_lens"] = whole_numbers("seq_len", self.seq_len)
+        if self.mbs is not None:
+            more["mbs"] = count_of("mbs", self.mbs)
+        compare_methods = registry.load("planning.methods:compare_methods")
+        return compare_methods(separated(self.models), separated(self.systems), **more)
+
+
+@with_help(
+    examples=[
+        "shardwise compare before.json after.json",
+        "shardwise compare --models llama3-8b --systems rtx-4090,l40s --finetune lora,qlora",
+    ]
+)
+@with_options
 def command(
-    scenarios: list[str] = arg(
-        "FILE...",
+    *,
+    scenarios: list[str] | None = arg(
+        "[FILE...]",
         "Two or more: saved estimates or search results (--json, --output), scenarios "
         "(YAML, JSON, TOML with model, system, strategy), AMPeD configurations or launch files "
-        "of trainers; also .gz.",
+        "of trainers; also .gz. None with --models.",
+        default=None,
     ),
+    methods: MethodOptions,
     system: str | None = opt("--system SYSTEM", "System of launch files."),
     plot: str | None = PLOT_OPTION,
     report: str | None = REPORT_OPTION,
@@ -36,7 +84,21 @@ def command(
 
     The first file is the baseline. A search result stands for its best plan; a scenario is
     estimated. Exit code 1 if none fits in memory.
+
+    With --models and --systems in place of files: the fewest GPUs on which each model can be
+    fine-tuned by each method, tokens per second and price.
     """
+    if any(value is not None for value in asdict(methods).values()):
+        refuse_options(
+            "has no effect with --models", system=system, plot=plot, report=report, file=scenarios
+        )
+        table = methods.found()
+        lacks = "" if any(plan.gpus for plan in table.plans) else "nothing fits"
+        tables = printed("methods:print_methods", table)
+        show(table.to_dict, tables, json=json, output=output, lacks=lacks)
+        return 1 if lacks else 0
+    if not scenarios:
+        raise missing_flag("file", "is missing: name two or more, or set --models and --systems")
     check_different_files(output=output, plot=plot, report=report)
     if output is not None:
         files.check_writable_ending(output)

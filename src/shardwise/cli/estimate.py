@@ -36,6 +36,7 @@ from shardwise.cli.output import (
     printed,
     write_page,
 )
+from shardwise.cli.output import show as output_show
 from shardwise.cli.recipes import RECIPE_OPTION, Chosen
 from shardwise.config import files
 from shardwise.config.enums import ZERO_WEIGHTS
@@ -205,7 +206,7 @@ def _write_folder(folder: str, answer: Answer) -> None:
 
 
 @with_help(
-    "gpus finetune tp pp micro_batch_size global_batch_size zero recompute tokens",
+    "gpus finetune largest tp pp micro_batch_size global_batch_size zero recompute tokens",
     examples=["shardwise estimate llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 128"],
 )
 @with_strategy_flags
@@ -220,6 +221,12 @@ def command(
     tables: str | None = TABLES_OPTION,
     ops: bool = opt("--ops", "List every kernel and collective, forward and backward.", OUTPUT),
     gemms: bool = opt("--gemms", "List every matrix product of a step, and its FLOPs.", OUTPUT),
+    largest: str | None = opt(
+        "--largest seq-len|mbs|lora-rank",
+        "Find the longest sequence, the largest micro-batch or the highest rank that fits, what "
+        "limits it and what raises it most.",
+        Section.MEMORY,
+    ),
     flops_convention: str | None = opt(
         "--flops-convention causal|full-attention|parameters",
         "Model FLOPs that MFU counts. Default: causal.",
@@ -256,11 +263,15 @@ def command(
         run=run,
         tables=tables,
     )
-    if reference is not None:
-        useless = {"also": also, "flops_convention": flops_convention, "gemms": gemms}
-        useless |= {"limit_on": limit_on}
-        useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
-        return _reference(reference, inputs, useless | dict(run), destination, ops=ops)
+    useless: dict[str, object] = {
+        "also": also,
+        "flops_convention": flops_convention,
+        "gemms": gemms,
+    }
+    useless |= {"limit_on": limit_on} | dict(run)
+    useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
+    if reference is not None or largest is not None:
+        return _instead(reference, largest, inputs, useless, destination, ops=ops)
     other = None
     if also is not None:
         other_models = registry.function("reference_answers")
@@ -313,6 +324,35 @@ def command(
     elif result.verdict != "fits":
         note(registry.load("report.tables.estimate:verdict")(result))
     return 0 if result.fits and result.verdict != "does not fit" else 1
+
+
+def _instead(
+    reference: str | None,
+    largest: str | None,
+    inputs: Inputs,
+    useless: Mapping[str, object],
+    to: Destination,
+    *,
+    ops: bool,
+) -> int:
+    """Answer another question than for the estimate of the strategy."""
+    if largest is None:
+        assert reference is not None  # noqa: S101 - one of them is set
+        return _reference(reference, inputs, useless, to, ops=ops)
+    return _largest(largest, inputs, {**useless, "ops": ops, "reference": reference}, to)
+
+
+def _largest(field: str, inputs: Inputs, useless: Mapping[str, object], to: Destination) -> int:
+    """Answer the question for the largest value of a field that fits."""
+    refuse_options("has no effect with --largest", **useless)
+    to.check(gemms=False)
+    strategy = strategy_of(inputs.strategy, inputs.fields)
+    largest_value = registry.load("planning.largest_value:largest_value")
+    found = largest_value(inputs.model, inputs.system, strategy, field)
+    printing = printed("largest_value:print_largest_value", found, command_line())
+    lacks = "" if found.value is not None else "nothing surely fits"
+    output_show(found.to_dict, printing, json=to.json, output=to.output, lacks=lacks)
+    return 0 if found.value is not None else 1
 
 
 def _reference(

@@ -1,14 +1,24 @@
 """`shardwise systems`, `shardwise stacks`: list a folder of the catalog, or show one entry."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise.cli.help import with_help
-from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, name_argument, opt, refuse_options
-from shardwise.cli.output import emit_json
+from shardwise.cli.options import (
+    JSON_FLAG,
+    OUTPUT_OPTION,
+    name_argument,
+    opt,
+    refuse_options,
+    with_options,
+)
+from shardwise.cli.output import emit_json, printed, show
 from shardwise.config import files
+from shardwise.config.arguments import count_of
 from shardwise.config.base import ConfigBase
+from shardwise.config.fine_tuning import METHODS
 from shardwise.config.stack import Stack
 from shardwise.config.system import System
 from shardwise.errors import InputError
@@ -29,17 +39,66 @@ EXPLAIN_FLAG = opt(
 )
 
 
-@with_help(examples=["shardwise systems", "shardwise systems h100-sxm --explain"])
+_SMALLEST = "Fewest GPUs that fit (with --smallest-for)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallestOptions:
+    """Options of `systems --smallest-for`."""
+
+    finetune: str | None = opt(
+        f"--finetune {'|'.join(METHODS)}", "Method of fine-tuning. Default: lora.", _SMALLEST
+    )
+    seq_len: str | None = opt("--seq-len N", "Tokens per sequence. Default: 2048.", _SMALLEST)
+    mbs: str | None = opt(
+        "--mbs N", "Sequences per forward pass of one replica. Default: 1.", _SMALLEST
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `planning.methods.systems_for`."""
+        words = {} if self.finetune is None else {"finetune": self.finetune}
+        numbers = {"seq_len": self.seq_len, "mbs": self.mbs}
+        return words | {n: count_of(n, text) for n, text in numbers.items() if text is not None}
+
+
+@with_help(
+    examples=[
+        "shardwise systems",
+        "shardwise systems h100-sxm --explain",
+        "shardwise systems --smallest-for llama3-8b --finetune qlora",
+    ]
+)
+@with_options
 def systems(
+    *,
     name: str | None = name_argument("[SYSTEM]"),
     explain: bool = EXPLAIN_FLAG,
+    smallest_for: str | None = opt(
+        "--smallest-for MODEL",
+        "List the systems on which a model can be fine-tuned, with the fewest GPUs of each.",
+        _SMALLEST,
+    ),
+    smallest: SmallestOptions,
     json: bool = JSON_FLAG,
     output: str | None = OUTPUT_OPTION,
 ) -> int:
     """List the systems of the catalog, or show one: every value with its source.
 
-    With --output, write the system to a file, as a template for your own.
+    With --output, write the system to a file, as a template for your own. With --smallest-for, the
+    fewest GPUs of each on which a model can be fine-tuned; of as many, the cheapest come first.
     """
+    if smallest_for is not None:
+        refuse_options("has no effect with --smallest-for", explain=explain)
+        found = registry.load("planning.methods:systems_for")(smallest_for, **smallest.arguments())
+        lacks = "" if found.plans else "it fits on none of them"
+        show(
+            *(found.to_dict, printed("methods:print_methods", found)),
+            json=json,
+            output=output,
+            lacks=lacks,
+        )
+        return 1 if lacks else 0
+    refuse_options("needs --smallest-for MODEL", **asdict(smallest))
     return list_or_show(
         System,
         name,

@@ -57,12 +57,14 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
+from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
 from shardwise.planning.search.run import count, search
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
+from shardwise.planning.ways import ways_to_fit
 from shardwise.units import parse_memory, readable
 
 _ONLY_OURS = ("batch", "space", "fix", "allow", "any_software")
@@ -349,14 +351,19 @@ class _Query:
         if options.save is not None and not found.complete:
             note(f"interrupted: parts of {options.save} stay in a folder; the same command resumes")
 
+        change = self._change(found)
+
         def print_tables() -> None:
             if explained is not None:
                 printed("explain:print_explanation", explained)()
             printed("search:print_search", found)()
+            if change is not None:
+                printed("estimate:print_change", *change)()
             show_imported(self.inputs)
 
         more = dict(self.also) | self.inputs.imported_record()
         more |= {"explanation": explained.to_dict()} if explained else {}
+        more |= {"change_to_fit": change[0].to_dict()} if change else {}
         lacks = ""
         if not found.best:
             lacks = "; ".join(registry.load("report.tables.search:closing")(found))
@@ -365,6 +372,20 @@ class _Query:
             registry.load("report.charts.search:write_charts")(found, options.plot)
         write_page("search", options.report, found, command_line())
         return _exit_code(found, has_answer=ok_if_none or bool(found.best))
+
+    def _change(self, found: SearchResult) -> tuple[NearestPlan, str] | None:
+        """What makes the nearest plan fit, and the command of the plan, where nothing fits."""
+        if found.best or found.nearest is None or not found.nearest.strategy["training"]:
+            return None
+        model, system = Model.load(self.model), System.load(self.system)
+        strategy = Strategy.validated(found.nearest.strategy)
+        is_free = self.space.set_fields().count("stack") == 0
+        change = ways_to_fit(model, system, strategy, any_stack=is_free)
+        if change is None:
+            return None
+        resolved = strategy.resolved(model, system)
+        flags = [word for n, v in set_fields(model, resolved).items() for word in flag_words(n, v)]
+        return change, " ".join(["shardwise estimate", model.name, system.name, *flags])
 
     def explain(self, options: SearchOptions) -> int:
         """Explain why a strategy is not legal, does not fit, or is not the best."""

@@ -1,6 +1,6 @@
 """Short words for a method of fine-tuning, each for several fields of a strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
@@ -114,6 +114,13 @@ def expanded_targets(words: tuple[str, ...]) -> tuple[str, ...]:
         for word in words
         for one in LORA_PRESETS.get(word.replace("_", "-"), (_module_name(word),))
     )
+
+
+def targets_in_brief(modules: Iterable[str]) -> str:
+    """Return modules by the word for them, if there is one, else by their names."""
+    names = tuple(map(str, modules))
+    known = {tuple(map(str, preset)): word for word, preset in LORA_PRESETS.items()}
+    return known.get(names, "+".join(names))
 
 
 def _module_name(word: str) -> str:

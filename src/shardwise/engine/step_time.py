@@ -70,13 +70,11 @@ def step_times(
     comm = {"pp": (transfers, times["pp_comm"])}
     for axis in COMM_AXES:
         both = ("forward", "backward")
-        number = (forwards, 1.0)
+        passes = {"forward": forwards, "backward": np.ones_like(forwards)}
         times[f"{axis}_comm"] = m * total(
-            (n * critical.exposed(way, axis) for n, way in zip(number, both, strict=True)), zero
+            (passes[way] * critical.exposed(way, axis) for way in both), zero
         )
-        alone = m * total(
-            (n * critical.alone(way, axis) for n, way in zip(number, both, strict=True)), zero
-        )
+        alone = m * total((passes[way] * critical.alone(way, axis) for way in both), zero)
         comm[axis] = alone, times[f"{axis}_comm"]
     replicas = list(replica_communication(step).values())
     times["dp_comm"] = total((exposed for _, exposed in replicas), zero)

@@ -260,10 +260,6 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         name: np.where(own, np.where(rows, work.loss_saved_bytes, 0.0), by_row[name])
         for name, rows in peak.items()
     }
-    compared = _of_answers(work)
-    for name in ("saved", "forward_peak", "backward_peak"):
-        own = own & ~compared
-        by_row[name] = np.where(compared, getattr(_LOG_PROBABILITIES, name), by_row[name])
     moved = [
         np.where(own, stated, by_row[name])
         for stated, name in (
@@ -271,6 +267,10 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
             (work.loss_backward_bytes, "backward"),
         )
     ]
+    compared = _of_answers(work)
+    for name in ("saved", "forward_peak", "backward_peak"):
+        own = own & ~compared
+        by_row[name] = np.where(compared, getattr(_LOG_PROBABILITIES, name), by_row[name])
     width = columns * np.where(gathers, work.tp, 1.0)
     logits, of_chunk = work.tokens * width, chunk * width
     wide = ~compared & (by_row["saved"] > _SIXTEEN_BITS)

@@ -101,7 +101,9 @@ def ways_for(strategy: Strategy, *, any_stack: bool = False) -> tuple[Way, ...]:
     )
 
 
-def ways_to_fit(model: Model, system: System, strategy: Strategy) -> NearestPlan | None:
+def ways_to_fit(
+    model: Model, system: System, strategy: Strategy, *, any_stack: bool | None = None
+) -> NearestPlan | None:
     """Return the cheapest way, or ways together, with which a plan surely fits; None without one.
 
     Of sets of ways whose most expensive one costs the same, the one with the fewest ways; of these
@@ -111,9 +113,12 @@ def ways_to_fit(model: Model, system: System, strategy: Strategy) -> NearestPlan
     ----------
     strategy
         The plan of the user, whose accelerators and batch stay.
+    any_stack
+        As in `ways_for`; None: if the strategy names no software.
     """
     base = strategy.resolved(model, system)
-    sets = list(_sets(ways_for(base, any_stack=strategy.stack is None)))
+    free = strategy.stack is None if any_stack is None else any_stack
+    sets = list(_sets(ways_for(base, any_stack=free)))
     if not sets:
         return None
     rows = [{n: v for way in ways for n, v in way.fields.items()} for ways in sets]
@@ -169,7 +174,7 @@ def evaluated(
     names = list(dict.fromkeys([*own, *(name for row in rows for name in row)]))
     columns = {}
     for name in names:
-        usual = own.get(name, FIELDS[name].default)
+        usual = own.get(name, getattr(base, name))
         values = [row.get(name, usual) for row in rows]
         columns[name] = (
             values if any(value != values[0] for value in values) else values[:1] * len(rows)

@@ -32,7 +32,11 @@ from shardwise.report.console import (
     show,
 )
 from shardwise.report.tables.gemms import gemm_table
-from shardwise.report.tables.strategy_line import dispatcher_in_brief, stages_in_brief
+from shardwise.report.tables.strategy_line import (
+    dispatcher_in_brief,
+    method_in_brief,
+    stages_in_brief,
+)
 from shardwise.units import readable
 
 if TYPE_CHECKING:
@@ -133,7 +137,7 @@ def _headline(result: Estimate) -> Text:
         *([f"recompute {s['recompute']}", f"ZeRO-{s['zero']}"] if s["training"] else []),
         s["schedule"] + (f" x {s['vpp']}" if s["vpp"] > 1 else "") + stages_in_brief(s),
     ]
-    options += _options(s)
+    options += [*method_in_brief(s), *_options(s)]
     text = Text("\n")
     text.append(f"{result.model} on {result.system}", style="bold")
     release = f" ({result.software.release})" if result.software.release else ""
@@ -467,6 +471,11 @@ def verdict(result: Estimate) -> str:
     line += f"; {likely} sure" if word == "fits" else f"; fits with {likely}"
     load = result.fits_assumes.get("expert_imbalance")
     return line if load is None else f"{line} (experts at {load:g} times an even load)"
+
+
+def print_change(change: "NearestPlan", command: str) -> None:
+    """Print with which change the nearest plan of a search fits."""
+    show(f"the nearest {change_words(change, command)}")
 
 
 def change_words(change: "NearestPlan", command: str = "") -> str:

@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.analysis.results import Interval
-from shardwise.config.enums import AttentionKernel, Dispatcher
+from shardwise.config.enums import (
+    Adapter,
+    AttentionKernel,
+    BaseWeights,
+    CheckpointPlace,
+    Dispatcher,
+    Reference,
+    Task,
+)
+from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.plain import joined
 from shardwise.config.strategy_fields import DEGREES, FIELDS, HEADLINES, RANK_DEGREES
 from shardwise.report.console import gpu_count, seconds
@@ -15,6 +24,7 @@ ALWAYS_SHOWN = tuple(name for name in RANK_DEGREES if name in HEADLINES)
 """Degrees that a table shows even where all strategies agree."""
 MORE_DEGREES = tuple(name for name in DEGREES if name not in HEADLINES)
 """Degrees that are shown where they split something."""
+_ADAPTER_WORDS = {Adapter.LORA: "LoRA", Adapter.DORA: "DoRA"}
 FOLLOWS = ("1f1b", "interleaved")
 """Schedules that follow from the chunks."""
 SWITCHES = {
@@ -88,7 +98,26 @@ def options_in_brief(strategy: Mapping[str, Any]) -> list[str]:
     if (kernel := strategy["attention_kernel"]) != AttentionKernel.STACK:
         options.append(f"{kernel} attention")
     options += [words for field, words in SWITCHES.items() if strategy[field]]
-    return options
+    return [*options, *method_in_brief(strategy)]
+
+
+def method_in_brief(strategy: Mapping[str, Any]) -> list[str]:
+    """What is trained and how, apart from all weights on next tokens, in a few words each."""
+    words = [strategy["task"]] if strategy["task"] != Task.PRETRAIN else []
+    if strategy["reference_model"] != Reference.USUAL:
+        words.append(f"reference {strategy['reference_model']}")
+    if strategy["lora_rank"] is not None:
+        own = strategy["lora_targets"]
+        places = "+".join(strategy["lora_parts"]) if own is None else targets_in_brief(own)
+        kind = _ADAPTER_WORDS[strategy["adapter"]]
+        words.append(f"{kind} rank {strategy['lora_rank']} on {places}")
+    if strategy["base_weights"] != BaseWeights.STACK:
+        words.append(f"{strategy['base_weights']} base")
+    if strategy["checkpoint_place"] != CheckpointPlace.DEVICE:
+        words.append("checkpoints on the host")
+    if (share := strategy["loss_tokens"]) != 1:
+        words.append(f"{100 * share:g} % of the tokens in the loss")
+    return words
 
 
 def dispatcher_in_brief(strategy: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,233 @@
+"""The longest sequence, the largest micro-batch or the highest rank of adapters that fits.
+
+Memory grows with each of these, so the answer is found by bisection: on each round several values
+of all variants of the plan are evaluated as one table.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.analysis import Result
+from shardwise.analysis.fit_probability import SURE
+from shardwise.arrays import Bools, Floats, Ints
+from shardwise.config.base import MOST
+from shardwise.config.model import Model, ModelLike
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System, SystemLike
+from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.estimator import estimate
+from shardwise.parallel.constraints import CONSTRAINTS
+from shardwise.planning.ways import Way, evaluated, field_of, ways_for
+
+LARGEST = ("seq_len", "micro_batch_size", "lora_rank")
+"""Fields of which the largest value is sought."""
+_STEPS = {"seq_len": 64, "micro_batch_size": 1, "lora_rank": 1}
+_POINTS = 9
+_MOST = {"seq_len": 1 << 24, "micro_batch_size": 1 << 16, "lora_rank": 1 << 14}
+_LIKELY = 0.5
+_RAISED = 2
+_FIXED = {"seq_len": "shorter sequences", "micro_batch_size": "micro-batch", "lora_rank": ""}
+_PART_WORDS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "saved activations",
+    "buffers": "transient tensors",
+}
+
+
+class Raise(Result):
+    """A change of a plan that raises the largest value, and that value."""
+
+    name: str
+    """What it changes, in words."""
+    flags: str
+    """Flags of the command line that make it."""
+    value: int | None
+    """Largest value with which it surely fits; None: none."""
+
+
+class LargestValue(Result):
+    """The largest value of a field with which a plan fits."""
+
+    model: str
+    system: str
+    field: str
+    value: int | None
+    """Largest value that surely fits (with 90 %); None: not even the least does."""
+    likely: int | None
+    """Largest value that fits with 50 %."""
+    predicted: int | None
+    """Largest value whose predicted memory is within the capacity."""
+    step: int
+    """Values are multiples of it."""
+    fits_probability: float | None
+    """Probability that it fits at `value`."""
+    limited_by: str
+    """What of the memory limits it: the part that grows most."""
+    limit_bytes: float
+    """Size of that part at the limit."""
+    raised_by: tuple[Raise, ...]
+    """The changes that raise it most, the larger first."""
+    strategy: Mapping[str, Any]
+    """The plan at `value`, else at the least value."""
+    step_time_s: float
+    tokens_per_s: float
+
+
+def largest_value(
+    model: ModelLike, system: SystemLike, strategy: Strategy, field: str
+) -> LargestValue:
+    """Find the largest value of a field of a plan with which the plan fits.
+
+    Parameters
+    ----------
+    strategy
+        The plan; its own value of the field does not matter. The global batch is one micro-batch of
+        each replica where micro-batches are sought.
+    field
+        ``seq-len``, ``mbs`` or ``lora-rank``.
+
+    Raises
+    ------
+    InputError
+        If the field is another one, or the plan is not legal.
+    """
+    name = field_of(field)
+    if name not in LARGEST:
+        allowed = ("seq-len", "mbs", "lora-rank")
+        raise InputError(Fault.of("largest", field, allowed_words(field, allowed)))
+    if name == "lora_rank" and strategy.lora_rank is None:
+        raise InputError(Fault.of("largest", field, "needs adapters: set --finetune lora or qlora"))
+    the_model, the_system = Model.load(model), System.load(system)
+    step = _STEPS[name] * (strategy.cp * strategy.tp if name == "seq_len" else 1)
+    named = strategy.model_copy(update=_at(strategy, name, step))
+    base = named.resolved(the_model, the_system)
+    open_ways = ways_for(base, any_stack=strategy.stack is None)
+    ways = [one for one in open_ways if one.name != _FIXED[name]]
+    variants: list[Mapping[str, Any]] = [{}, *(way.fields for way in ways)]
+    bisection = _Bisection(the_model, the_system, base, name, step)
+    sure = bisection.largest(variants, SURE)
+    likely, predicted = (bisection.largest([{}], one)[0] for one in (_LIKELY, None))
+    shown = int(sure[0]) or int(predicted) or step
+    result = estimate(the_model, the_system, base.model_copy(update=_at(base, name, shown)))
+    part, size = _limit(bisection, shown)
+    if part == "transient tensors" and result.stages:
+        part = f"{part} of {result.stages[0].peak.operation}"
+    return LargestValue(
+        model=the_model.name,
+        system=the_system.name,
+        field=name,
+        value=int(sure[0]) or None,
+        likely=int(likely) or None,
+        predicted=int(predicted) or None,
+        step=step,
+        fits_probability=result.fits_probability,
+        limited_by=part,
+        limit_bytes=size,
+        raised_by=_raises(ways, sure),
+        strategy=result.strategy,
+        step_time_s=result.step_time_s,
+        tokens_per_s=result.tokens_per_s,
+    )
+
+
+def _raises(ways: Sequence[Way], sure: Ints) -> tuple[Raise, ...]:
+    """The changes of each kind that raise the value most."""
+    by_name: dict[str, tuple[int, Way]] = {}
+    for way, value in zip(ways, sure[1:].tolist(), strict=True):
+        if value > max(int(sure[0]), by_name.get(way.name, (0, way))[0]):
+            by_name[way.name] = value, way
+    best = sorted(by_name.values(), key=lambda one: (-one[0], one[1].rank))[:_RAISED]
+    return tuple(
+        Raise(name=way.name, flags=" ".join(way.flags), value=value) for value, way in best
+    )
+
+
+def _at(strategy: Strategy, name: str, value: int) -> dict[str, Any]:
+    """The field at a value, with a batch that goes with it."""
+    if name != "micro_batch_size":
+        return {name: value}
+    replicas = strategy.dp or max(
+        (strategy.gpus or 1) // (strategy.tp * strategy.cp * strategy.pp), 1
+    )
+    return {name: value, "global_batch_size": value * replicas}
+
+
+class _Bisection:
+    """Largest values of a field of several variants of a plan at once."""
+
+    def __init__(self, model: Model, system: System, base: Strategy, name: str, step: int) -> None:
+        self._model, self._system, self._base = model, system, base
+        self._name, self._step = name, step
+
+    def largest(self, variants: Sequence[Mapping[str, Any]], sure: float | None) -> Ints:
+        """Return the largest value of each variant that fits; 0: none.
+
+        Parameters
+        ----------
+        sure
+            Probability with which it must fit; None: its predicted memory must.
+        """
+        most = min(_MOST[self._name], MOST) // self._step
+        powers = np.unique(np.minimum(2 ** np.arange(most.bit_length() + 1), most))
+        fits = self._fits(variants, np.tile(powers, (len(variants), 1)), sure)
+        count = fits.sum(axis=1)
+        low = np.where(count > 0, powers[np.maximum(count - 1, 0)], 0)
+        high = np.where(count < len(powers), powers[np.minimum(count, len(powers) - 1)], most + 1)
+        while np.any(high - low > 1):
+            share = np.arange(1, _POINTS + 1) / (_POINTS + 1)
+            points = low[:, None] + ((high - low)[:, None] * share).astype(np.int64)
+            points = np.clip(points, np.maximum(low, 1)[:, None], high[:, None] - 1)
+            points = np.maximum(np.minimum(points, most), 1)
+            fits = self._fits(variants, points, sure)
+            best = np.where(fits, points, low[:, None]).max(axis=1)
+            worst = np.where(fits, high[:, None], points).min(axis=1)
+            low, high = np.maximum(low, best), np.where(worst > low, np.minimum(high, worst), high)
+            high = np.maximum(high, low + 1)
+        return low * self._step
+
+    def _fits(
+        self, variants: Sequence[Mapping[str, Any]], counts: Ints, sure: float | None
+    ) -> Bools:
+        """Whether variants fit at several multiples of the step; shape (variants, values).
+
+        Where a value does not fit, neither do larger ones.
+        """
+        rows = [
+            {**self._of(fields, int(count)), **fields}
+            for fields, own in zip(variants, counts, strict=True)
+            for count in own.tolist()
+        ]
+        found = evaluated(self._model, self._system, self._base, rows)
+        refused = (found.refused >= 0).reshape(counts.shape)
+        if refused[0].all():
+            rule = CONSTRAINTS[int(found.refused[0])]
+            estimate(self._model, self._system, found.table.strategy(0))  # says which rule it is
+            raise InputError(Fault.of(rule.field, None, "is not legal"))
+        likely = found.fits_probability
+        fits = found.fits if sure is None or np.isnan(likely).all() else likely >= sure
+        within = (fits.reshape(counts.shape)) & ~refused
+        return np.logical_and.accumulate(within, axis=1) if counts.shape[1] > 1 else within
+
+    def _of(self, fields: Mapping[str, Any], count: int) -> dict[str, Any]:
+        base = self._base
+        if "zero" in fields and base.dp:
+            base = base.model_copy(update={"zero": fields["zero"]})
+        return _at(base, self._name, count * self._step)
+
+    def parts(self, values: Sequence[int]) -> dict[str, Floats]:
+        """Memory of the plan by part at several values [byte]."""
+        rows = [_at(self._base, self._name, value) for value in values]
+        found = evaluated(self._model, self._system, self._base, rows)
+        return dict(found.memory_bytes)
+
+
+def _limit(bisection: _Bisection, value: int) -> tuple[str, float]:
+    """The part of the memory that grows most with the value, in words, and its size."""
+    parts = bisection.parts([value, 2 * value])
+    grows: Callable[[str], float] = lambda name: float(parts[name][1] - parts[name][0])  # noqa: E731 - used once
+    name = max(parts, key=grows)
+    return _PART_WORDS.get(name, name), float(parts[name][0])

@@ -1,0 +1,181 @@
+"""How many accelerators of each system fine-tuning needs: models x systems x methods x lengths."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise import catalog
+from shardwise.analysis import Result
+from shardwise.analysis.fit_probability import SURE
+from shardwise.config.fine_tuning import METHODS
+from shardwise.config.model import Model, ModelLike
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System, SystemLike
+from shardwise.errors import Fault, InputError, allowed_words
+from shardwise.estimator import estimate_many
+
+COUNTS = tuple(2**power for power in range(10))
+"""Numbers of accelerators that are tried."""
+_UNSHARDED, _SHARDED = 0, 3
+_SECONDS_PER_HOUR = 3600
+_MILLION = 1e6
+# Systems whose figures are those of another model of performance.
+_OF_OTHERS = ("calculon-", "nersc-", "simumax-", "amped-")
+
+
+class MethodPlan(Result):
+    """The fewest accelerators of a system on which a model can be fine-tuned so."""
+
+    model: str
+    system: str
+    finetune: str
+    seq_len: int
+    gpus: int | None
+    """Fewest accelerators on which it surely fits (with 90 %); None: none of `COUNTS`."""
+    fits_probability: float | None
+    reserved_bytes: float
+    """Reserved memory of an accelerator [byte]; without `gpus` of the most of them."""
+    limited_by: str
+    """The largest part of the memory."""
+    zero: int
+    step_time_s: float
+    tokens_per_s: float
+    usd_per_million_tokens: float | None
+    """None: the system has no price."""
+    problem: str = ""
+    """Why no strategy is legal."""
+
+
+class MethodTable(Result):
+    """Plans of several models, systems, methods and lengths."""
+
+    plans: tuple[MethodPlan, ...]
+    mbs: int
+    """Sequences of a micro-batch, one of each replica in a step."""
+
+    def cheapest(self) -> MethodPlan | None:
+        """Return the plan with the lowest price of a token, of systems with a price."""
+        priced = [one for one in self.plans if one.gpus and one.usd_per_million_tokens]
+        return min(priced, key=lambda one: one.usd_per_million_tokens or 0.0, default=None)
+
+
+def compare_methods(
+    models: Sequence[ModelLike],
+    systems: Sequence[SystemLike],
+    *,
+    finetune: Sequence[str] = ("lora",),
+    seq_lens: Sequence[int] = (2048,),
+    mbs: int = 1,
+    **fields: Any,
+) -> MethodTable:
+    """Find the fewest accelerators for each model, system, method and length.
+
+    Data parallelism alone, each step one micro-batch of each replica; whole replicas, or sharded by
+    ZeRO-3, whichever fits and is faster.
+
+    Parameters
+    ----------
+    finetune
+        Methods, words of the field `finetune`.
+    **fields
+        Other fields of the strategies.
+
+    Raises
+    ------
+    InputError
+        If a method is unknown, or any other input is wrong.
+    """
+    for method in finetune:
+        if method not in METHODS:
+            raise InputError(Fault.of("finetune", method, allowed_words(method, tuple(METHODS))))
+    own = {"mbs": mbs} | fields
+    plans = [
+        _plan(model, system, method, length, own)
+        for model in map(Model.load, models)
+        for length in seq_lens
+        for method in finetune
+        for system in map(System.load, systems)
+    ]
+    return MethodTable(plans=tuple(plans), mbs=mbs)
+
+
+def systems_for(
+    model: ModelLike, *, finetune: str = "lora", seq_len: int = 2048, mbs: int = 1, **fields: Any
+) -> MethodTable:
+    """Find the fewest accelerators of every system of the catalog, and list the fewest first.
+
+    Of as many accelerators, those with the lowest price of a token come first, then those with less
+    memory. Systems on which it does not fit are left out.
+    """
+    names = [name for name in catalog.names("systems") if not name.startswith(_OF_OTHERS)]
+    found = compare_methods(
+        [model], names, finetune=[finetune], seq_lens=[seq_len], mbs=mbs, **fields
+    )
+
+    def order(plan: MethodPlan) -> tuple[float, ...]:
+        price = plan.usd_per_million_tokens
+        return (plan.gpus or 0, np.inf if price is None else price, plan.reserved_bytes)
+
+    fitting = sorted((one for one in found.plans if one.gpus is not None), key=order)
+    return found.model_copy(update={"plans": tuple(fitting)})
+
+
+def _plan(
+    model: Model, system: System, method: str, seq_len: int, fields: Mapping[str, Any]
+) -> MethodPlan:
+    """The plan with the fewest accelerators of one system."""
+    about = {"model": model.name, "system": system.name, "finetune": method, "seq_len": seq_len}
+    try:
+        strategies = list(_strategies(model, system, method, seq_len, fields))
+        found = estimate_many(model, system, strategies)
+    except InputError as error:
+        return _refused(about, str(error.faults[0]))
+    legal = found.refused < 0
+    fits = legal & (found.fits_probability >= SURE)
+    gpus = np.array([one.gpus for one in strategies])
+    fewest = int(gpus[fits].min()) if fits.any() else None
+    rows = np.flatnonzero(fits & (gpus == fewest)) if fits.any() else np.flatnonzero(legal)[-1:]
+    if not rows.size:
+        return _refused(about, found.reason(0) or "")
+    row = int(rows[np.argmin(found.step_time_s[rows])])
+    price = system.price
+    tokens_per_s = float(found.tokens_per_s[row])
+    usd = None
+    if price is not None and fewest is not None:
+        per_s = price.usd_per_accelerator_hour * fewest / _SECONDS_PER_HOUR
+        usd = per_s / tokens_per_s * _MILLION
+    parts = {name: float(size[row]) for name, size in found.memory_bytes.items()}
+    return MethodPlan(
+        **about,
+        gpus=fewest,
+        fits_probability=float(found.fits_probability[row]),
+        reserved_bytes=float(found.memory_reserved_bytes[row]),
+        limited_by=max(parts, key=lambda name: parts[name]),
+        zero=int(found.table.zero[row]),
+        step_time_s=float(found.step_time_s[row]),
+        tokens_per_s=tokens_per_s,
+        usd_per_million_tokens=usd,
+    )
+
+
+def _refused(about: Mapping[str, Any], problem: str) -> MethodPlan:
+    """A plan of a system that can run no strategy."""
+    return MethodPlan(
+        **about,
+        **dict.fromkeys(("gpus", "fits_probability", "usd_per_million_tokens")),
+        **dict.fromkeys(("reserved_bytes", "step_time_s", "tokens_per_s"), 0.0),
+        limited_by="",
+        zero=0,
+        problem=problem,
+    )
+
+
+def _strategies(
+    model: Model, system: System, method: str, seq_len: int, fields: Mapping[str, Any]
+) -> Iterator[Strategy]:
+    """Strategies of each number of accelerators: whole replicas and sharded ones."""
+    for gpus in COUNTS:
+        for zero in (_UNSHARDED, _SHARDED) if gpus > 1 else (_UNSHARDED,):
+            own = {"finetune": method, "gpus": gpus, "seq_len": seq_len, "zero": zero}
+            yield Strategy.validated(own | dict(fields)).resolved(model, system)

@@ -1,0 +1,48 @@
+"""Accelerators that fine-tuning needs, by model, system, method and length, as a table."""
+
+from rich.table import Table
+
+from shardwise.planning.methods import MethodPlan, MethodTable
+from shardwise.report.console import gib, percent, plain_table, show
+
+
+def print_methods(found: MethodTable, *, title: str = "") -> None:
+    """Print a plan a line, and what the numbers mean."""
+    table: Table = plain_table(
+        *("model", "system", "method", "tokens", "GPUs", "GiB each", "sure", "mostly"),
+        *("tokens/s", "USD per 1M"),
+        title=title or None,
+    )
+    for plan in found.plans:
+        table.add_row(*_cells(plan))
+    show(table)
+    cheapest = found.cheapest()
+    if cheapest is not None:
+        show(f"cheapest: {cheapest.gpus} x {cheapest.system}, {cheapest.finetune}")
+    show(
+        f"GPUs: the fewest, as a power of 2, on which it fits with 90 %; data parallelism, ZeRO-3 "
+        f"where whole replicas do not fit; micro-batch {found.mbs}, one a step. GiB: reserved. "
+        "USD: of systems with a price.",
+        style="dim",
+    )
+    for text in dict.fromkeys(
+        f"{plan.system}: {plan.problem}" for plan in found.plans if plan.problem
+    ):
+        show(text, style="dim")
+
+
+def _cells(plan: MethodPlan) -> list[str]:
+    """A plan as cells; a dash stands for what is not known."""
+    about = [plan.model, plan.system, plan.finetune, f"{plan.seq_len:,}"]
+    if plan.gpus is None:
+        return [*about, *["-"] * 6]
+    usd = plan.usd_per_million_tokens
+    return [
+        *about,
+        f"{plan.gpus:,}",
+        gib(plan.reserved_bytes),
+        "-" if plan.fits_probability is None else percent(plan.fits_probability),
+        plan.limited_by,
+        f"{plan.tokens_per_s:,.0f}",
+        "-" if usd is None else f"{usd:.2f}",
+    ]
