@@ -183,6 +183,8 @@ def _read_options(job: Job, words: Sequence[str]) -> None:
     while at < len(words):
         word = words[at]
         at += 1
+        if word == "--":  # between options of axolotl and of its launcher
+            continue
         if _is_option(word):
             name, equals, value = word.lstrip("-").partition("=")
             values = [value] if equals else []
@@ -249,6 +251,7 @@ def _scalar(word: str) -> Any:
 
 _SECTIONS = {"fsdp": "fsdp_config", "parallelism_config": "parallelism_config"}
 _TOP = ("num_processes", "num_machines", "mixed_precision", "machine_rank", "dynamo_backend")
+_OF_RANKS = ("main_process_ip", "main_process_port", "main_training_function", "gpu_ids")
 _DEEPSPEED = (
     "zero_stage",
     "offload_optimizer_device",
@@ -269,6 +272,9 @@ def _accelerate_options(words: Sequence[str], job: Job) -> Settings:
         inner = Job(source=job.source, settings={}, folder=job.folder)
         _read_options(inner, [w for w in words[plain.index("launch") + 1 :] if w != "-m"])
         own = inner.settings
+    if job.program == "trl":  # which passes them on
+        names = (*_TOP, *_OF_RANKS, *_KINDS)
+        own |= {name: job.settings.pop(name) for name in names if name in job.settings}
     named = own.pop("config_file", None) or job.settings.pop("accelerate_config", None)
     settings = _accelerate_file(named, job) if isinstance(named, str) else {}
     for name, value in own.items():
@@ -327,6 +333,9 @@ def _ranks(script: Script, words: Sequence[str], at: int, source: str) -> int | 
 
 def _processes(job: Job) -> int | None:
     """Ranks of `accelerate launch`, or of variables of the environment."""
+    launched = [job.settings.pop(name, None) for name in ("nnodes", "nproc_per_node")]
+    if isinstance(launched[1], int):
+        return launched[1] * (launched[0] if isinstance(launched[0], int) else 1)
     number = job.launcher.get("num_processes")
     if isinstance(number, int) and number > 0:
         return number

@@ -40,6 +40,10 @@ STARTS = (
     ("*.py",),
     ("-m", "*"),
 )
+_COMMAND = re.compile(
+    r"(?:^|[\s/])trl (?:sft|dpo|kto|reward|grpo|rloo)\b"
+    r"|accelerate launch(?:\\\n|[^\n])*\.py(?:\\\n|[^\n])*--config[ =]"
+)
 _DPO_LOSSES = ("apo_zero", "apo_down", "sigmoid", "hinge", "ipo", "sppo_hard", "exo_pair", "robust")
 _HF_BATCH = 8
 _LOSSES = {
@@ -51,6 +55,8 @@ _LOSSES = {
 
 def recognise(text: str, _: str) -> bool:
     """Whether a text has options of the Trainer: those of a file, or of a command."""
+    if not is_mapping(text) and _COMMAND.search(text) is not None:
+        return True
     keys = top_keys(text) if is_mapping(text) else flags_in(text)
     if options.OTHERS & keys:
         return False
