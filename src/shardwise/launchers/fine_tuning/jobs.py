@@ -178,8 +178,18 @@ def _environment(script: Script) -> dict[str, str]:
 
 def _read_options(job: Job, words: Sequence[str]) -> None:
     """Read what follows the program: a file of options, `--key value` and `key=value`."""
-    options: list[tuple[str, Any]] = []
-    at = 0
+    options = list(_options(job, words))
+    base = next((v for n, v in options if n == "config" and isinstance(v, str)), None)
+    if base is not None:
+        job.settings = read_companion(base, job, "config")
+    for name, value in options:
+        if name != "config":
+            _set(job, name, value)
+
+
+def _options(job: Job, words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield options by name; words before the first are what the command does."""
+    at, begun = 0, False
     while at < len(words):
         word = words[at]
         at += 1
@@ -191,20 +201,16 @@ def _read_options(job: Job, words: Sequence[str]) -> None:
             while not equals and at < len(words) and not _is_option(words[at]):
                 values.append(words[at])
                 at += 1
-            options.append((_LONG.get(name, name.replace("-", "_")), _value(values)))
+            yield _LONG.get(name, name.replace("-", "_")), _value(values)
         elif "=" in word:
             name, _, value = word.lstrip("+~").partition("=")
-            options.append((name, None if word.startswith("~") else _value([value])))
+            yield name, None if word.startswith("~") else _value([value])
         elif word.endswith((".yaml", ".yml", ".json")):
-            options.append(("config", word))
-        elif not options:
+            yield "config", word
+        elif not begun:
             job.verb = f"{job.verb} {shown(word)}".strip()
-    base = next((v for n, v in options if n == "config" and isinstance(v, str)), None)
-    if base is not None:
-        job.settings = read_companion(base, job, "config")
-    for name, value in options:
-        if name != "config":
-            _set(job, name, value)
+            continue
+        begun = True
 
 
 _LONG = {"c": "config"}
