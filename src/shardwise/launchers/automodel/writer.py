@@ -163,7 +163,9 @@ def _backend(plan: LaunchPlan) -> dict[str, Any]:
     if strategy.attention_kernel in _KERNELS:
         backend["attn"] = _KERNELS[strategy.attention_kernel]
     if plan.model.has_experts and strategy.ep > 1:
-        backend["dispatcher"] = _DISPATCHERS[strategy.dispatcher]
+        backend["dispatcher"] = _DISPATCHERS[
+            Dispatcher(strategy.dispatcher or Dispatcher.ALL_TO_ALL)
+        ]
     return backend
 
 
@@ -184,7 +186,7 @@ def _distributed(plan: LaunchPlan) -> dict[str, Any]:
         settings["defer_fsdp_grad_sync"] = False
     if strategy.pp > 1:
         pipeline: dict[str, Any] = {
-            "pp_schedule": _SCHEDULES[Schedule(strategy.schedule)],
+            "pp_schedule": _SCHEDULES[strategy.schedule or Schedule.ONE_F_ONE_B],
             "pp_microbatch_size": strategy.micro_batch_size,
         }
         if strategy.vpp > 1:
