@@ -53,6 +53,7 @@ VERB_GROUPS = {
         "systems": "Systems of the catalog, or one system with sources.",
         "stacks": "Software stacks of the catalog, or one stack.",
         "software": "What a description of software means; the trainers that are known.",
+        "lengths": "Lengths of a data set, and what padding and packing cost.",
         "show": "The tables of a saved result, or of a plan in it.",
         "schema": "JSON Schema of a config file, such as model or strategy.",
     },

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis import Result
-from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.fit_probability import SURE, plan_probability
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_table import Table
 from shardwise.config.system import System, SystemLike
+from shardwise.engine.evaluate import evaluate
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate
-from shardwise.parallel.constraints import CONSTRAINTS
-from shardwise.planning.ways import Way, evaluated, field_of, ways_for
+from shardwise.parallel.constraints import first_violation, refuse_illegal
+from shardwise.planning.ways import Way, columns_for, evaluated, field_of, ways_for
 
 LARGEST = ("seq_len", "micro_batch_size", "lora_rank")
 """Fields of which the largest value is sought."""
@@ -28,6 +30,8 @@ _POINTS = 9
 _MOST = {"seq_len": 1 << 24, "micro_batch_size": 1 << 16, "lora_rank": 1 << 14}
 _LIKELY = 0.5
 _RAISED = 2
+_COARSE = 1 / 64
+_NEAR = np.array([1, 1.125, 1.5, 2, 4, 8, 32])
 _FIXED = {"seq_len": "shorter sequences", "micro_batch_size": "micro-batch", "lora_rank": ""}
 _PART_WORDS = {
     "weights": "weights",
@@ -107,11 +111,10 @@ def largest_value(
     base = named.resolved(the_model, the_system)
     open_ways = ways_for(base, any_stack=strategy.stack is None)
     ways = [one for one in open_ways if one.name != _FIXED[name]]
-    variants: list[Mapping[str, Any]] = [{}, *(way.fields for way in ways)]
     bisection = _Bisection(the_model, the_system, base, name, step)
-    sure = bisection.largest(variants, SURE)
-    likely, predicted = (bisection.largest([{}], one)[0] for one in (_LIKELY, None))
-    shown = int(sure[0]) or int(predicted) or step
+    sure, likely, predicted = (bisection.largest([{}], one)[0] for one in (SURE, _LIKELY, None))
+    raised = bisection.largest([way.fields for way in ways], SURE, _COARSE, near=int(sure))
+    shown = int(sure) or int(predicted) or step
     result = estimate(the_model, the_system, base.model_copy(update=_at(base, name, shown)))
     part, size = _limit(bisection, shown)
     if part == "transient tensors" and result.stages:
@@ -120,25 +123,25 @@ def largest_value(
         model=the_model.name,
         system=the_system.name,
         field=name,
-        value=int(sure[0]) or None,
+        value=int(sure) or None,
         likely=int(likely) or None,
         predicted=int(predicted) or None,
         step=step,
         fits_probability=result.fits_probability,
         limited_by=part,
         limit_bytes=size,
-        raised_by=_raises(ways, sure),
+        raised_by=_raises(ways, int(sure), raised),
         strategy=result.strategy,
         step_time_s=result.step_time_s,
         tokens_per_s=result.tokens_per_s,
     )
 
 
-def _raises(ways: Sequence[Way], sure: Ints) -> tuple[Raise, ...]:
-    """The changes of each kind that raise the value most."""
+def _raises(ways: Sequence[Way], own: int, raised: Ints) -> tuple[Raise, ...]:
+    """The changes of each kind that raise a value most."""
     by_name: dict[str, tuple[int, Way]] = {}
-    for way, value in zip(ways, sure[1:].tolist(), strict=True):
-        if value > max(int(sure[0]), by_name.get(way.name, (0, way))[0]):
+    for way, value in zip(ways, raised.tolist(), strict=True):
+        if value > max(own, by_name.get(way.name, (0, way))[0]):
             by_name[way.name] = value, way
     best = sorted(by_name.values(), key=lambda one: (-one[0], one[1].rank))[:_RAISED]
     return tuple(
@@ -163,21 +166,35 @@ class _Bisection:
         self._model, self._system, self._base = model, system, base
         self._name, self._step = name, step
 
-    def largest(self, variants: Sequence[Mapping[str, Any]], sure: float | None) -> Ints:
+    def largest(
+        self,
+        variants: Sequence[Mapping[str, Any]],
+        sure: float | None,
+        resolution: float = 0.0,
+        near: int = 0,
+    ) -> Ints:
         """Return the largest value of each variant that fits; 0: none.
 
         Parameters
         ----------
         sure
             Probability with which it must fit; None: its predicted memory must.
+        resolution
+            Share of the value by which it may be too small, if more than a step.
+        near
+            A value to start from, where it is known to be of that size; 0: it is not.
         """
+        if not variants:
+            return np.zeros(0, dtype=np.int64)
         most = min(_MOST[self._name], MOST) // self._step
         powers = np.unique(np.minimum(2 ** np.arange(most.bit_length() + 1), most))
+        if near:
+            powers = np.unique(np.clip(near // self._step * _NEAR, 1, most).astype(np.int64))
         fits = self._fits(variants, np.tile(powers, (len(variants), 1)), sure)
         count = fits.sum(axis=1)
         low = np.where(count > 0, powers[np.maximum(count - 1, 0)], 0)
         high = np.where(count < len(powers), powers[np.minimum(count, len(powers) - 1)], most + 1)
-        while np.any(high - low > 1):
+        while np.any(high - low > np.maximum(1, resolution * low)):
             share = np.arange(1, _POINTS + 1) / (_POINTS + 1)
             points = low[:, None] + ((high - low)[:, None] * share).astype(np.int64)
             points = np.clip(points, np.maximum(low, 1)[:, None], high[:, None] - 1)
@@ -201,16 +218,19 @@ class _Bisection:
             for fields, own in zip(variants, counts, strict=True)
             for count in own.tolist()
         ]
-        found = evaluated(self._model, self._system, self._base, rows)
-        refused = (found.refused >= 0).reshape(counts.shape)
-        if refused[0].all():
-            rule = CONSTRAINTS[int(found.refused[0])]
-            estimate(self._model, self._system, found.table.strategy(0))  # says which rule it is
-            raise InputError(Fault.of(rule.field, None, "is not legal"))
-        likely = found.fits_probability
-        fits = found.fits if sure is None or np.isnan(likely).all() else likely >= sure
-        within = (fits.reshape(counts.shape)) & ~refused
-        return np.logical_and.accumulate(within, axis=1) if counts.shape[1] > 1 else within
+        table = Table.of(self._model, columns_for(self._model, self._base, rows), self._system)
+        legal = first_violation(self._model, self._system, table) < 0
+        if not variants[0] and not legal.any():
+            refuse_illegal(self._model, self._system, table.take(np.array([0])))
+        some = table.take(legal)
+        found = evaluate(self._model, self._system, some)
+        fits = found.fits
+        if sure is not None and some.training.all():
+            fits = plan_probability(self._model, self._system, some, found) >= sure
+        within = np.zeros(len(rows), dtype=np.bool_)
+        within[legal] = fits
+        by_variant = within.reshape(counts.shape)
+        return np.logical_and.accumulate(by_variant, axis=1)
 
     def _of(self, fields: Mapping[str, Any], count: int) -> dict[str, Any]:
         base = self._base

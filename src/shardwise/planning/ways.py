@@ -1,10 +1,10 @@
 """Ways to use less memory, in the order of what they cost, and the first that makes a plan fit."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import isnan
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,15 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.estimator import estimate_many
+from shardwise.estimator import estimate, estimate_many
 from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
 from shardwise.planning.search.results import FieldChange
 
 Fields = Mapping[str, Any]
 # Ways that are combined with each other, besides all of them up to one.
 _TOGETHER = 3
+# Sets with the same most expensive way, and sets in all, that are checked in detail.
+_CHECKED, _MOST_CHECKED = 2, 12
 _PURE = {
     "weight_dtype": "compute",
     "master_dtype": "none",
@@ -50,7 +52,9 @@ class Way:
         return [word for name, value in self.fields.items() for word in flag_words(name, value)]
 
 
-def ways_for(strategy: Strategy, *, any_stack: bool = False) -> tuple[Way, ...]:
+def ways_for(
+    strategy: Strategy, *, any_stack: bool = False, own: Collection[str] = ()
+) -> tuple[Way, ...]:
     """Return the ways that are open to a resolved strategy, those that cost least first.
 
     What leaves the result of a step as it is comes first: shards, the loss, smaller micro-batches,
@@ -61,6 +65,8 @@ def ways_for(strategy: Strategy, *, any_stack: bool = False) -> tuple[Way, ...]:
     ----------
     any_stack
         Whether another method of fine-tuning brings the software that it usually runs on.
+    own
+        Fields that the user sets, which a method leaves as they are.
     """
     found: list[tuple[str, dict[str, Any], str]] = []
 
@@ -86,7 +92,7 @@ def ways_for(strategy: Strategy, *, any_stack: bool = False) -> tuple[Way, ...]:
     elif not strategy.frozen:
         for method in ("lora", "qlora"):
             fields = without_shorthands(dict(METHODS[method]))
-            left = () if any_stack else ("stack",)
+            left = {*own, *(() if any_stack else ("stack",))}
             add(method, {n: v for n, v in fields.items() if n not in left}, method)
     add("optimizer offloaded", {"offload_optimizer": True})
     add("weights and optimizer offloaded", {"offload_optimizer": True, "offload_weights": True})
@@ -118,34 +124,42 @@ def ways_to_fit(
     """
     base = strategy.resolved(model, system)
     free = strategy.stack is None if any_stack is None else any_stack
-    sets = list(_sets(ways_for(base, any_stack=free)))
+    sets = list(_sets(ways_for(base, any_stack=free, own=strategy.set_fields())))
     if not sets:
         return None
     rows = [{n: v for way in ways for n, v in way.fields.items()} for ways in sets]
     found = evaluated(model, system, base, rows)
     likely = found.fits_probability
     sure = found.fits if np.isnan(likely).all() else likely >= SURE
-    legal = np.flatnonzero((found.refused < 0) & sure)
-    if not legal.size:
-        return None
-    best = min(
-        legal.tolist(),
+    order = sorted(
+        np.flatnonzero((found.refused < 0) & sure).tolist(),
         key=lambda row: (sets[row][-1].rank, len(sets[row]), float(found.step_time_s[row])),
     )
-    changed = rows[best]
-    own = getattr
-    return NearestPlan(
-        strategy=found.table.strategy(best).to_dict(),
-        changes=tuple(
-            FieldChange(field=name, given=_plain(own(base, name)), value=_plain(changed[name]))
-            for name in FIELDS
-            if name in changed.keys() - {"stack"}
-            and _plain(own(base, name)) != _plain(changed[name])
-        ),
-        step_time_s=float(found.step_time_s[best]),
-        fits_probability=None if isnan(likely[best]) else float(likely[best]),
-        flags=shlex.join([word for way in sets[best] for word in way.flags]),
-    )
+    checked: Counter[int] = Counter()
+    for row in order:  # described software may be one of several, so that some do not fit
+        rank = sets[row][-1].rank
+        if checked[rank] >= _CHECKED or checked.total() >= _MOST_CHECKED:
+            continue
+        checked[rank] += 1
+        result = estimate(model, system, strategy, **rows[row])
+        if result.verdict == "fits":
+            return NearestPlan(
+                strategy=result.strategy,
+                changes=tuple(_changes(base, rows[row])),
+                step_time_s=result.step_time_s,
+                fits_probability=result.fits_probability,
+                flags=shlex.join([word for way in sets[row] for word in way.flags]),
+            )
+    return None
+
+
+def _changes(base: Strategy, changed: Fields) -> Iterator[FieldChange]:
+    """The changed fields, without the software that a method brings."""
+    for name in FIELDS:
+        if name in changed and name != "stack":
+            given, value = _plain(getattr(base, name)), _plain(changed[name])
+            if given != value:
+                yield FieldChange(field=name, given=given, value=value)
 
 
 def _sets(ways: Sequence[Way]) -> Iterator[tuple[Way, ...]]:
@@ -168,18 +182,16 @@ def evaluated(
     Parameters
     ----------
     rows
-        Changed fields; the batch follows the number of accelerators and the micro-batch.
+        Changed fields.
     """
+    return estimate_many(model, system, columns_for(model, base, rows))
+
+
+def columns_for(model: Model, base: Strategy, rows: Sequence[Fields]) -> dict[str, list[Any]]:
+    """Columns of a resolved strategy with other values of some fields, one row for each set."""
     own = {"stack": base.stack} | set_fields(model, base)
-    names = list(dict.fromkeys([*own, *(name for row in rows for name in row)]))
-    columns = {}
-    for name in names:
-        usual = own.get(name, getattr(base, name))
-        values = [row.get(name, usual) for row in rows]
-        columns[name] = (
-            values if any(value != values[0] for value in values) else values[:1] * len(rows)
-        )
-    return estimate_many(model, system, columns)
+    names = dict.fromkeys([*own, *(name for row in rows for name in row)])
+    return {name: [row.get(name, getattr(base, name)) for row in rows] for name in names}
 
 
 def _plain(value: object) -> object:
