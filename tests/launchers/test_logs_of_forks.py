@@ -107,3 +107,37 @@ def test_result_files_of_mlperf(tmp_path: Path, name: str) -> None:
 def test_kernels_named_by_their_library(name: str, kind: KernelClass) -> None:
     """The name of a library says nothing of what a kernel does."""
     assert class_of(name) is kind
+
+
+# Figures of the logs in github.com/bigscience-workshop/bigscience, experiments: GPUs, world_size of
+# DeepSpeed's settings (data parallelism), times of steps [ms], peak of allocated memory [MB].
+PUBLIC = {
+    "gpt2-meg-ds-3d-old/perf_n16": (64, 1, [150471.3, 145207.0], 19976.07),
+    "gpt2-meg-ds-3d/perf_n16-ds-off": (64, None, [144915.6, 125536.8, 123997.6], 17504.85),
+    "gpt2-meg-ds-3d/perf_n16-ds-on": (64, 1, [159778.9, 141096.8, 137138.4], 19961.07),
+    "gpt2-meg-ds-zero/perf_n16": (64, 16, [123742.4, 128917.0, 128642.7], 26118.23),
+    "gpt2-meg-ds-zero/perf_n16_nbs48": (64, 16, [121899.8, 125912.4, 123907.8], 26118.23),
+    "gpt2-meg/base_n4": (16, None, [2152.2, 1354.9, 1376.1], 26204.56),
+    "gpt2-meg/base_n8": (32, None, [3171.3, 1572.7, 1613.7], 22113.06),
+    "gpt2-meg/base_n16": (64, None, [5837.9, 2711.1, 2767.3], 24762.81),
+    "gpt2-meg/base_n32": (128, None, [10462.5, 4209.4, 4237.8], 23405.07),
+    "gpt2-meg/base_n64": (256, None, [19932.4, 6707.5, 6746.5], 22769.73),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_figures_of_public_logs(tmp_path: Path, name: str) -> None:
+    """GPUs, times and memory are those of the trainer, whatever DeepSpeed prints between."""
+    gpus, replicas, times, peak = PUBLIC[name]
+    world = [] if replicas is None else [f"[INFO] [config.py:9:print]   world_size ... {replicas}"]
+    lines = [
+        f" iteration {n:>8}/ 1000 | elapsed time per iteration (ms): {ms} | lm loss: 1.2E+01 |"
+        for n, ms in enumerate(times, 1)
+    ]
+    memory = f"[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: {peak} |"
+    log = read(
+        tmp_path, f"using world size: {gpus}, data-parallel-size: 1,", *world, *lines, memory
+    )
+    assert log.fields["gpus"] == gpus
+    assert log.seconds == pytest.approx([ms / 1000 for ms in times])
+    assert log.memory["allocated"] == pytest.approx(peak * 2**20)

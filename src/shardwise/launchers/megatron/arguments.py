@@ -108,6 +108,7 @@ _NEUTRAL = re.compile(
     | (no-)?check-for-(nan|spiky|large)-.* | test-mode
     | no-mmap-.* | attention-mask-in-.* | data-parallel-size
     | transformer-pipeline-model-parallel-size | ft-.* | enable-ft-package | inprocess-.*
+    | tiktoken-.* | manual-gc(-.*)? | use-persistent-ckpt-worker | check-weight-hash-.*
     | encoder-.*-model-parallel-size | consumed-.*-samples | inference-.* | num-layers-at-.*-in-bf16
     )""",
     re.VERBOSE,
