@@ -28,6 +28,7 @@ FIELDS = {"gpus": 16, "gbs": 64, "tp": 2}
 def fake(monkeypatch, tmp_path):
     """Know one launcher, and work in an empty folder."""
     monkeypatch.setattr(launchers, "LAUNCHERS", (fake_launcher.LAUNCHER,))
+    monkeypatch.setattr(launchers, "READERS", ())
     monkeypatch.chdir(tmp_path)
 
 

@@ -219,8 +219,9 @@ def test_wrong_values_get_a_clear_line(settings: dict[str, Any], problem: str) -
 
 def test_commands_are_read_with_their_variables() -> None:
     """Arithmetic of expr, here-documents of read, and variables that are set elsewhere."""
-    swift = "nproc=4\nNPROC_PER_NODE=$nproc swift sft --model meta-llama/Meta-Llama-3-8B --max_length 512"
-    steps = "--gradient_accumulation_steps $(expr 16 / $nproc)"
+    swift = "NPROC_PER_NODE=$n swift sft --model meta-llama/Meta-Llama-3-8B --max_length 512"
+    swift = f"n=4\n{swift}"
+    steps = "--gradient_accumulation_steps $(expr 16 / $n)"
     assert read_launch(command(f"{swift} {steps}")).strategy["global_batch_size"] == 16
     words = "openrlhf.cli.train_sft \\\n --model.model_name_or_path meta-llama/Meta-Llama-3-8B \\\n"
     text = f"read -r -d '' words <<EOF\n{words} --train.micro_batch_size 2\nEOF\n"

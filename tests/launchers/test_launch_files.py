@@ -1,6 +1,7 @@
 """Launch files in place of models and strategies, and `import`, with a small launcher."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def _with_model(name, *lines):
 def fake(monkeypatch, tmp_path):
     """Know one launcher, and work in a folder with its files."""
     monkeypatch.setattr(launchers, "LAUNCHERS", (fake_launcher.LAUNCHER,))
+    monkeypatch.setattr(launchers, "READERS", ())
     monkeypatch.chdir(tmp_path)
     run = ("gpus = 16", "global_batch_size = 64", "tp = 2", "dp = 8", "colour = red", "shade = 7")
     Path("run.sh").write_text(_with_model("llama3-8b", *run))
@@ -281,9 +283,7 @@ def test_bad_input_is_one_line(shardwise, command):
 def test_files_of_other_tools_stay_theirs(monkeypatch):
     """A launcher that recognizes everything does not get what another tool wrote."""
     greedy = fake_launcher.LAUNCHER
-    monkeypatch.setattr(
-        launchers, "LAUNCHERS", (type(greedy)(**_fields(greedy) | {"recognise": lambda *_: True}),)
-    )
+    monkeypatch.setattr(launchers, "LAUNCHERS", (replace(greedy, recognise=lambda *_: True),))
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
     config |= {
         "num_attention_heads": 4,
@@ -293,7 +293,3 @@ def test_files_of_other_tools_stay_theirs(monkeypatch):
     Path("config.json").write_text(json.dumps(config))
     assert find_launch("config.json") is None
     assert Model.load("config.json").hidden == 64
-
-
-def _fields(launcher):
-    return {name: getattr(launcher, name) for name in type(launcher).__slots__}

@@ -10,16 +10,10 @@ FORMS = {
     "nanotron.yaml": "model: {}\nparallelism:\n  tp: 2\ntokens:\n  micro_batch_size: 2\n",
     "foundry.yaml": "max_seq_len: 2048\nglobal_train_batch_size: 512\nmodel: {name: mpt}\n",
     "flagscale.yaml": "experiment:\n  exp_name: x\n  task:\n    type: train\naction: run\n",
-    "tune.yaml": "model:\n  _component_: torchtune.models.llama3.llama3_8b\n",
-    "auto.yaml": "model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM\ntrainer: {}\n",
-    "axolotl.yml": "base_model: a/b\nmicro_batch_size: 2\ndatasets: []\n",
-    "factory.yaml": "model_name_or_path: a/b\nstage: sft\nfinetuning_type: lora\n",
-    "trl.yaml": "model_name_or_path: a/b\nper_device_train_batch_size: 2\n",
     "maxtext.yml": "base_emb_dim: 2048\nici_fsdp_parallelism: 4\n",
     "primus.yaml": "modules:\n  pre_trainer:\n    framework: maxtext\n",
     "olmo.py": "from olmo_core.config import DType\n",
     "config_DGX.sh": "export DGXNNODES=8\nexport DGXNGPU=8\nexport TENSOR_MODEL_PARALLEL=4\n",
-    "trainer.sh": "torchrun run_clm.py --per_device_train_batch_size 4 --bf16\n",
 }
 
 

@@ -118,7 +118,8 @@ def export(
     Parameters
     ----------
     launcher
-        ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
+        ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed``, ``accelerate``, ``trl``,
+        ``llama-factory``, ``axolotl`` or ``automodel``.
     model, system, strategy, **fields
         As for `estimate`. Without a stack the strategy has that of the launcher, whose rules apply
         and whose times are predicted.

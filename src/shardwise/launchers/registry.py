@@ -53,6 +53,10 @@ from shardwise.parallel.constraints import illegal_faults
 from shardwise.parallel.constraints.software import LIFTS
 
 LAUNCHERS: tuple[Launcher, ...] = (
+    llama_factory.LAUNCHER,
+    axolotl.LAUNCHER,
+    trl.LAUNCHER,
+    automodel.LAUNCHER,
     deepspeed.LAUNCHER,
     accelerate.LAUNCHER,
     torchtitan.LAUNCHER,
@@ -60,14 +64,10 @@ LAUNCHERS: tuple[Launcher, ...] = (
     megatron.LAUNCHER,
 )
 READERS: tuple[LaunchReader, ...] = (
-    llama_factory.READER,
-    axolotl.READER,
     torchtune.READER,
-    automodel.READER,
     ms_swift.READER,
     verl.READER,
     openrlhf.READER,
-    trl.READER,
 )
 """Trainers whose launch files are read and not written; they look at a file first."""
 
@@ -141,7 +141,7 @@ def read_launch(
     gpus: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Read a launch file of Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed or accelerate.
+    """Read a launch file of a trainer: Megatron-LM, torchtitan, TRL, LLaMA-Factory and others.
 
     Parameters
     ----------

@@ -7,26 +7,15 @@ from shardwise.config import files
 from shardwise.errors import InputError
 
 _YAML, _SHELL, _PYTHON = (".yaml", ".yml"), (".sh", ".slurm", ".sbatch", ".conf", ""), (".py",)
-_TRAINER = "the Hugging Face Trainer"
 _FORMS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nanotron", _YAML, (r"^parallelism:", r"^tokens:", r"^model:")),
     ("llm-foundry", _YAML, (r"^max_seq_len:", r"^(fsdp_config|global_train_batch_size):")),
     ("FlagScale", _YAML, (r"^(system|train):", r"^\s+(no_shared_fs|no_initialization):")),
     ("FlagScale", _YAML, (r"^experiment:", r"^\s+(exp_name|task):", r"^action:")),
-    ("torchtune", _YAML, (r"_component_:\s*['\"]?torchtune\.",)),
-    ("NeMo Automodel", _YAML, (r"_target_:\s*['\"]?nemo_automodel\.",)),
-    ("axolotl", _YAML, (r"^base_model:", r"^(datasets|micro_batch_size|sequence_len):")),
-    ("LLaMA-Factory", _YAML, (r"^model_name_or_path:", r"^(finetuning_type|stage):")),
-    (
-        "the Hugging Face Trainer",
-        _YAML,
-        (r"^model_name_or_path:", r"^per_device_train_batch_size:"),
-    ),
     ("MaxText", _YAML, (r"^(base_emb_dim|base_num_decoder_layers|ici_\w+_parallelism):",)),
     ("Primus with another framework", _YAML, (r"^modules:", r"^\s+framework:\s*(?!megatron\b)\w")),
     ("OLMo-core", _PYTHON, (r"^\s*(from|import) olmo_core",)),
     ("MLPerf", _SHELL, (r"\bDGX(NNODES|NGPU|SYSTEM)=",)),
-    (_TRAINER, _SHELL, (r"--per_device_train_batch_size[ =]",)),
 )
 """Trainer, endings of its files, and patterns of lines that every one of them has."""
 HINT = "name the model, and set the plan as flags (--gpus --tp --pp --mbs --gbs)"

@@ -43,6 +43,7 @@ _DECIDED = {
     "global_batch_size": ("step_scheduler.global_batch_size",),
     "micro_batch_size": ("step_scheduler.local_batch_size",),
     "recompute": ("distributed.activation_checkpointing",),
+    "seq_len": ("packed_sequence", "dataset"),
 }
 
 

@@ -1,6 +1,21 @@
-"""axolotl: files and commands as strategies."""
+"""axolotl: plans as files, and files and commands as strategies."""
 
-from shardwise.launchers.axolotl.reader import NAME, TITLE, read, recognise
-from shardwise.launchers.launch import LaunchReader
+from shardwise.launchers.axolotl.reader import NAME, RELEASE, TITLE, read, recognise
+from shardwise.launchers.axolotl.writer import faults, write
+from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.launch import Launcher
 
-READER = LaunchReader(name=NAME, title=TITLE, recognise=recognise, read=read)
+_DEGREES = frozenset({"tp", "cp", "dp_shard", "tp_exchange", "cp_exchange"})
+LAUNCHER = Launcher(
+    name=NAME,
+    title=TITLE,
+    releases=(RELEASE,),
+    stack="accelerate-2026",
+    endings=(".yaml", ".yml"),
+    recognise=recognise,
+    read=read,
+    faults=faults,
+    write=write,
+    says=SAYS | _DEGREES,
+    ignores={name: why for name, why in IGNORES.items() if name not in _DEGREES},
+)

@@ -66,15 +66,16 @@ def read(text: LaunchText) -> Launch:
     given = Given(dtype=dtype, micro=sizes.micro, steps=sizes.steps, gpus=gpus, model=model)
     engine = engine_of(reading.job, top, given, version=1)
     method = _method(reading, dtype)
-    method.pure = method.rank is None and dtype != "fp32" and engine.kind == "ddp"
+    method.pure |= method.rank is None and dtype != "fp32" and engine.kind == "ddp"
     reading.fields |= _attention(top) | _recompute(reading) | _loss(top, method.task)
     reading.fields["optimizer"] = optimizer_of(top, "optimizer", "adamw_torch_fused")
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top) | _degrees(top, engine)
     if top.flag("fp8", texts=True):
-        reading.fields["quantization"] = "fp8_tensor"
+        gathers = top.flag("fp8_enable_fsdp_float8_all_gather", texts=True)
+        reading.fields |= {"quantization": "fp8_tensor", "quantized_weights": gathers}
     _data(top)
-    reading.decided |= DECIDED | _DECIDED
+    reading.decided |= {**DECIDED, **_DECIDED}
     return launch_of_reading(
         reading,
         launcher=NAME,
@@ -141,6 +142,7 @@ def _method(reading: Reading, dtype: str) -> Method:
         top.wrong("adapter", "is not modeled; allowed: lora, qlora")
     if rank is None:
         top.wrong("lora_r", "is required with an adapter")
+    method.pure = not top.flag("peft_autocast_adapter_dtype", default=True, texts=True)
     method.rank, method.dora = rank, dora
     method.targets = (*modules, *saved)
     if bits["load_in_4bit"]:

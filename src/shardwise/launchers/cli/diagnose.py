@@ -32,7 +32,7 @@ def command(
         "LAUNCH_FILE",
         "Launch file of the run, recognized by its content: Megatron-LM command line, "
         "script or argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or "
-        "Python; DeepSpeed JSON; accelerate YAML.",
+        "Python; DeepSpeed JSON; accelerate YAML; files and commands of fine-tuning.",
     ),
     system: str = SYSTEM_ARGUMENT,
     log: str | None = opt(

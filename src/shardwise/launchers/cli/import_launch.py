@@ -34,7 +34,9 @@ def command(
         "FILE",
         "Launch file, recognized by its content: Megatron-LM command line, script or "
         "argument file; Megatron-Bridge or NeMo YAML; torchtitan TOML or Python (of "
-        "several configurations FILE.py:NAME); DeepSpeed JSON; accelerate YAML.",
+        "several configurations FILE.py:NAME); DeepSpeed JSON; accelerate YAML; files and "
+        "commands of fine-tuning (LLaMA-Factory, axolotl, TRL, torchtune, AutoModel, ms-swift, "
+        "verl, OpenRLHF).",
     ),
     model: str | None = opt(
         "--model MODEL", "Model, for files without one (DeepSpeed, accelerate)."

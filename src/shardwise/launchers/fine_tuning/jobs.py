@@ -145,16 +145,16 @@ def read_job(text: LaunchText, starts: Sequence[tuple[str, ...]], found: Found) 
     if not commands:
         problem = "has no command of a trainer that is known"
         raise InputError(Fault(source=text.source, problem=problem))
-    words, (at, end) = commands[0]
+    words, (begin, end) = commands[0]
     if len(commands) > 1:
         problem = f"the first of {len(commands)} training commands is read"
         found.leave("command", shown(" ".join(words[: end + 1])), problem)
     job = Job(source=text.source, settings={}, folder=text.folder)
     job.environment = _environment(script)
-    job.program, job.verb = words[at].rpartition("/")[2], shown(words[end - 1])
+    job.program, job.verb = words[begin].rpartition("/")[2], shown(words[end - 1])
     _read_options(job, words[end:])
-    job.launcher = _accelerate_options(words[:at], job)
-    job.gpus = text.gpus or _ranks(script, words, at, text.source) or _processes(job)
+    job.launcher = _accelerate_options(words[:begin], job)
+    job.gpus = text.gpus or _ranks(script, words, begin, text.source) or _processes(job)
     return job
 
 
@@ -178,31 +178,39 @@ def _environment(script: Script) -> dict[str, str]:
 
 def _read_options(job: Job, words: Sequence[str]) -> None:
     """Read what follows the program: a file of options, `--key value` and `key=value`."""
-    options: list[tuple[str, Any]] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        if _is_option(word):
-            name, equals, value = word.lstrip("-").partition("=")
-            values = [value] if equals else []
-            while not equals and at < len(words) and not _is_option(words[at]):
-                values.append(words[at])
-                at += 1
-            options.append((_LONG.get(name, name.replace("-", "_")), _value(values)))
-        elif "=" in word:
-            name, _, value = word.lstrip("+~").partition("=")
-            options.append((name, None if word.startswith("~") else _value([value])))
-        elif word.endswith((".yaml", ".yml", ".json")):
-            options.append(("config", word))
-        elif not options:
-            job.verb = f"{job.verb} {shown(word)}".strip()
+    options = list(_options(job, words))
     base = next((v for n, v in options if n == "config" and isinstance(v, str)), None)
     if base is not None:
         job.settings = read_companion(base, job, "config")
     for name, value in options:
         if name != "config":
             _set(job, name, value)
+
+
+def _options(job: Job, words: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield options by name; words before the first are what the command does."""
+    at, begun = 0, False
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--":  # between options of axolotl and of its launcher
+            continue
+        if _is_option(word):
+            name, equals, value = word.lstrip("-").partition("=")
+            values = [value] if equals else []
+            while not equals and at < len(words) and not _is_option(words[at]):
+                values.append(words[at])
+                at += 1
+            yield _LONG.get(name, name.replace("-", "_")), _value(values)
+        elif "=" in word:
+            name, _, value = word.lstrip("+~").partition("=")
+            yield name, None if word.startswith("~") else _value([value])
+        elif word.endswith((".yaml", ".yml", ".json")):
+            yield "config", word
+        elif not begun:
+            job.verb = f"{job.verb} {shown(word)}".strip()
+            continue
+        begun = True
 
 
 _LONG = {"c": "config"}
@@ -249,6 +257,7 @@ def _scalar(word: str) -> Any:
 
 _SECTIONS = {"fsdp": "fsdp_config", "parallelism_config": "parallelism_config"}
 _TOP = ("num_processes", "num_machines", "mixed_precision", "machine_rank", "dynamo_backend")
+_OF_RANKS = ("main_process_ip", "main_process_port", "main_training_function", "gpu_ids")
 _DEEPSPEED = (
     "zero_stage",
     "offload_optimizer_device",
@@ -269,6 +278,9 @@ def _accelerate_options(words: Sequence[str], job: Job) -> Settings:
         inner = Job(source=job.source, settings={}, folder=job.folder)
         _read_options(inner, [w for w in words[plain.index("launch") + 1 :] if w != "-m"])
         own = inner.settings
+    if job.program == "trl":  # which passes them on
+        names = (*_TOP, *_OF_RANKS, *_KINDS)
+        own |= {name: job.settings.pop(name) for name in names if name in job.settings}
     named = own.pop("config_file", None) or job.settings.pop("accelerate_config", None)
     settings = _accelerate_file(named, job) if isinstance(named, str) else {}
     for name, value in own.items():
@@ -303,7 +315,8 @@ _TRL_CONFIGS: Mapping[str, Settings] = {
 
 def _accelerate_file(name: str, job: Job) -> Settings:
     if name in _TRL_CONFIGS:
-        return json.loads(json.dumps(_TRL_CONFIGS[name]))  # type: ignore[no-any-return]
+        found: Settings = json.loads(json.dumps(_TRL_CONFIGS[name]))
+        return found
     return read_companion(name, job, "config_file")
 
 
@@ -326,6 +339,9 @@ def _ranks(script: Script, words: Sequence[str], at: int, source: str) -> int | 
 
 def _processes(job: Job) -> int | None:
     """Ranks of `accelerate launch`, or of variables of the environment."""
+    launched = [job.settings.pop(name, None) for name in ("nnodes", "nproc_per_node")]
+    if isinstance(launched[1], int):
+        return launched[1] * (launched[0] if isinstance(launched[0], int) else 1)
     number = job.launcher.get("num_processes")
     if isinstance(number, int) and number > 0:
         return number

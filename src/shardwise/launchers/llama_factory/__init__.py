@@ -1,6 +1,20 @@
-"""LLaMA-Factory: files and commands as strategies."""
+"""LLaMA-Factory: plans as files, and files and commands as strategies."""
 
-from shardwise.launchers.launch import LaunchReader
-from shardwise.launchers.llama_factory.reader import NAME, TITLE, read, recognise
+from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.launch import Launcher
+from shardwise.launchers.llama_factory.reader import NAME, RELEASE, TITLE, read, recognise
+from shardwise.launchers.llama_factory.writer import faults, write
 
-READER = LaunchReader(name=NAME, title=TITLE, recognise=recognise, read=read)
+LAUNCHER = Launcher(
+    name=NAME,
+    title=TITLE,
+    releases=(RELEASE,),
+    stack="accelerate-2026",
+    endings=(".yaml", ".yml"),
+    recognise=recognise,
+    read=read,
+    faults=faults,
+    write=write,
+    says=SAYS,
+    ignores=IGNORES,
+)

@@ -75,12 +75,13 @@ def read(text: LaunchText) -> Launch:
     reading.fields |= common_fields(top)
     _data(top, method)
     if top.flag("fp8", texts=True):
-        reading.fields["quantization"] = "fp8_tensor"
+        gathers = top.flag("fp8_enable_fsdp_float8_all_gather", texts=True)
+        reading.fields |= {"quantization": "fp8_tensor", "quantized_weights": gathers}
     if method.task not in ("sft", "pretrain"):
         own = engine.fields["stack"]
         stack = dict(own) if isinstance(own, Mapping) else {"base": own}
         engine.fields["stack"] = stack | {"fp32_log_probabilities": True}
-    reading.decided |= DECIDED | {"recompute": ("disable_gradient_checkpointing",)}
+    reading.decided |= {**DECIDED} | {"recompute": ("disable_gradient_checkpointing",)}
     return launch_of_reading(
         reading,
         launcher=NAME,

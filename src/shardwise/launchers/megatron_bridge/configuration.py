@@ -23,6 +23,8 @@ _MARKS = (
 )
 """Parts of names that a file has at least one of."""
 _SECTIONS = ("model", "train", "ddp", "mixed_precision", "comm_overlap", "trainer", "optimizer")
+_OF_AUTOMODEL = "step_scheduler"
+"""A section that configurations of NeMo AutoModel have."""
 _ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -35,7 +37,7 @@ def is_configuration(text: str, source: str) -> bool:
     targets = [line for line in lines if TARGET in line]
     if any("megatron.bridge." in line or "nemo.collections.llm" in line for line in targets):
         return True
-    own = [name for name in _SECTIONS if name in top]
+    own = [name for name in _SECTIONS if name in top and _OF_AUTOMODEL not in top]
     if not own or not any(mark in text for mark in _MARKS):
         return False
     return any(_opens(line, name) for name in own for line in lines)

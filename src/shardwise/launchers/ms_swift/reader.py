@@ -92,7 +92,7 @@ def read(text: LaunchText) -> Launch:
     reading.fields |= common_fields(top)
     key = _length(reading)
     _data(top)
-    reading.decided |= DECIDED | {"base_weights": ("quant_bits",), "lora_rank": ("lora_rank",)}
+    reading.decided |= {**DECIDED} | {"base_weights": ("quant_bits",), "lora_rank": ("lora_rank",)}
     return launch_of_reading(
         reading,
         launcher=NAME,

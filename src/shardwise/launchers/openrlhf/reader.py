@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.fine_tuning.engines import Given, deepspeed, stage_settings
-from shardwise.launchers.fine_tuning.jobs import Settings, read_job
+from shardwise.launchers.fine_tuning.jobs import Settings, is_mapping, read_job
 from shardwise.launchers.fine_tuning.methods import (
     NO_ROLLOUT,
     Method,
@@ -104,7 +104,7 @@ _PPO_MICRO = 1
 
 def recognise(text: str, _: str) -> bool:
     """Whether a text is a command of OpenRLHF."""
-    return _COMMAND.search(text) is not None
+    return not is_mapping(text) and _COMMAND.search(text) is not None
 
 
 def read(text: LaunchText) -> Launch:

@@ -69,6 +69,9 @@ _DECIDED = {
     "loss": ("loss",),
     "compile": ("compile",),
     "lora_rank": ("model.lora_rank",),
+    "lora_targets": ("model.lora_attn_modules", "model.apply_lora_to_mlp"),
+    "base_weights": ("model._component_", "model.quantize_base"),
+    "seq_len": (LENGTH,),
     "zero": (),
 }
 

@@ -1,6 +1,20 @@
-"""TRL and the Hugging Face Trainer: scripts and YAML as strategies."""
+"""TRL and the Hugging Face Trainer: plans as files, and scripts and files as strategies."""
 
-from shardwise.launchers.launch import LaunchReader
-from shardwise.launchers.trl.reader import NAME, TITLE, read, recognise
+from shardwise.launchers.fine_tuning.writer import IGNORES, SAYS
+from shardwise.launchers.launch import Launcher
+from shardwise.launchers.trl.reader import NAME, RELEASE, TITLE, read, recognise
+from shardwise.launchers.trl.writer import faults, write
 
-READER = LaunchReader(name=NAME, title=TITLE, recognise=recognise, read=read)
+LAUNCHER = Launcher(
+    name=NAME,
+    title=TITLE,
+    releases=(RELEASE,),
+    stack="accelerate-2026",
+    endings=(".yaml", ".yml"),
+    recognise=recognise,
+    read=read,
+    faults=faults,
+    write=write,
+    says=SAYS,
+    ignores=IGNORES,
+)

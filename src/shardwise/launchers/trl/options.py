@@ -19,6 +19,8 @@ OWN = fields_named(
     " max_prompt_length assistant_only_loss completion_only_loss precompute_ref_log_probs beta"
 )
 """Options that scripts without TRL do not have."""
+OTHERS = fields_named("finetuning_type tuner_type train_type sft_type base_model")
+"""Options of trainers with readers of their own."""
 ROLLOUT = fields_named(
     "num_generations num_generations_eval max_completion_length max_prompt_length"
     " generation_batch_size steps_per_generation temperature top_p top_k min_p generation_kwargs"

@@ -40,6 +40,10 @@ STARTS = (
     ("*.py",),
     ("-m", "*"),
 )
+_COMMAND = re.compile(
+    r"(?:^|[\s/])trl (?:sft|dpo|kto|reward|grpo|rloo)\b"
+    r"|accelerate launch(?:\\\n|[^\n])*\.py(?:\\\n|[^\n])*--config[ =]"
+)
 _DPO_LOSSES = ("apo_zero", "apo_down", "sigmoid", "hinge", "ipo", "sppo_hard", "exo_pair", "robust")
 _HF_BATCH = 8
 _LOSSES = {
@@ -51,7 +55,11 @@ _LOSSES = {
 
 def recognise(text: str, _: str) -> bool:
     """Whether a text has options of the Trainer: those of a file, or of a command."""
+    if not is_mapping(text) and _COMMAND.search(text) is not None:
+        return True
     keys = top_keys(text) if is_mapping(text) else flags_in(text)
+    if options.OTHERS & keys:
+        return False
     sure = {options.MICRO, options.STEPS, "num_train_epochs", "learning_rate"} & keys
     return options.MICRO in keys or (len(sure) > 1 and options.MODEL in keys)
 
@@ -116,6 +124,10 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_SURE_TASKS = {"desirable_weight": "kto", "center_rewards_coefficient": "rm"}
+"""Tasks by options that no other has."""
+
+
 def _task(reading: Reading) -> tuple[str, str]:
     """Return the task by the command, the options or the path of the file; and that of rollouts."""
     keys = reading.job.settings
@@ -124,6 +136,9 @@ def _task(reading: Reading) -> tuple[str, str]:
     words = re.split(r"[^a-z0-9]+", f"{reading.job.verb} {reading.text.source}".lower())
     if {"num_generations", "reward_funcs"} & keys.keys():
         return "sft", next((one for one in ROLLOUTS if one in words), "grpo")
+    if sure := next((one for key, one in _SURE_TASKS.items() if key in keys), None):
+        reading.origins["task"] = Origin.DERIVED
+        return sure, ""
     named = [one for one in (*PREFERENCE_TASKS, *ROLLOUTS) if one in words]
     if any(one in _DPO_LOSSES for one in losses) and "kto" not in words:
         named = ["dpo"]

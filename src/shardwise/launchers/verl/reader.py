@@ -105,7 +105,12 @@ def read(text: LaunchText) -> Launch:
     if flag_of(model, "enable_activation_offload", default=False):
         model.leave("enable_activation_offload", "is not modeled", Effect.COST)
     _leave(actor, model, sharding, is_sft=is_sft)
-    reading.decided |= {"recompute": ("enable_gradient_checkpointing",), "zero": ()}
+    own = "model" if is_sft else "actor_rollout_ref.model"
+    reading.decided |= {
+        "recompute": (f"{own}.enable_gradient_checkpointing",),
+        "seq_len": ("data.max_length",),
+        "zero": (),
+    }
     return launch_of_reading(
         reading,
         launcher=NAME,

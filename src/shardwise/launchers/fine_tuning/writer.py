@@ -1,0 +1,249 @@
+"""What writers of fine-tuning files share: types, kernels, FSDP, scripts and refusals."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.config.enums import (
+    LORA_PRESETS,
+    Adapter,
+    AttentionKernel,
+    BaseWeights,
+    CheckpointPlace,
+    Compile,
+    Dtype,
+    GradSync,
+    LoraTarget,
+    Loss,
+    Optimizer,
+    Quantization,
+    Recompute,
+    Reference,
+    Task,
+    WeightDtype,
+)
+from shardwise.config.plain import as_yaml
+from shardwise.config.strategy import Strategy
+from shardwise.errors import Fault
+from shardwise.launchers.launch import (
+    DOCUMENTS,
+    NO_OPTIONS,
+    NOT_SELECTIVE,
+    PLACED,
+    LaunchFile,
+    LaunchPlan,
+    as_comments,
+    fields_named,
+    nodes_of,
+)
+
+SAYS = fields_named(
+    "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero fsdp_reshard optimizer"
+    " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
+    " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
+    " reference_model checkpoint_place quantization quantized_weights"
+)
+"""Fields that files of the Trainer's kind say."""
+_NO_DEGREE = "has no effect: degrees that it belongs to are refused"
+IGNORES: Mapping[str, str] = {
+    **NO_OPTIONS,
+    **DOCUMENTS,
+    **PLACED,
+    **NOT_SELECTIVE,
+    "expert_kernel": "experts_implementation of the model's configuration decides it",
+    "reduce_dtype": "mixed precision decides it, and the stack refuses other types",
+    "lora_parts": "lora_targets says the same by modules",
+    **dict.fromkeys(("tp_exchange", "cp_exchange", "stage_layers"), _NO_DEGREE),
+    **dict.fromkeys(("embedding_as_layer", "loss_as_layer"), _NO_DEGREE),
+}
+OPTIMIZERS: Mapping[Optimizer, str] = {
+    Optimizer.ADAMW: "adamw_torch_fused",
+    Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",
+    Optimizer.ADAFACTOR: "adafactor",
+    Optimizer.SGD: "sgd",
+    Optimizer.SGD_MOMENTUM: "sgd",
+}
+KERNELS: Mapping[AttentionKernel, str] = {
+    AttentionKernel.FLASH2: "flash_attention_2",
+    AttentionKernel.FLASH3: "flash_attention_3",
+    AttentionKernel.UNFUSED: "eager",
+    AttentionKernel.TRITON: "flex_attention",
+}
+"""`attn_implementation` of transformers."""
+_USUAL = (Reference.USUAL, Reference.PRECOMPUTED)
+
+
+def is_sharded(strategy: Strategy) -> bool:
+    """Whether FSDP has ranks to shard over."""
+    return strategy.zero > 0 and (strategy.dp or 1) * strategy.cp > 1
+
+
+def is_pure(strategy: Strategy) -> bool:
+    """Whether trained weights have the type of products."""
+    half = strategy.dtype != Dtype.FP32
+    return half and strategy.in_effect("weight_dtype") == WeightDtype.COMPUTE
+
+
+def steps_of(strategy: Strategy) -> int:
+    """Return the micro-batches of a step."""
+    batch, dp = strategy.global_batch_size or 1, strategy.dp or 1
+    return batch // (strategy.micro_batch_size * dp)
+
+
+def optimizer_name(strategy: Strategy) -> str:
+    """Return the name of the optimizer; that of bitsandbytes does not run on shards of FSDP2."""
+    if is_sharded(strategy) and strategy.optimizer == Optimizer.ADAMW_8BIT:
+        return "adamw_torch_8bit"
+    return OPTIMIZERS[strategy.optimizer]
+
+
+def modules_of(strategy: Strategy) -> tuple[list[str], list[str]]:
+    """Return modules with adapters, and those that are trained in full next to them."""
+    targets = strategy.lora_targets or ()
+    saved = {LoraTarget.EMBEDDING: "embed_tokens", LoraTarget.HEAD: "lm_head"}
+    own = [str(one) for one in targets if one not in saved]
+    return own, [saved[one] for one in targets if one in saved]
+
+
+def has_all_linear(strategy: Strategy) -> bool:
+    """Whether all linear modules of layers have adapters."""
+    return set(LORA_PRESETS["all-linear"]) <= set(strategy.lora_targets or ())
+
+
+def half_flags(strategy: Strategy) -> dict[str, Any]:
+    """Return `bf16` and `fp16`."""
+    return (
+        {"fp16": True} if strategy.dtype == Dtype.FP16 else {"bf16": strategy.dtype == Dtype.BF16}
+    )
+
+
+def trainer_settings(strategy: Strategy) -> dict[str, Any]:
+    """Return options that have the same names in all trainers of this kind."""
+    settings: dict[str, Any] = {}
+    if strategy.optimizer == Optimizer.SGD_MOMENTUM:
+        settings["optim_args"] = "momentum=0.9"
+    if strategy.in_effect("compile") == Compile.WHOLE:
+        settings["torch_compile"] = True
+    if strategy.in_effect("grad_sync") == GradSync.MICRO_BATCH:
+        sync = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        settings["accelerator_config"] = sync
+    return settings
+
+
+def fsdp_config(strategy: Strategy, *, version: str, offload: str) -> dict[str, Any]:
+    """Return `fsdp_config`; keys of version and offload differ by trainer."""
+    reshards = strategy.zero == 3 and strategy.fsdp_reshard  # noqa: PLR2004 - a ZeRO stage
+    config: dict[str, Any] = {version: 2} if version else {}
+    config |= {
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": reshards,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }
+    if strategy.offload_weights:
+        config[offload] = True
+    return config
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+def faults(
+    strategy: Strategy,
+    *,
+    losses: tuple[Loss, ...],
+    kernels: tuple[AttentionKernel, ...],
+    bases: tuple[BaseWeights, ...],
+    tasks: tuple[Task, ...],
+    on_host: bool,
+) -> Iterator[Fault]:
+    """Yield what a trainer has no option for.
+
+    Parameters
+    ----------
+    losses, kernels, bases, tasks
+        Those that its options can set.
+    on_host
+        Whether checkpoints may wait on the host.
+    """
+    allowed: dict[str, tuple[object, ...]] = {
+        "training": (True,),
+        "task": tasks,
+        "reference_model": _USUAL,
+        "checkpoint_place": tuple(CheckpointPlace) if on_host else (CheckpointPlace.DEVICE,),
+        "optimizer": tuple(OPTIMIZERS),
+        "compile": (Compile.NONE, Compile.WHOLE),
+        "attention_kernel": ("stack", *kernels),
+        "loss": losses if strategy.task in (Task.PRETRAIN, Task.SFT) else ("stack",),
+    }
+    if strategy.lora_rank is not None:
+        allowed["base_weights"] = ("stack", *bases)
+        if strategy.lora_targets is None:
+            problem = "adapters are of modules: set them, such as all-linear"
+            yield Fault.of("lora_targets", None, problem, "strategy")
+    for field, values in allowed.items():
+        value = getattr(strategy, field)
+        used = strategy.in_effect(field) if field in ("compile", "loss") else value
+        if used not in values and value not in values:
+            words = ", ".join(map(str, values))
+            yield Fault.of(field, value, f"no option sets it; allowed: {words}", "strategy")
+
+
+def pure_fault(strategy: Strategy, problem: str) -> Fault:
+    """Return the fault of types of trained weights that a trainer does not have."""
+    return Fault.of("weight_dtype", strategy.weight_dtype, problem, "strategy")
+
+
+def fp8_fault(strategy: Strategy) -> Iterator[Fault]:
+    """Yield the fault of products in fp8, where a trainer has no option for them."""
+    if strategy.quantization != Quantization.NONE:
+        problem = "no option of the trainer sets it; allowed: none"
+        yield Fault.of("quantization", strategy.quantization, problem, "strategy")
+
+
+def recomputes(strategy: Strategy) -> bool:
+    """Whether layers are checkpoints."""
+    return strategy.recompute == Recompute.FULL
+
+
+def is_dora(strategy: Strategy) -> bool:
+    """Whether adapters are of DoRA."""
+    return strategy.adapter == Adapter.DORA
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def files_of(
+    plan: LaunchPlan, settings: Mapping[str, Any], ending: str, release: str, command: str
+) -> tuple[LaunchFile, ...]:
+    """Return the file of options and the script that starts it.
+
+    Parameters
+    ----------
+    command
+        Words that start the trainer; `{nodes}`, `{each}` and `{gpus}` are numbers of nodes, ranks
+        of a node and ranks, `{config}` is the file.
+    """
+    strategy = plan.strategy
+    nodes, each = nodes_of(plan.system, strategy.gpus or 1)
+    remarks = [
+        release,
+        *plan.comments,
+        f"model {plan.model.name}: name its folder, or its name on the Hugging Face hub",
+        f"{strategy.gpus} GPUs, batch {strategy.global_batch_size} x {strategy.seq_len} tokens",
+        "data: put your own in place of the names here",
+    ]
+    start = command.format(
+        nodes=nodes,
+        each=each,
+        gpus=strategy.gpus,
+        config='"${CONFIG:-${BASH_SOURCE[0]%.sh}' + ending + '}"',
+    )
+    script = (
+        "#!/usr/bin/env bash\n"
+        f"# {nodes} nodes x {each} GPUs: run once on every node.\n"
+        f"{as_comments(plan.comments)}set -euo pipefail\n\n{start}\n"
+    )
+    return (
+        LaunchFile(ending=ending, text=as_comments(remarks) + as_yaml(settings)),
+        LaunchFile(ending=".sh", text=script, executable=True),
+    )

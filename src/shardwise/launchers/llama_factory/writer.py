@@ -1,0 +1,104 @@
+"""Plans as files of LLaMA-Factory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.config.enums import AttentionKernel, BaseWeights, CheckpointPlace, Dtype, Loss, Task
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.errors import Fault
+from shardwise.launchers.fine_tuning import writer as shared
+from shardwise.launchers.launch import LaunchFile, LaunchPlan
+from shardwise.launchers.llama_factory.reader import LENGTH, MICRO, STEPS
+
+_LOSSES: dict[Loss, dict[str, Any]] = {
+    Loss.EAGER: {},
+    Loss.FUSED_LINEAR: {"enable_liger_kernel": True},
+}
+_BASES: dict[BaseWeights, dict[str, Any]] = {
+    BaseWeights.DTYPE: {},
+    BaseWeights.INT8: {"quantization_bit": 8},
+    BaseWeights.NF4: {"quantization_bit": 4},
+    BaseWeights.NF4_SINGLE: {"quantization_bit": 4, "double_quantization": False},
+}
+_TASKS: dict[Task, dict[str, Any]] = {
+    Task.PRETRAIN: {"stage": "pt", "packing": True},
+    Task.SFT: {"stage": "sft", "packing": True},
+    Task.DPO: {"stage": "dpo", "pref_loss": "sigmoid"},
+    Task.ORPO: {"stage": "dpo", "pref_loss": "orpo"},
+    Task.KTO: {"stage": "kto"},
+    Task.RM: {"stage": "rm"},
+}
+_KERNELS = {
+    AttentionKernel.FLASH2: "fa2",
+    AttentionKernel.FLASH3: "fa3",
+    AttentionKernel.UNFUSED: "disabled",
+}
+
+
+def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
+    """Yield what LLaMA-Factory has no option for, as `Launcher.faults`."""
+    yield from shared.faults(
+        strategy,
+        losses=tuple(_LOSSES),
+        kernels=tuple(_KERNELS),
+        bases=tuple(_BASES),
+        tasks=tuple(_TASKS),
+        on_host=True,
+    )
+    if strategy.dtype == Dtype.FP32:
+        yield Fault.of("dtype", strategy.dtype, "allowed: bf16, fp16", "strategy")
+    if shared.is_pure(strategy) and strategy.dtype != Dtype.BF16:
+        yield shared.pure_fault(strategy, "pure_bf16 is of bf16; allowed: stack, fp32")
+    if strategy.reference_model == "precomputed":
+        problem = "no option of the trainer sets it; allowed: usual"
+        yield Fault.of("reference_model", strategy.reference_model, problem, "strategy")
+
+
+def write(plan: LaunchPlan, release: str, ending: str) -> tuple[LaunchFile, ...]:
+    """Write a plan, as `Launcher.write`."""
+    command = (
+        "FORCE_TORCHRUN=1 NNODES={nodes} NPROC_PER_NODE={each} \\\n"
+        '  NODE_RANK="${{NODE_RANK:-0}}" MASTER_ADDR="${{MASTER_ADDR:-127.0.0.1}}" \\\n'
+        "  llamafactory-cli train {config}"
+    )
+    return shared.files_of(plan, settings_of(plan), ending, f"LLaMA-Factory {release}", command)
+
+
+def settings_of(plan: LaunchPlan) -> dict[str, Any]:
+    """Return the options of a plan."""
+    strategy = plan.strategy
+    settings: dict[str, Any] = {
+        "model_name_or_path": plan.model.name,
+        **_TASKS[strategy.task],
+        "do_train": True,
+        "finetuning_type": "full" if strategy.lora_rank is None else "lora",
+        "dataset": "DATASET",
+        "template": "default",
+        "output_dir": "output",
+        LENGTH: strategy.seq_len,
+        MICRO: strategy.micro_batch_size,
+        STEPS: shared.steps_of(strategy),
+        "optim": shared.optimizer_name(strategy),
+        "disable_gradient_checkpointing": not shared.recomputes(strategy),
+        **({"pure_bf16": True} if shared.is_pure(strategy) else shared.half_flags(strategy)),
+    }
+    if strategy.checkpoint_place == CheckpointPlace.HOST:
+        settings["use_unsloth_gc"] = True
+    if strategy.task in (Task.PRETRAIN, Task.SFT):
+        settings |= _LOSSES.get(Loss(strategy.in_effect("loss")), {})
+    if strategy.attention_kernel in _KERNELS:
+        settings["flash_attn"] = _KERNELS[strategy.attention_kernel]
+    if strategy.lora_rank is not None:
+        modules, saved = shared.modules_of(strategy)
+        settings |= {"lora_rank": strategy.lora_rank, "lora_target": ",".join(modules)}
+        settings |= {"additional_target": ",".join(saved)} if saved else {}
+        settings |= {"use_dora": True} if shared.is_dora(strategy) else {}
+        settings |= _BASES[BaseWeights(strategy.in_effect("base_weights"))]
+    if strategy.quantization != "none":
+        gathers = strategy.quantized_weights
+        settings |= {"fp8": True, "fp8_enable_fsdp_float8_all_gather": gathers}
+    if shared.is_sharded(strategy):
+        config = shared.fsdp_config(strategy, version="version", offload="cpu_offload")
+        settings |= {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
+    return settings | shared.trainer_settings(strategy)

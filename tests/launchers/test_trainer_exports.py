@@ -1,0 +1,157 @@
+"""Plans as files of TRL, LLaMA-Factory, axolotl and NeMo AutoModel, and read again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shardwise import Model, Strategy, System, estimate, export, read_launch
+from shardwise.errors import Fault
+from shardwise.launchers.registry import launcher_of
+
+FULL = {"gpus": 8, "gbs": 64, "zero": 3, "recompute": "full", "seq_len": 4096}
+LORA = {
+    "gpus": 1,
+    "gbs": 8,
+    "zero": 0,
+    "recompute": "full",
+    "lora_rank": 16,
+    "lora_targets": "all-linear",
+    "seq_len": 2048,
+    "task": "sft",
+}
+QLORA = LORA | {"base_weights": "nf4", "optimizer": "adamw-8bit"}
+PAIRS = LORA | {"gpus": 2, "task": "dpo", "lora_targets": "qv", "attention_kernel": "flash2"}
+TRAINERS = ("trl", "llama-factory", "axolotl")
+SAME = 1e-9
+
+
+def settings(trainer: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The options that are written for a plan, which read back is the plan."""
+    made = export(trainer, "llama3-8b", "h100-sxm", fields)
+    own = [one for one in made.read_back.differences if one.field != "stack.fp32_log_probabilities"]
+    assert own == []
+    assert made.read_back.estimate is not None
+    found: dict[str, Any] = yaml.safe_load(made.files[0].text)
+    return found
+
+
+@pytest.mark.parametrize("trainer", [*TRAINERS, "automodel"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        FULL,
+        FULL | {"fsdp_reshard": False, "micro_batch_size": 2},
+        LORA,
+        QLORA,
+        LORA | {"gpus": 2, "zero": 3, "adapter": "dora"},
+    ],
+)
+def test_what_is_written_is_read_as_the_plan(trainer: str, fields: dict[str, Any]) -> None:
+    """With the same step time and memory."""
+    settings(trainer, fields)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options"),
+    [
+        ("trl", {"loss_type": ["sigmoid"], "lora_target_modules": ["q_proj", "v_proj"]}),
+        ("llama-factory", {"stage": "dpo", "lora_target": "q_proj,v_proj", "flash_attn": "fa2"}),
+        ("axolotl", {"rl": "dpo", "attn_implementation": "flash_attention_2"}),
+    ],
+)
+def test_pairs_of_answers_have_the_options_of_each_trainer(
+    trainer: str, options: dict[str, Any]
+) -> None:
+    """Which say the task, modules and kernels."""
+    assert options.items() <= settings(trainer, PAIRS).items()
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "options"),
+    [
+        ("trl", {"loss": "chunked_recompute"}, {"loss_type": "chunked_nll"}),
+        ("trl", {"loss": "fused_linear"}, {"use_liger_kernel": True}),
+        ("trl", {"base_weights": "nf4_single"}, {"use_bnb_nested_quant": None}),
+        ("llama-factory", {"base_weights": "nf4_single"}, {"double_quantization": False}),
+        ("llama-factory", {"checkpoint_place": "host"}, {"use_unsloth_gc": True}),
+        ("axolotl", {"checkpoint_place": "host"}, {"gradient_checkpointing": "offload"}),
+        ("axolotl", {"loss": "chunked"}, {"chunked_cross_entropy": True}),
+        ("axolotl", {"base_weights": "int8"}, {"load_in_8bit": True}),
+    ],
+)
+def test_options_of_a_field(trainer: str, fields: dict[str, Any], options: dict[str, Any]) -> None:
+    """As each trainer names them."""
+    found = settings(trainer, LORA | fields)
+    assert {name: found.get(name) for name in options} == options
+
+
+def test_an_optimizer_in_8_bits_is_that_of_torchao_on_shards() -> None:
+    """FSDP2 does not run that of bitsandbytes (axolotl's schema refuses it)."""
+    assert settings("axolotl", QLORA)["optimizer"] == "adamw_bnb_8bit"
+    sharded = settings("axolotl", QLORA | {"gpus": 2, "zero": 3})
+    assert sharded["optimizer"] == "adamw_torch_8bit"
+
+
+def test_degrees_of_axolotl_and_automodel() -> None:
+    """Tensor and context parallelism with FSDP2; pipelines of AutoModel."""
+    mesh = {"tp": 2, "cp": 2, "tp_exchange": "all_reduce", "cp_exchange": "ring"}
+    found = settings("axolotl", FULL | mesh | {"gpus": 16})
+    assert (found["tensor_parallel_size"], found["context_parallel_size"]) == (2, 2)
+    staged = settings("automodel", FULL | {"gpus": 16, "tp": 2, "pp": 2})
+    assert staged["distributed"]["pp_size"] == 2
+    steps = staged["step_scheduler"]
+    assert steps["local_batch_size"] == 64 // 4  # all micro-batches of a pipeline
+
+
+def faults(trainer: str, fields: dict[str, Any]) -> list[Fault]:
+    """What a trainer has no option for."""
+    launcher, model = launcher_of(trainer), Model.load("llama3-8b")
+    strategy = Strategy.validated(LORA | fields | {"stack": launcher.stack})
+    return list(launcher.faults(model, strategy.resolved(model, System.load("h100-sxm"))))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "problem"),
+    [
+        ("trl", {"loss": "cut"}, "loss: 'cut': no option sets it"),
+        ("trl", {"checkpoint_place": "host"}, "checkpoint_place: 'host'"),
+        ("trl", {"task": "orpo"}, "task: 'orpo'"),
+        ("trl", {"lora_targets": None}, "lora_targets: null: adapters are of modules"),
+        ("llama-factory", {"loss": "chunked"}, "loss: 'chunked'"),
+        ("axolotl", {"base_weights": "fp32"}, "base_weights: 'fp32'"),
+        ("automodel", {"optimizer": "adafactor"}, "optimizer: 'adafactor'"),
+    ],
+)
+def test_what_has_no_option_is_refused(trainer: str, fields: dict[str, Any], problem: str) -> None:
+    """By its field, with what is allowed."""
+    assert any(str(fault).startswith(f"strategy: {problem}") for fault in faults(trainer, fields))
+
+
+def test_weights_of_axolotl_are_trained_in_16_bits_without_fsdp() -> None:
+    """It loads them so; a plan has to say it."""
+    alone = {"lora_rank": None, "lora_targets": None}
+    pure = {"weight_dtype": "compute", "master_dtype": "none", "gradient_dtype": "compute"}
+    pure |= {"moment_dtype": "bf16"}
+    assert [one.field for one in faults("axolotl", alone)] == ["weight_dtype"]
+    assert faults("axolotl", alone | pure) == []
+    sharded = {"gpus": 2, "zero": 3}
+    assert [one.field for one in faults("axolotl", alone | pure | sharded)] == ["weight_dtype"]
+    assert faults("axolotl", alone | sharded) == []
+
+
+@pytest.mark.parametrize("trainer", [*TRAINERS, "automodel"])
+def test_the_script_starts_the_file_on_as_many_gpus(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read with its file next to it, it is the plan with its number of GPUs."""
+    monkeypatch.chdir(tmp_path)
+    made = export(trainer, "llama3-8b", "h100-sxm", FULL)
+    config, script = made.files
+    Path("plan.yaml").write_text(config.text)
+    Path("plan.sh").write_text(script.text)
+    launch = read_launch("plan.sh", variables={"CONFIG": "plan.yaml"})
+    assert launch.strategy["gpus"] == 8
+    found = estimate("llama3-8b", "h100-sxm", launch.strategy)
+    assert found.step_time_s == pytest.approx(made.estimate.step_time_s, rel=SAME)
