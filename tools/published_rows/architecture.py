@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from published_rows.mixers import hybrid_layers
 from published_rows.remarks import vocabulary, window_of
 from published_rows.row import Architecture, Run
 from shardwise.config.model import Model
@@ -35,11 +36,9 @@ def model_of(run: Run, assumed: list[str]) -> Model:
     """
     row = run.model
     mixed = "hybrid" in (row.arch or "") or "mamba" in (row.arch or "")
-    if mixed or row.layers is None or row.hidden is None:
-        if (known := _published(run, assumed)) is not None:
-            return known
-        if mixed:
-            raise NotModeledError("the sizes of its mixers are not stated")
+    unstated = row.layers is None or row.hidden is None
+    if (mixed or unstated) and (known := _published(run, assumed)) is not None:
+        return known
     for name in ("layers", "hidden"):
         if getattr(row, name) is None:
             raise NotModeledError(f"model.{name} is not stated")
@@ -55,15 +54,21 @@ def model_of(run: Run, assumed: list[str]) -> Model:
         "hidden": row.hidden,
         "vocab": vocabulary(run, vocab),
         "seq_len": row.seq_len,
-        "layers": _layers(run, assumed),
         "norm": "rmsnorm" if "rms" in (row.norm or "rmsnorm").lower() else "layernorm",
         "position": _position(row),
         "tied_embeddings": bool(row.tied_embeddings),
         "dropout": _has_dropout(run, assumed),
         "mtp": row.mtp_layers or 0,
     }
-    groups = fields["layers"]
-    if len(groups) > 1 and _layers_alternate(run):
+    if mixed:
+        blocks = {"moe": _experts(row, assumed)} if row.experts else {}
+        blocks |= {"mlp": _mlp(row)} if "-" in str(row.extra.get("hybrid_pattern", "-")) else {}
+        attention = _attention(run, assumed) if row.heads is not None else None
+        if (found := hybrid_layers(row, attention, blocks)) is None:
+            raise NotModeledError("the sizes of its mixers are not stated")
+        return Model.validated(fields | found, source=run.id)
+    fields["layers"] = _layers(run, assumed)
+    if len(fields["layers"]) > 1 and _layers_alternate(run):
         fields["interleave"] = _interleave(run)
     return Model.validated(fields, source=run.id)
 

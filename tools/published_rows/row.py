@@ -92,7 +92,7 @@ class Architecture(_Section):
     q_lora_rank: Count | None = None
     kv_lora_rank: Count | None = None
     qk_nope_head_dim: Count | None = None
-    qk_rope_head_dim: Count | None = None
+    qk_rope_head_dim: Whole | None = None
     v_head_dim: Count | None = None
     seq_len: Count | None = None
     notes: str | None = None

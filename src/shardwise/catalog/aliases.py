@@ -32,6 +32,7 @@ MODELS = {
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-v3.1": "deepseek-v3",
+    "glm5-2": "glm-5.2",
     "gpt3": "gpt3-175b",
     "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano",
     "nemotron-3-nano-30b-a3b": "nemotron-3-nano",
