@@ -118,7 +118,7 @@ NO_OPTION: list[tuple[str, str, Fields]] = [
     (DENSE, "dtype", {"tp": 8, "gpus": 8}),
     (DENSE, "dp_shard", {"tp": 8, "gpus": 64, "dp_shard": 1}),
     (DENSE, "seq_len", TP | {"seq_len": 8196}),
-    (GROUPED, "etp", {"tp": 4}),
+    (GROUPED, "etp", {"tp": 4, "etp": 1}),
     ("qwen3-8b", "pp", PP),
     ("qwen3-30b-a3b", "dispatcher", EP | {"dispatcher": "deepep"}),
     (LATENT, "cp", CP),

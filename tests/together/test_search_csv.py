@@ -159,7 +159,7 @@ def test_a_changed_stack_is_one_column(result):
     """What differs from a stack of the catalog is kept, as JSON."""
     changed = {"base": "nemo-2025", "allocator_slack": 1.1}
     best = [dict(result["best"][0], strategy=result["best"][0]["strategy"] | {"stack": changed})]
-    (row,) = table(result | {"best": best}, source="result").to_dicts()
+    (row,) = table(result | {"advised": best}, source="result").to_dicts()
     assert json.loads(row["stack"]) == changed
 
 
@@ -199,7 +199,7 @@ def test_figures_come_back_from_csv_as_they_were(values):
 def test_bad_input_is_told_by_file_and_what_is_allowed(shardwise, written, result, tmp_path):
     """Other endings, other files, empty and broken results: one line each, exit code 2."""
     empty, broken = tmp_path / "empty.json", tmp_path / "broken.json"
-    empty.write_text(json.dumps(result | {"best": [], "pareto": None}))
+    empty.write_text(json.dumps(result | {"best": [], "advised": [], "pareto": None}))
     broken.write_text(json.dumps(result | {"best": [1]}))
     cases = [
         ((written, "out.yaml"), "out.yaml: a search result can be written as .csv, .csv.gz, "),
