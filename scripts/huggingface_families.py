@@ -29,6 +29,7 @@ from shardwise.ops.param_count import count_parameters
 ROOT = Path(__file__).parent.parent
 DEFAULTS = ROOT / "src/shardwise/huggingface/class_defaults.json"
 DATA = ROOT / "tests/data/huggingface_families.json"
+RECORDED = ROOT / "src/shardwise/huggingface/model_types.json"
 PAGE = ROOT / "docs/reference/model-families.md"
 MARKS = ("<!-- families -->\n", "<!-- end of families -->\n")
 
@@ -233,6 +234,22 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def recorded(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """What `models --coverage` lists: class, parameters by default, how it is read or why not."""
+    families = {
+        kind: {
+            "architecture": row["architecture"],
+            "parameters": row["parameters"],
+            "read": "no" if "refused" in row else "modules" if row.get("modules") else "record",
+            "why": row.get("refused", row.get("default_refused", "")),
+        }
+        for kind, row in rows.items()
+    }
+    lines = [f"{json.dumps(kind)}: {json.dumps(row)}" for kind, row in families.items()]
+    head = f'{{"transformers": "{transformers.__version__}", "families": {{\n'
+    return head + ",\n".join(lines) + "\n}}\n"
+
+
 def main() -> None:
     """Write all three files."""
     warnings.filterwarnings("ignore")
@@ -241,6 +258,7 @@ def main() -> None:
     rows = {kind: family(kind, name) for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
     lines = [f"{json.dumps(kind)}: {json.dumps(row, sort_keys=True)}" for kind, row in rows.items()]
     DATA.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    RECORDED.write_text(recorded(rows))
     page = PAGE.read_text()
     before, rest = page.split(MARKS[0])
     PAGE.write_text(before + MARKS[0] + table(rows) + MARKS[1] + rest.split(MARKS[1])[1])

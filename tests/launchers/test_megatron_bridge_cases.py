@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardwise import Model, Strategy, System
+from shardwise import InputError, Model, Strategy, System
 from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.megatron_bridge import LAUNCHER
 from shardwise.launchers.megatron_bridge.files import environment
@@ -50,6 +50,23 @@ def strategy_of(text: str, source: str = "job.yaml") -> dict[str, Any]:
 def test_options_of_nemo(text: str, wanted: dict[str, Any]) -> None:
     found = strategy_of(text)
     assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: megatron_mamba\n" + NEMO_1 % ("bf16", ""), "name: 'megatron_mamba': mamba models"),
+        ("name: megatron_griffin\n" + NEMO_1 % ("bf16", ""), "griffin models of NeMo 1"),
+        (NEMO_1 % ("bf16", ", mamba_ssm_ngroups: 8"), "model.mamba_ssm_ngroups: 8: mamba models"),
+        (NEMO_1 % ("bf16", ", hybrid_override_pattern: null"), "hybrid_override_pattern: null"),
+    ],
+)
+def test_nemo_1_files_of_other_classes_are_refused(text: str, message: str) -> None:
+    """By the name of their class, or by keys that GPT models lack: no dense GPT is read instead."""
+    with pytest.raises(InputError) as caught:
+        strategy_of(text)
+    assert message in str(caught.value)
+    assert strategy_of("name: megatron_gpt\n" + NEMO_1 % ("bf16", ""))["gpus"] == 16
 
 
 def test_gradients_of_nemo_1_are_in_fp32_unless_synchronized_in_bf16() -> None:

@@ -51,7 +51,14 @@ from shardwise.engine.data_parallel import backward_windows
 from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.step_time import Update, after_backward
 from shardwise.engine.zero import reduced_bytes, shards
-from shardwise.ops.operation import PRODUCTS, CollectiveKind, FlashAttention, Matmul, Phase
+from shardwise.ops.operation import (
+    PRODUCTS,
+    CollectiveKind,
+    FlashAttention,
+    Matmul,
+    Phase,
+    SelectedAttention,
+)
 from shardwise.ops.quantization import RECIPES
 
 _BACKWARD = (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -477,6 +484,8 @@ def _unfused_names(cost: OperationCost) -> dict[int, str]:
     if not cost.operation.name.endswith(_CORE):
         return {}
     positions = [n for n, timed in enumerate(cost.kernels) if isinstance(timed.kernel, Matmul)]
+    if not positions:
+        return {}
     scores = len(positions) // 3 - 1  # 2 with relative positions, which have keys of their own
     keys = ["S = Q K^T", "S' = Q R^T"][:scores]
     queries = ["dQ = dS K", "dQ' = dS R"][:scores]
@@ -530,7 +539,10 @@ def _fused(
         "dQ = dS K": (queries, keys, qk, qk),
         "dK = dS^T Q": (keys, queries, qk, qk),
     }
-    names = _FUSED[kernel.phase]
+    names = _FUSED.get(kernel.phase, ())
+    if isinstance(kernel, SelectedAttention) and kernel.index:  # scores, or their two gradients
+        is_forward = kernel.phase is Phase.FORWARD
+        names = ("S = Q K^T",) if is_forward else ("dQ = dS K", "dK = dS^T Q")
     widths = sum(Fraction(shapes[name][3]) for name in names)
     for name in names:
         m, k, n, width = shapes[name]

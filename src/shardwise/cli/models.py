@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from shardwise import catalog
+from shardwise import catalog, registry
 from shardwise.cli.help import with_help
 from shardwise.cli.listing import EXPLAIN_FLAG, list_or_show
 from shardwise.cli.options import (
@@ -27,6 +27,7 @@ _PANEL = "Largest model that fits (with --largest-for)"
 _NEEDS_LARGEST = "needs --largest-for SYSTEM"
 _NOT_A_FOLDER = "explains one model: add its name or file"
 _NO_NAME = "has no effect with --largest-for"
+_ALONE = "has no effect with --coverage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class LargestOptions:
 
 
 @with_help(
-    "explain largest_for gpus json output",
+    "explain coverage largest_for gpus json output",
     examples=["shardwise models llama3-8b", "shardwise models --largest-for h100-sxm --gpus 64"],
 )
 @with_options
@@ -66,6 +67,7 @@ def command(
     ),
     largest: LargestOptions,
     explain: bool = EXPLAIN_FLAG,
+    coverage: bool = opt("--coverage", "List families of transformers: read, or refused and why."),
     json: bool = JSON_FLAG,
     output: str | None = OUTPUT_OPTION,
 ) -> int:
@@ -76,7 +78,16 @@ def command(
 
     With --largest-for, find the largest dense GPT that fits: in practice, and as a limit with
     everything allowed; exit code 1 if none does. --output writes the practical model.
+
+    With --coverage, list the families of the newest release of transformers that was compared:
+    which config.json files are read, and why others are not.
     """
+    if coverage:
+        refuse_options(_ALONE, name=name, explain=explain, largest_for=largest_for)
+        refuse_options(_ALONE, **asdict(largest))
+        found = registry.function("coverage")()
+        show(found.to_dict, printed("coverage:print_coverage", found), json=json, output=output)
+        return 0
     if largest_for is not None:
         refuse_options(_NO_NAME, name=name, explain=explain)
         return _show_largest(largest_for, largest, json=json, output=output)

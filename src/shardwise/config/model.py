@@ -665,5 +665,36 @@ def other_fields(part: ConfigBase, known: Collection[str]) -> dict[str, object]:
     }
 
 
+_COMMON_FIELDS: dict[type[ConfigBase], tuple[str, ...]] = {
+    Attention: (
+        *("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk"),
+        *("bias", "sinks", "qk_norm", "rotary_dim"),
+    ),
+    Mlp: ("ffn", "activation", "bias"),
+    Moe: (
+        *("experts", "top_k", "groups", "top_groups", "ffn", "activation", "bias", "shared_ffn"),
+        *("shared_gate", "router_bias", "selection_bias"),
+    ),
+}
+
+
+def uncommon_fields(model: Model) -> dict[str, object]:
+    """Fields that formats of other tools have no words for, and their values.
+
+    Gated, sparse and shared attention, latent experts, residual streams, embeddings of layers.
+    """
+    found = {
+        name: getattr(model, name)
+        for name in ("streams", "layer_embedding")
+        if getattr(model, name) != Model.model_fields[name].default
+    }
+    for number, layer in enumerate(model.layers):
+        for name in ("attention", "mlp", "moe"):
+            if (part := getattr(layer, name)) is not None:
+                others = other_fields(part, _COMMON_FIELDS[type(part)])
+                found |= {f"layers[{number}].{name}.{key}": x for key, x in others.items()}
+    return found
+
+
 ModelLike = Model | str | Path | Mapping[str, Any]
 """A model, its catalog name, its owner/name on the Hugging Face hub, a file, or its fields."""

@@ -129,6 +129,8 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
     """Tables of tokens and learned positions: half of the time each; and a norm after them."""
     if operation.name == "embedding_norm":
         return (_norm(model, operation, ("embedding_norm",)),)
+    if operation.name.startswith("layer_"):
+        return (_by_its_name(operation, operation.name, ()),)
     if operation.parameters[0] == 0:
         return (Piece(path=()),)
     names = [(TABLE, model.vocab)]
@@ -155,6 +157,8 @@ def head_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
         return (_norm(model, operation, (norms[operation.name],)),)
     if operation.name == "head.transform":
         return (_linear(operation, ("head_transform",)),)
+    if operation.name == "streams":
+        return (_by_its_name(operation, operation.name, ()),)
     is_head = operation.name == "head" and model.vocab > 0
     return (_head(model) if is_head else Piece(path=()),)
 
@@ -214,7 +218,8 @@ def layer_pieces(
     elif name in _PATHS:
         pieces = (_single(model, layer, operation, _PATHS[name]),)
     else:
-        pieces = (_by_its_name(operation, name, ()),)
+        inside = {"attention": _ATTENTION, "moe": _MLP}.get(name.partition(".")[0], ())
+        pieces = (_by_its_name(operation, name, () if name.endswith(".mix") else inside),)
     return tuple(replace(piece, path=(*below, *piece.path)) for piece in pieces)
 
 
@@ -314,6 +319,9 @@ def _projections(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
         "v_proj": attention.kv_heads * attention.value_dim,
     }
     biased = attention.bias in (AttentionBias.QKV, AttentionBias.ALL)
+    missing = {"k_proj": attention.shared_keys, "v_proj": attention.shared_keys}
+    missing["v_proj"] |= attention.tied_values
+    rows = {name: width for name, width in rows.items() if not missing.get(name)}
     return _side_by_side(_ATTENTION, rows, model.hidden, biased=biased)
 
 
@@ -341,8 +349,10 @@ def _qk_norms(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     """Norms of queries and of keys, per head or over the full width."""
     attention = layer.own_attention
     heads = {"q_norm": attention.heads, "k_norm": attention.kv_heads}
+    if attention.shared_keys:
+        del heads["k_norm"]
     total = sum(heads.values())
-    if attention.qk_norm == QkNorm.UNWEIGHTED:
+    if attention.qk_norm in (QkNorm.UNWEIGHTED, QkNorm.NONE):  # of compressed attention
         return (Piece(path=_ATTENTION),)
     pieces = []
     for name, count in heads.items():
@@ -374,6 +384,8 @@ def _router(model: Model, layer: Layer, _: Operation) -> tuple[Piece, ...]:
     weights = [Weight(name="weight", shape=(moe.experts, model.hidden))]
     if moe.router_bias:
         weights.append(Weight(name="bias", shape=(moe.experts,)))
+    if moe.router_scale:
+        weights.append(Weight(name="per_expert_scale", shape=(moe.experts,)))
     if moe.selection_bias:
         # A buffer in most code, a parameter in shardwise's counts: it freezes no module.
         balance = Weight(name="e_score_correction_bias", shape=(moe.experts,), graded=False)

@@ -4,5 +4,5 @@ from shardwise.registry import Additions
 
 ADDS = Additions(
     formats=("huggingface.formats:FORMATS",),
-    functions={"hub": "huggingface.hub"},
+    functions={"hub": "huggingface.hub", "coverage": "huggingface.coverage:coverage"},
 )

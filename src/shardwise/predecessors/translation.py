@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from shardwise.config.enums import NormPlacement, QkNorm
-from shardwise.config.model import OWN_KIND, Attention, Layer, Model
+from shardwise.config.model import OWN_KIND, Attention, Layer, Model, uncommon_fields
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.system import System
@@ -59,6 +59,9 @@ def layer_lacks(
     model: Model, layer: Layer, where: str, width: str
 ) -> Iterator[tuple[str, object, str]]:
     """Yield what a plain ungated transformer layer has no word for: field, value, problem."""
+    for field, value in uncommon_fields(model).items():
+        if field.startswith(where) or "." not in field:
+            yield field, value, "does not know it"
     if (beyond := layer.beyond_transformer) is not None:
         field, value, what = beyond
         yield f"{where}.{field}", value, f"knows no {what}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardwise.config.enums import Position
-from shardwise.config.model import OWN_KIND, Model, ModelLike
+from shardwise.config.model import OWN_KIND, Model, ModelLike, uncommon_fields
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault, InputError
 
@@ -90,6 +90,9 @@ def _of_model(model: Model) -> Iterator[Fault]:
         problem = f"{_SOURCE}'s six products cannot express {beyond[2] if beyond else ''}"
         yield Fault(source=f"model {model.name}", field="layers", problem=problem)
         return
+    for field in uncommon_fields(model):
+        problem = f"{_SOURCE}'s six products cannot express it; see `export gemms`"
+        yield Fault(source=f"model {model.name}", field=field, problem=problem)
     lacks = {
         "layers": (len(model.layers) > 1, f"{len(model.layers)} kinds of layers"),
         "layers.kind": (layer.kind != OWN_KIND, f"layers of the kind {layer.kind}"),

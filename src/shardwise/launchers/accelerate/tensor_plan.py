@@ -7,14 +7,10 @@ styles have, and accelerate prepares any model of DTensors.
 from collections.abc import Iterator
 
 from shardwise.config.enums import NormPlacement, Position, QkNorm, TpExchange
-from shardwise.config.model import Model, other_fields
+from shardwise.config.model import Model, uncommon_fields
 from shardwise.config.strategy import Strategy
 from shardwise.launchers.python_text import docstring
 
-_KNOWN = (
-    *("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk"),
-    *("bias", "sinks", "qk_norm", "rotary_dim"),
-)
 _COLUMNS, _ROWS = "ColwiseParallel()", "RowwiseParallel()"
 _SCATTERED = "RowwiseParallel(output_layouts=Shard(1))"
 _SPLIT = """PrepareModuleInput(
@@ -36,7 +32,7 @@ def missing_modules(model: Model) -> str:
         "experts": model.has_experts,
         "latent attention": any(one.latent is not None for one in attentions),
         "attention sinks": any(one.sinks for one in attentions),
-        **{f"attention.{field}": True for one in attentions for field in other_fields(one, _KNOWN)},
+        **dict.fromkeys(uncommon_fields(model), True),
         "norms of queries and keys over their width": any(
             one.qk_norm not in (QkNorm.NONE, QkNorm.HEAD) for one in attentions
         ),

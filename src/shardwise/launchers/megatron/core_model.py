@@ -16,7 +16,7 @@ from shardwise.config.enums import (
     Position,
     QkNorm,
 )
-from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, other_fields
+from shardwise.config.model import OWN_KIND, Attention, Layer, Mlp, Model, Moe, uncommon_fields
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_stack import CoreReading, Value
 
@@ -40,17 +40,26 @@ def model_faults(model: Model) -> Iterator[Fault]:
     for field, (allowed, problem) in plain.items():
         if (own := getattr(model, field)) != allowed:
             yield fault(field, own, problem)
-    if model.vocab == 0:
-        yield fault("vocab", 0, "GPT models have an embedding and a head")
-    if model.norm == Norm.LAYERNORM and model.norm_bias is False:
-        yield fault("norm_bias", False, "a LayerNorm has a bias")
-    if model.position not in (Position.LEARNED, Position.ROPE):
-        yield fault("position", model.position, "allowed: learned, rope")
+    for field, value, problem in _without_option(model):
+        yield fault(field, value, problem)
     for number, layer in enumerate(model.layers):
         for field, value, problem in _layer_faults(layer):
             yield fault(f"layers.{number}.{field}", value, problem)
     for field, problem in _unlike(model):
         yield Fault(source=f"model {model.name}", field=field, problem=f"Megatron-Core: {problem}")
+
+
+def _without_option(model: Model) -> Iterator[tuple[str, object, str]]:
+    """Yield fields of a model without an option: field, value, problem."""
+    for field, value in uncommon_fields(model).items():
+        if not field.endswith(("attention.gate", "moe.latent")):
+            yield field, value, "GPT models have no option for it"
+    if model.vocab == 0:
+        yield "vocab", 0, "GPT models have an embedding and a head"
+    if model.norm == Norm.LAYERNORM and model.norm_bias is False:
+        yield "norm_bias", False, "a LayerNorm has a bias"
+    if model.position not in (Position.LEARNED, Position.ROPE):
+        yield "position", model.position, "allowed: learned, rope"
 
 
 def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
@@ -79,13 +88,7 @@ def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
             yield f"moe.{field}", value, problem
 
 
-_ATTENTION = ("heads", "kv_heads", "head_dim", "v_head_dim", "latent", "causal", "window", "chunk")
-_ATTENTION_CHOICES = ("bias", "sinks", "qk_norm", "gate", "rotary_dim")
-
-
 def _attention_faults(attention: Attention) -> Iterator[tuple[str, object, str]]:
-    for field, value in other_fields(attention, (*_ATTENTION, *_ATTENTION_CHOICES)).items():
-        yield field, value, "has no option for it"
     if attention.chunk is not None:
         yield "chunk", attention.chunk, "no attention inside chunks"
     if not attention.causal:

@@ -145,7 +145,8 @@ class Form:
             path = RENAMED.get(name, f"model.{name}")
             put(found, path, value)
             origins[path] = f"model.{name}"
-        faults = list(_set_activation(found, model, source))
+        faults = list(_of_another_class(tree, model, source))
+        faults += _set_activation(found, model, source)
         faults += _set_precision(found, model, trainer, source)
         if faults:
             raise InputError(faults)
@@ -162,6 +163,29 @@ class Form:
             vocab=vocab,
             notes=tuple(notes),
         )
+
+
+_CLASSES = ("mamba", "griffin", "hyena", "t5", "bert", "retro", "nmt", "vit", "clip", "bart")
+_KEYS = {
+    "mamba_": "mamba",
+    "hybrid_override_pattern": "mamba",
+    "hyena": "hyena",
+    "griffin": "griffin",
+}
+
+
+def _of_another_class(tree: Tree, model: Tree, source: str) -> Iterator[Fault]:
+    """Yield a fault for a file of another class than GPT, by its name or by keys below `model`."""
+    name = str(tree.get("name", "")).lower()
+    if found := next((one for one in _CLASSES if name.startswith(f"megatron_{one}")), None):
+        problem = f"{found} models of NeMo 1 are not read; allowed: GPT models"
+        yield Fault.of("name", tree["name"], problem, source)
+        return
+    for key, value in model.items():
+        if found := next((one for start, one in _KEYS.items() if key.startswith(start)), None):
+            problem = f"{found} models of NeMo 1 are not read; allowed: GPT models"
+            yield Fault.of(f"model.{key}", value, problem, source)
+            return
 
 
 def _flat(model: Tree, within: str = "") -> Iterator[tuple[str, Leaf]]:

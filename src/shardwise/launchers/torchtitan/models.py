@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from shardwise.config.enums import Activation, Norm, NormPlacement, Position, QkNorm
-from shardwise.config.model import Layer, Model, other_fields
+from shardwise.config.model import Layer, Model, other_fields, uncommon_fields
 
 TOML_RELEASE, PYTHON_RELEASE = "0.2.2", "0.3.0"
 
@@ -257,6 +257,7 @@ def builder_of(model: Model) -> Builder | None:
         and model.position == Position.ROPE
         and not (model.mtp or model.embedding_norm or model.head_bias or model.dropout)
         and model.vocab > 0
+        and not uncommon_fields(model)
         and _is_plain(layer)
     )
     if not plain:
@@ -272,7 +273,7 @@ def _is_plain(layer: Layer) -> bool:
     if not layer.is_transformer:
         return False
     attention, moe = layer.own_attention, layer.moe
-    numbers = ("experts", "top_k", "ffn", "activation", "selection_bias")
+    numbers = ("experts", "top_k", "ffn", "activation", "selection_bias", "groups")
     simple_experts = moe is None or not other_fields(moe, numbers)
     return (
         layer.kind == "transformer"

@@ -89,6 +89,12 @@ def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
     )
 
 
+_UNKNOWN_OF_ATTENTION = (
+    *("v_head_dim", "latent", "window", "chunk", "sinks", "rotary_dim", "gate", "indexer"),
+    *("compressed", "tied_values", "shared_keys", "out_norm", "v_norm"),
+)
+
+
 def _unknown_features(layer: Mapping[str, Any], name: str) -> Iterator[Fault]:
     """Features of modern layers that Calculon has no word for."""
     attention = layer["attention"]
@@ -97,8 +103,8 @@ def _unknown_features(layer: Mapping[str, Any], name: str) -> Iterator[Fault]:
         return
     if layer["mlp"] is None and layer["moe"] is None:
         yield _fault(name, "layers[0].mlp", None, "knows attention and MLPs only")
-    for field in ("v_head_dim", "latent", "window", "chunk", "sinks", "rotary_dim"):
-        if attention[field] not in (None, False):
+    for field in _UNKNOWN_OF_ATTENTION:
+        if attention[field] not in (None, False, "none"):
             yield _fault(name, f"layers[0].attention.{field}", attention[field], "does not know it")
     if layer["norms"] != "pre":
         yield _fault(name, "layers[0].norms", layer["norms"], "knows norms before blocks only")
@@ -115,8 +121,9 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
     attention, mlp = layers[0]["attention"], layers[0]["mlp"]
     if mlp is None or attention is None or layers[0]["mixer"] is not None:
         return
-    if model["mtp"]:
-        yield _fault(name, "mtp", model["mtp"], "knows no multi-token prediction")
+    for field, usual in {"mtp": 0, "streams": 1, "layer_embedding": 0}.items():
+        if model[field] != usual:
+            yield _fault(name, field, model[field], f"does not know it; allowed: {usual}")
     if attention["kv_heads"] not in (1, attention["heads"]):
         allowed = f"knows multi-head and multi-query attention; allowed: 1, {attention['heads']}"
         yield _fault(name, "layers[0].attention.kv_heads", attention["kv_heads"], allowed)

@@ -256,6 +256,7 @@ _CHIP: dict[str, Any] = {
     "matmul_table": {},
     "grouped_table": {},
     "attention_table": {},
+    "sparse_attention": None,
     "memory_bound_class": {},
     "benchmark": None,
     "speed": 1,
