@@ -42,6 +42,7 @@ DATA_SHEETS: dict[str, tuple[float, float, float, float, int, int, float, float]
     "rtx-a6000": (154.8, 0, 0, 768, 8, 4, 32, 32 / 4),
     "rtx-a5000": (111.1, 0, 0, 768, 8, 4, 32, 32 / 4),
     "rtx-5060-ti": (47.4, 94.8, 0, 448, 8, 4, 0.64 * 32, 64 / 4),
+    "rtx-pro-6000-server": (467.8, 935.6, 0, 1792, 8, 4, 64, 64 / 4),
     "a40": (149.7, 0, 0, 696, 8, 4, 32, 32 / 4),
     "l40": (181, 362, 0, 864, 8, 4, 32, 32 / 4),
     "l4": (121, 242, 0, 300, 8, 4, 32, 32 / 4),
@@ -82,6 +83,7 @@ CAPACITIES = {
     "rtx-a6000": 51.6,
     "rtx-a5000": 25.8,
     "rtx-5060-ti": 17.2,
+    "rtx-pro-6000-server": 103.1,
     "a40": 48.4,
     "l40": 48.4,
     "l4": 24.2,
@@ -102,6 +104,7 @@ BEST_PRODUCTS = {
     "rtx-5090": 236.0,
     "rtx-a6000": 123.3,
     "rtx-pro-6000": 413.0,
+    "rtx-pro-6000-server": 409.0,
     "l40s": 269.2,
     "h100-pcie": 495.9,
     "v100-sxm-16gb": 88.9,
@@ -109,7 +112,8 @@ BEST_PRODUCTS = {
 TORUS_DIMENSIONS = {"tpu-v4": 3, "tpu-v5e": 2, "tpu-v5p": 3, "tpu-v6e": 2, "tpu-v7x": 3}
 CARDS = (
     *("l40s", "rtx-6000-ada", "rtx-4090", "rtx-a6000", "rtx-a5000"),
-    *("rtx-3090", "rtx-5090", "rtx-5060-ti", "rtx-pro-6000", "a10g", "a40", "l40", "l4"),
+    *("rtx-3090", "rtx-5090", "rtx-5060-ti", "rtx-pro-6000", "rtx-pro-6000-server"),
+    *("a10g", "a40", "l40", "l4"),
 )
 LLAMA3_8B = {"gpus": 64, "zero": 3, "gbs": 256}
 SMALL_MEMORY = {"tpu-v4", "tpu-v5e", "tpu-v6e", "trainium1"}

@@ -400,3 +400,22 @@ def test_other_json_is_not_deepspeeds() -> None:
     for text in ('{"hidden_size": 4096}', "[1]", "zero_optimization: 1", '{"bf16": true}'):
         assert not LAUNCHER.recognise(text, "a.json")
     assert LAUNCHER.recognise('{"zero_optimization": ', "a.json")
+
+
+@each_row(
+    ("section", "fields"),
+    [
+        ({"device": "nvme", "nvme_path": "/nvme", "pin_memory": True}, {"offload_nvme": True}),
+        ({"device": "cpu", "super_offload": True}, {"cpu_optimizer": "superoffload"}),
+        ({"device": "cpu", "super_offload": False}, {}),
+    ],
+)
+def test_where_the_optimizer_is_offloaded_to(
+    section: dict[str, Any], fields: dict[str, object]
+) -> None:
+    """Drives, and SuperOffload, are fields of the strategy; nothing is left out."""
+    launch = read({"zero_optimization": {"stage": 3, "offload_optimizer": section}}, DENSE, 8)
+    names = ("offload_nvme", "cpu_optimizer")
+    assert launch.strategy["offload_optimizer"] is True
+    assert {n: launch.strategy[n] for n in names if n in launch.strategy} == fields
+    assert not [one for one in launch.not_understood if "offload" in one.option]

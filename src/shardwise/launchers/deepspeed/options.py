@@ -89,6 +89,7 @@ OFFLOAD_DEFAULTS: Mapping[str, object] = {
     "max_in_cpu": None,
 }
 OFFLOAD_IGNORED = (
+    "super_offload",  # read with the fields of the host
     "nvme_path",
     "pin_memory",
     "buffer_count",
