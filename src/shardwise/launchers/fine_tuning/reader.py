@@ -16,7 +16,8 @@ from shardwise.launchers.sections import Found, Section
 
 _DEGREES = ("tp", "cp", "pp")
 LENGTHS = (
-    "is a maximum; the file does not have the lengths of the data: all are taken to be as long"
+    "is a maximum: the lengths of the data are not in the file (shardwise lengths measures them), "
+    "and all are taken to be as long"
 )
 
 

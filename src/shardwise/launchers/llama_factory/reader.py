@@ -39,6 +39,7 @@ STARTS = (
 )
 MICRO, STEPS, LENGTH = "per_device_train_batch_size", "gradient_accumulation_steps", "cutoff_len"
 _HF_BATCH, _RANK, _LENGTH = 8, 8, 2048
+_UNSLOTH = "unsloth-2025"
 _STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
 _NO_REFERENCE = ("orpo", "simpo")
 
@@ -70,6 +71,8 @@ def read(text: LaunchText) -> Launch:
     if pure:
         reading.decided |= dict.fromkeys(("weight_dtype", "master_dtype"), ("pure_bf16",))
     reading.fields |= attention_of(top, "flash_attn") | _memory(top, method)
+    if top.data.get("use_unsloth") and engine.kind == "ddp":
+        engine.fields["stack"] = _UNSLOTH
     reading.fields["optimizer"] = _optimizer(top)
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top)
@@ -172,8 +175,6 @@ def _memory(top: Section, method: Method) -> dict[str, object]:
     top.value("use_liger_kernel")
     if liger and method.task in ("pretrain", "sft"):
         fields["loss"] = "fused_linear"
-    elif unsloth:
-        fields["loss"] = "chunked"
     return fields
 
 
