@@ -142,6 +142,8 @@ def launch_of_reading(
         If a value is wrong.
     """
     top, found = reading.top, reading.found
+    if "optimizer" in engine.fields:  # that of DeepSpeed's JSON counts
+        reading.fields["optimizer"] = engine.fields["optimizer"]
     optimizer = reading.fields.get("optimizer")
     fields = {**engine.fields, **method.fields(engine.kind, optimizer), **reading.fields}
     fields["micro_batch_size"] = sizes.micro

@@ -65,7 +65,9 @@ def read(text: LaunchText) -> Launch:
     sizes = sizes_of(top, MICRO, _HF_BATCH, STEPS, 1)
     gpus, model = reading.job.gpus, reading.model
     given = Given(dtype=dtype, micro=sizes.micro, steps=sizes.steps, gpus=gpus, model=model)
-    engine = engine_of(reading.job, top, given)
+    # FSDP1 unless the options say more, as in transformers before 5.9; torchao gathers with FSDP2.
+    version = 2 if top.data.get("fp8_enable_fsdp_float8_all_gather") else 1
+    engine = engine_of(reading.job, top, given, version=version)
     method = _method(reading, dtype or _default_type(engine))
     method.pure = pure
     if pure:
