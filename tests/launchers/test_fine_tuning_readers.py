@@ -113,6 +113,9 @@ def test_auto_values_of_deepspeed_are_the_trainers() -> None:
     launch = read_launch(file_of(SFT | {"deepspeed": "z.json", "fp16": True}), gpus=2)
     assert launch.strategy["dtype"] == "fp16"
     assert launch.strategy["offload_optimizer"] is True
+    own = {"zero_optimization": zero, "optimizer": {"type": "Adafactor"}}
+    launch = read_launch(file_of(SFT | {"deepspeed": own, "optim": "adamw_torch"}), gpus=2)
+    assert launch.strategy["optimizer"] == "adafactor"
     size = {"train_micro_batch_size_per_gpu": 3}
     with pytest.raises(InputError, match="must be the 2 of the trainer, or auto"):
         read_launch(file_of(SFT | {"deepspeed": {"zero_optimization": zero} | size}), gpus=2)
@@ -136,6 +139,7 @@ def test_a_configuration_that_is_not_there_is_known_by_its_name() -> None:
         ({"fsdp": "shard_grad_op auto_wrap"}, {"zero": 2}),
         ({"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, {"zero": 2}),
         ({"fsdp": "full_shard", "fsdp_config": {"version": 1}}, {"stack": "huggingface-2024"}),
+        ({"fsdp": "full_shard", "max_seq_length": 512}, {"stack": "huggingface-2024"}),
         ({"fsdp": "full_shard offload"}, {"offload_weights": True, "offload_optimizer": True}),
         (
             {"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": True}},

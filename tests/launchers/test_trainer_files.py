@@ -1,14 +1,17 @@
 """Configuration files of fine-tuning trainers: 55 real ones, as facts, and what each means."""
 
+import copy
 import json
+import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from shardwise import Strategy, read_launch
+from shardwise import InputError, Strategy, read_launch
 from shardwise.config.plain import plain
 from shardwise.launchers.registry import READERS
 
@@ -62,6 +65,57 @@ def test_no_option_is_ignored_in_silence(file: str) -> None:
     """One that no reader knows is listed."""
     options = [one.option for one in read(FILES[file], attention_depth_knob=7).not_understood]
     assert "attention_depth_knob" in options
+
+
+ODD = (
+    None,
+    [],
+    {},
+    "x",
+    -1,
+    0,
+    1.5,
+    float("inf"),
+    True,
+    "auto",
+    [1],
+    {"a": 1},
+    ["x", None],
+    10**20,
+)
+
+
+def paths(settings: dict[str, Any], start: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of all options."""
+    for key, value in settings.items():
+        yield (*start, key)
+        if isinstance(value, dict):
+            yield from paths(value, (*start, key))
+
+
+def test_odd_values_of_every_option_are_read_or_refused() -> None:
+    """One for each option of each trainer; never another exception than a fault."""
+    drawn = random.Random(1)  # noqa: S311 - of tests
+    every = {
+        (one["trainer"], path): one
+        for one in FILES.values()
+        for path in paths(one.get("settings", {}))
+    }
+    verdicts: Counter[str] = Counter()
+    for (_, (*sections, key)), one in every.items():
+        changed = copy.deepcopy(one)
+        inner = changed["settings"]
+        for section in sections:
+            inner = inner[section]
+        inner[key] = drawn.choice(ODD)
+        try:
+            launch = read_launch(written(changed), gpus=one.get("gpus", 8), model="llama3-8b")
+        except InputError:
+            verdicts["refused"] += 1
+            continue
+        Strategy.validated(launch.strategy)
+        verdicts["read"] += 1
+    assert min(verdicts.values()) > 50
 
 
 def test_every_reader_has_real_files() -> None:

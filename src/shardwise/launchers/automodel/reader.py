@@ -180,7 +180,11 @@ def _sizes(reading: Reading, engine: Engine) -> Sizes:
     gpus = reading.job.gpus
     if isinstance(replicas, int) and gpus:
         degrees = [int(str(fields.get(name) or 1)) for name in ("tp", "cp", "pp")]
-        fields["dp_shard"] = gpus // (degrees[0] * degrees[1] * degrees[2] * replicas)
+        ranks = gpus // (degrees[0] * degrees[1] * degrees[2])
+        if ranks % replicas:
+            problem = f"must divide the {ranks} data-parallel ranks"
+            reading.top.section("distributed").wrong("dp_replicate_size", problem)
+        fields["dp_shard"] = max(ranks // replicas, 1)
     steps.ignore(*options.STEP_NEUTRAL)
     steps.leave_unread({}, "is not modeled", Effect.COST)
     return Sizes(micro_key="step_scheduler.local_batch_size", steps_key="", micro=micro, steps=1)

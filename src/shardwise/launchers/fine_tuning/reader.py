@@ -16,7 +16,8 @@ from shardwise.launchers.sections import Found, Section
 
 _DEGREES = ("tp", "cp", "pp")
 LENGTHS = (
-    "is a maximum; the file does not have the lengths of the data: all are taken to be as long"
+    "is a maximum: the lengths of the data are not in the file (shardwise lengths measures them), "
+    "and all are taken to be as long"
 )
 
 
@@ -141,6 +142,8 @@ def launch_of_reading(
         If a value is wrong.
     """
     top, found = reading.top, reading.found
+    if "optimizer" in engine.fields:  # that of DeepSpeed's JSON counts
+        reading.fields["optimizer"] = engine.fields["optimizer"]
     optimizer = reading.fields.get("optimizer")
     fields = {**engine.fields, **method.fields(engine.kind, optimizer), **reading.fields}
     fields["micro_batch_size"] = sizes.micro

@@ -39,6 +39,7 @@ STARTS = (
 )
 MICRO, STEPS, LENGTH = "per_device_train_batch_size", "gradient_accumulation_steps", "cutoff_len"
 _HF_BATCH, _RANK, _LENGTH = 8, 8, 2048
+_UNSLOTH = "unsloth-2025"
 _STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
 _NO_REFERENCE = ("orpo", "simpo")
 
@@ -64,12 +65,16 @@ def read(text: LaunchText) -> Launch:
     sizes = sizes_of(top, MICRO, _HF_BATCH, STEPS, 1)
     gpus, model = reading.job.gpus, reading.model
     given = Given(dtype=dtype, micro=sizes.micro, steps=sizes.steps, gpus=gpus, model=model)
-    engine = engine_of(reading.job, top, given)
+    # FSDP1 unless the options say more, as in transformers before 5.9; torchao gathers with FSDP2.
+    version = 2 if top.data.get("fp8_enable_fsdp_float8_all_gather") else 1
+    engine = engine_of(reading.job, top, given, version=version)
     method = _method(reading, dtype or _default_type(engine))
     method.pure = pure
     if pure:
         reading.decided |= dict.fromkeys(("weight_dtype", "master_dtype"), ("pure_bf16",))
     reading.fields |= attention_of(top, "flash_attn") | _memory(top, method)
+    if top.data.get("use_unsloth") and engine.kind == "ddp":
+        engine.fields["stack"] = _UNSLOTH
     reading.fields["optimizer"] = _optimizer(top)
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top)
@@ -172,8 +177,6 @@ def _memory(top: Section, method: Method) -> dict[str, object]:
     top.value("use_liger_kernel")
     if liger and method.task in ("pretrain", "sft"):
         fields["loss"] = "fused_linear"
-    elif unsloth:
-        fields["loss"] = "chunked"
     return fields
 
 

@@ -80,6 +80,8 @@ def read(text: LaunchText) -> Launch:
     autotp = top.count("deepspeed_autotp_size")
     engine = engine_of(reading.job, top, given)
     method = _method(reading, str(dtype), loaded)
+    if "rlhf_type" in top and str(top.data["rlhf_type"]).lower() not in PREFERENCE_TASKS:
+        sizes.steps = sizes.steps or 1
     method.pure = method.rank is None and loaded == dtype != "fp32" and engine.kind == "ddp"
     if autotp is not None and autotp > 1:
         reading.fields |= {"tp": autotp, "tp_exchange": "all_reduce"}

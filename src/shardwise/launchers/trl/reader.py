@@ -84,7 +84,7 @@ def read(text: LaunchText) -> Launch:
         gpus=reading.job.gpus,
         model=reading.model,
     )
-    engine = engine_of(reading.job, top, given)
+    engine = engine_of(reading.job, top, given, version=1 if is_old else 2)
     method = _method(reading, task, dtype or str(engine.fields.get("dtype", "fp32")))
     loaded_half = method.rank is None and method.loaded == method.dtype != "fp32"
     method.pure = loaded_half and engine.kind == "ddp"
