@@ -11,7 +11,6 @@ _TRAINER = "the Hugging Face Trainer"
 _FORMS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nanotron", _YAML, (r"^parallelism:", r"^tokens:", r"^model:")),
     ("llm-foundry", _YAML, (r"^max_seq_len:", r"^(fsdp_config|global_train_batch_size):")),
-    ("FlagScale", _YAML, (r"^(system|train):", r"^\s+(no_shared_fs|no_initialization):")),
     ("FlagScale", _YAML, (r"^experiment:", r"^\s+(exp_name|task):", r"^action:")),
     ("torchtune", _YAML, (r"_component_:\s*['\"]?torchtune\.",)),
     ("NeMo Automodel", _YAML, (r"_target_:\s*['\"]?nemo_automodel\.",)),
