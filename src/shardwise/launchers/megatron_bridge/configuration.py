@@ -38,6 +38,8 @@ def is_configuration(text: str, source: str) -> bool:
     if any("megatron.bridge." in line or "nemo.collections.llm" in line for line in targets):
         return True
     own = [name for name in _SECTIONS if name in top and _OF_AUTOMODEL not in top]
+    if "system" in top:  # FlagScale
+        return False
     if not own or not any(mark in text for mark in _MARKS):
         return False
     return any(_opens(line, name) for name in own for line in lines)
