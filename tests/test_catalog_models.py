@@ -82,7 +82,7 @@ PUBLISHED = [
     ("gemma3-4b", 3_880_263_168, 0),
     ("gemma3-12b", 11_766_034_176, 0),
     ("gemma3-27b", 27_009_346_304, 0),
-    # Closed forms that equal the modules of transformers 5.24 on the meta device, with the selection
+    # Closed forms that equal modules of transformers 5.24 on the meta device, with the selection
     # biases that it has as buffers; without modules of multi-token prediction.
     ("nemotron-h-4b", 4.489e9, 0.0005e9),
     ("nemotron-h-8b", 8.101e9, 0.0005e9),
@@ -133,7 +133,8 @@ PUBLISHED = [
 ]
 
 # Catalog name, parameters that one token passes through by model card or report, in billions, and
-# whether they count the table of the input (None: nor the head). Some round the last digit, some cut it off.
+# whether they count the table of the input (None: nor the head). Some round the last digit, some
+# cut it off.
 ACTIVE = [
     ("deepseek-moe-16b", 2.8, True),
     ("deepseek-v2", 21, True),

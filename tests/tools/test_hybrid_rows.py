@@ -1,9 +1,9 @@
 """Rows of hybrid models: by the name of a model of the catalog, or by stated sizes."""
 
 import pytest
-from published_rows.architecture import model_of
 from published_samples import row_of
 
+from published_rows.architecture import model_of
 from shardwise import Model
 from shardwise.validate.measured.runs import NotModeledError
 
