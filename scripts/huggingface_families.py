@@ -72,6 +72,7 @@ _DELTA = {
 }
 _GROUPS = {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
 _MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
+_STATES = {"state_size": 10, "conv_kernel": 3, "use_conv_bias": False, "time_step_rank": 7}
 _ADDED: dict[str, dict[str, Any]] = {
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
     "deepseek_v4": {"n_shared_experts": 1},
@@ -82,6 +83,10 @@ _ADDED: dict[str, dict[str, Any]] = {
     "ministral": _HEAD,
     "nemotron": {"num_key_value_heads": 3},
     "bailing_hybrid": _GROUPS | {"layer_group_size": 3, "short_conv_kernel_size": 3},
+    "bamba": _MAMBA | {"mamba_n_heads": 12, "attn_layer_indices": [1, 3]},
+    "falcon_mamba": _STATES,
+    "mamba": _STATES,
+    "mamba2": _STATES | {"num_heads": 12, "head_dim": 10, "n_groups": 3},
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 72, "mamba_n_heads": 6, "mamba_rms_norm": True},
     "granitemoehybrid": _MAMBA
     | {

@@ -14,7 +14,7 @@ from shardwise.huggingface import hub
 CONFIG = json.loads((Path(__file__).parents[1] / "data/huggingface/qwen2.5-7b.json").read_text())
 ANSWERS = {
     "/example/Qwen2.5-7B": (200, json.dumps(CONFIG).encode()),
-    "/some/mamba": (200, b'{"architectures": ["MambaForCausalLM"]}'),
+    "/some/zamba": (200, b'{"architectures": ["ZambaForCausalLM"]}'),
     "/some/page": (200, b"<html></html>"),
     "/some/list": (200, b"[]"),
     "/some/large": (200, b" " * (2**20 + 1)),
@@ -111,8 +111,8 @@ def test_what_cannot_be_fetched_is_one_line(name, message, tmp_path):
 @pytest.mark.usefixtures("asked")
 def test_what_is_not_modeled_is_told_of_the_model():
     """By its name on the hub."""
-    message = "architectures: 'MambaForCausalLM': Mamba layers of this class are not modeled"
-    assert _fault("some/mamba") == f"some/mamba: {message}"
+    message = "architectures: 'ZambaForCausalLM': Mamba layers of this class are not modeled"
+    assert _fault("some/zamba") == f"some/zamba: {message}"
 
 
 def test_other_nouns_and_paths_are_not_looked_for_there(asked):

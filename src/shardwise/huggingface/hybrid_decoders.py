@@ -327,8 +327,67 @@ def _nemotron_experts(c: Config) -> Fields:
     return block | {"latent": latent} if latent else block
 
 
+def bamba(c: Config, family: Family) -> Fields:
+    """Mamba-2, and attention with half of each head rotated in listed layers."""
+    fields = read(c, family)
+    depth = len(fields["layers"])
+    full = c.layers("attn_layer_indices", depth)
+    if c.value("partial_rotary_factor") is None:
+        for layer in fields["layers"]:
+            layer["attention"]["rotary_dim"] = layer["attention"]["head_dim"] // 2
+    mixer = _mamba2(c, width=c.count("mamba_expand", 2) * fields["hidden"])
+    return _mixed(fields, mixer, [i not in full for i in range(depth)])
+
+
+def _of_states(c: Config, mixer: Fields, *, tied: bool) -> Fields:
+    """A model of mixers alone, each with a norm before it."""
+    return {
+        "hidden": c.count("hidden_size"),
+        "vocab": c.count("vocab_size"),
+        "layers": [{"mixer": mixer}] * c.depth("num_hidden_layers"),
+        "norm": "rmsnorm",
+        "position": "rope",
+        "tied_embeddings": c.flag("tie_word_embeddings", default=tied),
+    }
+
+
+def mamba(c: Config, family: Family) -> Fields:
+    """Mamba-1 alone; Falcon-Mamba normalizes time step, B and C without weights."""
+    del family
+    hidden, rank = c.count("hidden_size"), c.value("time_step_rank")
+    mixer = {
+        "kind": "mamba1",
+        "width": c.count("intermediate_size", c.count("expand", 2) * hidden),
+        "state": c.count("state_size", 16),
+        "rank": -(-hidden // 16) if rank in (None, "auto") else c.count("time_step_rank"),
+        "conv": c.count("conv_kernel", 4),
+        "conv_bias": c.flag("use_conv_bias", default=True),
+        "bias": c.flag("use_bias"),
+    }
+    return _of_states(c, mixer, tied=True)
+
+
+def mamba2(c: Config, family: Family) -> Fields:
+    """Mamba-2 alone."""
+    del family
+    mixer = {
+        "kind": "mamba2",
+        "heads": c.count("num_heads", 128),
+        "head_dim": c.count("head_dim", 64),
+        "state": c.count("state_size", 128),
+        "groups": c.count("n_groups", 8),
+        "conv": c.count("conv_kernel", 4),
+        "chunk": c.count("chunk_size", 256),
+        "conv_bias": c.flag("use_conv_bias", default=True),
+        "bias": c.flag("use_bias"),
+    }
+    return _of_states(c, mixer, tied=False)
+
+
 OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "BailingHybridForCausalLM": bailing_hybrid,
+    "BambaForCausalLM": bamba,
+    "FalconMambaForCausalLM": mamba,
     "FalconH1ForCausalLM": falcon_h1,
     "GraniteMoeHybridForCausalLM": granite_hybrid,
     "JambaForCausalLM": jamba,
@@ -336,6 +395,8 @@ OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "Lfm2ForCausalLM": lfm2,
     "Lfm2MoeForCausalLM": lfm2,
     "Lfm3ForCausalLM": lfm3,
+    "Mamba2ForCausalLM": mamba2,
+    "MambaForCausalLM": mamba,
     "MiniMaxForCausalLM": minimax,
     "MiniMaxM1ForCausalLM": minimax,
     "MiniMaxText01ForCausalLM": minimax,

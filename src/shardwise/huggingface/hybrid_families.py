@@ -79,6 +79,8 @@ HYBRID_FAMILIES: dict[str, Family] = {
         experts=_KIMI_EXPERTS,
         mtp="num_nextn_predict_layers",
     ),
+    "BambaForCausalLM": replace(LLAMA, kinds=("bamba",), names=_MAMBA, mlp_bias="mlp_bias"),
+    "FalconMambaForCausalLM": Family(kinds=("falcon_mamba",)),
     "FalconH1ForCausalLM": replace(
         LLAMA,
         kinds=("falcon_h1",),
@@ -119,6 +121,8 @@ HYBRID_FAMILIES: dict[str, Family] = {
     "Lfm3ForCausalLM": replace(
         LLAMA, kinds=("lfm3",), qk_norm="head", post_norm="use_sandwich_norm"
     ),
+    "Mamba2ForCausalLM": Family(kinds=("mamba2",)),
+    "MambaForCausalLM": Family(kinds=("mamba",)),
     "MiniMaxForCausalLM": _MINIMAX,
     "MiniMaxM1ForCausalLM": replace(_MINIMAX, kinds=("minimax_m1",)),
     "MiniMaxText01ForCausalLM": replace(_MINIMAX, kinds=()),

@@ -15,7 +15,7 @@ ENCODER_DECODER = "encoder-decoder models are not modeled"
 # ones first.
 REFUSED: dict[str, tuple[str, ...]] = {
     "linear attention is not modeled": ("bailingmoelinear", "qwen4exp", "rwkv"),
-    STATES: ("bamba", "falconmamba", "hymba", "mamba", "plamo2", "zamba"),
+    STATES: ("hymba", "plamo2", "zamba"),
     ENCODER_DECODER: (
         *("bart", "bigbirdpegasus", "blenderbot", "codet5", "longt5", "marian", "mbart", "mt5"),
         *("musicgen", "mvp", "pegasus", "plbart", "prophetnet", "switchtransformers", "t5"),
