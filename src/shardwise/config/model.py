@@ -609,9 +609,9 @@ class Model(Sourced):
             if attention is None or attention.latent or attention.compressed:  # no such heads
                 layers.append(layer)
                 continue
-            heads = layer.attention.heads if kind == AttentionKind.MULTIHEAD else 1
-            attention = layer.attention.model_copy(update={"kv_heads": heads})
-            layers.append(layer.model_copy(update={"attention": attention}))
+            heads = attention.heads if kind == AttentionKind.MULTIHEAD else 1
+            changed = attention.model_copy(update={"kv_heads": heads})
+            layers.append(layer.model_copy(update={"attention": changed}))
         return self.model_copy(update={"layers": tuple(layers)})
 
     @property

@@ -184,10 +184,16 @@ def gemma4(c: Config, family: Family) -> Fields:
 def _of_layer(own: object, layer: int) -> Fields:
     """Fields of attention that a layer has of its own, as newer transformers write them."""
     names = {"head_dim": "head_dim", "num_key_value_heads": "kv_heads"}
+    found = _own_fields(own, layer)
+    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+
+
+def _own_fields(own: object, layer: int) -> Mapping[str, Any]:
+    """What `per_layer_config` has for a layer, whose number it may pad with zeros."""
     if not isinstance(own, Mapping):
         return {}
-    found = next((own[key] for key in own if str(key).lstrip("0") == (str(layer) or "0")), {})
-    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+    found = (own[key] for key in own if str(key).isdigit() and int(key) == layer)
+    return next((one for one in found if isinstance(one, Mapping)), {})
 
 
 def _gemma_experts(c: Config) -> Fields:
@@ -295,9 +301,7 @@ def _gated_heads(c: Config, fields: Fields, inside: int, own: object) -> Fields:
         one["gate"] = gate
         if "window" in one:
             one["heads"] = inside
-        if isinstance(own, Mapping):
-            found = next((own[k] for k in own if str(k).lstrip("0") == (str(i) or "0")), {})
-            one["heads"] = found.get("num_attention_heads", one["heads"])
+        one["heads"] = _own_fields(own, i).get("num_attention_heads", one["heads"])
     return fields
 
 

@@ -20,10 +20,11 @@ from shardwise.huggingface.families import (
     ROUTED,
     Experts,
     Family,
+    Names,
 )
 
 _ALWAYS_BIASED = replace(DEEPSEEK, method="noaux_tc")
-_NUMBER = {"num_experts": ("n_routed_experts", "num_local_experts", "num_experts")}
+_NUMBER: Names = {"num_experts": ("n_routed_experts", "num_local_experts", "num_experts")}
 _DSA = replace(DEEPSEEK_LATENT, names=_NUMBER, needed=("index_topk",), experts=_ALWAYS_BIASED)
 _STEP = Family(
     kinds=("step3p5", "step3p7"),
