@@ -58,7 +58,7 @@ NEUTRAL = TRAINER_NEUTRAL | fields_named(
     " flash_attn_fuse_mlp flash_attn_fuse_qkv torch_compile_backend num_labels"
     " cut_cross_entropy_backend bnb_config_kwargs"
 )
-"""Fused norms and activations of Liger are taken as those of the stack."""
+"""Fused norms and activations of Liger are predicted as those of the stack."""
 COSTLY: Mapping[str, object] = {
     **TRAINER_COSTLY,
     "unfrozen_parameters": None,

@@ -17,7 +17,7 @@ from shardwise.launchers.sections import Found, Section
 _DEGREES = ("tp", "cp", "pp")
 LENGTHS = (
     "is a maximum: the lengths of the data are not in the file (shardwise lengths measures them), "
-    "and all are taken to be as long"
+    "and all rows are predicted as that long"
 )
 
 
