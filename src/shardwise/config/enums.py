@@ -632,12 +632,19 @@ class Adapter(Word):
 
 
 class LoraTarget(Word):
-    """Modules that have adapters, as PEFT names them; `experts` are routed experts."""
+    """Modules that have adapters, as PEFT names them.
+
+    Projections into and out of mixers are `in_proj`
+    and `out_proj`, those of gates of attention `g_proj`, routed experts `experts`.
+    """
 
     Q_PROJ = "q_proj"
     K_PROJ = "k_proj"
     V_PROJ = "v_proj"
     O_PROJ = "o_proj"
+    IN_PROJ = "in_proj"
+    OUT_PROJ = "out_proj"
+    G_PROJ = "g_proj"
     GATE_PROJ = "gate_proj"
     UP_PROJ = "up_proj"
     DOWN_PROJ = "down_proj"
@@ -647,10 +654,10 @@ class LoraTarget(Word):
 
 
 LORA_PRESETS: dict[str, tuple[LoraTarget, ...]] = {
-    "all-linear": tuple(LoraTarget)[:7],
+    "all-linear": tuple(LoraTarget)[:10],
     "attention": tuple(LoraTarget)[:4],
     "qv": (LoraTarget.Q_PROJ, LoraTarget.V_PROJ),
-    "gate-up-down": tuple(LoraTarget)[4:7],
+    "gate-up-down": tuple(LoraTarget)[7:10],
 }
 """Sets of modules that trainers have a word for."""
 

@@ -71,7 +71,10 @@ _ADAPTED: dict[str, _Split] = {
     "moe.down": "expert_rows",
 }
 _MODULES_OF = {
-    LoraPart.ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"),
+    LoraPart.ATTENTION: (
+        *("q_proj", "k_proj", "v_proj", "o_proj"),
+        *("in_proj", "out_proj", "g_proj"),
+    ),
     LoraPart.MLP: ("gate_proj", "up_proj", "down_proj"),
     LoraPart.EXPERTS: ("experts",),
     LoraPart.EMBEDDING: ("embedding",),
@@ -87,6 +90,9 @@ _TARGETS: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("attention.q", "attention.q_up", "attention.q_down"), (_QUERIES,)),
     **dict.fromkeys(("attention.kv_up", "attention.kv_down"), ((*_KEYS, *_VALUES),)),
     "attention.out": (("o_proj",),),
+    "attention.gate": (("g_proj",),),
+    **dict.fromkeys(("mamba.in", "mixer.in"), (("in_proj",),)),
+    **dict.fromkeys(("mamba.out", "mixer.out"), (("out_proj",),)),
     **dict.fromkeys(("mlp.up", "moe.shared_up"), _UP),
     **dict.fromkeys(("mlp.down", "moe.shared_down"), _DOWN),
     **dict.fromkeys(("moe.up", "moe.down"), (("experts",),)),
