@@ -65,7 +65,7 @@ def read_model(reading: Reading, key: str) -> None:
 
 def _is_hub_name(name: str) -> bool:
     """Whether a name may be that of a model on the hub: owner and name, no path."""
-    is_path = name.startswith((".", "/", "~")) or files.is_file_name(name)
+    is_path = name.startswith((".", "/", "~")) or name.endswith(files.SUFFIXES)
     return name.count("/") == 1 and not is_path
 
 
