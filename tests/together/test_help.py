@@ -232,7 +232,7 @@ def test_help_says_what_a_flag_takes_and_what_holds_without_it(shardwise):
         ("search", "--tp N,... Tensor-parallel degree. --tp2"),
         ("search", "--recompute none|selective|full,... "),
         ("search", "--recompute-parts PART+PART,... "),
-        ("search", "(in dualpipe, on each of its two stages). --zero"),
+        ("search", "(in dualpipe, on each of its two stages). --checkpoint-place"),
         ("explore", "need a token. Default: 127.0.0.1."),
         ("explore", "Port to listen on. Default: 8765."),
         ("fsdp", "Tokens per sequence. Default: those of the model."),

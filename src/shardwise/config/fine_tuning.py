@@ -10,8 +10,8 @@ from shardwise.units import read_whole
 
 _TRAINED = {"task": "sft", "recompute": "full", "stack": "trl"}
 # What trainers do where nothing is set: rank 16 (TRL, Unsloth) on all linear layers (LLaMA-Factory,
-# axolotl, ms-swift) with adapters in fp32 (PEFT's autocast_adapter_dtype).
-_LORA = _TRAINED | {"lora_rank": 16, "lora_targets": "all-linear", "weight_dtype": "fp32"}
+# axolotl, ms-swift). Types of adapters are those of the software.
+_LORA = _TRAINED | {"lora_rank": 16, "lora_targets": "all-linear"}
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "full": _TRAINED,
     "lora": _LORA,
@@ -33,9 +33,7 @@ _SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 SHORTHANDS: Mapping[str, str] = {
-    "finetune": "Method of fine-tuning, with full recompute: all weights, LoRA (rank 16 on all "
-    "linear layers), QLoRA (nf4 base), LoRA on an int8 base, or DoRA. Other flags override "
-    "what it sets. With it --gpus is 1 and --gbs one micro-batch per replica if not set.",
+    "finetune": f"Fine-tune: {', '.join(METHODS)}.",
     "lora_dtype": "Type of adapters, gradients and moments: fp32 (PEFT's default) or bf16.",
 }
 """Flags of such words, with their help."""

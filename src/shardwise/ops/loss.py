@@ -276,6 +276,7 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
     wide = ~compared & (by_row["saved"] > _SIXTEEN_BITS)
     reference = np.where(wide, _SIXTEEN_BITS + FP32_BYTES, _SIXTEEN_BITS) * logits
     reference = np.where(work.runs_reference & whole, reference, 0.0)
+    together = np.where(reference > 0, np.minimum(by_row["saved"], _EAGER.saved) * logits, 0.0)
     extra = by_row["hidden_gradient"] * work.tokens * hidden
     saved = by_row["saved"] * logits
     forward, backward = (
@@ -305,5 +306,5 @@ def loss_operation(work: RankWork, *, columns: Floats, chunk: Floats, hidden: fl
         parameters=zeros(work),
         saved_bytes=saved + extra,
         working_bytes=np.maximum(backward - saved, 0.0),
-        forward_working_bytes=np.where(own & whole, 0.0, forward + extra) + reference,
+        forward_working_bytes=np.where(own & whole, together, forward + extra) + reference,
     )
