@@ -164,7 +164,7 @@ def _task(reading: Reading) -> str:
     if word in ("", "none"):
         return "pretrain" if "pretraining_dataset" in top else "sft"
     if word in _ROLLOUTS:
-        top.leave("rl", NO_ROLLOUT)
+        top.leave("rl", NO_ROLLOUT, Effect.COST)
         return "sft"
     if word not in PREFERENCE_TASKS:
         top.wrong("rl", f"allowed: {', '.join((*PREFERENCE_TASKS, *_ROLLOUTS))}")

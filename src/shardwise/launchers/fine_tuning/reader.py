@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise import catalog
+from shardwise.config import files
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
 from shardwise.errors import InputError, refuse
@@ -64,7 +65,8 @@ def read_model(reading: Reading, key: str) -> None:
 
 def _is_hub_name(name: str) -> bool:
     """Whether a name may be that of a model on the hub: owner and name, no path."""
-    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+    is_path = name.startswith((".", "/", "~")) or name.endswith(files.SUFFIXES)
+    return name.count("/") == 1 and not is_path
 
 
 def type_named(top: Section, key: str) -> str | None:

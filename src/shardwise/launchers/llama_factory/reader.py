@@ -126,7 +126,7 @@ def _method(reading: Reading, dtype: str) -> Method:
     if stage == "dpo" and preference in _NO_REFERENCE:
         task = "orpo"
     if stage == "ppo":
-        top.leave("stage", NO_ROLLOUT)
+        top.leave("stage", NO_ROLLOUT, Effect.COST)
     reading.decided["task"] = ("stage",)
     method = Method(task=task, dtype=dtype, loaded=dtype)
     kind = top.word("finetuning_type", ("lora", "full", "freeze", "oft"), "lora")

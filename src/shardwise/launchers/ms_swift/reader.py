@@ -150,7 +150,7 @@ def _task(reading: Reading) -> str:
 
 
 def _length(reading: Reading) -> str:
-    """Set the length of a sequence: without one it is the longest of the model, which is not assumed."""
+    """Set the length of a sequence, which is not assumed to be the longest of the model."""
     top = reading.top
     packed = flag_of(top, "packing", default=False)
     key = "packing_length" if packed and "packing_length" in top else LENGTH

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from shardwise.config.launch import Launch, Origin
+from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.fine_tuning.engines import Given, engine_of
 from shardwise.launchers.fine_tuning.jobs import flags_in, is_mapping, read_job, top_keys
 from shardwise.launchers.fine_tuning.methods import (
@@ -74,7 +74,7 @@ def read(text: LaunchText) -> Launch:
     is_old = bool(OLD_KEYS & reading.job.settings.keys()) or not is_trl
     task, rollout = _task(reading)
     if rollout:
-        found.leave("task", rollout, NO_ROLLOUT)
+        found.leave("task", rollout, NO_ROLLOUT, Effect.COST)
     dtype = half_type(top, default="bf16" if is_trl and not is_old else None)
     sizes = sizes_of(top, options.MICRO, _HF_BATCH, options.STEPS, 1)
     given = Given(
