@@ -274,3 +274,50 @@ def test_experts_by_hash_still_have_a_router() -> None:
     )
     assert held([plain["moe.router"]]) == held([hashed["moe.router"]])
     assert plain["moe.top_k"].kernels[0].bytes[0] == 2 * hashed["moe.top_k"].kernels[0].bytes[0]
+
+
+def core_times(model: Model, system: str) -> dict[str, float]:
+    """Milliseconds of the core by pass, one sequence of 4,096 tokens on one rank."""
+    found = estimate(
+        model, system, gpus=1, mbs=1, gbs=1, seq_len=4096, any_software=True, operations=True
+    )
+    assert found.operations is not None
+    cores = [one for one in found.operations if one.operation == "attention.core"]
+    return {one.phase: 1e3 * one.time_s for one in cores if one.kind == "attention"}
+
+
+INDEX = {"heads": 64, "head_dim": 128, "top_k": 512}
+
+
+@each_row(
+    ("ratio", "index", "forward", "backward"),
+    [(None, None, 0.20, 0.67), (4, INDEX, 0.53, 2.55), (128, None, 0.22, 0.78)],
+)
+def test_times_of_compressed_attention_on_mi355x(
+    ratio: int | None, index: dict[str, int] | None, forward: float, backward: float
+) -> None:
+    """Milliseconds that Primus prints for DeepSeek-V4-Flash, within a quarter."""
+    attention = V4 | {"compressed": NARROW | {"ratio": ratio}, "indexer": index}
+    times = core_times(of(attention), "mi355x")
+    assert times["forward"] == pytest.approx(forward, rel=0.25)
+    assert times["input_grad"] == pytest.approx(backward, rel=0.25)
+
+
+def test_backward_of_selected_keys_is_slow_on_hopper() -> None:
+    """TileLang's kernel runs at a sixth of the rate of the forward one: 13 to 17 times as long."""
+    times = core_times(of(V32), "h800-sxm")
+    assert 13 < times["input_grad"] / times["forward"] < 17
+    faster = core_times(of(V32), "b200-sxm")
+    assert 3 < faster["input_grad"] / faster["forward"] < 5
+
+
+def test_estimates_say_that_no_run_used_such_layers() -> None:
+    """Their intervals are wider than those of the model without an indexer."""
+    sparse, dense = (
+        estimate(of(one), "h800-sxm", gpus=8, gbs=8, mbs=1, any_software=True)
+        for one in (V32, V32 | {"indexer": None})
+    )
+    assert "sparse_attention" in sparse.unmeasured_features
+    assert sparse.interval is not None
+    assert dense.interval is not None
+    assert sparse.interval.high_s / sparse.step_time_s > dense.interval.high_s / dense.step_time_s

@@ -30,7 +30,14 @@ from shardwise.engine.evaluate import Evaluation
 from shardwise.engine.step import Step
 from shardwise.engine.step_time import Update
 from shardwise.engine.zero import reduced_bytes
-from shardwise.ops.operation import CollectiveKind, FlashAttention, Matmul, Phase, Scan
+from shardwise.ops.operation import (
+    CollectiveKind,
+    FlashAttention,
+    Matmul,
+    Phase,
+    Scan,
+    SelectedAttention,
+)
 from shardwise.parallel.pipeline_layout import by_stage
 
 FULL_LAYER = frozenset({"full"})
@@ -348,7 +355,12 @@ def _optimizer(step: Step) -> Iterator[OperationEstimate]:
 
 
 _SHARED = ("flops", "bytes", "compute_s", "memory_s", "time_s", "exposed_s")
-_KINDS = {Matmul: "matmul", FlashAttention: "attention", Scan: "scan"}
+_KINDS = {
+    Matmul: "matmul",
+    FlashAttention: "attention",
+    SelectedAttention: "attention",
+    Scan: "scan",
+}
 
 
 def operation_estimates(evaluation: Evaluation) -> tuple[OperationEstimate, ...]:

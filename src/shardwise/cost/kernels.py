@@ -593,7 +593,15 @@ class KernelRates:
         if isinstance(kernel, SelectedAttention):
             rates = self.plain.rates
             share = np.full_like(rates.peak, self._sparse_share(kernel))
-            rates = replace(rates, efficiency=share, memory_rate=rates.memory_rate * memory_share)
+            processing = rates.processing
+            if processing == Processing.MEASURED:  # the measured shares hold some gathering
+                processing = Processing.ROOFLINE
+            rates = replace(
+                rates,
+                efficiency=share,
+                memory_rate=rates.memory_rate * memory_share,
+                processing=processing,
+            )
             return product_times(kernel.flops, moved_bytes, rates)
         if isinstance(kernel, FlashAttention) and self.attention is not None:
             return attention_times(

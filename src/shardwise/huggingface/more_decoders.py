@@ -75,6 +75,37 @@ def selected(c: Config, family: Family) -> Fields:
     return fields
 
 
+def dots(c: Config, family: Family) -> Fields:
+    """Selected keys, and windows of latent attention with sizes of their own (dots 3 Note)."""
+    fields = read(c, family)
+    depth, index = len(fields["layers"]), _index(c)
+    words = layer_words(c, "layer_types", depth, (*_SELECTED[:1], *_SLIDING))
+    own, rank = c.value("per_layer_config"), c.count("kv_lora_rank")
+    for i, (layer, word) in enumerate(zip(fields["layers"], words, strict=True)):
+        one = layer["attention"]
+        usual = {"kv_lora_rank": rank, "qk_nope_head_dim": one["head_dim"]}
+        usual["qk_nope_head_dim"] -= one["latent"]["rope_dim"]
+        sizes = usual | dict(_own_fields(own, i))
+        rope = sizes.get("qk_rope_head_dim", one["latent"]["rope_dim"])
+        heads = sizes.get("num_attention_heads", one["heads"])
+        one |= {"heads": heads, "kv_heads": heads, "head_dim": sizes["qk_nope_head_dim"] + rope}
+        one["v_head_dim"] = sizes.get("v_head_dim", one["v_head_dim"])
+        one["latent"] = {
+            "q_rank": sizes.get("q_lora_rank", one["latent"]["q_rank"]),
+            "kv_rank": sizes["kv_lora_rank"],
+            "rope_dim": rope,
+            "rope_norm": True,
+        }
+        if word == _SLIDING[1]:
+            one["window"] = c.count("sliding_window")
+        elif word == _SELECTED[0]:
+            one["indexer"] = index
+        if "moe" in layer:
+            width = c.count("shared_experts_intermediate_size")
+            layer["moe"] = layer["moe"] | {"shared_ffn": width * c.count("n_shared_experts")}
+    return fields
+
+
 def hunyuan(c: Config, family: Family) -> Fields:
     """Selected keys, gates, and streams that are not mixed (Hy4)."""
     streams = c.count("hc_mult")
@@ -184,10 +215,16 @@ def gemma4(c: Config, family: Family) -> Fields:
 def _of_layer(own: object, layer: int) -> Fields:
     """Fields of attention that a layer has of its own, as newer transformers write them."""
     names = {"head_dim": "head_dim", "num_key_value_heads": "kv_heads"}
+    found = _own_fields(own, layer)
+    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+
+
+def _own_fields(own: object, layer: int) -> Mapping[str, Any]:
+    """What `per_layer_config` has for a layer, whose number it may pad with zeros."""
     if not isinstance(own, Mapping):
         return {}
-    found = next((own[key] for key in own if str(key).lstrip("0") == (str(layer) or "0")), {})
-    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
+    found = (own[key] for key in own if str(key).isdigit() and int(key) == layer)
+    return next((one for one in found if isinstance(one, Mapping)), {})
 
 
 def _gemma_experts(c: Config) -> Fields:
@@ -295,9 +332,7 @@ def _gated_heads(c: Config, fields: Fields, inside: int, own: object) -> Fields:
         one["gate"] = gate
         if "window" in one:
             one["heads"] = inside
-        if isinstance(own, Mapping):
-            found = next((own[k] for k in own if str(k).lstrip("0") == (str(i) or "0")), {})
-            one["heads"] = found.get("num_attention_heads", one["heads"])
+        one["heads"] = _own_fields(own, i).get("num_attention_heads", one["heads"])
     return fields
 
 
@@ -313,6 +348,14 @@ def laguna(c: Config, family: Family) -> Fields:
             one["heads"] = heads[i]
         if "window" not in one:
             one["rotary_dim"] = int(one["head_dim"] * share)
+    return fields
+
+
+def biased_gates(c: Config, family: Family) -> Fields:
+    """A bias of each head in the gates (Beam)."""
+    fields = read(c, family)
+    for one in _attentions(fields):
+        one["gate_bias"] = True
     return fields
 
 
@@ -377,8 +420,10 @@ def dense_prefix(c: Config, family: Family) -> Fields:
 
 OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "AXK1ForCausalLM": normed_experts,
+    "BeamForCausalLM": biased_gates,
     "Cohere2MoeForCausalLM": dense_prefix,
     "DeciLMForCausalLM": pruned,
+    "Dots3NoteForCausalLM": dots,
     "GPTNeoXJapaneseForCausalLM": last_biased,
     "DeepseekV32ForCausalLM": selected,
     "DeepseekV4ForCausalLM": compressed,

@@ -20,10 +20,11 @@ from shardwise.huggingface.families import (
     ROUTED,
     Experts,
     Family,
+    Names,
 )
 
 _ALWAYS_BIASED = replace(DEEPSEEK, method="noaux_tc")
-_NUMBER = {"num_experts": ("n_routed_experts", "num_local_experts", "num_experts")}
+_NUMBER: Names = {"num_experts": ("n_routed_experts", "num_local_experts", "num_experts")}
 _DSA = replace(DEEPSEEK_LATENT, names=_NUMBER, needed=("index_topk",), experts=_ALWAYS_BIASED)
 _STEP = Family(
     kinds=("step3p5", "step3p7"),
@@ -50,6 +51,16 @@ _MINIMAX = Family(
 
 MORE_FAMILIES: dict[str, Family] = {
     "AXK1ForCausalLM": replace(DEEPSEEK_LATENT, kinds=("axk1",), needed=(), experts=_ALWAYS_BIASED),
+    "BeamForCausalLM": replace(
+        LLAMA,
+        kinds=("beam",),
+        gate="value",
+        qk_norm="head",
+        norms="both",
+        window="turns",
+        left_out={"final_logit_softcapping": CAPS["final_logit_softcapping"]},
+        experts=Experts(groups=True, selection_bias=True),
+    ),
     "BitNetForCausalLM": replace(
         LLAMA, kinds=("bitnet",), gated=True, activation="relu2", inner_norms=True
     ),
@@ -177,6 +188,9 @@ MORE_FAMILIES: dict[str, Family] = {
             words=("dense", "moe", "hash_moe"),
         ),
         mtp="num_nextn_predict_layers",
+    ),
+    "Dots3NoteForCausalLM": replace(
+        _DSA, kinds=("dots3_note_text", "dots3_note"), gate="head", needed=()
     ),
     "Gemma4ForCausalLM": replace(
         GEMMA,

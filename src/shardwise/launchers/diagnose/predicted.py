@@ -11,9 +11,13 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.engine.evaluate import evaluate_row
 from shardwise.launchers.kineto.kernels import CommAxis, KernelClass
-from shardwise.ops.operation import FlashAttention, Matmul, Phase
+from shardwise.ops.operation import FlashAttention, Matmul, Phase, SelectedAttention
 
-_KINDS = {Matmul: KernelClass.PRODUCTS, FlashAttention: KernelClass.ATTENTION}
+_KINDS = {
+    Matmul: KernelClass.PRODUCTS,
+    FlashAttention: KernelClass.ATTENTION,
+    SelectedAttention: KernelClass.ATTENTION,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
