@@ -22,7 +22,25 @@ COMPRESSED = _with(
 )
 SHARED = samples.llama(layer_embedding=8)
 SPARSE_SUMMA = {"tp_exchange": "summa", "tp": 2, "tp2": 2}
+MAMBA = samples.llama(
+    layers=[
+        {
+            "count": 4,
+            "mixer": {"kind": "mamba2", "heads": 8, "head_dim": 8, "state": 4, "groups": 2}
+            | {"conv": 4},
+            "mlp": {"ffn": 64, "activation": "swiglu"},
+        }
+    ]
+)
 BREAKING_SPARSE: dict[str, tuple[dict[str, Any], Model, System, tuple[str, ...]]] = {
+    "mixer_heads": ({"tp": 4}, MAMBA, SYSTEM, ("4", "what it splits of mixers")),
+    "mixer_context": (
+        {"cp": 16, "cp_exchange": "all_to_all", "seq_len": 64, "gpus": 16},
+        MAMBA,
+        SYSTEM,
+        ("16", "trades tokens for heads of mixers"),
+    ),
+    "summa_mixers": (SPARSE_SUMMA, MAMBA, SYSTEM, ("not modeled with mixers",)),
     "sparse_context": ({"cp": 2, "cp_exchange": "ring"}, COMPRESSED, SYSTEM, ("all_gather",)),
     "sparse_ratio": (
         {"cp": 4, "cp_exchange": "all_gather"},

@@ -167,6 +167,7 @@ KINDS = {
     "latent": mixed(),
     "moe": model(64, 1024, runs(2, gqa(8, 2, 8), moe(8, 2, 32)), seq_len=32),
     **{gate: grouped(gate=gate) for gate in ("full", "value", "head")},
+    "gate bias": grouped(gate="value", gate_bias=True, out_norm=True),
     "latent experts": latent_experts(16),
     "selected": selected(),
     "shared selection": selected(shared=True),

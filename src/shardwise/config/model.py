@@ -87,6 +87,8 @@ class Attention(ConfigBase):
     gate: AttentionGate = AttentionGate.NONE
     """Gate that scales the output of the heads: none, part of the query projection (Qwen3-Next), or
     a projection of its own to one value per element (Kimi K3) or per head (Step 3.7)."""
+    gate_bias: bool = False
+    """Whether the gate has a bias for each head (Beam)."""
     rotary_dim: Whole | None = None
     """Part of each head's width that rotary positions turn; None: all of it, 0: none."""
 
@@ -105,6 +107,8 @@ class Attention(ConfigBase):
             raise ValueError("window and chunk: attention stays in one or the other; give one")
         if (self.tied_values or self.shared_keys) and self.value_dim != self.head_dim:
             raise ValueError(f"v_head_dim: must be head_dim {self.head_dim} where values are keys")
+        if self.gate_bias and self.gate == AttentionGate.NONE:
+            raise ValueError("gate_bias: there is no gate")
         if self.v_norm and self.qk_norm == QkNorm.NONE:
             raise ValueError("v_norm: of attention whose queries and keys are normalized (qk_norm)")
         if self.tied_values and self.shared_keys:

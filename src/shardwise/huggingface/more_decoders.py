@@ -75,6 +75,37 @@ def selected(c: Config, family: Family) -> Fields:
     return fields
 
 
+def dots(c: Config, family: Family) -> Fields:
+    """Selected keys, and windows of latent attention with sizes of their own (dots 3 Note)."""
+    fields = read(c, family)
+    depth, index = len(fields["layers"]), _index(c)
+    words = layer_words(c, "layer_types", depth, (*_SELECTED[:1], *_SLIDING))
+    own, rank = c.value("per_layer_config"), c.count("kv_lora_rank")
+    for i, (layer, word) in enumerate(zip(fields["layers"], words, strict=True)):
+        one = layer["attention"]
+        usual = {"kv_lora_rank": rank, "qk_nope_head_dim": one["head_dim"]}
+        usual["qk_nope_head_dim"] -= one["latent"]["rope_dim"]
+        sizes = usual | dict(_own_fields(own, i))
+        rope = sizes.get("qk_rope_head_dim", one["latent"]["rope_dim"])
+        heads = sizes.get("num_attention_heads", one["heads"])
+        one |= {"heads": heads, "kv_heads": heads, "head_dim": sizes["qk_nope_head_dim"] + rope}
+        one["v_head_dim"] = sizes.get("v_head_dim", one["v_head_dim"])
+        one["latent"] = {
+            "q_rank": sizes.get("q_lora_rank", one["latent"]["q_rank"]),
+            "kv_rank": sizes["kv_lora_rank"],
+            "rope_dim": rope,
+            "rope_norm": True,
+        }
+        if word == _SLIDING[1]:
+            one["window"] = c.count("sliding_window")
+        elif word == _SELECTED[0]:
+            one["indexer"] = index
+        if "moe" in layer:
+            width = c.count("shared_experts_intermediate_size")
+            layer["moe"] = layer["moe"] | {"shared_ffn": width * c.count("n_shared_experts")}
+    return fields
+
+
 def hunyuan(c: Config, family: Family) -> Fields:
     """Selected keys, gates, and streams that are not mixed (Hy4)."""
     streams = c.count("hc_mult")
@@ -320,6 +351,14 @@ def laguna(c: Config, family: Family) -> Fields:
     return fields
 
 
+def biased_gates(c: Config, family: Family) -> Fields:
+    """A bias of each head in the gates (Beam)."""
+    fields = read(c, family)
+    for one in _attentions(fields):
+        one["gate_bias"] = True
+    return fields
+
+
 def normed_experts(c: Config, family: Family) -> Fields:
     """A norm of what the experts give (A.X K1)."""
     fields = read(c, family)
@@ -381,8 +420,10 @@ def dense_prefix(c: Config, family: Family) -> Fields:
 
 OWN: dict[str, Callable[[Config, Family], Fields]] = {
     "AXK1ForCausalLM": normed_experts,
+    "BeamForCausalLM": biased_gates,
     "Cohere2MoeForCausalLM": dense_prefix,
     "DeciLMForCausalLM": pruned,
+    "Dots3NoteForCausalLM": dots,
     "GPTNeoXJapaneseForCausalLM": last_biased,
     "DeepseekV32ForCausalLM": selected,
     "DeepseekV4ForCausalLM": compressed,

@@ -51,6 +51,16 @@ _MINIMAX = Family(
 
 MORE_FAMILIES: dict[str, Family] = {
     "AXK1ForCausalLM": replace(DEEPSEEK_LATENT, kinds=("axk1",), needed=(), experts=_ALWAYS_BIASED),
+    "BeamForCausalLM": replace(
+        LLAMA,
+        kinds=("beam",),
+        gate="value",
+        qk_norm="head",
+        norms="both",
+        window="turns",
+        left_out={"final_logit_softcapping": CAPS["final_logit_softcapping"]},
+        experts=Experts(groups=True, selection_bias=True),
+    ),
     "BitNetForCausalLM": replace(
         LLAMA, kinds=("bitnet",), gated=True, activation="relu2", inner_norms=True
     ),
@@ -178,6 +188,9 @@ MORE_FAMILIES: dict[str, Family] = {
             words=("dense", "moe", "hash_moe"),
         ),
         mtp="num_nextn_predict_layers",
+    ),
+    "Dots3NoteForCausalLM": replace(
+        _DSA, kinds=("dots3_note_text", "dots3_note"), gate="head", needed=()
     ),
     "Gemma4ForCausalLM": replace(
         GEMMA,

@@ -342,7 +342,7 @@ def _gate(model: Model, attention: Attention, work: RankWork, heads: Floats) -> 
                 phase=Phase.INPUT_GRAD, bytes=(3 * scaled + 2 * values) * size, flops=4 * scaled
             ),
         ),
-        parameters=zeros(work),
+        parameters=heads if attention.gate_bias else zeros(work),
         saved_bytes=(scaled + values) * size,
         working_bytes=(scaled + values) * size,
         reruns_with=_FULL,
