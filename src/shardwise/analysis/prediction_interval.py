@@ -287,12 +287,12 @@ def interval_of(
     faster, slower = widened(found.faster, unmeasured), widened(found.slower, unmeasured)
     for one in (network, host):
         if one is not None:
-            faster = _joined(faster, step_s / one.faster_step_s)
-            slower = _joined(slower, one.slower_step_s / step_s)
+            faster = joined(faster, step_s / one.faster_step_s)
+            slower = joined(slower, one.slower_step_s / step_s)
     kernels_spread = spread_of(kernels)
     return Interval(
-        low_s=step_s / _joined(faster, kernels_spread),
-        high_s=step_s * _joined(slower, kernels_spread),
+        low_s=step_s / joined(faster, kernels_spread),
+        high_s=step_s * joined(slower, kernels_spread),
         level=LEVEL,
         runs=found.runs,
         nearest=found.nearest,
@@ -305,7 +305,7 @@ def interval_of(
     )
 
 
-def _joined(factor: float, other: float) -> float:
+def joined(factor: float, other: float) -> float:
     """Return the range of two independent errors of log time; the second is at least 1."""
     return math.exp(math.hypot(math.log(factor), math.log(max(other, 1.0))))
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwise.analysis.assumed_host import assumed_host
 from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.mixture import mixture_interval
-from shardwise.analysis.prediction_interval import uncertainty_of, widened
+from shardwise.analysis.prediction_interval import joined, uncertainty_of, widened
 from shardwise.analysis.validated_runs import run_features, validated_runs
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
@@ -148,8 +149,12 @@ def _prediction(
     described = run_features(*case, assumed=run.uncertain, counted=counted)
     without = run.source if leave_out else None
     spread = uncertainty_of(described, validated_runs(), without=without)
-    features = unmeasured_features(case.model, table.table.take(np.array([row])))
+    own = table.table.take(np.array([row]))
+    features = unmeasured_features(case.model, own)
     slower, faster = (widened(one, len(features)) for one in (spread.slower, spread.faster))
+    if (host := assumed_host(case.model, case.system, own)) is not None:
+        slower = joined(slower, host.slower_step_s / step_s)
+        faster = joined(faster, step_s / host.faster_step_s)
     return Prediction(
         run=run,
         step_time_s=step_s,
