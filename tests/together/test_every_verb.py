@@ -42,6 +42,7 @@ COMMANDS = {
     "software": "torchtitan h100-sxm",
     "convert": "own.yaml",
     "schema": "recipe",
+    "lengths": "--quantiles 512,2048,8192",
     "show": "saved.json",
 }
 CODES = {"explore": 2, "calibrate": 2}

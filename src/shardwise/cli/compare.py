@@ -70,7 +70,7 @@ def command(
         "[FILE...]",
         "Two or more: saved estimates or search results (--json, --output), scenarios "
         "(YAML, JSON, TOML with model, system, strategy), AMPeD configurations or launch files "
-        "of trainers; also .gz. None with --models.",
+        "of trainers; also .gz. Not with --models.",
         default=None,
     ),
     methods: MethodOptions,

@@ -206,7 +206,7 @@ def _write_folder(folder: str, answer: Answer) -> None:
 
 
 @with_help(
-    "gpus finetune largest tp pp micro_batch_size global_batch_size zero recompute tokens",
+    "gpus finetune tp pp micro_batch_size global_batch_size zero recompute tokens",
     examples=["shardwise estimate llama3-70b h100-sxm --gpus 64 --tp 8 --pp 2 --gbs 128"],
 )
 @with_strategy_flags

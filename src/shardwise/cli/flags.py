@@ -106,7 +106,7 @@ def _flag(
 
 def _shorthand_flag(name: str) -> inspect.Parameter:
     """A flag that sets several fields."""
-    words = "|".join(words_of_shorthand(name))
+    words = "METHOD" if name == "finetune" else "|".join(words_of_shorthand(name))
     return _flag(name, str, Section.MODEL, SHORTHANDS[name], metavar=words)
 
 

@@ -33,9 +33,7 @@ _SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 SHORTHANDS: Mapping[str, str] = {
-    "finetune": "Method of fine-tuning, with full recompute: all weights, LoRA (rank 16 on all "
-    "linear layers), QLoRA (nf4 base), LoRA on an int8 base, or DoRA. Other flags override "
-    "what it sets. With it --gpus is 1 and --gbs one micro-batch per replica if not set.",
+    "finetune": f"Method: {', '.join(METHODS)}.",
     "lora_dtype": "Type of adapters, gradients and moments: fp32 (PEFT's default) or bf16.",
 }
 """Flags of such words, with their help."""

@@ -71,7 +71,7 @@ def compare_methods(
 ) -> MethodTable:
     """Find the fewest accelerators for each model, system, method and length.
 
-    Data parallelism alone, each step one micro-batch of each replica; whole replicas, or sharded by
+    Data parallelism alone, each step one micro-batch of each replica; full replicas, or sharded by
     ZeRO-3, whichever fits and is faster.
 
     Parameters
@@ -174,7 +174,7 @@ def _refused(about: Mapping[str, Any], problem: str) -> MethodPlan:
 def _strategies(
     model: Model, system: System, method: str, seq_len: int, fields: Mapping[str, Any]
 ) -> Iterator[Strategy]:
-    """Strategies of each number of accelerators: whole replicas and sharded ones."""
+    """Strategies of each number of accelerators: full replicas and sharded ones."""
     for gpus in COUNTS:
         for zero in (_UNSHARDED, _SHARDED) if gpus > 1 else (_UNSHARDED,):
             own = {"finetune": method, "gpus": gpus, "seq_len": seq_len, "zero": zero}

@@ -21,7 +21,7 @@ def print_methods(found: MethodTable, *, title: str = "") -> None:
         show(f"cheapest: {cheapest.gpus} x {cheapest.system}, {cheapest.finetune}")
     show(
         f"GPUs: the fewest, as a power of 2, on which it fits with 90 %; data parallelism, ZeRO-3 "
-        f"where whole replicas do not fit; micro-batch {found.mbs}, one a step. GiB: reserved. "
+        f"where full replicas do not fit; micro-batch {found.mbs}, one a step. GiB: reserved. "
         "USD: of systems with a price.",
         style="dim",
     )
