@@ -40,6 +40,8 @@ _MAXTEXT: Abilities = {
     "fused_activation": any_of(False),
     "optimizer": any_of("adamw", "adamw-bf16", "muon", "sgd", "sgd-momentum"),
     "lora_rank": any_of(None),
+    "task": any_of("pretrain"),
+    "checkpoint_place": any_of("device"),
     "frozen": any_of(()),
 }
 

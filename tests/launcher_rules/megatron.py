@@ -71,6 +71,8 @@ _MEGATRON: Abilities = {
         "muon": (0, 16),
     },
     "lora_rank": any_of(None),
+    "task": any_of("pretrain"),
+    "checkpoint_place": any_of("device"),
     "frozen": any_of(()),
 }
 _MEGATRON_PARTS: Mapping[str, Release] = {
@@ -420,6 +422,7 @@ def megatron_faults(
     if bridge:
         abilities |= {"offload_weights": any_of(False, True)}
         del abilities["lora_rank"]
+        del abilities["task"]
         if plan.release > (0, 13):  # no option of Bridge's says it
             abilities["fsdp_reshard"] = any_of(True)
         if plan["lora_rank"] and {"embedding", "head"} & set(plan["lora_parts"]):
@@ -430,6 +433,7 @@ def megatron_faults(
             "tp_overlap": any_of("stack", "none"),  # Transformer Engine on ROCm: not checked
         }
         del abilities["lora_rank"]  # its trainer for fine-tuning
+        del abilities["task"]
     faults = list(ability_faults(plan, abilities))
     for rule in (*_MEGATRON_RULES, *([_primus] if primus else [])):
         faults += rule(plan)

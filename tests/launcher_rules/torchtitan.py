@@ -34,6 +34,8 @@ _TITAN: Abilities = {
     "dtype": any_of("bf16", "fp32"),
     "optimizer": {"adamw": ALWAYS, "adamw-bf16": _MAIN, "muon": _MAIN},
     "lora_rank": any_of(None),
+    "task": any_of("pretrain"),
+    "checkpoint_place": any_of("device"),
     "frozen": any_of(()),
     "fused_activation": any_of(False),
     "offload_activations": any_of(False),
@@ -149,6 +151,7 @@ def torchtitan_faults(
     abilities = dict(_TITAN)
     if plan.release >= _MAIN:
         del abilities["lora_rank"]
+        del abilities["task"]
     return [
         *ability_faults(plan, abilities),
         *grid_faults(plan),

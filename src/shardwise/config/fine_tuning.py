@@ -33,7 +33,7 @@ _SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 SHORTHANDS: Mapping[str, str] = {
-    "finetune": f"Fine-tune: {', '.join(METHODS)}.",
+    "finetune": f"Method: {', '.join(METHODS)}.",
     "lora_dtype": "Type of adapters, gradients and moments: fp32 (PEFT's default) or bf16.",
 }
 """Flags of such words, with their help."""

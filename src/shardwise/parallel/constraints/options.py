@@ -10,6 +10,7 @@ from shardwise.config.enums import (
     ZERO_WEIGHTS,
     Adapter,
     BaseWeights,
+    CheckpointPlace,
     Dispatcher,
     Dtype,
     ExpertKernel,
@@ -94,6 +95,14 @@ def _has_no_target(model: Model, table: Table) -> Bools:
     experts = LoraPart.bits([LoraPart.EXPERTS])
     nothing: Bools = (missing == Subset.of(table).adapted) | ((missing & experts) > 0)
     return nothing
+
+
+def _no_checkpoints(table: Table) -> Bools:
+    """Rows that name a place of checkpoints and have none; the default of a stack may idle."""
+    usual = table.by_stack(
+        lambda stack: stack.field_defaults.get("checkpoint_place") == CheckpointPlace.HOST
+    )
+    return (table.checkpoint_place > 0) & ~table.offloads_checkpoints & ~usual
 
 
 def _nothing_trained(model: Model, table: Table) -> Bools:
@@ -189,7 +198,7 @@ _TRAINABLE_CONSTRAINTS: tuple[Constraint, ...] = (
     rule(
         "checkpoint_place",
         "checkpoint_place",
-        lambda t: (t.checkpoint_place > 0) & ~t.offloads_checkpoints,
+        _no_checkpoints,
         "are inputs of fully recomputed layers: needs recompute full, and no offload_activations",
     ),
     _in_training("lora_rank"),
