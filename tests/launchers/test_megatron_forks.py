@@ -151,6 +151,9 @@ def test_a_vocabulary_that_no_option_has(tmp_path: Path) -> None:
     assert read(tmp_path, f"{RANKS} {bare}", variables={"vocab_size": "32000"}).model.vocab == 32000
     with pytest.raises(InputError, match="--set vocab_size=N"):
         read(tmp_path, f"{RANKS} {bare}")
+    named = read(tmp_path, f"{RANKS} {bare} --tokenizer-model $HUB/mistralai/Mixtral-8x7B-v0.1")
+    assert named.model.vocab == 32000
+    assert "that of Mixtral-8x7B-v0.1, 32000" in str(named.not_understood[0])
     listed = "".join(f"  {name} ....... {value}\n" for name, value in PRINTED.items())
     block = f"------ arguments ------\n{listed}------ end of arguments ------\n"
     line = "> padded vocab (size: 50257) with 431 dummy tokens (new size: 50688)\n"

@@ -1,5 +1,6 @@
 """Where imported fields come from, and which options that nobody understands come first."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,19 +79,74 @@ def test_origins(tmp_path: Path, name, text, gpus, origins, missing) -> None:
 
 WORDS = ["dense", "expert", "latent", "hash", "mixer", "residual", "shared", "zero", "looped", "qk"]
 KINDS = ["-layers 3", "-experts 4", "-heads 2", "-dim 64", "-ratio 0.5", "-type x", "-topk 2"]
-COSMETIC = ["--codecarbon-dir x", "--kill-switch-file y", "--swap-optimizer", "--fused-thing"]
+
+
+BRIDGE = (
+    "model: {{num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 512,"
+    " seq_length: 64, tensor_model_parallel_size: 1{0}}}\n"
+    "train: {{micro_batch_size: 1, global_batch_size: 8}}\n"
+)
+NEMO = (
+    "trainer: {{devices: 8, num_nodes: 1, precision: bf16}}\n"
+    "model: {{num_layers: 4, hidden_size: 64, num_attention_heads: 4, override_vocab_size: 512,"
+    " encoder_seq_length: 64, micro_batch_size: 1, global_batch_size: 8,"
+    " tensor_model_parallel_size: 1{0}}}\n"
+)
+PRIMUS = (
+    "modules:\n  pre_trainer:\n    framework: megatron\n    model: llama3_8B.yaml\n"
+    "    overrides: {{micro_batch_size: 1, global_batch_size: 8{0}}}\n"
+)
+NEOX = (
+    "{{pipe_parallel_size: 1, num_layers: 4, hidden_size: 64, num_attention_heads: 4,"
+    " seq_length: 64, train_micro_batch_size_per_gpu: 1{0}}}\n"
+)
+TOML = (
+    '[model]\nname = "llama3"\nflavor = "8B"\n{0}\n[training]\nlocal_batch_size = 1\n'
+    "[parallelism]\ntensor_parallel_degree = 1\n[job]\n"
+)
+BESIDE = ["enable_fused_thing: true", "swap_buffers: 3", "run_name: x"]
+"""Options of other kinds, which the option of the model precedes."""
+
+
+def _yaml(form: str, name: str, value: str, others: Sequence[str]) -> str:
+    more = [*others, f"{name.replace('-', '_')}: {value}"]
+    return form.format("".join(f", {one}" for one in more))
+
+
+def _script(_: str, name: str, value: str, others: Sequence[str]) -> str:
+    flags = [f"--{one.replace('_', '-').replace(': true', '').replace(':', '')}" for one in others]
+    return " ".join([SCRIPT, *flags, f"--{name} {value}"])
+
+
+def _toml(form: str, name: str, value: str, others: Sequence[str]) -> str:
+    lines = [*others, f"{name.replace('-', '_')}: '{value}'"]
+    lines = [one.replace(": x", ": 'x'").replace(":", " =", 1) for one in lines]
+    return form.format("\n".join(lines))
+
+
+FORMS = {
+    "train.sh": (_script, ""),
+    "bridge.yaml": (_yaml, BRIDGE),
+    "nemo.yaml": (_yaml, NEMO),
+    "primus.yaml": (_yaml, PRIMUS),
+    "neox.yml": (_yaml, NEOX),
+    "titan.toml": (_toml, TOML),
+}
 
 
 def test_options_that_change_the_model_come_first(tmp_path: Path) -> None:
-    """Of 300 random scripts with one unknown option of the model, all name it first."""
+    """Of 300 random files with one unknown option of the model, all name it first."""
     draw = np.random.default_rng(43)
     for number in range(300):
-        own = f"--{draw.choice(WORDS)}{draw.choice(KINDS)}"
-        others = draw.permutation([*draw.choice(COSMETIC, draw.integers(5)), own])
-        file = tmp_path / f"{number}.sh"
-        file.write_text(f"{SCRIPT} {' '.join(others)}")
-        first = read_launch(file).not_understood[0]
-        assert (first.option, first.effect) == (own.partition(" ")[0], Effect.MODEL)
+        name, (written, form) = list(FORMS.items())[number % len(FORMS)]
+        kind, value = str(draw.choice(KINDS)).split()
+        option = f"{draw.choice(WORDS)}{kind}"
+        others = draw.permutation(BESIDE)[: draw.integers(len(BESIDE) + 1)]
+        (tmp_path / name).write_text(written(form, option, value, others))
+        words = {"gpus": 8, "variables": {"vocab_size": "512"}}
+        first = read_launch(tmp_path / name, **words).not_understood[0]
+        own = first.option.removeprefix("--").rpartition(".")[2].replace("_", "-")
+        assert (own, first.effect) == (option, Effect.MODEL), (name, first)
 
 
 @pytest.mark.parametrize(

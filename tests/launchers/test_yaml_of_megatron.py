@@ -1,4 +1,4 @@
-"""Options of Megatron-LM in YAML: MODEL_ARGS, Primus, GPT-NeoX."""
+"""Options of Megatron-LM in YAML: MODEL_ARGS, Primus, FlagScale, GPT-NeoX."""
 
 from pathlib import Path
 
@@ -83,6 +83,51 @@ def test_primus(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"'moe_1T\.yaml': is a file of Primus"):
         read(tmp_path, PRIMUS.replace("MODEL", "moe_1T.yaml"))
+
+
+FLAGSCALE = """
+system:
+  no_shared_fs: ${experiment.runner.no_shared_fs}
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  disable_bias_linear: true
+  use_distributed_optimizer: true
+  precision: {bf16: true, initial_loss_scale: 522893}
+  logging: {log_interval: 1, wandb_project: x}
+  checkpoint: {load: "${experiment.load}"}
+model:
+  num_layers: 32
+  hidden_size: 4096
+  num_attention_heads: 32
+  seq_length: 2048
+  max_position_embeddings: 2048
+  use_rotary_position_embeddings: true
+  swiglu: true
+  multiple_of: 256
+  normalization: RMSNorm
+  untie_embeddings_and_output_weights: true
+  attention_dropout: 0.0
+  hidden_dropout: 0.0
+  micro_batch_size: 2
+  global_batch_size: 1728
+  optimizer: {weight_decay: 0.1, lr_scheduler: {lr: 2.0e-5}}
+data:
+  data_path: ${data_path:??}
+  tokenizer: {tokenizer_type: AquilaTokenizerFS, vocab_size: 100008}
+"""
+
+
+def test_flagscale(tmp_path: Path) -> None:
+    """Facts of the public 7B file: sections of arguments, and a width in units of 256."""
+    launch = read(tmp_path, FLAGSCALE)
+    assert launch.fork == "FlagScale"
+    (layer,) = launch.model.layers
+    assert (layer.mlp.ffn, launch.model.vocab) == (11008, 100008)
+    assert count_parameters(launch.model).total == pytest.approx(7.3e9, rel=0.01)
+    wanted = {"tp": 2, "zero": 1, "dtype": "bf16", "global_batch_size": 1728}
+    assert {name: launch.strategy[name] for name in wanted} == wanted
+    assert launch.missing == ("gpus",)
+    assert launch.not_understood == ()
 
 
 NEOX = """{

@@ -10,7 +10,6 @@ _YAML, _SHELL, _PYTHON = (".yaml", ".yml"), (".sh", ".slurm", ".sbatch", ".conf"
 _FORMS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nanotron", _YAML, (r"^parallelism:", r"^tokens:", r"^model:")),
     ("llm-foundry", _YAML, (r"^max_seq_len:", r"^(fsdp_config|global_train_batch_size):")),
-    ("FlagScale", _YAML, (r"^(system|train):", r"^\s+(no_shared_fs|no_initialization):")),
     ("FlagScale", _YAML, (r"^experiment:", r"^\s+(exp_name|task):", r"^action:")),
     ("MaxText", _YAML, (r"^(base_emb_dim|base_num_decoder_layers|ici_\w+_parallelism):",)),
     ("Primus with another framework", _YAML, (r"^modules:", r"^\s+framework:\s*(?!megatron\b)\w")),

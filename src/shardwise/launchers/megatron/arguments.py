@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardwise import catalog
 from shardwise.config.launch import NotUnderstood
+from shardwise.config.model import Model
 from shardwise.errors import Fault
 from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
@@ -423,6 +425,24 @@ def _complete_vocabulary(arguments: Arguments, written: Mapping[str, tuple[str, 
         fields["vocab_size"] = vocab + 1
     elif vocab is None and arguments.tokenizer in VOCABULARIES:
         fields["vocab_size"] = VOCABULARIES[arguments.tokenizer]
+    elif vocab is None and fields.get("padded_vocab_size") is None:
+        _complete_by_tokenizer(arguments, written)
+
+
+_TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path")
+
+
+def _complete_by_tokenizer(arguments: Arguments, written: Mapping[str, tuple[str, ...]]) -> None:
+    """Rows of the vocabulary of a model of the catalog that the tokenizer is named after."""
+    for flag in _TOKENIZERS:
+        values = written.get(flag, ())
+        name = values[0].rstrip("/").rpartition("/")[2] if values else ""
+        if not name or names_in(name) or catalog.find("models", name) is None:
+            continue
+        vocab = Model.load(name).vocab
+        arguments.fields["vocab_size"] = vocab
+        arguments.note(flag, values[:1], f"its vocabulary is taken to be that of {name}, {vocab}")
+        return
 
 
 def option_of(name: str) -> str:

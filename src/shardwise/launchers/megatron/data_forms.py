@@ -1,7 +1,8 @@
-"""Options of Megatron-LM in YAML: `MODEL_ARGS` of its functional tests, and Primus.
+"""Options of Megatron-LM in YAML: `MODEL_ARGS` of its functional tests, Primus and FlagScale.
 
-Primus of AMD (examples/megatron/configs and primus/configs/modules/megatron) names a trainer, a
-model and overrides, which are arguments of Megatron-LM by their Python names.
+FlagScale has arguments by their Python names in the sections system, model and data. Primus of AMD
+(examples/megatron/configs and primus/configs/modules/megatron) names a trainer, a model and
+overrides, which are such arguments, too.
 """
 
 import re
@@ -21,6 +22,10 @@ _MOST_BYTES = 2**21
 _MODEL_ARGS = re.compile(r"(?m)^MODEL_ARGS:\s*(?:#.*)?$")
 _PRIMUS = re.compile(r"(?m)^\s+framework:\s*['\"]?(\w+)")
 _MODULES = re.compile(r"(?m)^modules:\s*(?:#.*)?$")
+_FLAGSCALE = tuple(
+    re.compile(rf"(?m)^{line}")
+    for line in (r"system:", r"model:", r"\s+tensor_model_parallel_size:", r"\s+num_layers:")
+)
 _PARAMETER = re.compile(r"\$\{([A-Za-z_]\w*)(?::([^{}]*))?\}")
 PRIMUS_STACK = "primus-2026"
 PRIMUS_DEFAULTS: Mapping[str, Value] = {
@@ -36,7 +41,7 @@ PRIMUS_DEFAULTS: Mapping[str, Value] = {
 """Of primus/configs/modules/megatron, pre_trainer.yaml and trainer_base.yaml (main, 2026-08)."""
 _OWN_NEUTRAL = re.compile(
     r"--(?:.*log.*|stderr-sink-level|disable-last-saving|auto-continue-train|enable-primus-turbo"
-    r"|use-turbo-.*|trainable|sink-level|file-sink-level|num-workers|patch-.*|profile.*)"
+    r"|use-turbo-.*|trainable|sink-level|file-sink-level|num-workers|patch-.*|profile.*|no-shared-fs)"
 )
 
 
@@ -56,7 +61,12 @@ def is_data_form(text: str, source: str) -> bool:
     """Whether a text is YAML with options of Megatron-LM."""
     if not source.removesuffix(".gz").endswith((".yaml", ".yml")):
         return False
-    return _MODEL_ARGS.search(text) is not None or _is_primus(text)
+    return _MODEL_ARGS.search(text) is not None or _is_primus(text) or is_flagscale(text)
+
+
+def is_flagscale(text: str) -> bool:
+    """Whether a text has the sections of FlagScale."""
+    return all(one.search(text) for one in _FLAGSCALE)
 
 
 def _is_primus(text: str) -> bool:
@@ -85,6 +95,8 @@ def read_data_form(
         section = _mapping(data["MODEL_ARGS"], "MODEL_ARGS", text.source)
         written = [one for flag, value in section.items() for one in _words(str(flag), value)]
         return DataForm(written=tuple(written), defaults={})
+    if "system" in data:
+        return _flagscale(data, as_option)
     modules = _mapping(data.get("modules"), "modules", text.source)
     module = next((one for one in modules.values() if isinstance(one, Mapping)), {})
     overrides = _mapping(module.get("overrides") or {}, "overrides", text.source)
@@ -103,6 +115,34 @@ def read_data_form(
         fork="Primus",
         stack=PRIMUS_STACK,
     )
+
+
+def _flagscale(
+    data: Mapping[object, object], as_option: Callable[[str, str], Iterator[WrittenOption]]
+) -> DataForm:
+    """Arguments of all sections; the width of a gated block may be a multiple of a number."""
+    leaves = dict(_leaves({name: data.get(name) for name in ("system", "model", "data")}))
+    multiple = leaves.pop("multiple_of", None)
+    hidden, factor = leaves.get("hidden_size"), leaves.pop("hidden_dim_multiplier", 1)
+    numbers = (multiple, hidden, factor)
+    if "ffn_hidden_size" not in leaves and all(isinstance(one, (int, float)) for one in numbers):
+        unit, width, times = (float(str(one)) for one in numbers)
+        leaves["ffn_hidden_size"] = int(-(-int(times * int(width * 8 / 3)) // unit) * unit)
+    written = (
+        one
+        for name, value in leaves.items()
+        for one in as_option(name.replace("-", "_"), _printed(value))
+        if not _OWN_NEUTRAL.fullmatch(one[0])
+    )
+    return DataForm(written=tuple(written), defaults={}, fork="FlagScale")
+
+
+def _leaves(section: Mapping[object, object]) -> Iterator[tuple[str, object]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield str(name), value
 
 
 def _filled_in(text: LaunchText) -> str:
