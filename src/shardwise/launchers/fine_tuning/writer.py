@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.enums import (
-    LORA_PRESETS,
     Adapter,
     AttentionKernel,
     BaseWeights,
@@ -102,11 +101,6 @@ def modules_of(strategy: Strategy) -> tuple[list[str], list[str]]:
     saved = {LoraTarget.EMBEDDING: "embed_tokens", LoraTarget.HEAD: "lm_head"}
     own = [str(one) for one in targets if one not in saved]
     return own, [saved[one] for one in targets if one in saved]
-
-
-def has_all_linear(strategy: Strategy) -> bool:
-    """Whether all linear modules of layers have adapters."""
-    return set(LORA_PRESETS["all-linear"]) <= set(strategy.lora_targets or ())
 
 
 def half_flags(strategy: Strategy) -> dict[str, Any]:
