@@ -39,7 +39,7 @@ SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero fsdp_reshard optimizer"
     " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
     " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
-    " reference_model checkpoint_place quantization quantized_weights"
+    " reference_model checkpoint_place quantization"
 )
 """Fields that files of the Trainer's kind say."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
