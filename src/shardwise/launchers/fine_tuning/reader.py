@@ -154,6 +154,8 @@ def launch_of_reading(
     optimizer = reading.fields.get("optimizer")
     fields = {**engine.fields, **method.fields(engine.kind, optimizer), **reading.fields}
     fields["micro_batch_size"] = sizes.micro
+    if optimizer == "muon" and engine.kind != "deepspeed":
+        fields["any_software"] = True  # code of the trainer, which its stack does not list
     origins = _add_batch(reading, fields, sizes)
     known = frozenset(neutral)
     refuse(check_variables(reading.job, found.faults, known))
