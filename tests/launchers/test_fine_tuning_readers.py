@@ -238,6 +238,17 @@ def test_commands_are_read_with_their_variables() -> None:
     assert strategy["micro_batch_size"] == 3
 
 
+def test_variables_of_nested_options_are_named() -> None:
+    """Of a number, and of the model, which the user may name."""
+    text = "python3 -m verl.trainer.main_ppo data.train_files=$HERE"
+    text += " actor_rollout_ref.model.path=$PATH_"
+    launch = read_launch(command(text), gpus=8)
+    assert launch.model is None
+    assert "the variable PATH_" in left(launch)["actor_rollout_ref.model.path"]
+    with pytest.raises(InputError, match="--set N=VALUE"):
+        read_launch(command(f"{text} actor_rollout_ref.rollout.n=$N"), gpus=8)
+
+
 def test_what_another_trainer_reads_is_refused() -> None:
     """Megatron-SWIFT, and LLaMA-Factory with Megatron-LM inside."""
     with pytest.raises(InputError, match="Megatron-SWIFT"):

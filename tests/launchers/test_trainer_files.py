@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shardwise import InputError, Strategy, read_launch
+from shardwise import InputError, Strategy, estimate, read_launch
 from shardwise.config.plain import plain
 from shardwise.launchers.registry import READERS
 
@@ -58,6 +58,14 @@ def test_a_real_file_means_what_its_trainer_does(file: str) -> None:
     assert list(launch.missing) == one.get("missing", [])
     assert set(launch.origins) >= set(launch.strategy)
     Strategy.validated(launch.strategy)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_real_file_is_estimated(file: str) -> None:
+    """What is read is a legal plan of its stack; a length that is missing is set."""
+    launch = read(FILES[file])
+    fields = {"seq_len": 2048} | dict(launch.strategy)
+    assert estimate(launch.model, "h100-sxm", fields).step_time_s > 0
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -17,7 +17,6 @@ SAYS = fields_named(
     " weight_dtype master_dtype moment_dtype gradient_dtype loss attention_kernel compile task"
     " quantization quantized_weights schedule dispatcher tp_exchange"
 )
-_NO_STAGES = "its splits of layers are even, and others are refused"
 _MORE = {
     "reduce_dtype": "mp_policy decides it, in fp32 by default",
     "lora_parts": "lora_targets says the same by modules",

@@ -72,8 +72,10 @@ def read(text: LaunchText) -> Launch:
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top) | _degrees(top, engine)
     if top.flag("fp8", texts=True):
-        gathers = top.flag("fp8_enable_fsdp_float8_all_gather", texts=True)
-        reading.fields |= {"quantization": "fp8_tensor", "quantized_weights": gathers}
+        reading.fields["quantization"] = "fp8_tensor"
+    if top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
+        because = "is not modeled: shards of fp32 weights are gathered in 16 bits"
+        top.leave("fp8_enable_fsdp_float8_all_gather", because, Effect.COST)
     _data(top)
     reading.decided |= {**DECIDED, **_DECIDED}
     return launch_of_reading(

@@ -116,8 +116,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
     if strategy.attention_kernel in _KERNELS:
         settings["attn_implementation"] = _KERNELS[strategy.attention_kernel]
     if strategy.quantization != "none":
-        gathers = strategy.quantized_weights
-        settings |= {"fp8": True, "fp8_enable_fsdp_float8_all_gather": gathers}
+        settings["fp8"] = True
     settings |= _adapters(strategy) | _sharding(strategy)
     return settings | shared.trainer_settings(strategy)
 

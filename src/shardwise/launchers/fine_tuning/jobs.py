@@ -356,9 +356,16 @@ def _processes(job: Job) -> int | None:
     return None
 
 
-def check_variables(job: Job, neutral: frozenset[str]) -> Iterator[Fault]:
-    """Yield the settings that need a variable without a value, but for those without a cost."""
+def check_variables(job: Job, faults: Sequence[Fault], neutral: frozenset[str]) -> Iterator[Fault]:
+    """Yield faults, and settings that need a variable without a value unless they cost nothing."""
+    for fault in faults:
+        missing = names_in(str(fault.value))
+        yield _open(fault.field, missing[0], job) if missing else fault
     for name, variable in job.open.items():
         if name.partition(".")[0] not in neutral:
-            problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
-            yield Fault.of(name, f"${variable}", problem, job.source)
+            yield _open(name, variable, job)
+
+
+def _open(name: str, variable: str, job: Job) -> Fault:
+    problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
+    return Fault.of(name, f"${variable}", problem, job.source)

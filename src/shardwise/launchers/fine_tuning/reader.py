@@ -14,6 +14,7 @@ from shardwise.launchers.fine_tuning.methods import DTYPES, Method
 from shardwise.launchers.fine_tuning.options import WHY
 from shardwise.launchers.launch import LaunchText, origins_of
 from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.shell import names_in, shown
 
 _DEGREES = ("tp", "cp", "pp")
 LENGTHS = (
@@ -48,7 +49,11 @@ def read_model(reading: Reading, key: str) -> None:
     """Find the model that an option names: a folder, the catalog, or the Hugging Face hub."""
     name = reading.top.value(key)
     reading.model = reading.text.model
-    if reading.model is not None or not isinstance(name, str) or "\0" in name:
+    if reading.model is not None or not isinstance(name, str):
+        return
+    if missing := names_in(name):
+        because = f"the variable {missing[0]} has no value here: name the model, or --set it"
+        reading.found.leave(reading.top.name(key), shown(name), because)
         return
     local = companion(f"{name}/config.json", reading.text.folder)
     try:
@@ -149,9 +154,11 @@ def launch_of_reading(
     optimizer = reading.fields.get("optimizer")
     fields = {**engine.fields, **method.fields(engine.kind, optimizer), **reading.fields}
     fields["micro_batch_size"] = sizes.micro
+    if optimizer == "muon" and engine.kind != "deepspeed":
+        fields["any_software"] = True  # code of the trainer, which its stack does not list
     origins = _add_batch(reading, fields, sizes)
     known = frozenset(neutral)
-    refuse([*found.faults, *check_variables(reading.job, known)])
+    refuse(check_variables(reading.job, found.faults, known))
     if seq_key in top and "seq_len" in fields:
         top.leave(seq_key, LENGTHS)
     top.ignore(*known)

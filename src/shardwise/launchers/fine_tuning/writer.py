@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.config.enums import (
-    LORA_PRESETS,
     Adapter,
     AttentionKernel,
     BaseWeights,
@@ -40,7 +39,7 @@ SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero fsdp_reshard optimizer"
     " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
     " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
-    " reference_model checkpoint_place quantization quantized_weights"
+    " reference_model checkpoint_place quantization"
 )
 """Fields that files of the Trainer's kind say."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
@@ -102,11 +101,6 @@ def modules_of(strategy: Strategy) -> tuple[list[str], list[str]]:
     saved = {LoraTarget.EMBEDDING: "embed_tokens", LoraTarget.HEAD: "lm_head"}
     own = [str(one) for one in targets if one not in saved]
     return own, [saved[one] for one in targets if one in saved]
-
-
-def has_all_linear(strategy: Strategy) -> bool:
-    """Whether all linear modules of layers have adapters."""
-    return set(LORA_PRESETS["all-linear"]) <= set(strategy.lora_targets or ())
 
 
 def half_flags(strategy: Strategy) -> dict[str, Any]:

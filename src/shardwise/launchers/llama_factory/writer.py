@@ -96,8 +96,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         settings |= {"use_dora": True} if shared.is_dora(strategy) else {}
         settings |= _BASES[BaseWeights(strategy.in_effect("base_weights"))]
     if strategy.quantization != "none":
-        gathers = strategy.quantized_weights
-        settings |= {"fp8": True, "fp8_enable_fsdp_float8_all_gather": gathers}
+        settings["fp8"] = True
     if shared.is_sharded(strategy):
         config = shared.fsdp_config(strategy, version="version", offload="cpu_offload")
         settings |= {"fsdp": "full_shard auto_wrap", "fsdp_config": config}

@@ -23,8 +23,8 @@ _MARKS = (
 )
 """Parts of names that a file has at least one of."""
 _SECTIONS = ("model", "train", "ddp", "mixed_precision", "comm_overlap", "trainer", "optimizer")
-_OF_AUTOMODEL = "step_scheduler"
-"""A section that configurations of NeMo AutoModel have."""
+_OF_OTHERS = ("step_scheduler", "system")
+"""Sections of NeMo AutoModel and of FlagScale."""
 _ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -37,8 +37,8 @@ def is_configuration(text: str, source: str) -> bool:
     targets = [line for line in lines if TARGET in line]
     if any("megatron.bridge." in line or "nemo.collections.llm" in line for line in targets):
         return True
-    own = [name for name in _SECTIONS if name in top and _OF_AUTOMODEL not in top]
-    if "system" in top:  # FlagScale
+    own = [name for name in _SECTIONS if name in top]
+    if not top.isdisjoint(_OF_OTHERS):
         return False
     if not own or not any(mark in text for mark in _MARKS):
         return False

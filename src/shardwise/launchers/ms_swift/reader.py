@@ -31,7 +31,7 @@ from shardwise.launchers.ms_swift import options
 from shardwise.launchers.sections import Found, Section
 from shardwise.launchers.trl.reader import DECIDED, common_fields, recompute_fields
 
-NAME, TITLE, RELEASE = "ms-swift", "ms-swift", "4.5.2"
+NAME, TITLE = "ms-swift", "ms-swift"
 STARTS = (
     ("megatron", "*"),
     ("swift", "sft"),
