@@ -249,6 +249,20 @@ def test_variables_of_nested_options_are_named() -> None:
         read_launch(command(f"{text} actor_rollout_ref.rollout.n=$N"), gpus=8)
 
 
+def test_a_json_of_the_trainer_is_none_of_deepspeed() -> None:
+    """Though both have bf16 and gradient_accumulation_steps."""
+    assert read_launch(file_of(SFT | {"bf16": True}, "run.json"), gpus=1).launcher == "trl"
+
+
+def test_weights_in_16_bits_are_trained_with_all_that_belongs_to_them() -> None:
+    """AdamW of torch on 16-bit weights: no masters, gradients and moments in their type."""
+    half = read_launch(file_of(SFT | {"dtype": "bfloat16"}), gpus=1).strategy
+    assert estimate("llama3-8b", "h100-sxm", half).step_time_s > 0
+    for name in ("master_dtype", "gradient_dtype", "moment_dtype"):
+        with pytest.raises(InputError):
+            estimate("llama3-8b", "h100-sxm", {k: v for k, v in half.items() if k != name})
+
+
 def test_what_another_trainer_reads_is_refused() -> None:
     """Megatron-SWIFT, and LLaMA-Factory with Megatron-LM inside."""
     with pytest.raises(InputError, match="Megatron-SWIFT"):
