@@ -48,6 +48,7 @@ def test_every_stack_of_the_catalog_fuses_everything() -> None:
     plain = {"internevo-2023": swiglu, "torchtitan-eager": swiglu, "gpipe-2019": tensorflow}
     plain |= {f"{name}-2024": [*FIELDS] for name in ("deepspeed", "huggingface", "llama-factory")}
     plain |= {f"{name}-2026": [*FIELDS] for name in ("accelerate", "deepspeed")}
+    plain["unsloth-2025"] = [FIELDS[-1]]
     plain["gpt-neox-2023"] = plain["paddlenlp-2024"] = [*FIELDS[1:]]
     plain["oneflow-2021"] = [FIELDS[-1]]
     plain["megatron-deepspeed-2024"] = [*FIELDS]  # on GPUs of Intel

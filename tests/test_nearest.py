@@ -183,6 +183,7 @@ def test_fields_to_set_give_the_strategy_again():
                 *own,
                 "recompute_parts",
                 "fsdp_reshard",
+                "etp",
             }
 
 

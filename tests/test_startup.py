@@ -36,7 +36,14 @@ DETAILS = {
         "verdict",
     ),
     *("mfu_by_convention", "missed_operations", "provenance", "required_bandwidth", "rests_on"),
-    *("stages", "unmeasured_features", "assumed_network", "mixer_kernels", "software_candidates"),
+    *(
+        "stages",
+        "unmeasured_features",
+        "assumed_network",
+        "assumed_host",
+        "mixer_kernels",
+        "software_candidates",
+    ),
 }
 _PROGRAM = """
 import json, sys

@@ -55,9 +55,12 @@ def test_options_of_nemo(text: str, wanted: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: megatron_mamba\n" + NEMO_1 % ("bf16", ""), "name: 'megatron_mamba': mamba models"),
-        ("name: megatron_griffin\n" + NEMO_1 % ("bf16", ""), "griffin models of NeMo 1"),
-        (NEMO_1 % ("bf16", ", mamba_ssm_ngroups: 8"), "model.mamba_ssm_ngroups: 8: mamba models"),
+        ("name: megatron_mamba\n" + NEMO_1 % ("bf16", ""), "name: 'megatron_mamba': is no GPT"),
+        ("name: megatron_griffin\n" + NEMO_1 % ("bf16", ""), "'megatron_griffin': is no GPT"),
+        (
+            NEMO_1 % ("bf16", ", mamba_ssm_ngroups: 8"),
+            "model.mamba_ssm_ngroups: 8: is no option of a GPT",
+        ),
         (NEMO_1 % ("bf16", ", hybrid_override_pattern: null"), "hybrid_override_pattern: null"),
     ],
 )

@@ -70,7 +70,8 @@ def test_a_dense_model_is_rmsnorm_rope_and_untied() -> None:
         "head_dim": 128,
     }
     assert layer.mlp is not None
-    assert layer.mlp.model_dump() == {"ffn": 14336, "activation": "swiglu", "bias": False}
+    mlp = layer.mlp.model_dump(exclude_defaults=True)
+    assert mlp == {"ffn": 14336, "activation": "swiglu"}
     assert model.source_of("hidden") == model.sources[""]
 
 

@@ -217,4 +217,4 @@ def test_defaults_of_another_trainer_are_checked_for_a_launcher(shardwise):
     case = ("export", "accelerate", "llama3-8b", SYSTEM, "--gpus", 8, "--gbs", 8)
     code, _, err = shardwise(*case, "--stack", "megatron-core-2025")
     assert code == 2
-    assert "zero: 1: accelerate-2026" in err
+    assert "mixed precision of accelerate trains weights in fp32" in err

@@ -52,7 +52,7 @@ def of_its_release(launch: Launch, known: tuple[str, ...], release: str | None =
         Release of the trainer, where the file names none.
     """
     release = launch.release or release
-    if not release or _minor(release) in map(_minor, known):
+    if not release or not release[0].isdigit() or _minor(release) in map(_minor, known):
         return launch
     text = f"{_trainer(launch)} {release}"
     own = _set_in_file(launch)

@@ -16,6 +16,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
 from shardwise.config.system import System
+from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_many
 from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
 from shardwise.planning.search.results import FieldChange
@@ -141,7 +142,10 @@ def ways_to_fit(
         if checked[rank] >= _CHECKED or checked.total() >= _MOST_CHECKED:
             continue
         checked[rank] += 1
-        result = estimate(model, system, strategy, **rows[row])
+        try:
+            result = estimate(model, system, strategy, **rows[row])
+        except InputError:  # defaults of other software, which the row above has not
+            continue
         if result.verdict == "fits":
             return NearestPlan(
                 strategy=result.strategy,

@@ -220,8 +220,9 @@ def read(text: LaunchText) -> Launch:
 
 
 _ENCODERS = re.compile(
-    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|dino)\b"
+    r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|mamba|dino)\b"
 )
+_PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
 _PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
 
 
@@ -289,7 +290,9 @@ def _found(text: LaunchText) -> _Found:
         problem = "has no command with options of Megatron-LM"
         raise InputError(Fault(source=text.source, problem=problem))
     last = max((at for at, word in enumerate(program) if word.endswith(".py")), default=-1)
-    if last >= 0 and (kind := _ENCODERS.search(program[last])) is not None:
+    kind = _ENCODERS.search(program[last]) if last >= 0 else None
+    hybrid = any(word.startswith(_PATTERNS) for word in program)
+    if kind is not None and not (kind[1] == "mamba" and hybrid):
         problem = f"{program[last]} trains {kind[1]}; decoders of GPT's kind are read"
         raise InputError(Fault(source=text.source, problem=problem))
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
