@@ -57,12 +57,12 @@ def test_a_script_read_back_takes_the_same_time(name: str, tmp_path: Path) -> No
 
 
 def test_what_has_no_symbol_is_refused() -> None:
-    """Kimi delta attention and mixers beside attention have no symbol."""
+    """Kimi delta attention and mixers next to attention have no symbol."""
     (field, value, problem), *_ = hybrid_faults(Model.load("kimi-linear-48b-a3b"))
     assert (field, value) == ("layers.0.mixer", "kimi_delta")
     assert "allowed: mamba2, gated_delta" in problem
     falcon = Model.load("falcon-h1-7b")
-    assert any(problem == "no mixer beside attention" for *_, problem in hybrid_faults(falcon))
+    assert any(problem == "no mixer next to attention" for *_, problem in hybrid_faults(falcon))
 
 
 @pytest.mark.parametrize(("pattern", "problem"), [("MX*-", "has 'X'"), ("M-|*-|M-", "must be a")])

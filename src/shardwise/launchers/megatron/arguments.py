@@ -442,7 +442,7 @@ def _complete_by_tokenizer(arguments: Arguments, written: Mapping[str, tuple[str
             continue
         vocab = Model.load(name).vocab
         arguments.fields["vocab_size"] = vocab
-        arguments.note(flag, values[:1], f"its vocabulary is taken to be that of {name}, {vocab}")
+        arguments.note(flag, values[:1], f"its vocabulary is assumed to be that of {name}, {vocab}")
         return
 
 

@@ -82,7 +82,7 @@ def hybrid_faults(model: Model) -> Iterator[tuple[str, object, str]]:
 def _layer_faults(layer: Layer) -> Iterator[tuple[str, object, str]]:
     mixer, attention = layer.mixer, layer.attention
     if layer.side_by_side:
-        yield "mixer", layer.mixer.kind if layer.mixer else None, "no mixer beside attention"
+        yield "mixer", layer.mixer.kind if layer.mixer else None, "no mixer next to attention"
     elif mixer is not None and not isinstance(mixer, (Mamba2, GatedDelta)):
         yield "mixer", mixer.kind, "no symbol for it; allowed: mamba2, gated_delta"
     if isinstance(mixer, Mamba2) and mixer.conv != _USUAL_CONV:

@@ -87,7 +87,7 @@ def _layer_faults(layer: Layer, *, hybrid: bool) -> Iterator[tuple[str, object, 
         yield "kind", layer.kind, "transformer layers only"
         return
     if layer.mlp is not None and layer.moe is not None:
-        yield "moe", None, "no MLP beside experts"
+        yield "moe", None, "no MLP next to experts"
         return
     if layer.parallel:
         yield "parallel", True, "no parallel layers"
