@@ -240,7 +240,7 @@ def command(
     output: str | None = opt(
         "--output -o FILE",
         "gemms: .csv, .json; graph: .json, .dot, .mmd, .svg; deepflow: .txt; launchers: "
-        "their own endings, more files next to it. Default: standard output, as for -.",
+        "their own endings. Default: standard output, as for -.",
         OUTPUT,
     ),
     launch: LaunchOptions,
