@@ -64,6 +64,32 @@ def test_a_token_passes_through_the_adapter_of_one_language() -> None:
     assert {layer.more_parameters for layer in model.layers} == {0}
 
 
+def test_older_files_of_inkling_list_layers_by_number() -> None:
+    """Two of 5 without a window; the first without experts, of `dense_intermediate_size`."""
+    older = {"layer_types": None, "local_layer_ids": [0, 2, 3], "mlp_layer_types": None}
+    widths = {"dense_mlp_idx": 1, "intermediate_size": 35, "dense_intermediate_size": 77}
+    model = small("inkling_text", **older, **widths)
+    layers = [model.layers[kind] for kind in model.order]
+    assert [layer.attention.window for layer in layers] == [16, None, 16, 16, None]
+    assert layers[0].mlp.ffn == 77
+    assert {layer.moe.ffn for layer in layers[1:]} == {35}
+
+
+def test_rows_of_an_embedding_may_exceed_the_head() -> None:
+    """Inkling 2: 103 rows, 97 words; a query of the head is as wide as the model, 60."""
+    model = small("inkling2_text")
+    assert (model.vocab, model.more_parameters) == (97, 60 * (103 - 97 + 1))
+
+
+def test_a_nested_text_model_of_images_is_read() -> None:
+    """Its file names the class around it, and what that adds is left out."""
+    text = {"model_type": "mllama_text_model", "cross_attention_layers": [3, 8]}
+    whole = {"architectures": ["MllamaForConditionalGeneration"], "text_config": text}
+    model = Model.load(whole)
+    assert sum(layer.count for layer in model.layers if layer.more_parameters) == 2
+    assert "what MllamaForConditionalGeneration adds to its language model" in model.left_out
+
+
 @each_row(
     ("kind", "changes", "message"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from shardwise.huggingface.decoders import Fields, layer_words, read
 from shardwise.huggingface.families import Family
-from shardwise.huggingface.files import Config, inside
+from shardwise.huggingface.files import Config
 from shardwise.huggingface.more_decoders import gemma4, selected
 
 _FULL, _SLIDING, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -133,13 +133,22 @@ def inkling(c: Config, family: Family) -> Fields:
     channel of keys and values and twice of the stream, a row of the router for each shared expert,
     and a scale.
     """
-    dense = c.value("dense_mlp_idx")
-    if dense is not None:
-        c.wrong("dense_mlp_idx", "layers without experts are read by mlp_layer_types", dense)
+    depth = c.depth("num_hidden_layers")
+    if c.value("layer_types") is None and c.value("local_layer_ids") is not None:
+        local = c.layers("local_layer_ids", depth)
+        words = [family.words[i in local] for i in range(depth)]
+        c.data = {**c.data, "layer_types": words}
+    if c.value("mlp_layer_types") is None and (dense := c.natural("dense_mlp_idx")):
+        words = ["dense" if i < dense else "sparse" for i in range(depth)]
+        c.data = {**c.data, "mlp_layer_types": words}
+    if c.value("dense_intermediate_size") is not None:  # of files before transformers 5
+        older = {"moe_intermediate_size": c.value("intermediate_size")}
+        older["intermediate_size"] = c.value("dense_intermediate_size")
+        c.data = {**c.data, **older}
     fields = read(c, family) | {"tied_embeddings": False}
     hidden, rank = fields["hidden"], c.count("d_rel", 16)
     taps, extent = c.count("conv_kernel_size", 4), c.count("rel_extent", 1024)
-    sinks = c.natural("n_shared_experts", 2) if c.flag("shared_expert_sink", default=True) else 0
+    sinks = c.natural("n_shared_experts", 2)
 
     def parameters(layer: Fields) -> int:
         one = layer["attention"]
@@ -158,10 +167,11 @@ def inkling2(c: Config, family: Family) -> Fields:
     convolutions whose taps are products of their input. Each head has a scale of its queries and
     relative positions, and a product to its sink. The embedding may have more rows than the head.
     """
-    rows = inside(c.data, "vocab_size")
-    c.data = {key: value for key, value in c.data.items() if key != "vocab_size"} | (
-        {} if "unpadded_vocab_size" in c.data else {"vocab_size": rows}
-    )
+    rows = c.data.get("vocab_size", c.defaults.get("vocab_size"))
+    if type(rows) is not int:
+        c.wrong("vocab_size", "must be an integer, of the rows of the embedding", rows)
+        rows = 0
+    c.data = {key: value for key, value in c.data.items() if key != "vocab_size"}
     fields = read(c, family) | {"tied_embeddings": False}
     hidden, rank = fields["hidden"], c.count("d_rel", 16)
     taps, extent = c.count("conv_kernel_size", 4), c.count("rel_extent", 1024)
@@ -177,8 +187,8 @@ def inkling2(c: Config, family: Family) -> Fields:
         relative = rank * one.get("window", extent)
         return int(heads + relative + taps * channels + hidden + queries + full)
 
-    added = (rows - fields["vocab"]) if type(rows) is int else 0
-    return _more(fields, parameters) | {"more_parameters": hidden * (max(0, added) + 1)}
+    added = max(0, rows - fields["vocab"])
+    return _more(fields, parameters) | {"more_parameters": hidden * (added + 1)}
 
 
 def _window_heads(c: Config, attention: Fields) -> None:
