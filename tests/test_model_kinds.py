@@ -8,6 +8,7 @@ import samples
 from described_layers import gqa, model, moe, runs
 from rows import each_row
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise.analysis.features import model_features
 from shardwise.config.enums import CpExchange, RecomputePart
 from shardwise.config.model import Model
 from shardwise.ops.layer import layer_operations, mtp_operations
@@ -204,7 +205,13 @@ def named(described: Model, **work: Any) -> dict[str, Operation]:
 
 
 def test_parameters_of_no_field_are_counted() -> None:
-    """100 in each layer, which every token uses, and 7 with the embedding; no kernel is added."""
+    """100 in each layer, which every token uses, and 7 with the embedding; no kernel is added.
+
+    No measured run has them, so that intervals are wider.
+    """
+    assert model_features(with_more(0)) == ()
+    for one in (with_more(100), with_more(0, 7)):
+        assert model_features(one) == ("untimed_parameters",)
     plain, more = (count_parameters(one) for one in (with_more(0), with_more(100, 7)))
     depth = with_more(0).depth
     assert (more.total - plain.total, more.active - plain.active) == (100 * depth + 7,) * 2
