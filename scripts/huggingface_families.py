@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from shardwise import InputError, Model
 from shardwise.huggingface.families import ENCODERS
 from shardwise.huggingface.files import Config, inside
-from shardwise.huggingface.keys import ROTARY_NAMES
+from shardwise.huggingface.keys import ROTARY_NAMES, WRAPPERS
 from shardwise.huggingface.readers import FAMILIES, MODEL_TYPES, READERS
 from shardwise.ops.param_count import count_parameters
 
@@ -73,11 +73,44 @@ _DELTA = {
 _GROUPS = {"num_expert_group": 4, "topk_group": 2, "num_experts_per_token": 3}
 _MAMBA = {"mamba_conv_bias": False, "mamba_d_conv": 3, "mamba_d_state": 10, "mamba_n_groups": 3}
 _STATES = {"state_size": 10, "conv_kernel": 3, "use_conv_bias": False, "time_step_rank": 7}
+_ASSISTANT = {
+    "backbone_hidden_size": 44,
+    "num_centroids": 11,
+    "use_ordered_embeddings": True,
+    "text_config": {
+        "global_head_dim": 20,
+        "head_dim": 14,
+        "hidden_size": 60,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 77,
+        "num_attention_heads": 6,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 3,
+        "num_kv_shared_layers": 5,
+        "vocab_size": 103,
+        "vocab_size_per_layer_input": 0,
+    },
+}
 _ADDED: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": [*["sliding_attention"] * 2, "full_attention", *["sliding_attention"] * 2],
+        "rope_parameters": {
+            "full_attention": None,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+    },
     "dbrx": {"ffn_config": {"ffn_hidden_size": 35, "hidden_size": 60, "moe_num_experts": 7}},
     "deepseek_v4": {"n_shared_experts": 1},
     "deepseek_v2": {"num_experts_per_tok": 3, "first_k_dense_replace": 1},
+    "diffllama": {"num_key_value_heads": 2},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 3},
+    "gemma3n_text": {
+        "activation_sparsity_pattern": None,
+        "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+        "vocab_size_per_layer_input": 101,
+    },
+    "gemma4_assistant": _ASSISTANT,
+    "gemma4_unified_assistant": _ASSISTANT,
     "hunyuan_v1_dense": _HEAD,
     "hunyuan_v1_moe": _HEAD | {"num_experts": 8, "moe_topk": 3},
     "ministral": _HEAD,
@@ -124,10 +157,18 @@ _ADDED: dict[str, dict[str, Any]] = {
         "ssm_state_size": 10,
         "use_conv_bias": False,
     },
+    "inkling2_text": {"conv_kernel_size": 3, "d_rel": 5, "unpadded_vocab_size": 97},
+    "inkling_text": {"conv_kernel_size": 3, "d_rel": 5, "swa_num_attention_heads": 4}
+    | {"swa_num_key_value_heads": 2, "swa_head_dim": 12, "sliding_window_size": 16},
+    "moshi": {"ffn_dim": 154},
     "olmo_hybrid": _DELTA | {"linear_num_key_heads": 4},
     "qwen3_5_moe_text": _DELTA,
     "qwen3_5_text": _DELTA,
     "qwen3_next": _DELTA,
+    "roc_bert": {"shape_vocab_size": 19, "shape_embed_dim": 7, "enable_pronunciation": False},
+    "xlnet": {"d_head": 10, "d_inner": 77},
+    "xmod": {"languages": ["de_DE", "en_XX", "xh_ZA"], "adapter_reduction_factor": 3},
+    "zaya": {"num_experts_per_tok": 1, "cca_time1": 3, "router_hidden_size": 23},
 }
 _WITHOUT_EFFECT = ("_token_id", "transformers_version", "initializer", "eps", "dtype", "id2label")
 _TOWERS = (
@@ -145,7 +186,7 @@ def written(config: Any) -> dict[str, Any]:
 
 def shrunken(kind: str) -> Any:
     """The configuration with odd sizes, and embeddings tied where they are not by default."""
-    data = written(CONFIG_MAPPING[kind]())
+    data = _tried(lambda: written(CONFIG_MAPPING[kind]())) or {}
     sizes = {key: size for size, keys in _SIZES.items() for key in keys if data.get(key)}
     if "kv_lora_rank" in data:
         sizes = {k: v for k, v in sizes.items() if k != "head_dim"} | _LATENT
@@ -209,7 +250,7 @@ def family(kind: str, architecture: str) -> dict[str, Any]:
             row["modules"] = True
     except InputError as error:
         problem = str(error).splitlines()[0].removeprefix("model: ")
-        if architecture not in READERS:
+        if architecture not in (*READERS, *WRAPPERS.values()):
             return row | {"refused": problem.split(": ", 2)[-1].split("; understood")[0]}
         row |= {"default_refused": problem}
     small = _tried(lambda: shrunken(kind))

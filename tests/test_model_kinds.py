@@ -8,6 +8,7 @@ import samples
 from described_layers import gqa, model, moe, runs
 from rows import each_row
 from samples import dropped, embedding, exchanges, flops, head, held, moved, operations, saved
+from shardwise.analysis.features import model_features
 from shardwise.config.enums import CpExchange, RecomputePart
 from shardwise.config.model import Model
 from shardwise.ops.layer import layer_operations, mtp_operations
@@ -157,6 +158,13 @@ def replaced(**fields: Any) -> Model:
     return samples.llama(**fields)
 
 
+def with_more(layer: int, outside: int = 0) -> Model:
+    """Llama's kind with parameters of no field in each layer and outside the layers."""
+    plain = samples.llama()
+    layers = [one.model_copy(update={"more_parameters": layer}) for one in plain.layers]
+    return plain.model_copy(update={"layers": tuple(layers), "more_parameters": outside})
+
+
 GEMMA = {"norms": "branches", "router_scale": True}
 KINDS = {
     "gpt": samples.model(samples.layer(attention={"bias": "none"}, mlp={"bias": False})),
@@ -179,6 +187,7 @@ KINDS = {
     "streams": replaced(streams=4, streams_joined=True),
     "few shares": replaced(streams=3, streams_mixed=False),
     "layer embedding": replaced(layer_embedding=8),
+    "more": with_more(100),
     "tied values": grouped(tied_values=True, v_norm=True, qk_norm="unweighted"),
     "shared keys": grouped(shared_keys=True, qk_norm="unweighted"),
     "branches": model(
@@ -193,6 +202,23 @@ def named(described: Model, **work: Any) -> dict[str, Operation]:
     ops = layer_operations(described, described.layers[0], columns)
     ops += mtp_operations(described, columns) if described.mtp else []
     return {o.name: o for o in ops}
+
+
+def test_parameters_of_no_field_are_counted() -> None:
+    """100 in each layer, which every token uses, and 7 with the embedding; no kernel is added.
+
+    No measured run has them, so that intervals are wider.
+    """
+    assert model_features(with_more(0)) == ()
+    for one in (with_more(100), with_more(0, 7)):
+        assert model_features(one) == ("untimed_parameters",)
+    plain, more = (count_parameters(one) for one in (with_more(0), with_more(100, 7)))
+    depth = with_more(0).depth
+    assert (more.total - plain.total, more.active - plain.active) == (100 * depth + 7,) * 2
+    assert more.embedding - plain.embedding == 7
+    assert not named(with_more(100))["more"].kernels
+    flops = [flops_per_token(one, 32) for one in (with_more(0), with_more(100, 7))]
+    assert flops[1] - flops[0] == 6 * 100 * depth
 
 
 @each_row("kind", [kind for kind in KINDS if kind != "parallel"])

@@ -35,7 +35,7 @@ def faults_of(name, **changes):
 
 STATES = "Mamba layers of this class are not modeled"
 GATED = "silu, swish, situ, swigluoai, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2"
-IMAGES = "cross-attention to images is not modeled"
+CODEBOOKS = "local codebooks and depth decoders are not modeled"
 ZAMBA_SHAPE = "54 layers, hidden 2560, vocabulary 32000"
 ZAMBA = {
     "architectures": ["Zamba2ForCausalLM"],
@@ -69,8 +69,8 @@ ZAMBA = {
             f"architectures: 'NewForCausalLM': {STATES}; understood: 4 layers",
         ),
         (
-            {"architectures": ["AXK2ForCausalLM"]},
-            "architectures: 'AXK2ForCausalLM': norms with gates are not modeled",
+            {"architectures": ["JetMoeForCausalLM"]},
+            "architectures: 'JetMoeForCausalLM': experts of the attention are not modeled",
         ),
         (
             {"architectures": ["LlamaForSequenceClassification"]},
@@ -93,10 +93,10 @@ ZAMBA = {
         ),
         (
             {
-                "architectures": ["MllamaForConditionalGeneration"],
-                "text_config": {"model_type": "mllama_text_model"},
+                "architectures": ["MoshiForConditionalGeneration"],
+                "text_config": {"model_type": "moshi"},
             },
-            f"architectures: 'MllamaForConditionalGeneration': {IMAGES}",
+            f"architectures: 'MoshiForConditionalGeneration': {CODEBOOKS}",
         ),
         (
             {"architectures": ["Llama4ForConditionalGeneration"], "hidden_size": 5120},
@@ -126,7 +126,7 @@ def test_what_is_not_modeled_is_refused_by_name(data, message):
         "T5ForConditionalGeneration",
         "WhisperForConditionalGeneration",
         "BertForSequenceClassification",
-        "Gemma3nForConditionalGeneration",
+        "Inkling2LoopForCausalLM",
     ],
 )
 def test_other_kinds_of_layers_are_refused_with_a_reason(architecture):

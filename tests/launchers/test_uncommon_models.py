@@ -21,6 +21,7 @@ def llama(attention: dict[str, Any] | None = None, **fields: Any) -> Model:
     layer = samples.layer(attention=heads, mlp=GATED | fields.pop("mlp", {}))
     if (moe := fields.pop("moe", None)) is not None:
         layer = {key: value for key, value in layer.items() if key != "mlp"} | {"moe": MOE | moe}
+    layer["more_parameters"] = fields.pop("more_of_layer", 0)
     return samples.llama(layers=[layer], **fields)
 
 
@@ -35,6 +36,8 @@ MODELS = {
     "layers[0].moe.norms": llama(moe={"norms": "output"}),
     "streams": llama(streams=2),
     "layer_embedding": llama(layer_embedding=8),
+    "more_parameters": llama(more_parameters=8),
+    "layers[0].more_parameters": llama(more_of_layer=8),
 }
 
 

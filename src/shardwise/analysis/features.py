@@ -96,6 +96,8 @@ def model_features(model: Model) -> tuple[str, ...]:
         "compressed_attention": any(one.compressed is not None for one in model.attentions),
         "residual_streams": model.streams > 1,
         "layer_embeddings": model.layer_embedding > 0,
+        "untimed_parameters": model.more_parameters > 0
+        or any(layer.more_parameters > 0 for layer in model.layers),
         "latent_experts": any(one.latent is not None for one in experts),
     }
     return tuple(name for name, is_there in there.items() if is_there)

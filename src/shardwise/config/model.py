@@ -312,6 +312,9 @@ class Layer(ConfigBase):
     may take from this description what it needs."""
     options: Mapping[str, OptionFigure | str] = Field(default_factory=dict)
     """Figures of a registered kind."""
+    more_parameters: Whole = 0
+    """Parameters that no other field describes and whose kernels take next to no time, on every
+    tensor-parallel rank: scales of channels, short convolutions, projections to a few values."""
     norms: NormPlacement = NormPlacement.PRE
     """Where the norms of attention and MLP stand: before them, after them (OLMo 2), both, or in the
     residual stream, after each addition (BERT)."""
@@ -362,6 +365,8 @@ class Layer(ConfigBase):
             raise ValueError("must have attention, a mixer, an mlp or a moe; has none of them")
         if self.kind != OWN_KIND and not self.is_transformer:
             raise ValueError("kind: registered kinds are described by attention and mlp or moe")
+        if self.kind != OWN_KIND and self.more_parameters:
+            raise ValueError("more_parameters: registered kinds count their own parameters")
         if self.parallel and not self.is_transformer:
             raise ValueError("parallel: of layers with attention and an mlp or experts only")
         if self.second_norm and self.moe is not None:
@@ -441,6 +446,9 @@ class Model(Sourced):
     """Whether the head shares the weights of the embedding."""
     token_types: Whole = 0
     """Rows of a table of token types that is added to the embedding (BERT's segments)."""
+    more_parameters: Whole = 0
+    """Parameters outside the layers that no other field describes, counted with the embedding on
+    every tensor-parallel rank: small tables and projections around it."""
     head_transform: bool = False
     """Whether a linear layer as wide as the model, GELU and a norm stand before the head (BERT)."""
     head_bias: bool = False
@@ -576,6 +584,7 @@ class Model(Sourced):
         """A field of the embedding or the head that few models have, if any."""
         fields = (
             *("embedding_norm", "head_bias", "head_transform", "token_types", "layer_embedding"),
+            "more_parameters",
         )
         return next((field for field in fields if getattr(self, field)), "")
 
@@ -689,10 +698,12 @@ def uncommon_fields(model: Model) -> dict[str, object]:
     """
     found = {
         name: getattr(model, name)
-        for name in ("streams", "layer_embedding")
+        for name in ("streams", "layer_embedding", "more_parameters")
         if getattr(model, name) != Model.model_fields[name].default
     }
     for number, layer in enumerate(model.layers):
+        if layer.more_parameters:
+            found[f"layers[{number}].more_parameters"] = layer.more_parameters
         for name in ("attention", "mlp", "moe"):
             if (part := getattr(layer, name)) is not None:
                 others = other_fields(part, _COMMON_FIELDS[type(part)])

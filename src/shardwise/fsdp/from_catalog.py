@@ -129,7 +129,7 @@ def embedding_pieces(model: Model, operation: Operation) -> tuple[Piece, ...]:
     """Tables of tokens and learned positions: half of the time each; and a norm after them."""
     if operation.name == "embedding_norm":
         return (_norm(model, operation, ("embedding_norm",)),)
-    if operation.name.startswith("layer_"):
+    if operation.name.startswith(("layer_", "embedding_more")):
         return (_by_its_name(operation, operation.name, ()),)
     if operation.parameters[0] == 0:
         return (Piece(path=()),)

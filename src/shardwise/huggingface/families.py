@@ -86,7 +86,9 @@ class Family:
     """Those of `layer_types`: outside and inside the window."""
     unrotated: Literal["none", "full", "listed"] = "none"
     """Layers without rotary positions: those outside the window, or those of `no_rope_layers`."""
-    position: Literal["rope", "learned", "alibi", "sinusoidal"] = "rope"
+    position: Literal["rope", "learned", "alibi", "sinusoidal", "relative-bias", "relative-xl"] = (
+        "rope"
+    )
     more_positions: int = 0
     """Rows of the table in addition to `max_position_embeddings`."""
 

@@ -147,7 +147,10 @@ def class_defaults(kind: str) -> Mapping[str, Any]:
 
 TEXT_TYPES = {
     "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Gemma3nForConditionalGeneration": "gemma3n_text",
+    "Gemma4AssistantForCausalLM": "gemma4_text",
     "Gemma4ForConditionalGeneration": "gemma4_text",
+    "Gemma4UnifiedAssistantForCausalLM": "gemma4_unified_text",
     "MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl_text",
     "LlavaForConditionalGeneration": "llama",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
@@ -156,7 +159,10 @@ TEXT_TYPES = {
 
 WRAPPERS = {
     "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma3n": "Gemma3nForConditionalGeneration",
     "gemma4": "Gemma4ForConditionalGeneration",
+    "gemma4_assistant": "Gemma4AssistantForCausalLM",
+    "gemma4_unified_assistant": "Gemma4UnifiedAssistantForCausalLM",
     "kimi_vl": "KimiVLForConditionalGeneration",
     "llama4": "Llama4ForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
@@ -169,6 +175,10 @@ WRAPPERS = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
 }
 """Models that put a tower in front of a language model and change nothing inside it."""
+
+
+OUTER = ("backbone_hidden_size", "num_centroids", "tie_word_embeddings", "use_ordered_embeddings")
+"""Keys of such a model that hold for the language model inside it."""
 
 
 def is_without_effect(key: str) -> bool:

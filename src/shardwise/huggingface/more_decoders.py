@@ -204,12 +204,23 @@ def gemma4(c: Config, family: Family) -> Fields:
                 layer["mlp"] = layer["mlp"] | {"ffn": 2 * layer["mlp"]["ffn"]}
         if moe is not None:
             layer["moe"] = moe | {"shared_ffn": layer.pop("mlp")["ffn"]}
+    if outer := c.natural("backbone_hidden_size"):
+        fields |= _assistant(c, fields["hidden"], outer)
     width = c.natural("hidden_size_per_layer_input")
     rows = c.natural("vocab_size_per_layer_input")
     if width:
         fields |= {"layer_embedding": width}
         fields |= {"layer_vocab": rows} if rows not in (0, fields["vocab"]) else {}
     return fields
+
+
+def _assistant(c: Config, hidden: int, outer: int) -> Fields:
+    """Projections between an assistant and its model, and centroids of its words.
+
+    Its layers read keys and values of the model, and one that proposes tokens reads two outputs.
+    """
+    centroids = c.count("num_centroids", 2048) if c.flag("use_ordered_embeddings") else 0
+    return {"more_parameters": hidden * (3 * outer + centroids)}
 
 
 def _of_layer(own: object, layer: int) -> Fields:

@@ -18,6 +18,7 @@ from shardwise.huggingface import modules
 from shardwise.huggingface.decoders import Fields
 from shardwise.huggingface.files import Config
 from shardwise.huggingface.keys import (
+    OUTER,
     ROTARY_NAMES,
     SIZES,
     TEXT_TYPES,
@@ -118,7 +119,7 @@ def _language_model(data: Mapping[str, Any], source: str) -> _Language:
         return _of_modules(data, source, field, named)
     usual = {"model_type": TEXT_TYPES[named]} if named in TEXT_TYPES else {}
     # In a class of a language model the keys of the nested one hold, else those of the whole.
-    whole = () if named in READERS else ("tie_word_embeddings",)
+    whole = () if named in READERS else OUTER
     text = usual | dict(data[nested]) | {key: data[key] for key in whole if key in data}
     prefix = f"{nested}."
     field, found = _architecture(text, source, prefix)

@@ -35,14 +35,17 @@ def vocabulary_share(model: Model, work: RankWork) -> Floats:
     return np.ceil(model.vocab / (work.vocab_multiple * work.tp)) * work.vocab_multiple
 
 
-def _nothing(name: str, work: RankWork) -> Operation:
-    """Embedding or head of a model without a vocabulary."""
+def weights_alone(name: str, work: RankWork, parameters: int = 0) -> Operation:
+    """Weights whose kernels take next to no time, on every rank; 2D products split them by tp.
+
+    With none: the embedding or head of a model without a vocabulary.
+    """
     none = zeros(work)
     return Operation(
         name=name,
         kernels=(),
         collectives=(),
-        parameters=none,
+        parameters=none + tp_share(work, parameters),
         saved_bytes=none,
         working_bytes=none,
     )
@@ -57,7 +60,7 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
     that sum. A norm may follow. Without a vocabulary there is nothing to do.
     """
     if not model.vocab:
-        return [_nothing("embedding", work)]
+        return [weights_alone("embedding", work)]
     rows = vocabulary_share(model, work)
     size = work.tokens * model.hidden * work.element_bytes
     mask = work.split_tokens * model.hidden
@@ -91,6 +94,10 @@ def embedding_operations(model: Model, work: RankWork) -> list[Operation]:
             parameters=table,
             saved_bytes=mask if model.dropout else np.zeros_like(mask),
             working_bytes=size,
+        ),
+        *(
+            [weights_alone("embedding_more", work, model.more_parameters)]
+            * bool(model.more_parameters)
         ),
         *([_norm(model, work, "embedding_norm")] if model.embedding_norm else []),
         *_of_layers(model, work),
@@ -186,7 +193,7 @@ def head_operations(model: Model, work: RankWork, *, holds_copy: Bools) -> list[
     if model.final_norm:
         operations.append(_norm(model, work, "final_norm"))
     if not model.vocab:
-        return [*operations, _nothing("head", work)]
+        return [*operations, weights_alone("head", work)]
     if model.head_transform:
         operations += _transform(model, work)
     work = replace(work, sequences=work.sequences * work.loss_tokens)

@@ -22,7 +22,7 @@ from shardwise.config.stack import Stack
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.config.strategy_table import Table
 from shardwise.ops.attention import attention_operations
-from shardwise.ops.embedding import embedding_operations, head_operations
+from shardwise.ops.embedding import embedding_operations, head_operations, weights_alone
 from shardwise.ops.linear import before_column_parallel, gathered_columns, linear
 from shardwise.ops.mixer import is_mamba, mixer_operations
 from shardwise.ops.mlp import mlp_operations
@@ -198,7 +198,14 @@ def layer_operations(
     """
     if layer.kind != OWN_KIND:
         return operations_of_kind(layer.kind)(model, layer, work)
+    operations = _blocks(model, layer, work, {} if known is None else known)
+    if layer.more_parameters:
+        operations = [*operations, weights_alone("more", work, layer.more_parameters)]
+    return operations
 
+
+def _blocks(model: Model, layer: Layer, work: RankWork, known: KnownBlocks) -> list[Operation]:
+    """Operations of a layer of our kind with a field for each."""
     if layer.parallel:
         norm_here = partial(_norm, model, work)
         own = layer.second_norm
@@ -216,7 +223,7 @@ def layer_operations(
         copies = second.saved_bytes - work.split_tokens * model.hidden * work.element_bytes
         norms = [replace(second, saved_bytes=copies)] if own else []
         return [first, *attention, *norms, *mlp, _residual(model, work, "residual", branches=2)]
-    operations = _sequential(model, layer, work, {} if known is None else known)
+    operations = _sequential(model, layer, work, known)
     return operations + (layer_embedding(model, work) if model.layer_embedding else [])
 
 

@@ -215,7 +215,7 @@ def _component(name: str) -> str:
     The projection of multi-token prediction counts with the head.
     """
     plain = _plain(name)
-    if plain.endswith("norm"):
+    if plain.endswith("norm") or plain == "more":
         return "norms"
     if plain.startswith(("mlp.", "moe.shared_")):
         return "mlp"
@@ -225,7 +225,7 @@ def _component(name: str) -> str:
         return "router"
     if plain.startswith("moe."):
         return "experts"
-    return "embedding" if plain == "embedding" else "head"
+    return "embedding" if plain in ("embedding", "embedding_more") else "head"
 
 
 def _product(operation: Operation) -> Matmul | None:

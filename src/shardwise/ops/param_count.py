@@ -34,6 +34,7 @@ FLOPS_CONVENTIONS: dict[FlopsConvention, str] = {
 }
 
 
+_TABLES = ("embedding", "embedding_more", "layer_embedding")
 REPLICATED = frozenset(
     {
         "norm",
@@ -72,6 +73,8 @@ REPLICATED = frozenset(
         "mlp.layer_norm",
         "layer_projection",
         "streams",
+        "more",
+        "embedding_more",
         "moe.latent_down",
         "moe.latent_up",
         "embedding_norm",
@@ -119,7 +122,7 @@ def count_parameters(model: Model) -> Parameters:
     return Parameters(
         total=sum(counts.values()),
         active=round(active),
-        embedding=counts.get("embedding", 0) + counts.get("layer_embedding", 0),
+        embedding=sum(counts.get(name, 0) for name in _TABLES),
         breakdown=FrozenDict(counts),
         mtp=model.mtp * round(sum(float(o.parameters[0]) for o in module)),
         mtp_active=sum(float(o.parameters[0]) * (share if o.expert else 1.0) for o in module),
@@ -300,7 +303,7 @@ def _untrained(model: Model, subset: Subset) -> tuple[float, float]:
             stored, trained = float(operation.parameters[0]), float(operation.trained[0])
             if ".lora_" in operation.name:
                 adapters += active * stored
-            elif trained == 0 and operation.name != "embedding":
+            elif trained == 0 and operation.name not in ("embedding", "embedding_more"):
                 frozen += active * stored
     if subset.freezes("head")[0]:  # products of tied heads and modules hold no weights of their own
         frozen += model.vocab * model.hidden * (model.mtp + model.tied_embeddings)

@@ -89,6 +89,7 @@ def calculon_model(model: Mapping[str, Any], source: str = "") -> CalculonModel:
     )
 
 
+_PLAIN = {"mtp": 0, "streams": 1, "layer_embedding": 0, "more_parameters": 0}
 _UNKNOWN_OF_ATTENTION = (
     *("v_head_dim", "latent", "window", "chunk", "sinks", "rotary_dim", "gate", "indexer"),
     *("compressed", "tied_values", "shared_keys", "out_norm", "v_norm"),
@@ -106,6 +107,8 @@ def _unknown_features(layer: Mapping[str, Any], name: str) -> Iterator[Fault]:
     for field in _UNKNOWN_OF_ATTENTION:
         if attention[field] not in (None, False, "none"):
             yield _fault(name, f"layers[0].attention.{field}", attention[field], "does not know it")
+    if layer["more_parameters"]:
+        yield _fault(name, "layers[0].more_parameters", layer["more_parameters"], "must be 0")
     if layer["norms"] != "pre":
         yield _fault(name, "layers[0].norms", layer["norms"], "knows norms before blocks only")
     if layer["moe"] is not None:
@@ -121,7 +124,7 @@ def _model_faults(model: Mapping[str, Any], name: str) -> Iterator[Fault]:
     attention, mlp = layers[0]["attention"], layers[0]["mlp"]
     if mlp is None or attention is None or layers[0]["mixer"] is not None:
         return
-    for field, usual in {"mtp": 0, "streams": 1, "layer_embedding": 0}.items():
+    for field, usual in _PLAIN.items():
         if model[field] != usual:
             yield _fault(name, field, model[field], f"does not know it; allowed: {usual}")
     if attention["kv_heads"] not in (1, attention["heads"]):
