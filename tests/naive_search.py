@@ -158,7 +158,7 @@ def layouts(model: Model, system: System, space: Values) -> Iterator[dict[str, A
             tried["cp"],
             tried.get("pp", pps),
             tried["ep"] or eps,
-            [1, 2, 4, 8],
+            [1, 2, 3, 4, 8],
         ):
             dp = gpus // (tp * tp2 * cp * pp)
             if etp not in {tp if word == "tp" else word for word in tried["etp"]}:

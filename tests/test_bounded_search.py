@@ -1,6 +1,6 @@
 """Bounds never exceed times, and a search that uses them finds what one without them finds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -10,6 +10,7 @@ from hypothesis import settings
 
 import profiles  # noqa: F401 - registers the profiles
 from naive_search import FEW
+from rows import each_row
 from shardwise import Model, SearchResult, System, search
 from shardwise.engine import step_bound
 from shardwise.planning.search import pieces, run
@@ -18,7 +19,7 @@ from shardwise.planning.search.candidates import Box, Candidates
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.scan import MemoryEvaluator, broken_options
 from shardwise.planning.search.space import Space
-from test_search_brute_force import MODELS, OPTIONS, RARELY, SYSTEMS, some_of
+from test_search_brute_force import HYBRID, MODELS, OPTIONS, RARELY, SPARSE, SYSTEMS, some_of
 
 pytestmark = pytest.mark.any_software
 
@@ -50,10 +51,12 @@ MORE_RARELY = RARELY | {
 del MORE_RARELY["seq_len"]
 
 
-def drawn_question(seed: int) -> tuple[Model, System, dict[str, Any], Random]:
+def drawn_question(
+    seed: int, models: Sequence[Model] = EVERY_MODEL
+) -> tuple[Model, System, dict[str, Any], Random]:
     """A model, a system and a space with all kinds of fields."""
     random = Random(seed)  # noqa: S311 - cases that can be made again
-    model, system = random.choice(EVERY_MODEL), random.choice(SYSTEMS)
+    model, system = random.choice(models), random.choice(SYSTEMS)
     space: dict[str, Any] = {
         "scope": "full",
         **FEW,
@@ -74,10 +77,12 @@ def drawn_question(seed: int) -> tuple[Model, System, dict[str, Any], Random]:
     return model, system, space, random
 
 
-def boxes(first: int, count: int, most: int) -> Iterator[tuple[SearchQuery, Box]]:
+def boxes(
+    first: int, count: int, most: int, models: Sequence[Model]
+) -> Iterator[tuple[SearchQuery, Box]]:
     """Boxes of drawn spaces, of which everything fits."""
     for seed in range(first, first + count):
-        model, system, space, _ = drawn_question(seed)
+        model, system, space, _ = drawn_question(seed, models)
         query = SearchQuery(model=model, system=system, capacity_bytes=np.inf)
         for box in Candidates.of(model, system, Space.validated(space)).legal:
             yield query, next(iter(box.cut(most)))
@@ -103,11 +108,13 @@ def layouts_and_times(query: SearchQuery, box: Box) -> Iterator[tuple[Any, ...]]
         )
 
 
-def bounded_rows(first: int, count: int) -> tuple[int, float, set[int]]:
+def bounded_rows(
+    first: int, count: int, models: Sequence[Model] = EVERY_MODEL
+) -> tuple[int, float, set[int]]:
     """Check the bounds of drawn boxes; return rows, the largest share of a time, and schedules."""
     rows, closest = 0, 0.0
     schedules = set()
-    for query, box in boxes(first, count, 1 << 11):
+    for query, box in boxes(first, count, 1 << 11, models):
         whole = LayoutBounds.of(query, box)
         groups = option_bounds(query, placed_pairs(query.system, box), whole.legality)
         bound_of_group = groups.of(np.arange(len(box.layouts)))
@@ -129,6 +136,14 @@ def test_no_bound_exceeds_a_time():
     assert rows > (1_000_000 if NIGHTLY else 1_000)
     assert closest > 0.99
     assert len(schedules) >= (6 if NIGHTLY else 4)
+
+
+@each_row("model", [HYBRID, SPARSE])
+def test_no_bound_exceeds_a_time_of_newer_layers(model):
+    """Of mixers, a pattern of layers, and sparse attention."""
+    rows, closest, _ = bounded_rows(42, 300 if NIGHTLY else 2, [model])
+    assert rows > (10_000 if NIGHTLY else 100)
+    assert closest > 0.9
 
 
 def test_chunks_that_recompute_in_part_are_unequal():

@@ -19,6 +19,7 @@ from profiles import drawn, sampled
 from rows import each_row
 from shardwise import InputError, Model, System, estimate
 from shardwise.config.strategy_table import Table
+from shardwise.planning.search import pieces
 from shardwise.planning.search.candidates import Candidates, refusals
 from shardwise.planning.search.query import SearchQuery
 from shardwise.planning.search.ranking import Ranked
@@ -78,6 +79,25 @@ HYBRID = Model.validated(
             | {"mlp": {"ffn": 96, "activation": "swiglu"}},
         ],
     }
+)
+_LATENT = {"heads": 8, "kv_heads": 8, "head_dim": 12, "v_head_dim": 8} | {
+    "latent": {"q_rank": 24, "kv_rank": 16, "rope_dim": 4}
+}
+_INDEXER = {"heads": 4, "head_dim": 8, "top_k": 8}
+_COMPRESSED = {"q_rank": 24, "ratio": 4, "output_groups": 4, "output_rank": 16}
+_DENSE = {"mlp": {"ffn": 96, "activation": "swiglu"}}
+_EXPERTS = {"moe": {"experts": 4, "top_k": 2, "ffn": 32, "activation": "swiglu"}}
+SPARSE = samples.llama(
+    layers=[
+        {"count": 2, "attention": _LATENT | {"indexer": _INDEXER}} | _DENSE,
+        {"count": 2, "attention": _LATENT | {"indexer": _INDEXER | {"shared": True}}} | _EXPERTS,
+        {
+            "count": 2,
+            "attention": {"heads": 8, "kv_heads": 1, "head_dim": 8, "window": 8, "sinks": True}
+            | {"compressed": _COMPRESSED, "indexer": _INDEXER},
+        }
+        | _EXPERTS,
+    ],
 )
 SYSTEMS = [
     priced(samples.system()),
@@ -191,9 +211,15 @@ def keys(scales: Sequence[tuple[int, int]], table: Table) -> list[tuple[Any, ...
     return list(zip(scales, *columns, stacks, strict=True))
 
 
-def cases(first: int, count: int, most: int = MOST, **words: Any) -> Iterator[Case]:
+def cases(
+    first: int,
+    count: int,
+    most: int = MOST,
+    models: Sequence[Model] = (),
+    **words: Any,
+) -> Iterator[Case]:
     """Some of the spaces that are small enough; about half of what obeys the rules fits."""
-    models = sampled([*MODELS, HYBRID])  # two of them; all in .ci/nightly
+    models = models or sampled([*MODELS, HYBRID])  # two of them; all in .ci/nightly
     for seed in range(first, first + count):
         random = Random(seed)  # noqa: S311 - cases that can be made again
         model, system = random.choice(models), random.choice(SYSTEMS)
@@ -370,23 +396,35 @@ def test_single_estimates_say_the_same():
     assert seen == drawn(3)
 
 
-def test_search_answers_what_trying_everything_answers():
-    """The whole way: counts, strategies best first, and the best of every scale."""
-    for case in cases(500, drawn(6)):
-        asked = {"objective": "step_time", "top": 3, "max_memory": case.capacity_bytes}
-        asked |= {"all_variants": True, "counts": True, "fits": None}
-        found = search(case.model, case.system, case.space, **asked)
-        naive, seconds = case.naive, case.naive.estimates.step_time_s
-        assert found.candidates == len(naive.reasons)
+@each_row(("models", "first", "count"), [((), 500, 6), ((HYBRID,), 507, 9), ((SPARSE,), 507, 9)])
+def test_search_answers_what_trying_everything_answers(models, first, count, monkeypatch):
+    """The whole way: counts, strategies best first, and the best of every scale; with bounds of
+    layouts and without, of models of all kinds of layers."""
+    few = pieces.FEW_CANDIDATES
+    for case in cases(first, drawn(count), models=models):
+        for fewest, counts in ((few, True), (0, False)):
+            monkeypatch.setattr(pieces, "FEW_CANDIDATES", fewest)
+            check_search(case, counts=counts)
+
+
+def check_search(case: Case, *, counts: bool) -> None:
+    """What a search finds is what trying everything found; counts, where all are counted."""
+    asked = {"objective": "step_time", "top": 3, "max_memory": case.capacity_bytes}
+    asked |= {"all_variants": True, "counts": counts, "fits": None}
+    found = search(case.model, case.system, case.space, **asked)
+    naive, seconds = case.naive, case.naive.estimates.step_time_s
+    assert found.candidates == len(naive.reasons)
+    if counts:
         assert found.feasible == len(naive.feasible)
         assert found.rejected == naive.rejected
-        best = case.ordered({row: seconds[row] for row in naive.feasible})[:3]
-        assert [one.step_time_s for one in found.best] == [value for value, _ in best]
-        rows = [case.numbers.index(number) for _, number in best]
-        expected = [naive.strategies.strategy(row).to_dict() for row in rows]
-        assert [one.strategy for one in found.best] == expected
-        for scale in found.scales:
-            key = (scale.gpus, scale.global_batch_size)
-            times = [seconds[row] for row in naive.feasible if naive.asked[row] == key]
+    best = case.ordered({row: seconds[row] for row in naive.feasible})[:3]
+    assert [one.step_time_s for one in found.best] == [value for value, _ in best]
+    rows = [case.numbers.index(number) for _, number in best]
+    expected = [naive.strategies.strategy(row).to_dict() for row in rows]
+    assert [one.strategy for one in found.best] == expected
+    for scale in found.scales:
+        key = (scale.gpus, scale.global_batch_size)
+        times = [seconds[row] for row in naive.feasible if naive.asked[row] == key]
+        if counts:
             assert scale.feasible == len(times)
-            assert (scale.best.step_time_s if scale.best else None) == min(times, default=None)
+        assert (scale.best.step_time_s if scale.best else None) == min(times, default=None)

@@ -131,7 +131,8 @@ def mamba1_operations(
     """Projection to x and z; convolution; time step, B and C from x; scan; projection back.
 
     The products that make dt, B and C reduce over the split channels, so ranks add up their parts.
-    Saved: x, dt and z of the scan, and B and C; its output by the last product.
+    Saved: x, dt, z and the output of the scan before its gate (mamba_ssm, `SelectiveScanFn`); the
+    gated output by the last product. B, C and states in fp32 every 2048 tokens are not counted.
     """
     d, low = mixer.width, mixer.rank + 2 * mixer.state
     added = work.tokens * low * work.element_bytes
@@ -145,7 +146,7 @@ def mamba1_operations(
         heads=d,
         state_bytes=fp32_state(d * mixer.state),
         parameters=d * mixer.state + d,
-        saved_widths=2.0 * d,
+        saved_widths=3.0 * d,  # x is the input of the product before
         host_calls=2.0,
     )
     shape = np.ones_like(work.tp)
