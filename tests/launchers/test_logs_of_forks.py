@@ -141,3 +141,120 @@ def test_figures_of_public_logs(tmp_path: Path, name: str) -> None:
     assert log.fields["gpus"] == gpus
     assert log.seconds == pytest.approx([ms / 1000 for ms in times])
     assert log.memory["allocated"] == pytest.approx(peak * 2**20)
+
+
+TITAN = (
+    "[titan] INFO - step: {:>2}  loss:  3.2  memory: {}GiB(50.00%)  tps: {:,}  tflops: 1.0  mfu: 1%"
+)
+MAXTEXT = "completed step: {}, seconds: {}, TFLOP/s{}: {}, loss: 2.1"
+MORE_PUBLIC: dict[str, tuple[list[str], str, dict[str, list[float]], float | None]] = {
+    "pytorch/torchtitan/pull/3393": (
+        [TITAN.format(n, 9.46, tps) for n, tps in ((14, 7282), (15, 7334), (16, 7313), (17, 7282))],
+        "torchtitan",
+        {"index": [14, 15, 16, 17], "tokens_per_s_per_gpu": [7282, 7334, 7313, 7282]},
+        9.46 * 2**30,
+    ),
+    "pytorch/torchtitan/pull/1287": (
+        [TITAN.format(n, 49.66, tps) for n, tps in ((200, 5856), (210, 5593), (220, 5868))],
+        "torchtitan",
+        {"index": [200, 210, 220], "tokens_per_s_per_gpu": [5856, 5593, 5868]},
+        49.66 * 2**30,
+    ),
+    "pytorch/torchtitan/pull/2389": (  # 8 ranks
+        [TITAN.format(4, 66.91, tps) for tps in (10050,) * 4 + (10049, 10050, 10049, 10050)],
+        "torchtitan",
+        {"index": [4], "tokens_per_s_per_gpu": [10050]},
+        66.91 * 2**30,
+    ),
+    "epfLLM/Megatron-LLM/issues/11": (
+        [
+            f" iteration {n:>8}/  250000 | elapsed time per iteration (ms): {ms} |"
+            " global batch size:  1024 | lm loss: 2.3E+00 |"
+            for n, ms in ((182, 126995.3), (183, 125553.7), (184, 127804.5))
+        ],
+        "megatron",
+        {"index": [182, 183, 184], "seconds": [126.9953, 125.5537, 127.8045]},
+        None,
+    ),
+    "NVIDIA-NeMo/Megatron-Bridge/pull/841": (
+        [
+            "Step Time : 14.26s GPU utilization: 58.2TFLOP/s/GPU",
+            "iteration 20/ 50 | elapsed time per iteration (ms): 14260.3 | lm loss: 8.8E-02 |",
+            "(after 20 iterations) memory (MB) | max allocated: 12712.43603515625 |",
+        ],
+        "megatron-bridge",
+        {"index": [20], "seconds": [14.2603]},
+        12712.43603515625 * 2**20,
+    ),
+    "NVIDIA-NeMo/Megatron-Bridge/pull/388": (
+        ["Step Time : 12.78s GPU utilization: 528.1 TFLOP/s/GPU"],
+        "megatron-bridge",
+        {"seconds": [12.78], "tflops_per_gpu": [528.1]},
+        None,
+    ),
+    "deepspeedai/DeepSpeed/issues/1825": (
+        [
+            f"[timer.py:189:stop] 0/{n}, SamplesPerSec={rate}, MemAllocated=0.26GB,"
+            " MaxMemAllocated=9.02GB"
+            for n, rate in ((40, 83.48609168106144), (50, 83.73838805358588))
+        ],
+        "deepspeed",
+        {"index": [40, 50], "samples_per_s": [83.48609168106144, 83.73838805358588]},
+        9.02 * 2**30,
+    ),
+    "deepspeedai/DeepSpeed/issues/3742": (  # gpt-neox
+        [
+            "epoch=0/micro_step=34/global_step=34, CurrSamplesPerSec=8.0, MaxMemAllocated=63.31GB",
+            " samples/sec: 7.799 | iteration 34/10000 | elapsed time per iteration (ms): 4103.1 |",
+        ],
+        "megatron",
+        {"index": [34], "seconds": [4.1031]},
+        63.31 * 2**30,
+    ),
+    "AI-Hypercomputer/maxtext/issues/8": (
+        [
+            MAXTEXT.format(n, s, "", f)
+            for n, s, f in ((15107, 2.167, 36.722), (15108, 2.164, 36.771))
+        ],
+        "maxtext",
+        {"seconds": [2.167, 2.164], "tflops_per_gpu": [36.722, 36.771]},
+        None,
+    ),
+    "AI-Hypercomputer/maxtext/pull/4847": (
+        [
+            MAXTEXT.format(n, s, "/device", f)
+            for n, s, f in ((2, 10.228, 350.869), (3, 10.344, 346.932))
+        ],
+        "maxtext",
+        {"index": [2, 3], "seconds": [10.228, 10.344], "tflops_per_gpu": [350.869, 346.932]},
+        None,
+    ),
+    "mlcommons/training_results_v4.0/blob/6fe95437/Dell/results/XE9680x8H100-SXM-80GB/"
+    "llama2_70b_lora/result_0.txt": (
+        [
+            f':::MLLOG {{"key": "tracked_stats", "value": {{"throughput": {rate}}},'
+            f' "metadata": {{"step": {at}}}}}'
+            for rate, at in ((1.9597043249334714, 1536), (1.976902323965445, 1920))
+        ],
+        "mlperf",
+        {"index": [1536, 1920], "samples_per_s": [1.9597043249334714, 1.976902323965445]},
+        None,
+    ),
+}
+"""Figures of logs in issues and repositories of github.com."""
+
+
+@pytest.mark.parametrize("source", MORE_PUBLIC)
+def test_figures_of_more_public_logs(tmp_path: Path, source: str) -> None:
+    """Steps, times, rates and peak memory are those that the log has."""
+    lines, kind, figures, memory = MORE_PUBLIC[source]
+    log = read(tmp_path, *lines)
+    assert log.format == kind
+    for column, values in figures.items():
+        assert getattr(log, column) == pytest.approx(values)
+    assert list(log.memory.values()) == ([] if memory is None else [pytest.approx(memory)])
+
+
+def test_public_logs_are_many() -> None:
+    """Fifteen at least."""
+    assert len(PUBLIC) + len(MORE_PUBLIC) >= 15

@@ -42,6 +42,9 @@ def last(text: str, **variables: str) -> list[str]:
         ("for x in 7 8; do A+=--n; done; run $A", ["run", "$A"]),
         ('for x in 7 8; do A="a"; A="$A b"; A+=" c"; run $A; done', ["run", "a", "b", "c"]),
         ("while true; do A=1; done; run $A", ["run", "$A"]),
+        ("A=2; while [ $# -gt 0 ]; do A=$1; shift; done; run $A", ["run", "2"]),
+        ('A=2; while [[ "$1" != "" ]]; do A=$1; shift; done; run $A', ["run", "2"]),
+        ("A=2; while getopts a: x; do A=$OPTARG; done; run $A", ["run", "2"]),
     ],
 )
 def test_loops_and_read(text: str, words: list[str]) -> None:
@@ -54,6 +57,22 @@ def test_arguments() -> None:
     text = "TP=$1; PP=${2}; CP=${3:-1}; run $TP $PP $CP"
     assert last(text, args="8 2") == ["run", "8", "2", "1"]
     assert last(text) == ["run", "$TP", "$PP", "1"]
+    loop = "A=2; while [ $# -gt 0 ]; do A=$1; shift; done; run $A"
+    assert last(loop, args="8") == ["run", "$A"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run <PATH TO FILE> --fp16", ["run", "<PATH TO FILE>", "--fp16"]),
+        ('sh -c "run <PATH> --n 3"', ["run", "<PATH>", "--n", "3"]),
+        ("run --n 3 <in >out", ["run", "--n", "3"]),
+        ("run --n 3 < in > out", ["run", "--n", "3"]),
+    ],
+)
+def test_places_to_fill_in(text: str, words: list[str]) -> None:
+    """A place to fill in is a word; input and output of a command are not."""
+    assert last(text) == words
 
 
 def test_a_loop_over_layouts(tmp_path: Path) -> None:

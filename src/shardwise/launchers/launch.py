@@ -12,8 +12,9 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.errors import Fault
+from shardwise.errors import Fault, InputError
 from shardwise.shown import Brief
+from shardwise.units import read_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,17 @@ class LaunchText:
     """Values that the user sets, for variables that a script leaves open."""
     folder: Path | None = None
     """Where files lie that this one names; None: they are not read."""
+
+    def vocabulary(self) -> int:
+        """Entries of the vocabulary that the user sets, or of the model; 0: not known."""
+        named = self.variables.get("vocab_size")
+        if named is None:
+            return 0 if self.model is None else self.model.vocab
+        number = read_whole(named)
+        if number is None or number < 1:
+            problem = "must be a whole number of at least 1"
+            raise InputError(Fault.of("--set vocab_size", named, problem, self.source))
+        return number
 
     def beside(self, name: str) -> str | None:
         """Return the text of a file that this one names, in its folder or below, if it is there."""

@@ -402,7 +402,7 @@ _BRIDGE = StepLine(
     marker="Step Time :",
     figures={
         "seconds": rf"Step Time\s*:\s*{NUMBER}s",
-        "tflops_per_gpu": rf"GPU utilization:\s*{NUMBER}MODEL_TFLOP",
+        "tflops_per_gpu": rf"GPU utilization:\s*{NUMBER}\s*(?:MODEL_)?TFLOP",
     },
 )
 # torchtitan (components/metrics.py:527-536).
@@ -422,7 +422,7 @@ _MAXTEXT = StepLine(
     figures={
         "seconds": rf"seconds: {NUMBER},",
         "tokens_per_s_per_gpu": rf"Tokens/s/device: {NUMBER},",
-        "tflops_per_gpu": rf"TFLOP/s/device: {NUMBER},",
+        "tflops_per_gpu": rf"TFLOP/s(?:/device)?: {NUMBER},",
     },
 )
 # DeepSpeed: its throughput timer (utils/timer.py:265), which divides memory by 2^30, or steps of

@@ -7,6 +7,7 @@ from shardwise.config.base import MOST
 from shardwise.config.launch import Effect, Launch, NotUnderstood, Origin
 from shardwise.errors import Fault, InputError, allowed_words, nearest
 from shardwise.launchers.launch import LaunchText
+from shardwise.launchers.shell import shown
 
 AUTO = "auto"
 """What the Hugging Face Trainer fills in when a run starts."""
@@ -22,12 +23,14 @@ class Found:
 
     def wrong(self, name: str, value: object, problem: str) -> None:
         """Note a fault."""
+        value = shown(value) if isinstance(value, str) else value
         self.faults.append(Fault.of(name, value, problem, self.source))
 
     def leave(
         self, option: str, value: object, because: str, effect: Effect = Effect.SMALL
     ) -> None:
         """List an option."""
+        value = shown(value) if isinstance(value, str) else value
         one = NotUnderstood(option=option, value=value, because=because, effect=effect)
         self.not_understood.append(one)
 
@@ -77,6 +80,10 @@ class Section:
         """Value as it is; None where the file does not set it."""
         self._read.add(key)
         return self.data.get(key)
+
+    def has_read(self, key: str) -> bool:
+        """Whether something has read a key."""
+        return key in self._read
 
     def section(self, key: str) -> "Section":
         """A nested mapping, the same one each time; empty where the file has none."""

@@ -20,6 +20,8 @@ MARK = "\0"
 """Around the name of what has no literal value, in text that is read again."""
 OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "\n")
 _REDIRECTION = re.compile(r"\d*(?:&>>|&>|>>|>&|<<<|>|<)(?:&?\d+)?")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][^<>|&;\n]*(?<!\s)>(?=[\s\"'\\]|$)")
+"""What the reader of a template is to fill in, such as <PATH TO VOCABULARY>."""
 _HEREDOC = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
@@ -122,6 +124,10 @@ class Lexer:
         if (found := _HEREDOC.match(text, at)) is not None:
             self._end_word()
             self._documents.append((found[3], bool(found[2])))
+            self._at = found.end()
+            return
+        if not self._in_word and (found := _PLACEHOLDER.match(text, at)) is not None:
+            self._add("text", found[0], quoted=True)
             self._at = found.end()
             return
         if (found := _REDIRECTION.match(text, at)) is not None and (
@@ -521,10 +527,13 @@ class _Reader:
         What a loop accumulates is not known.
         """
         words, name = script.words, script.words[at + 1] if at + 1 < end else None
+        do = next((place for place in range(at, end) if words[place] == "do"), end)
+        takes = words[at] == "while" and any(map(_is_of_arguments, script.tokens[at + 1 : do]))
+        if takes and "1" not in self.fixed:  # without arguments
+            return
         if words[at] != "for" or words[at + 2 : at + 3] != ["in"] or not name:
             self._run(script, at + 1, end, unless or "")
             return
-        do = next((place for place in range(at, end) if words[place] == "do"), end)
         listed = [one for one in script.tokens[at + 3 : do] if isinstance(one, Word)]
         values = [text for one in listed for text in self._expanded(one, split=True)]
         if len(values) == 1 and name not in self.fixed:
@@ -863,6 +872,14 @@ def _arms(
             condition, start = None, place + 1
         place += 1
     return [*arms, (condition, (start, end))]
+
+
+def _is_of_arguments(token: Token) -> bool:
+    """Whether a word has an argument of the script or their number, or parses them."""
+    if not isinstance(token, Word):
+        return False
+    names = {piece.text for piece in token.pieces if piece.kind == "name"}
+    return token.literal == "getopts" or not names.isdisjoint(("#", "1", "@", "*"))
 
 
 def _end_of_command(tokens: Sequence[Token], at: int, stop: int) -> int:

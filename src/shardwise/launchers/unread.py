@@ -14,7 +14,12 @@ _FORMS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("MaxText", _YAML, (r"^(base_emb_dim|base_num_decoder_layers|ici_\w+_parallelism):",)),
     ("Primus with another framework", _YAML, (r"^modules:", r"^\s+framework:\s*(?!megatron\b)\w")),
     ("OLMo-core", _PYTHON, (r"^\s*(from|import) olmo_core",)),
-    ("MLPerf", _SHELL, (r"\bDGX(NNODES|NGPU|SYSTEM)=",)),
+    (
+        "open-instruct",
+        _YAML,
+        (r"^model_name_or_path:", r"^(use_slow_tokenizer|dataset_mix_dir|dataset_mixer_list):"),
+    ),
+    ("MLPerf", _SHELL, (r"\bDGX(NNODES|NGPU|SYSTEM)=|STARTING TIMING RUN",)),
 )
 """Trainer, endings of its files, and patterns of lines that every one of them has."""
 HINT = "name the model, and set the plan as flags (--gpus --tp --pp --mbs --gbs)"

@@ -118,7 +118,7 @@ def read_companion(name: str, job: "Job", option: str) -> Settings:
     place = companion(name, job.folder)
     if place is None:
         problem = "no such file from here or from a folder above this file, and it is needed"
-        raise InputError(Fault.of(option, name, problem, job.source))
+        raise InputError(Fault.of(option, shown(name), problem, job.source))
     return read_settings(files.read_text(place), str(place))
 
 
@@ -356,16 +356,9 @@ def _processes(job: Job) -> int | None:
     return None
 
 
-def check_variables(job: Job, faults: Sequence[Fault], neutral: frozenset[str]) -> Iterator[Fault]:
-    """Yield faults, and settings that need a variable without a value unless they cost nothing."""
-    for fault in faults:
-        missing = names_in(str(fault.value))
-        yield _open(fault.field, missing[0], job) if missing else fault
+def check_variables(job: Job, used: frozenset[str]) -> Iterator[Fault]:
+    """Yield the settings that a prediction uses and that need a variable without a value."""
     for name, variable in job.open.items():
-        if name.partition(".")[0] not in neutral:
-            yield _open(name, variable, job)
-
-
-def _open(name: str, variable: str, job: Job) -> Fault:
-    problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
-    return Fault.of(name, f"${variable}", problem, job.source)
+        if name.partition(".")[0] in used:
+            problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
+            yield Fault.of(name, f"${variable}", problem, job.source)

@@ -158,7 +158,10 @@ def launch_of_reading(
         fields["any_software"] = True  # code of the trainer, which its stack does not list
     origins = _add_batch(reading, fields, sizes)
     known = frozenset(neutral)
-    refuse(check_variables(reading.job, found.faults, known))
+    used = frozenset(key for key in top.data if top.has_read(key)).union(costly)
+    unset = list(check_variables(reading.job, used - known))
+    named = {one.field for one in unset}
+    refuse([*(one for one in found.faults if one.field not in named), *unset])
     if seq_key in top and "seq_len" in fields:
         top.leave(seq_key, LENGTHS)
     top.ignore(*known)
@@ -199,9 +202,9 @@ def _add_batch(reading: Reading, fields: dict[str, object], sizes: Sizes) -> dic
         product *= int(str(fields.get(name) or 1))
     if not isinstance(gpus, int):
         because = "times the micro-batch and the replicas it is the global batch: set gpus"
-        reading.found.leave(
-            top.name(sizes.steps_key), top.data.get(sizes.steps_key, "default"), because
-        )
+        key = sizes.steps_key
+        if key:
+            reading.found.leave(top.name(key), top.data.get(key, "default"), because)
         return {}
     fields["gpus"] = gpus
     if gpus % product:

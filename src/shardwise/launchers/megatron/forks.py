@@ -1,7 +1,8 @@
 """Forks of Megatron-LM: how their files are recognized, their options and their defaults.
 
 Megatron-DeepSpeed 4efb479d of 2025-07-16 (megatron/arguments.py) and BigScience's fork of it;
-MindSpeed-LLM c77308a1 of 2026-08-21 (mindspeed_llm/features_manager); Pai-Megatron-Patch.
+MindSpeed-LLM c77308a1 of 2026-08-21 (mindspeed_llm/features_manager); Pai-Megatron-Patch; BigCode's
+Megatron-LM 7c325cd3 (megatron/arguments.py).
 """
 
 import re
@@ -11,7 +12,7 @@ from pathlib import PurePath
 
 from shardwise.config import files
 from shardwise.config.launch import Origin
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.launchers.deepspeed.files import config_fields
 from shardwise.launchers.megatron.arguments import Arguments, Words, WrittenOption
 from shardwise.launchers.megatron.core_stack import Fields, Value
@@ -403,7 +404,34 @@ _PAI = Fork(
         ),
     ),
 )
-FORKS = (_BIG_SCIENCE, _DEEPSPEED, _MINDSPEED, _PAI)
+
+
+# --- BigCode --------------------------------------------------------------------------------------
+
+
+def _complete_bigcode(reading: Reading) -> None:
+    """Multi-query attention: one head of keys and values."""
+    kind = reading.fields.pop("attention_head_type", "multihead")
+    if kind == "multiquery":
+        reading.fields["num_query_groups"] = 1
+    elif kind != "multihead":
+        problem = allowed_words(kind, ("multihead", "multiquery"))
+        source = reading.arguments.source
+        reading.arguments.faults.append(Fault.of("--attention-head-type", kind, problem, source))
+
+
+_BIGCODE = Fork(
+    title="BigCode's Megatron-LM",
+    stack="megatron-lm-2026",
+    text=None,
+    marks=frozenset(("--attention-head-type", "--fim-rate", "--fim-spm-rate")),
+    words=Words(
+        valued={"--attention-head-type": "attention_head_type"},
+        neutral=re.compile(r"--(fim-.*|structured-logs.*|(train|valid|test)-num-workers)"),
+    ),
+    complete=_complete_bigcode,
+)
+FORKS = (_BIG_SCIENCE, _DEEPSPEED, _MINDSPEED, _PAI, _BIGCODE)
 
 
 def fork_of(text: str, written: Sequence[WrittenOption]) -> Fork | None:

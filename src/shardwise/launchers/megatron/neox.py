@@ -34,6 +34,7 @@ _SAME: Mapping[str, str] = {
     "train_micro_batch_size_per_gpu": "micro_batch_size",
     "train_batch_size": "global_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gas": "gradient_accumulation_steps",
     "sequence_parallel": "sequence_parallel",
     "hidden_dropout": "hidden_dropout",
     "attention_dropout": "attention_dropout",
@@ -148,11 +149,8 @@ def read_neox(text: LaunchText) -> Launch:
 
 def _vocabulary(options: Mapping[str, object], text: LaunchText) -> int:
     """Entries of the vocabulary: of the user, the model, or by the name of its file; 0: unknown."""
-    named = text.variables.get("vocab_size", "")
-    if named.isdigit():
-        return int(named)
-    if text.model is not None:
-        return text.model.vocab
+    if known := text.vocabulary():
+        return known
     by_file = _VOCABULARIES.get(PurePath(str(options.get("vocab_file", ""))).name, 0)
     usual = options.get("tokenizer_type", _TOKENIZER) == _TOKENIZER
     return by_file or (VOCABULARIES[_TOKENIZER] if usual else 0)
@@ -204,15 +202,17 @@ def _set_block(
 ) -> Iterator[Fault]:
     """Set the activation, biases and the head."""
     word = str(options.get("activation", "gelu")).lower()
-    gated = word in _GATED or options.get("mlp_type") == "llama"
+    llama = options.get("mlp_type") in ("llama", "gated")  # until 2024, and in forks
     if word not in (*_GATED, *_PLAIN):
         yield Fault.of("activation", word, allowed_words(word, (*_GATED, *_PLAIN)), source)
     fields["activation_func"] = _GATED.get(word) or _PLAIN.get(word)
-    fields["gated_linear_unit"] = gated
+    fields["gated_linear_unit"] = word in _GATED or llama
     hidden, width = options.get("hidden_size"), options.get("intermediate_size")
-    if word in _GATED and isinstance(hidden, int):  # as many parameters as without the gate
-        multiple = options.get("mlp_multiple_of", 1)
-        multiple = multiple if isinstance(multiple, int) and multiple > 0 else 1
+    multiple = options.get("mlp_multiple_of", 256 if llama else 1)
+    multiple = multiple if isinstance(multiple, int) and multiple > 0 else 1
+    if llama and isinstance(hidden, int) and width is None:
+        fields["ffn_hidden_size"] = -(-(8 * hidden // 3) // multiple) * multiple
+    elif word in _GATED and not llama and isinstance(hidden, int):
         third = (width if isinstance(width, int) else 4 * hidden) // 3
         fields["ffn_hidden_size"] = -(-third // multiple) * multiple
     biases = [options.get(name, True) for name in ("use_bias_in_attn_linear", "use_bias_in_mlp")]

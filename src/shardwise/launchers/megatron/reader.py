@@ -223,19 +223,16 @@ _ENCODERS = re.compile(
     r"(?:^|/)(?:pretrain|finetune|train)_(bert|t5|ict|biencoder|realm|retro|vision\w*|vlm|mamba|dino)\b"
 )
 _PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
+_NO_TRAINING = re.compile(
+    r"(?:^|/)(?:tasks/(?:\w+/)*main|(?:run_)?(?:text_generation|generate)_\w+)\.py$"
+)
 _PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
 
 
 def _vocabulary(text: LaunchText) -> int:
     """Vocabulary where no option has it: by the user, the model or the log; 0: not known."""
-    if (named := text.variables.get("vocab_size")) is not None:
-        number = read_whole(named)
-        if number is None or number < 1:
-            problem = "must be a whole number of at least 1"
-            raise InputError(Fault.of("--set vocab_size", named, problem, text.source))
-        return number
-    if text.model is not None:
-        return text.model.vocab
+    if known := text.vocabulary():
+        return known
     printed = _PADDED.search(text.text)
     return int(printed[1]) if printed else 0
 
@@ -294,6 +291,10 @@ def _found(text: LaunchText) -> _Found:
     hybrid = any(word.startswith(_PATTERNS) for word in program)
     if kind is not None and not (kind[1] == "mamba" and hybrid):
         problem = f"{program[last]} trains {kind[1]}; decoders of GPT's kind are read"
+        raise InputError(Fault(source=text.source, problem=problem))
+    if last >= 0 and _NO_TRAINING.search(program[last]) is not None:
+        problem = f"{program[last]} evaluates, fine-tunes for a task or generates text"
+        problem += ", which is not read; pretraining of decoders is"
         raise InputError(Fault(source=text.source, problem=problem))
     start = next((at for at, word in enumerate(program) if word.startswith("--")), 0)
     words = program[last + 1 if last >= 0 else start :]

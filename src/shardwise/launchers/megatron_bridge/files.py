@@ -100,7 +100,7 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
     nulls = {name: CORE_DEFAULTS.get(name) for name, value in found.fields.items() if value is None}
     defaults = {**defaults, **nulls}
     gpus = text.gpus or job.gpus or _gpus(job.tree, found)
-    core = _read_core(job, found, defaults, source, gpus)
+    core = _read_core(job, found, defaults, text, gpus)
     path = job.shown(adapters.SECTION)
     own, notes = adapters.read_adapters(job.tree.get(adapters.SECTION), core.model, path)
     rest = [
@@ -127,15 +127,15 @@ def launch_of(job: Job, text: LaunchText) -> Launch:
 
 
 def _read_core(
-    job: Job, found: Sections, defaults: Fields, source: str, gpus: int | None
+    job: Job, found: Sections, defaults: Fields, text: LaunchText, gpus: int | None
 ) -> CoreLaunch:
     """Read the fields of Megatron-Core's classes."""
     fuses = job.stack == STACK and _fuses_experts(found.fields)
     return read_core_fields(
         found.fields,
         stack=RACK_STACK if fuses else job.stack,
-        source=source,
-        name=job.model.name if job.model else entry_name(PurePath(source).name),
+        source=text.source,
+        name=job.model.name if job.model else entry_name(PurePath(text.source).name),
         gpus=gpus,
         defaults=defaults,
         neutral=lambda name: (
@@ -143,7 +143,7 @@ def _read_core(
             or not has_effect(found.path(name), found.fields[name])
         ),
         option=lambda name: job.shown(found.path(name)),
-        padded_to=job.vocab,
+        padded_to=text.vocabulary() or job.vocab,
     )
 
 

@@ -47,6 +47,13 @@ _RANK = 8
 _COMMAND = re.compile(
     r"(?:^|[\s/])(?:swift (?:sft|pt|rlhf)|megatron (?:sft|pt|rlhf))\b", re.MULTILINE
 )
+_OF_MEGATRON = (
+    "micro_batch_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "recompute_granularity",
+)
 _TUNERS = ("tuner_type", "train_type", "sft_type")
 
 
@@ -62,8 +69,8 @@ def read(text: LaunchText) -> Launch:
     """Read a file or a command, as `Launcher.read`."""
     found = Found(text.source)
     reading = reading_of(text, read_job(text, STARTS, found), found)
-    if reading.job.program == "megatron":
-        problem = "is a command of Megatron-SWIFT, which is not read: name model and strategy"
+    if reading.job.program == "megatron" or any(one in reading.top for one in _OF_MEGATRON):
+        problem = "is of Megatron-SWIFT, which is not read: name model and strategy"
         raise InputError(Fault(source=text.source, problem=problem))
     top = reading.top
     read_model(reading, "model")

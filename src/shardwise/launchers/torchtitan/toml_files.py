@@ -88,6 +88,9 @@ def model_named(reading: Reading) -> Model:
     InputError
         If shardwise does not know them.
     """
+    if (config := reading.set_options.get("model.config")) is not None:  # flame
+        problem = "is a configuration of Hugging Face, which is not read here: name the model"
+        raise InputError(Fault.of("model.config", config, problem, reading.source))
     family, name = (str(reading.options[f"model.{key}"]) for key in ("name", "flavor"))
     family = "llama3" if family == "llama" else family  # its name in 2024
     found = find_flavor(family, name) or find_flavor(family, f"{name}_irope")

@@ -21,6 +21,8 @@ OWN = fields_named(
 """Options that scripts without TRL do not have."""
 OTHERS = fields_named("finetuning_type tuner_type train_type sft_type base_model")
 """Options of trainers with readers of their own."""
+OPEN_INSTRUCT = fields_named("use_slow_tokenizer dataset_mix_dir dataset_mixer_list")
+"""Options of files of open-instruct, whose defaults differ from those of TRL."""
 ROLLOUT = fields_named(
     "num_generations num_generations_eval max_completion_length max_prompt_length"
     " generation_batch_size steps_per_generation temperature top_p top_k min_p generation_kwargs"

@@ -58,7 +58,7 @@ def recognise(text: str, _: str) -> bool:
     if not is_mapping(text) and _COMMAND.search(text) is not None:
         return True
     keys = top_keys(text) if is_mapping(text) else flags_in(text)
-    if options.OTHERS & keys:
+    if options.OTHERS & keys or (is_mapping(text) and options.OPEN_INSTRUCT & keys):
         return False
     sure = {options.MICRO, options.STEPS, "num_train_epochs", "learning_rate"} & keys
     return options.MICRO in keys or (len(sure) > 1 and options.MODEL in keys)
