@@ -94,5 +94,6 @@ def architecture(model: Model) -> dict[str, Any]:
     for layer in layers:
         del layer["count"]
         attention = layer["attention"]
-        attention["v_head_dim"] = attention["v_head_dim"] or attention["head_dim"]
+        if attention is not None:
+            attention["v_head_dim"] = attention["v_head_dim"] or attention["head_dim"]
     return fields | {"every_layer": layers}

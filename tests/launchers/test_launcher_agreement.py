@@ -22,6 +22,7 @@ from shardwise.parallel.constraints.software import SOFTWARE_CONSTRAINTS
 STRICTER = {
     "with pp 1 only": "Megatron-FSDP with stages is not refused, and no published run has it",
     "0.16 (December 2024)) supports cp 1 only": "Ulysses in code of the model only",
+    "['expert_up', 'activation', 'expert_down']: nemo-2025": "dense layers have one of these parts",
     "1.14 (June 2026)) supports ep 1 only": "experts are split in code of models",
     "1.14 (June 2026)) supports cp_exchange ring only": "all_to_all needs DeepSpeed",
 }

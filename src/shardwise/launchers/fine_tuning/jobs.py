@@ -356,9 +356,15 @@ def _processes(job: Job) -> int | None:
     return None
 
 
-def check_variables(job: Job, used: frozenset[str]) -> Iterator[Fault]:
-    """Yield the settings that a prediction uses and that need a variable without a value."""
-    for name, variable in job.open.items():
-        if name.partition(".")[0] in used:
-            problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
-            yield Fault.of(name, f"${variable}", problem, job.source)
+def check_variables(job: Job, faults: Sequence[Fault], used: frozenset[str]) -> Iterator[Fault]:
+    """Yield faults, and settings that a prediction uses and whose variable has no value."""
+    faulty = {fault.field for fault in faults}
+    unset = {
+        name: variable
+        for name, variable in job.open.items()
+        if name in faulty or name.partition(".")[0] in used
+    }
+    yield from (fault for fault in faults if fault.field not in unset)
+    for name, variable in unset.items():
+        problem = f"the variable {variable} has no value here: --set {variable}=VALUE"
+        yield Fault.of(name, f"${variable}", problem, job.source)

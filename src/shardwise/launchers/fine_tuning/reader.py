@@ -159,9 +159,7 @@ def launch_of_reading(
     origins = _add_batch(reading, fields, sizes)
     known = frozenset(neutral)
     used = frozenset(key for key in top.data if top.has_read(key)).union(costly)
-    unset = list(check_variables(reading.job, used - known))
-    named = {one.field for one in unset}
-    refuse([*(one for one in found.faults if one.field not in named), *unset])
+    refuse(check_variables(reading.job, found.faults, used - known))
     if seq_key in top and "seq_len" in fields:
         top.leave(seq_key, LENGTHS)
     top.ignore(*known)

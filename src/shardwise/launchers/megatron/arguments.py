@@ -9,6 +9,7 @@ from shardwise import catalog
 from shardwise.config.launch import NotUnderstood
 from shardwise.config.model import Model
 from shardwise.errors import Fault
+from shardwise.launchers.megatron.core_hybrid import SPEC
 from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.options import ACTIVATIONS, FLAGS, Kind, Option, flag_of
 from shardwise.launchers.python_text import parsed_expression
@@ -117,6 +118,7 @@ _NEUTRAL = re.compile(
     re.VERBOSE,
 )
 IMPLIED: Mapping[str, tuple[str, ...]] = {
+    "--spec": SPEC,
     "--transformer-impl": ("transformer_engine",),
 }
 """Values that are those of every prediction; another one is not modeled."""

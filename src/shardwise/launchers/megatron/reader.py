@@ -27,7 +27,6 @@ from shardwise.launchers.megatron.arguments import (
     read_arguments,
     written_options,
 )
-from shardwise.launchers.megatron.core_hybrid import SPEC
 from shardwise.launchers.megatron.core_options import read_core_fields
 from shardwise.launchers.megatron.core_stack import Value
 from shardwise.launchers.megatron.data_forms import DataForm, is_data_form, read_data_form
@@ -91,7 +90,6 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "--outer-dp-sharding-strategy": ("no_shard",),
     "--qk-clip-alpha": ("0.5",),
     "--qk-clip-threshold": ("100",),
-    "--spec": (" ".join(SPEC),),
     "--tp-comm-bootstrap-backend": ("nccl",),
     "--wgrad-deferral-limit": ("0",),
 }
