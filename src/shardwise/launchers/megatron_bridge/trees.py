@@ -257,12 +257,9 @@ def _written(value: Leaf) -> str:
     return "null" if value is None else str(value)
 
 
-_TYPED: Mapping[str, Leaf] = {"null": None, "true": True, "false": False}
-
-
 def _typed(text: str) -> Leaf:
-    if (word := text.lower()) in _TYPED:  # in any case, as in OmegaConf
-        return _TYPED[word]
+    if (word := text.lower()) in _CONSTANTS:  # in any case, as in OmegaConf
+        return _CONSTANTS[word]
     number = read_number(text) if _NUMBER.fullmatch(text) else None
     return text if number is None else _whole(number)
 
