@@ -124,6 +124,26 @@ def test_functions_of_omegaconf(tmp_path: Path) -> None:
     assert read_launch(tmp_path / "job.yaml", variables={"TP": "2"}).strategy["tp"] == 2
 
 
+def test_a_file_of_mlperf(tmp_path: Path) -> None:
+    """Its batch is that of a replica times replicas; the environment writes True as Python does.
+
+    Forms of github.com/mlcommons/training_results_v4.0, Dell's llama2_70b_lora.
+    """
+    batch = (
+        "${floor_div:${multiply:${oc.decode:${oc.env:MINIBS,1}},${floor_div:${trainer.devices},"
+        "${model.tensor_model_parallel_size}}},${oc.decode:${oc.env:CP,1}}}"
+    )
+    text = NEMO.replace("global_batch_size: 8", f"global_batch_size: {batch}")
+    text = text.replace("${oc.select:model.cp,2}", "${oc.decode:${oc.env:CP,1}}")
+    text += "  sequence_parallel: ${oc.decode:${oc.env:SP,False}}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    found = read_launch(tmp_path / "job.yaml").strategy
+    assert (found["global_batch_size"], found["tp_exchange"]) == (2, "all_reduce")
+    launch = read_launch(tmp_path / "job.yaml", variables={"MINIBS": "4", "SP": "True"})
+    assert launch.strategy["global_batch_size"] == 8
+    assert launch.strategy["tp_exchange"] == "rs_ag"
+
+
 def test_accelerate_with_a_file_of_deepspeed(tmp_path: Path) -> None:
     """The JSON next to the file decides; without it neither dtype nor ZeRO stage is known."""
     text = (

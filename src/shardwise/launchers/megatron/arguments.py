@@ -283,6 +283,11 @@ def _read_known(arguments: Arguments, option: Option, flag: str, values: tuple[s
         return
     if option.kind not in (Kind.LIST, Kind.PAIR) and len(values) > 1:
         _note_loose(arguments, values[1:])
+        given = [value for value in values if not names_in(value)]
+        if len(set(given)) > 1:  # such as experts that differ by layer
+            problem = "has several values, and one is read"
+            fault = Fault.of(flag, " ".join(given), problem, arguments.source)
+            arguments.faults.append(fault)
         values = values[:1]
     if not values:
         fault = Fault(source=arguments.source, field=flag, problem="has no value")

@@ -124,10 +124,13 @@ _ARITHMETIC: Mapping[str, Callable[..., float]] = {
     "subtract": lambda left, right: left - right,
     "divide": lambda left, right: left / right,
     "int_div": lambda left, right: left // right,
+    "floor_div": lambda left, right: left // right,
+    "ceil_div": lambda left, right: -(-left // right),
+    "div": lambda left, right: left / right,
     "divide_ceil": lambda left, right: -(-left // right),
     "divide_floor": lambda left, right: left // right,
 }
-"""Functions that NeMo's launchers register for their files."""
+"""Functions that NeMo's launchers and submissions to MLPerf register for their files."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -255,8 +258,8 @@ def _written(value: Leaf) -> str:
 
 
 def _typed(text: str) -> Leaf:
-    if text in ("null", "true", "false"):
-        return {"null": None, "true": True, "false": False}[text]
+    if (word := text.lower()) in _CONSTANTS:  # in any case, as in OmegaConf
+        return _CONSTANTS[word]
     number = read_number(text) if _NUMBER.fullmatch(text) else None
     return text if number is None else _whole(number)
 
