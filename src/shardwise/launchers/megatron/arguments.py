@@ -202,7 +202,7 @@ def written_options(words: Sequence[str]) -> list[WrittenOption]:
     """Cut words of a command line into options and what follows them."""
     found: list[tuple[str, list[str]]] = [("", [])]
     for word in words:
-        if re.match(r"--[A-Za-z]", word):
+        if re.match(r"--[^\W\d_]", word):
             flag, equals, value = word.partition("=")
             found.append((flag, [value] if equals else []))
         else:
