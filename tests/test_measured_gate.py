@@ -185,7 +185,8 @@ def _words(text: str) -> set[str]:
 def _families() -> set[str]:
     """What models are called before the first digit or dash, of the catalog and of all rows."""
     names = [*catalog.names("models"), *(run.model.name for run in load_runs() if run.model)]
-    return {found[0].lower() for name in names if (found := re.match(r"[A-Za-z]{3,}", name))}
+    first = {found[0].lower() for name in names if (found := re.match(r"[A-Za-z]{3,}", name))}
+    return first - {"step"}  # of Step 3.7, and of a training step
 
 
 def keyed(record: Mapping[str, Any]) -> list[str]:
