@@ -20,7 +20,7 @@ SOURCES = {
 NEWER = {
     "FlagPerf (BAAI) training reference results": (17, 17.0),
     "IBM fms-acceleration benchmarks": (92, 5.0),
-    "Megatron-Bridge performance skill ablations": (9, 9.0),
+    "Megatron-Bridge performance skill ablations": (10, 9.0),
     "OneFlow DLPerf GPT (V100)": (10, 16.0),
     "PaddleNLP pretraining table": (6, 8.0),
     "Qwen README fine-tuning profile": (22, 10.0),
