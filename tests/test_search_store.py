@@ -94,7 +94,9 @@ def test_rows_are_what_estimate_says(everything):
     told = table.select(names).with_columns(
         pl.col(open_).fill_nan(None).cast(pl.Int64),
         pl.col("expert_capacity").fill_nan(None),
-        pl.col("stage_layers", "extents", "offload_parts", "graph_scope").replace("", None),
+        pl.col("stage_layers", "extents", "offload_parts", "graph_scope", "lora_targets").replace(
+            "", None
+        ),
     )
     assert_frame_equal(feasible.select(names), told, check_exact=True)
 

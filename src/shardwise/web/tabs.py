@@ -349,7 +349,7 @@ class ExportButton:
         with ui.dialog() as self._dialog, ui.card().classes("sw-export"):
             ui.label("Export to a launcher").classes("sw-heading")
             titles = {one.name: f"{one.title} ({one.releases[0]})" for one in LAUNCHERS}
-            first = next(iter(titles), None)
+            first = "deepspeed" if "deepspeed" in titles else next(iter(titles), None)
             self._launcher = ui.select(titles, value=first, label="launcher")
             self._launcher.props("dense outlined").classes("w-full").mark("launcher")
             self._launcher.on_value_change(self._renew)
