@@ -45,7 +45,7 @@ class LaunchText:
             raise InputError(Fault.of("--set vocab_size", named, problem, self.source))
         return number
 
-    def beside(self, name: str) -> str | None:
+    def sibling(self, name: str) -> str | None:
         """Return the text of a file that this one names, in its folder or below, if it is there."""
         path = PurePath(name)
         if self.folder is None or not name or path.is_absolute() or ".." in path.parts:

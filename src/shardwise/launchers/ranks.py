@@ -50,18 +50,18 @@ class Ranks:
 def parse_job(
     text: str,
     variables: Mapping[str, str],
-    beside: Callable[[str], str | None] = lambda _: None,
+    sibling: Callable[[str], str | None] = lambda _: None,
 ) -> Script:
     """Read a shell script, with the variables that Slurm sets for its #SBATCH lines.
 
     Parameters
     ----------
-    beside
+    sibling
         Text of a script that this one sources; None: it is not there.
     """
     found = _slurm(" ".join(directives_of(text)).split())
     slurm = {name: one for what, one in found.items() for name in _SLURM_NAMES.get(what, ())}
-    return parse_script(text, variables, slurm, beside)
+    return parse_script(text, variables, slurm, sibling)
 
 
 def ranks_of(script: Script, program: Sequence[str]) -> Ranks | None:

@@ -396,7 +396,7 @@ def parse_script(
     text: str,
     variables: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
-    beside: Callable[[str], str | None] = lambda _: None,
+    sibling: Callable[[str], str | None] = lambda _: None,
 ) -> Script:
     """Read a shell script.
 
@@ -404,7 +404,7 @@ def parse_script(
     ----------
     variables
         Values of variables; `args`: the arguments of the script, $1 and what follows.
-    beside
+    sibling
         Text of a script that this one sources; None: it is not there.
     """
     values: dict[str, tuple[str, ...]] = {
@@ -413,7 +413,7 @@ def parse_script(
     fixed = dict(variables or {})
     words = _split(fixed.pop("args", ""), None, -1)
     fixed |= {str(number + 1): word for number, word in enumerate(words)}
-    return _Reader(fixed=fixed, values=values, beside=beside).read(text)
+    return _Reader(fixed=fixed, values=values, sibling=sibling).read(text)
 
 
 def _split(text: str, separators: str | None, most: int) -> list[str]:
@@ -463,7 +463,7 @@ class _Reader:
     documents: dict[str, str] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
     """Variables that some branch assigns to: they are empty where it does not run."""
-    beside: Callable[[str], str | None] = lambda _: None
+    sibling: Callable[[str], str | None] = lambda _: None
     """Text of a script that this one sources; None: it is not there."""
     sourced: set[str] = field(default_factory=set)
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -672,7 +672,7 @@ class _Reader:
     def _source(self, words: Sequence[str], unless: str | None) -> None:
         """Read a script that lies in the folder of this one, or below."""
         path = _MARKED.split(words[0])[-1].lstrip("/") if words else ""
-        text = None if path in self.sourced else self.beside(path)
+        text = None if path in self.sourced else self.sibling(path)
         if text is not None:
             self.sourced.add(path)
             self.assigned |= set(_ANYWHERE.findall(text))

@@ -37,7 +37,7 @@ Fields = dict[str, object]
 def _in_file(engine: Section, launch: LaunchText, gpus: int | None) -> Fields:
     """Return fields of the DeepSpeed JSON that a file names, if it lies next to it."""
     name = str(engine.data["deepspeed_config_file"])
-    text = launch.beside(name)
+    text = launch.sibling(name)
     if text is None:
         because = "is not here: its dtype, batch and ZeRO stage are not known"
         engine.leave("deepspeed_config_file", because)

@@ -44,7 +44,7 @@ class Reading:
     arguments: Arguments
     documents: Mapping[str, str]
     """Files that the script writes."""
-    beside: Callable[[str], str | None]
+    sibling: Callable[[str], str | None]
     """Text of a file that lies next to it, if it is there."""
     defaults: dict[str, Value]
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def _text_of(reading: Reading, name: str) -> str | None:
     for target, text in reading.documents.items():
         if str(PurePath(target)) == plain:
             return text
-    return reading.beside(plain)
+    return reading.sibling(plain)
 
 
 _DEEPSPEED_NEUTRAL = re.compile(

@@ -181,7 +181,7 @@ def read(text: LaunchText) -> Launch:
         own = Reading(
             arguments=arguments,
             documents=found.documents,
-            beside=text.beside,
+            sibling=text.sibling,
             defaults={**defaults, **fork.defaults},
         )
         fork.complete(own)
@@ -279,7 +279,7 @@ def _found(text: LaunchText) -> _Found:
         return _Found(written=form.written, ranks=None, form=form)
     if _FIRST_OPTION.match(text.text):
         return _Found(written=written_options(_words(text.text)), ranks=None)
-    script = parse_job(text.text, text.variables, text.beside)
+    script = parse_job(text.text, text.variables, text.sibling)
     program = _program(script)
     if program is None:
         problem = "has no command with options of Megatron-LM"

@@ -104,7 +104,7 @@ def script_job(text: LaunchText) -> Job:
     InputError
         If there is no command of Megatron-Bridge, or a word of it has no literal value.
     """
-    script = parse_job(text.text, text.variables, text.beside)
+    script = parse_job(text.text, text.variables, text.sibling)
     command = next((one for one in script.commands if _is_launch(one)), None)
     if command is None:
         problem = "has no command with a recipe or overrides of Megatron-Bridge"

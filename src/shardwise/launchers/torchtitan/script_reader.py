@@ -36,7 +36,7 @@ def read_script(launch: LaunchText) -> Launch:
     InputError
         If no command trains, a variable has no value, or the TOML is not there.
     """
-    script = parse_job(launch.text, launch.variables, launch.beside)
+    script = parse_job(launch.text, launch.variables, launch.sibling)
     command = next((one for one in script.commands if _TRAIN.search(" ".join(one))), None)
     if command is None:
         problem = "has no command that runs torchtitan's trainer"
