@@ -364,7 +364,7 @@ DENSE: dict[str, Family] = {
     ),
     "Llama4ForCausalLM": replace(LLAMA, kinds=("llama4_text",)),
     "LlamaForCausalLM": replace(
-        LLAMA, kinds=("llama", "internlm3", "iquestcoder"), mlp_bias="mlp_bias"
+        LLAMA, kinds=("llama", "exaone", "internlm3", "iquestcoder"), mlp_bias="mlp_bias"
     ),
     "MiniCPM3ForCausalLM": replace(LATENT, kinds=("minicpm3",)),
     "Ministral3ForCausalLM": Family(kinds=("ministral3",), window="all"),
@@ -638,7 +638,7 @@ _WITH_EXPERTS: dict[str, Family] = {
     ),
     "FlexOlmoForCausalLM": replace(OLMO2, kinds=("flex_olmo",), names=_EXPERTS, experts=_OLMOE),
     "Glm4MoeForCausalLM": Family(
-        kinds=("glm4_moe", "glm4v_moe_text"),
+        kinds=("glm4_moe", "glm4v_moe_text", "sarvam_moe"),
         names=ROUTED,
         needed=("n_shared_experts",),
         floors=True,
