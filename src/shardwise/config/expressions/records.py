@@ -101,7 +101,8 @@ def sources_of(
     """Origins of the figures of a config and its base, by dotted prefix.
 
     What the base says of a figure does not apply to one that is overridden. That one has its own
-    source, or the one for all overrides, or what is known of it from how it was stated.
+    source, or the one for all overrides, or what is known of it from how it was stated; null and an empty
+    mapping, which state no figure, have none.
 
     Parameters
     ----------
@@ -113,7 +114,11 @@ def sources_of(
         for field, source in of_base.items()
         if not any(f"{field}.".startswith(f"{place}.") for place in explicit)
     }
-    covered = {place: _covering(own, place) or source for place, source in explicit.items()}
+    covered = {
+        place: _covering(own, place) or source
+        for place, source in explicit.items()
+        if source is not None
+    }
     return inherited | covered | {field: source for field, source in own.items() if field}
 
 
