@@ -11,6 +11,7 @@ import pytest
 
 from rows import each_row
 from shardwise import Model, Strategy, catalog, estimate
+from shardwise.config.expressions.records import Origin, descend
 from shardwise.config.system import System
 from shardwise.cost.links import slowed_by_compute
 
@@ -124,10 +125,29 @@ def test_every_number_has_a_source(system: System) -> None:
 def test_every_source_is_of_a_field_that_exists(system: System) -> None:
     """A source names a field of the system, so that a misspelt one cannot hide."""
     numbers = list(numeric_fields(system.model_dump(exclude={"sources"})))
-    numbers.append("accelerator.tuned_until")  # a month
+    words = ("tuned_until", "name", "generation")  # that differ from those of a base
+    numbers += [f"accelerator.{word}" for word in words]
 
     for prefix in system.sources:
         assert any(f"{field}.".startswith(f"{prefix}.") for field in numbers), prefix
+
+
+def test_a_system_sets_what_differs_from_its_base() -> None:
+    """A file with a base repeats none of its figures, and states no source for null."""
+    based = 0
+    for name in SYSTEMS:
+        system, resolved = System.explained(name)
+        base = resolved.origins.get((), Origin(how="given")).by.removeprefix("base ")
+        based += bool(base)
+        given = [place for place, origin in resolved.origins.items() if origin.how == "given"]
+        for place in given if base else ():
+            own, _ = descend(system.to_dict(), place, name)
+            try:
+                assert own != descend(System.load(base).to_dict(), place, base)[0], (name, place)
+            except ValueError:  # a key that the base does not have
+                continue
+            assert own is not None or ".".join(map(str, place)) not in system.sources
+    assert based > 20
 
 
 def test_sources_are_public(system: System) -> None:

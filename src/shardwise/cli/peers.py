@@ -11,11 +11,13 @@ from shardwise.cli.options import (
     JSON_FLAG,
     MODEL_ARGUMENT,
     OUTPUT_OPTION,
+    PLOT_OPTION,
     STRATEGY_OPTION,
     SYSTEM_ARGUMENT,
     opt,
+    refuse_options,
 )
-from shardwise.cli.output import Stopwatch, log, show
+from shardwise.cli.output import Stopwatch, check_different_files, check_pages, log, show
 from shardwise.cli.recipes import Chosen
 from shardwise.config.inputs import Inputs
 from shardwise.config.model import Model
@@ -44,6 +46,7 @@ def command(
     ),
     json: bool = JSON_FLAG,
     output: str | None = OUTPUT_OPTION,
+    plot: str | None = PLOT_OPTION,
     flags: Mapping[str, object],
 ) -> int:
     """Ranks of every communication group: tensor, context, data and pipeline parallel.
@@ -52,7 +55,10 @@ def command(
     accelerators of a node have consecutive ranks. In the JSON each rank refers to its groups by
     their positions in the lists of groups; with --rank it lists its peers.
     """
+    check_different_files(output=output, plot=plot)
+    check_pages(plot)
     if reference is not None:
+        refuse_options(f"has no effect with --reference {reference}", plot=plot)
         known_reference(reference, "reference", ("calculon",))
         inputs = Inputs(model=model, system=system, strategy=strategy, fields=flags, run={})
         show_calculon = registry.function("show_calculon_peers")
@@ -77,6 +83,9 @@ def command(
             print_rank(found, one)
 
     record = (found if one is None else one).to_dict
+    if plot is not None:
+        registry.load("report.charts.network:write_chart")(found, plot)
+        log.info("wrote %s", plot)
     show(lambda: record() | chosen.launch_record(), tables, json=json, output=output)
     return 0
 

@@ -125,6 +125,9 @@ class Tier(ConfigBase):
     """Whether concurrent compute slows communication (`exchange_time_factor` of a stack): it does
     where the processors that copy the data are the limit, as on NVLink, and not where the link is
     so slow that they are not, as on PCIe and between nodes."""
+    same_links: bool = False
+    """Whether its links are those of the tier inside, through one more level of switches, so that
+    the hops of a ring are counted over both tiers together."""
     collectives: Mapping[CollectiveName, Collective]
     """Of each kind. `broadcast` and `reduce` may be left out: they have latency and efficiency of
     `all_gather` and `reduce_scatter` then."""
@@ -164,3 +167,82 @@ class Tier(ConfigBase):
         if kind in known:
             return known[kind]
         return known[_LIKE[kind]].model_copy(update={"scale": None, "offset": None})
+
+
+class Fabric(ConfigBase):
+    """Network between servers, in the terms of who buys it; makes the outermost tiers of a system.
+
+    The NICs of a server connect to `rails` leaf switches, each of which has `leaf` ports to servers
+    and uplinks to the spine with 1 / `spine_oversubscription` of their bandwidth. So a group of
+    leaf x rails / nics servers communicates without the spine.
+    """
+
+    nic_gbps: Annotated[float, Field(ge=1, le=1e5), NO_FLAG] | None = None
+    """Rate of one NIC in one direction [Gbit/s]; None: that of the base."""
+    nics: Count | None = None
+    """NICs of a server, which its accelerators share; None: `rails`, or those of the base."""
+    servers: Count | None = None
+    """Servers of the cluster; None: as many as a job needs."""
+    rails: Count | None = None
+    """Leaf switches that the NICs of a server connect to: as many as NICs where a network is
+    optimized for rails, 1 where a server has one leaf switch."""
+    leaf: Count | None = None
+    """Ports of a leaf switch to servers; None: leaf switches are no limit."""
+    spine_oversubscription: Annotated[float, Field(ge=1, le=1000), NO_FLAG] | None = None
+    """Bandwidth of the ports of a leaf switch to servers over that of its uplinks: 2 for 2:1."""
+
+    @model_validator(mode="after")
+    def _figures_have_an_effect(self) -> Self:
+        lacks = self.leaf is not None and self.rails is None
+        if lacks or (self.leaf is None) != (self.spine_oversubscription is None):
+            raise ValueError("leaf, rails and spine_oversubscription must be set together")
+        return self
+
+    def tiers(self, base: Tier, accelerators: int, inside: int) -> tuple[Tier, ...]:
+        """Return the tiers beyond a server: one, or leaf and spine.
+
+        Parameters
+        ----------
+        base
+            Tier with all other figures.
+        accelerators
+            Of a server.
+        inside
+            Accelerators of the domain inside these tiers.
+
+        Raises
+        ------
+        ValueError
+            If figures contradict each other.
+        """
+        nics = self.nics or self.rails or base.links_per_node or accelerators
+        rate = base.bandwidth if self.nic_gbps is None else self.nic_gbps * _GIGABIT
+        size = None if self.servers is None else self.servers * accelerators
+        figures = {"bandwidth": rate, "links_per_node": nics, "rate_spread": 1.0}
+        if self.leaf is None or self.rails is None or self.spine_oversubscription is None:
+            return (base.model_copy(update={**figures, "domain": size}),)
+        if nics % self.rails:
+            problem = f"{self.rails} must divide the NICs of a server, {nics}"
+            raise ValueError(f"fabric.rails: {problem}")
+        under, rest = divmod(self.leaf * self.rails, nics)
+        group = f"{self.leaf} ports x {self.rails} rails / {nics} NICs"
+        if rest:
+            raise ValueError(f"fabric.leaf: {group} must be full servers")
+        domain = under * accelerators
+        if domain <= inside or domain % inside:
+            problem = f"are {under} servers of {accelerators}, {domain} accelerators"
+            raise ValueError(
+                f"fabric.leaf: {group} {problem}; must be a larger multiple of {inside}"
+            )
+        if size is not None and (size <= domain or size % domain):
+            problem = f"{self.servers} must be a larger multiple of the {under} under a leaf switch"
+            raise ValueError(f"fabric.servers: {problem}")
+        beyond = {"bandwidth": rate / self.spine_oversubscription, "domain": size}
+        return (
+            base.model_copy(update={**figures, "name": "leaf", "domain": domain}),
+            base.model_copy(update={**figures, "name": "spine", **beyond, "same_links": True}),
+        )
+
+
+_GIGABIT = 1e9 / 8
+"""Bytes of a gigabit."""

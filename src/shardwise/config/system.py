@@ -19,9 +19,14 @@ from shardwise.config.accelerator import (
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
 from shardwise.config.enums import Generation, MemoryLimit, Processing
-from shardwise.config.network import ExpertKernels, Tier
+from shardwise.config.expressions.formula import path_text
+from shardwise.config.expressions.records import BASE, Resolved, merged
+from shardwise.config.expressions.resolve import Chain, row_of
+from shardwise.config.network import ExpertKernels, Fabric, Tier
+from shardwise.config.pools import POOLS, Pool, mixed
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.errors import InputError, check_word
+from shardwise.frozen import frozen
 from shardwise.units import (
     LEAST_SHARE,
     ByteRate,
@@ -327,6 +332,14 @@ USUAL_CORE_BANDWIDTH = 12e9
 GB/s on Xeon of 2017 to 2021, 13 to 20 on newer server cores (`benchmarks/cpu_optimizer.py`)."""
 
 
+_OF_FABRIC = ((), ("domain",), ("bandwidth",), ("links_per_node",))
+"""Places in the outermost tier of a base that a fabric sets; (): all of it."""
+
+
+class _Pools(ConfigBase):
+    pools: tuple[Pool, ...] = Field(min_length=1)
+
+
 class _Size(ConfigBase):
     """Memory of a server."""
 
@@ -383,6 +396,12 @@ class System(Sourced):
     """Processors and memory bandwidth of one server; None: the usual ones (`System.server`)."""
     network: tuple[Tier, ...] = Field(min_length=1)
     """Tiers inside out; the domains grow and divide one another."""
+    fabric: Annotated[Fabric | None, Field(exclude=True)] = None
+    """Network between servers, of a file with a base: replaces the outermost tier of the base.
+    Null once that is done."""
+    pools: Annotated[tuple[Pool, ...], Field(exclude=True)] = ()
+    """Kinds of servers of a file, in place of a base: one job over all runs at the pace of the
+    slower (`config.pools`). Empty once that is done."""
     expert_kernels: Mapping[DispatchLibrary, ExpertKernels] = Field(default_factory=dict)
     """Kernels that send tokens to experts and back, by library. One that is not named is timed as
     an all-to-all of what it sends."""
@@ -393,6 +412,66 @@ class System(Sourced):
     """Power limit of one accelerator."""
     site: Site | None = None
     """None where it is not known where the cluster stands."""
+
+    @classmethod
+    def _of_data(
+        cls, data: Mapping[str, Any], name: str, source: str, chain: Chain, *, foreign: bool = True
+    ) -> tuple[Self, Resolved]:
+        """Validate a mapping, and refuse a fabric that the same mapping contradicts."""
+        if data.get(POOLS):
+            data = cls._mixed(data, source, chain)
+        elif data.get("fabric") is not None and BASE not in data:
+            raise InputError.at(source, "needs a base, whose outermost tier it replaces", "fabric")
+        found, resolved = super()._of_data(data, name, source, chain, foreign=foreign)
+        if data.get("fabric") is not None:
+            outermost = ("network", len(resolved.data["network"]) - 1)
+            for place, origin in resolved.origins.items():
+                if place[:2] == outermost and place[2:3] in _OF_FABRIC and origin.how == "given":
+                    problem = "contradicts fabric, which sets it; leave one of them out"
+                    raise InputError.at(source, problem, path_text(place))
+        return found, resolved
+
+    @classmethod
+    def _mixed(cls, data: Mapping[str, Any], source: str, chain: Chain) -> Mapping[str, Any]:
+        """Return a mapping with the figures of its pools, and its own over them."""
+        if BASE in data:
+            raise InputError.at(source, "has a base and pools; leave out the base", POOLS)
+        pools = _Pools.validated({POOLS: data[POOLS]}, source=source).pools
+        kinds: list[tuple[System, int]] = []
+        for place, one in enumerate(pools):
+            try:
+                row = row_of(one.system, cls, chain, is_base=True)
+            except ValueError as error:
+                field = f"{POOLS}[{place}].system"
+                raise InputError.of(field, one.system, str(error), source) from None
+            kinds.append((cls.validated(row.fields, source=row.name), one.servers))
+        own = {name: value for name, value in data.items() if name != POOLS}
+        try:
+            joined: Mapping[str, Any] = merged(mixed(kinds), own, (), [])
+        except ValueError as error:
+            raise InputError.at(source, str(error), POOLS) from None
+        return joined
+
+    @model_validator(mode="after")
+    def _fabric_makes_tiers(self) -> Self:
+        if self.fabric is None:
+            return self
+        *inner, outermost = self.network
+        if not inner:
+            raise ValueError("fabric: there is no tier inside a server; set network")
+        tiers = self.fabric.tiers(outermost, self.node.accelerators, inner[-1].domain or 1)
+        last, own = len(inner), self.source_of("fabric")
+        sources = {name: one for name, one in self.sources.items() if name != "fabric"}
+        for place, tier in enumerate(tiers, start=last):
+            for name, one in self.sources.items():
+                if f"{name}.".startswith(f"network.{last}."):
+                    sources[name.replace(str(last), str(place), 1)] = one
+            for name in Tier.model_fields if own else ():
+                if name != "name" and getattr(tier, name) != getattr(outermost, name):
+                    sources[f"network.{place}.{name}"] = own
+        self.__dict__ |= {"network": (*inner, *tiers), "sources": frozen(sources), "fabric": None}
+        self.__pydantic_fields_set__.discard("fabric")
+        return self
 
     @model_validator(mode="after")
     def _links_are_shared_in_a_node(self) -> Self:

@@ -32,6 +32,7 @@ _STRUCTURE = (
     "fill_exponent",
     "reduction_step",
     "must_be_filled",
+    "same_links",
     "slowed_by_compute",
     "processing",
 )

@@ -42,7 +42,9 @@ def collective_time(
     it passes each of them: c_t = 1.
 
     latency L = sum over tiers of (alpha_t + lambda_t (x - 2)), for x > 1 (all-reduce beyond the
-    first tier: log2(x) - 1 instead of x - 2); transfer W = max over tiers of c_t S / (g b_t BW_t),
+    first tier: log2(x) - 1 instead of x - 2). A tier with the links of the tier inside, where the
+    group has y > 1 to connect, adds only the hops that it has more than there, lambda_t y (x - 1)
+    (all-reduce: lambda_t log2(x)). Transfer W = max over tiers of c_t S / (g b_t BW_t),
     for x > 1; t = (L^j + W^j)^(1/j) with the join exponent j of the outermost of these tiers. Where
     that one has a protocol of its own for large buffers, t = min(L + c S / r, (B^k + W^k)^(1/k))
     with the rate r of small ones and B = beta + mu (n - 2), k of large ones.
@@ -69,7 +71,7 @@ def collective_time(
     members = extents[-1].astype(np.float64)
     latency = np.zeros_like(members * buffer_bytes)
     transfer, join = np.zeros(latency.shape), np.ones(latency.shape)
-    inner = np.ones(members.shape)
+    inner, within = np.ones(members.shape), np.ones(members.shape)
     outermost = np.full(members.shape, -1)
     for index, tier in enumerate(system.network):
         reach = extents[index] / inner
@@ -78,7 +80,11 @@ def collective_time(
             rates = tier.rates_of(kind.value)
             doubling = kind is CollectiveKind.ALL_REDUCE and index > 0
             hops = np.log2(reach) - 1 if doubling else reach - 2
-            latency += np.where(spans, rates.latency + rates.latency_per_member * hops, 0.0)
+            waiting = rates.latency + rates.latency_per_member * hops
+            if tier.same_links:
+                more = rates.latency_per_member * (hops + 1) * (1 if doubling else within)
+                waiting = np.where(within > 1, more, waiting)
+            latency += np.where(spans, waiting, 0.0)
             efficiency = _efficiency(rates, reach if index == 0 else inner)
             rate = efficiency * system.tier_bandwidth(index) * bandwidth_share
             passing = _passing(kind, rates, members)
@@ -91,6 +97,7 @@ def collective_time(
             transfer = np.maximum(transfer, np.where(spans, volume / rate, 0.0))
             join = np.where(spans, tier.join_exponent, join)
             outermost = np.where(spans, index, outermost)
+        within = reach
         inner = extents[index].astype(np.float64)
     time = _joined(latency, transfer, join)
     for index, tier in enumerate(system.network):

@@ -42,6 +42,23 @@ class AxisGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierUse:
+    """A network tier, and what of it the ranks use."""
+
+    name: str
+    domain: int
+    """Ranks that one domain connects."""
+    domains: int
+    """Domains with ranks."""
+    bandwidth: float
+    """Of one accelerator in one direction while all of a node communicate [byte/s]."""
+    links_per_node: int | None
+    """Links that the accelerators of a node share; None: each has its own."""
+    carries: tuple[str, ...]
+    """Axes whose groups this is the outermost tier of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeers:
     """One rank: its place and the ranks that it communicates with."""
 
@@ -96,6 +113,8 @@ class Peers:
     """That have a rank: all of them, or fewer where an axis is fixed to an outer tier."""
     tiers: tuple[str, ...]
     """Names of the network tiers, inside out."""
+    network: tuple[TierUse, ...]
+    """The same tiers with rates and axes."""
     axes: Mapping[str, AxisGroups]
     """By axis."""
     coordinates: Mapping[str, Ints]
@@ -180,6 +199,7 @@ class Peers:
             "nodes": int(self.node[-1]) + 1,
             "accelerators_per_node": self.accelerators_per_node,
             "tiers": list(self.tiers),
+            "network": [asdict(tier) | {"carries": list(tier.carries)} for tier in self.network],
             "axes": {
                 axis: {
                     "degree": described.degree,
@@ -254,12 +274,34 @@ def peers_of(model: Model, system: System, strategy: Strategy) -> Peers:
         strategy=resolved.to_dict(),
         accelerators_per_node=per_node,
         tiers=tuple(tier.name for tier in system.network),
+        network=_tiers_used(system, axes, int(table.gpus[0])),
         axes=axes,
         coordinates={axis: coordinates[axis] for axis in axes},
         node=np.arange(pipelines.size) // per_node,
         previous_rank=_neighbors(pipelines[:, ::-1], around=around),
         next_rank=_neighbors(pipelines, around=around),
         embedding_groups=pipelines[:, [0, -1]] if shares else pipelines[:0, [0, -1]],
+    )
+
+
+def _tiers_used(system: System, axes: Mapping[str, AxisGroups], ranks: int) -> tuple[TierUse, ...]:
+    """Domains of each tier that have ranks, and the axes that reach it and none beyond."""
+    outermost = {
+        axis: sum(extent < one.degree for extent in one.extents)
+        for axis, one in axes.items()
+        if one.degree > 1
+    }
+    sizes = [min(tier.domain or ranks, ranks) for tier in system.network]
+    return tuple(
+        TierUse(
+            name=tier.name,
+            domain=size,
+            domains=-(-ranks // size),
+            bandwidth=float(system.tier_bandwidth(place)),
+            links_per_node=tier.links_per_node,
+            carries=tuple(axis for axis, reach in outermost.items() if reach == place),
+        )
+        for place, (tier, size) in enumerate(zip(system.network, sizes, strict=True))
     )
 
 

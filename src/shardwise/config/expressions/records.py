@@ -26,6 +26,10 @@ FORMS = ("value", "lookup", "field", "times", "formula", "description", "source"
 """Keys of a figure in its long form."""
 REPLACE = "replace"
 """Key of a mapping that replaces what its base has, rather than merging with it."""
+_UNMERGED = ("name", "description", "sources")
+ADD, LIKE = "+", "like"
+"""End of a key whose items are added to those of the base, and the key of one that is like another.
+"""
 NO_SOURCE = {"kind": "assumed", "text": "set in addition to the base, without a source"}
 
 
@@ -41,21 +45,24 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
     """What a base has, with what a file sets over it.
 
     Mappings merge, unless they have `replace: true`; items of a list are set by a mapping of their
-    names or positions; anything else that is set replaces what the base has.
+    names or positions; `NAME+` adds items to the list or mapping NAME; anything else that is set
+    replaces what the base has.
 
     Raises
     ------
     ValueError
-        If an item that is set is none of the base's.
+        If an item that is set is none of the base's, or one that is added is.
     """
     plain = isinstance(explicit, Mapping) and not is_figure(explicit)
     if plain and explicit.get(REPLACE) is True:
         base, explicit = None, {key: item for key, item in explicit.items() if key != REPLACE}
     if plain and isinstance(base, Mapping):
         result = dict(base)
-        for key, item in explicit.items():
-            own = _key(base, key)
-            result[own] = merged(base.get(own), item, (*at, own), overridden)
+        for key in sorted(explicit, key=lambda key: _adds(key, at)):
+            adds = _adds(key, at)
+            own = _key(base, key[:-1] if adds else key)
+            join = extended if adds else merged
+            result[own] = join(result.get(own), explicit[key], (*at, own), overridden)
         return result
     if plain and explicit and isinstance(base, (list, tuple)):
         items = list(base)
@@ -68,6 +75,52 @@ def merged(base: Any, explicit: Any, at: Place, overridden: list[Place]) -> Any:
         return items
     overridden.append(at)
     return explicit
+
+
+def _adds(key: object, at: Place) -> bool:
+    """Whether a key of a file with a base adds items: its name ends in a plus sign."""
+    return isinstance(key, str) and key.endswith(ADD) and (bool(at) or key[:-1] not in _UNMERGED)
+
+
+def extended(base: Any, added: Any, at: Place, overridden: list[Place]) -> Any:
+    """A list or mapping of a base with the items that a file adds to it.
+
+    Items of a list come last. One with `like` has the fields of the item of that name, and its own
+    over them.
+
+    Raises
+    ------
+    ValueError
+        If the base has no list or mapping there, or has such an item.
+    """
+    name = f"{path_text(at)}{ADD}"
+    if isinstance(added, Mapping) and (base is None or isinstance(base, Mapping)):
+        there = [key for key in added if _key(base or {}, key) in (base or {})]
+        if there:
+            raise ValueError(f"{name}: the base has {shorten(there[0])}; set it in {path_text(at)}")
+        overridden += [(*at, key) for key in added]
+        return {**(base or {}), **added}
+    if not isinstance(base, (Mapping, list, tuple, type(None))):
+        raise ValueError(f"{name}: only lists and mappings have items")  # noqa: TRY004 - as others
+    if not isinstance(added, (list, tuple)) or isinstance(base, Mapping):
+        kind = "mapping" if isinstance(base, Mapping) else "list" if base else "list or a mapping"
+        raise ValueError(f"{name}: must be a {kind}, not {kind_of(added)}")  # noqa: TRY004 - as others
+    items = list(base or ())
+    for item in added:
+        own = dict(item) if isinstance(item, Mapping) else item
+        if isinstance(own, dict):
+            if "name" in own and _position(items, own["name"]) is not None:
+                raise ValueError(f"{name}: the base has an item {shorten(own['name'])}")
+            if LIKE in own:
+                like = own.pop(LIKE)
+                place = _position(items, like)
+                if place is None:
+                    problem = f"{name}: {LIKE}: there is no item {shorten(like)}"
+                    raise ValueError(problem + _hint(like, _names(items)))
+                own = merged(items[place], own, (), [])
+        overridden.append((*at, len(items)))
+        items.append(own)
+    return items
 
 
 def descend(node: Any, parts: Iterable[Part], whose: str) -> tuple[Any, Place]:
@@ -101,7 +154,8 @@ def sources_of(
     """Origins of the figures of a config and its base, by dotted prefix.
 
     What the base says of a figure does not apply to one that is overridden. That one has its own
-    source, or the one for all overrides, or what is known of it from how it was stated.
+    source, or the one for all overrides, or what is known of it from how it was stated; null and an
+    empty mapping, which state no figure, have none.
 
     Parameters
     ----------
@@ -113,7 +167,11 @@ def sources_of(
         for field, source in of_base.items()
         if not any(f"{field}.".startswith(f"{place}.") for place in explicit)
     }
-    covered = {place: _covering(own, place) or source for place, source in explicit.items()}
+    covered = {
+        place: _covering(own, place) or source
+        for place, source in explicit.items()
+        if source is not None
+    }
     return inherited | covered | {field: source for field, source in own.items() if field}
 
 
@@ -297,7 +355,7 @@ def check_agreement(figures: Mapping[str, Quantity], node: Mapping[str, object])
             raise ValueError(f"contradicts itself: {', '.join(stated)}")
 
 
-METADATA_FIELDS = frozenset({"name", "description", "sources"})
+METADATA_FIELDS = frozenset(_UNMERGED)
 """Of one config; a base does not pass them on, except sources of what is not overridden."""
 _RESERVED = {BASE, "lookup", "min", "max", "ceil", "floor"}
 

@@ -524,7 +524,7 @@ class _Resolver:
             if at[0] != PARAMETERS
         }
         explicit = {
-            ".".join(map(str, at)): NO_SOURCE
+            ".".join(map(str, at)): None if self._node(at)[0] in (None, {}) else NO_SOURCE
             for at in self.overrides.overridden
             if at[0] not in ("sources", PARAMETERS)
         } | derived

@@ -70,6 +70,7 @@ def with_figures(schema: Mapping[str, Any]) -> dict[str, Any]:
             **{name: _notes(one) for name, one in full["properties"].items()},
             **anywhere,
         },
+        "patternProperties": {r"\+$": {"type": ["array", "object"]}},
         "additionalProperties": False,
         "anyOf": [{"$ref": "#/$defs/Whole"}, {"required": [*named, BASE]}],
         "$defs": {**definitions, "Formula": _FORMULA, "Figure": _FIGURE, "Whole": strict},

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from shardwise.config.strategy_fields import PARALLELISM
@@ -14,6 +15,7 @@ _LABELS = {
     "ep": "experts",
     "edp": "data, of experts",
 }
+_GIGA = 1e9
 _SHOWN_GROUPS = 3
 # Columns that three groups of every axis take.
 _WIDE = 120
@@ -27,6 +29,7 @@ _RUN = 3
 def print_peers(peers: Peers) -> None:
     """Print the groups of each axis: how many, how they lie on the network, the first of them."""
     show(_headline(peers))
+    show(_network(peers))
     split = [axis for axis, described in peers.axes.items() if described.degree > 1]
     if not split:
         show(Text("\none rank, no groups"))
@@ -47,6 +50,19 @@ def print_peers(peers: Peers) -> None:
         table.add_row("embedding copies", str(len(pairs)), "2", *blank, first_groups(pairs))
     note = "in a network tier: members of a group that share one of its domains"
     show(table, Text(note, style="dim"))
+
+
+def _network(peers: Peers) -> Table:
+    """The tiers of the network, outermost first, each inside the one above it."""
+    heads = ("network", "domains", "GPUs of each", "GB/s per GPU", "links of a node", "carries")
+    table = plain_table(*heads, texts=heads[-1:], optional=heads[4:5])
+    for depth, tier in enumerate(reversed(peers.network)):
+        rate, links = f"{tier.bandwidth / _GIGA:,.4g}", tier.links_per_node
+        carries = ", ".join(_label(axis) for axis in tier.carries) or "-"
+        name = Text(f"{'  ' * depth}{tier.name}")
+        cells = (f"{tier.domains:,}", f"{tier.domain:,}", rate, str(links or "own"), carries)
+        table.add_row(name, *cells)
+    return table
 
 
 def print_rank(peers: Peers, one: RankPeers) -> None:
