@@ -134,6 +134,7 @@ def same_run(options: Mapping[str, Any], kind: Mapping[str, Any], name: str) -> 
         and training
         and not options["offload_activations"],
         "offload_parts": options["offload_activations"] and training,
+        "batching": options["data_lengths"] is not None,
         "cpu_optimizer": updates,
         "host_threads": updates and options["cpu_optimizer"] != "none",
         "offload_nvme": updates and options["cpu_optimizer"] != "none",

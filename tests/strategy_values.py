@@ -10,6 +10,7 @@ from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
 # Texts, lists and stacks have no end: some of each.
 _LISTED: dict[str, list[Any]] = {
     "stage_layers": [(1, 10), (7, 4), (4, 4, 3)],
+    "data_lengths": [(3, 8, 20), (2, 16, 16)],
     "extents": ["tp=2", "tp=2+dp=2", "dp=2"],
     "stack": ["megatron-core-2025", "megatron-lm-2022", "nemo-2025"],
 }

@@ -287,7 +287,9 @@ REDUNDANT = {
     *("gpus", "tp", "tp2", "cp", "dp", "vpp", "etp", "summa"),
     *("hidden", "panels", "fused_attention", "fuses_experts"),
     *("replicas", "expert_replicas"),  # each makes up for the other
-    *("offload_optimizer", "updates_on_host"),  # rows here have no second memory tier
+    # rows here have no second memory tier
+    *("offload_optimizer", "updates_on_host", "offload_nvme"),
+    "runs_reference",  # rows here that differ in it differ in others that are read with it
     *("captured_modules", "captures_step", "own_graph_pools"),  # from graphs, as it is
     "offload_activations",  # from what graphs capture
     "sends_once",  # from dispatcher, ep and etp, which are read with it where times are

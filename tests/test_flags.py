@@ -77,6 +77,8 @@ OWN: dict[str, list[Any]] = {
     "seq_len": [16, 32],
     "dtype": ["fp16", "fp32"],
     "document_len": [None, None, 8],
+    "data_lengths": [None, None, (4, 8, 20)],
+    "batching": ["padded", "padding_free", "packed"],
     "quantization": ["none", "none", "none", "fp8_tensor"],
     "quantized_weights": [False, False, True],
     "dispatch_dtype": ["dtype", "dtype", "fp8"],
@@ -206,6 +208,8 @@ def base(number: int) -> dict[str, Any]:
         "vpp": row["pp"] == 1,
         "offload_parts": not row["offload_activations"],
         "graph_scope": row["cuda_graphs"] != "partial",
+        # with replicas, whatever changes when they wait for each other would change all times
+        "data_lengths": row["document_len"] is not None or row["dp"] > 1,
         "lora_rank": not row["training"],
         "lora_parts": not (row["lora_rank"] and row["training"]),
         "lora_targets": not (row["lora_rank"] and row["training"])

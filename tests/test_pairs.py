@@ -62,6 +62,8 @@ OWN: dict[str, list[Any]] = {
     "dtype": ["bf16", "fp32"],
     "quantization": ["none", "fp8_tensor", "nvfp4"],
     "document_len": [None, 16, 48],
+    "data_lengths": [None, None, None, (5, 12, 30)],
+    "batching": ["padded", "padded", "packed"],
     "recompute_parts": [("core_attention",), ("mlp",), ("moe", "mla_up"), ("activation",)],
     "recompute_layers": [None, 1, 9],
     "dp_shard": [None, 2, 4],

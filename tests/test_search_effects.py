@@ -70,6 +70,8 @@ VALUES: dict[str, list[Any]] = {
     "base_weights": ["stack", "nf4", "int8"],
     "reference_model": ["usual", "copy"],
     "checkpoint_place": ["device", "host"],
+    "data_lengths": [None, (8, 12, 20), (2, 5, 9)],
+    "batching": ["padded", "packed"],
     "offload_parts": [None, ("qkv",), ("activation", "core_attention")],
     "summa_panels": [None, 2, 4],
     "expert_kernel": ["stack", "loop", "calls", "grouped"],

@@ -627,9 +627,12 @@ def rates(
 
 
 def tokens_per_step(table: Table) -> Floats:
-    """Tokens that a step trains on, of both answers of pairs; padding counts; shape (n,)."""
-    sequences = table.global_batch_size * table.sequences_per_sample
-    return (sequences * table.seq_len).astype(np.float64)
+    """Tokens that a step trains on, of both answers of pairs; shape (n,).
+
+    Padding counts, but where the lengths of the data are known.
+    """
+    sequences: Ints = table.global_batch_size * table.sequences_per_sample
+    return sequences * table.trained_len
 
 
 def ideal_step_time(model: Model, system: System, table: Table) -> Floats:
@@ -670,7 +673,7 @@ def _flops_of_tokens(
 def _dropped_and_packed(table: Table, row: int) -> dict[str, Any]:
     """Settings of a row that reduce the FLOPs of a token."""
     return {
-        "document_len": int(table.document_len[row]) or None,
+        "document_len": int(table.attention_len[row]) or None,
         "expert_capacity": float(table.expert_capacity[row]) or None,
     }
 

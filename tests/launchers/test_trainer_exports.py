@@ -73,6 +73,11 @@ def test_pairs_of_answers_have_the_options_of_each_trainer(
     [
         ("trl", {"loss": "chunked_recompute"}, {"loss_type": "chunked_nll"}),
         ("trl", {"loss": "fused_linear"}, {"use_liger_kernel": True}),
+        ("trl", {"batching": "packed"}, {"packing": True, "packing_strategy": "bfd"}),
+        ("trl", {"batching": "padding_free"}, {"packing": False, "padding_free": True}),
+        ("axolotl", {"batching": "packed"}, {"sample_packing": True}),
+        ("axolotl", {"batching": "padding_free"}, {"batch_flattening": True}),
+        ("llama-factory", {"batching": "packed"}, {"packing": True, "neat_packing": True}),
         ("trl", {"base_weights": "nf4_single"}, {"use_bnb_nested_quant": None}),
         ("llama-factory", {"base_weights": "nf4_single"}, {"double_quantization": False}),
         ("llama-factory", {"checkpoint_place": "host"}, {"use_unsloth_gc": True}),
@@ -122,6 +127,8 @@ def faults(trainer: str, fields: dict[str, Any]) -> list[Fault]:
         ("llama-factory", {"loss": "chunked"}, "loss: 'chunked'"),
         ("axolotl", {"base_weights": "fp32"}, "base_weights: 'fp32'"),
         ("automodel", {"optimizer": "adafactor"}, "optimizer: 'adafactor'"),
+        ("llama-factory", {"batching": "padding_free"}, "batching: 'padding_free'"),
+        ("trl", {"batching": "packed", "task": "dpo"}, "batching: 'packed'"),
     ],
 )
 def test_what_has_no_option_is_refused(trainer: str, fields: dict[str, Any], problem: str) -> None:
@@ -155,3 +162,21 @@ def test_the_script_starts_the_file_on_as_many_gpus(
     assert launch.strategy["gpus"] == 8
     found = estimate("llama3-8b", "h100-sxm", launch.strategy)
     assert found.step_time_s == pytest.approx(made.estimate.step_time_s, rel=SAME)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options"),
+    [
+        ("trl", {"packing": False}),
+        ("llama-factory", {"packing": False}),
+        ("axolotl", {"sample_packing": False}),
+        ("automodel", {"packed_sequence": {"packed_sequence_size": 0}}),
+    ],
+)
+def test_padded_sequences_of_several_lengths_are_not_packed(
+    trainer: str, options: dict[str, Any]
+) -> None:
+    """Plans without lengths have full rows, those with lengths are padded unless they say more."""
+    fields = LORA | {"data_lengths": (300, 900, 2048)}
+    made = export(trainer, "llama3-8b", "h100-sxm", fields)
+    assert options.items() <= yaml.safe_load(made.files[0].text).items()

@@ -1,25 +1,13 @@
-"""Lengths of the sequences of a data set, and what batches of them cost.
+"""Lengths of the sequences of a data set, and what batches of them cost."""
 
-A micro-batch that is padded is as long as its longest sequence. Ranks that synchronize wait for the
-longest micro-batch of all. Packed and padding-free batches have no padding; attention of a document
-is that of its own length.
-"""
-
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
 from shardwise.analysis import Result
 from shardwise.arrays import Floats
+from shardwise.config.data_lengths import PACKED_FILL, expected_longest
 from shardwise.errors import Fault, InputError
-
-_P95 = NormalDist().inv_cdf(0.95)
-_QUANTILES = 4096
-PACKED_FILL = 0.97
-"""Share of the tokens of packed rows that are not padding, with best-fit packing of sequences of up
-to a quarter of a row: 0.95 to 0.99; assumed."""
 
 
 class DataLengths(Result):
@@ -46,52 +34,6 @@ class DataLengths(Result):
     packed_rows: float
     """Sequences of a packed row of `seq_len` tokens."""
     seq_len: int
-
-
-def log_normal(p50: float, p95: float, longest: float) -> Floats:
-    """Quantiles of a log-normal distribution that is cut off at the longest; shape (4096,).
-
-    sigma = ln(p95 / p50) / 1.645
-
-    Parameters
-    ----------
-    p50, p95, longest
-        Median, 95th percentile and maximum [token].
-
-    Raises
-    ------
-    InputError
-        If they are not in this order, or not positive.
-    """
-    if not 0 < p50 <= p95 <= longest:
-        problem = "must be p50 <= p95 <= max, all positive"
-        raise InputError(Fault.of("lengths", f"{p50:g}, {p95:g}, {longest:g}", problem))
-    sigma = math.log(p95 / p50) / _P95
-    standard = NormalDist()
-    share = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    deviations = np.array([standard.inv_cdf(one) for one in share.tolist()])
-    return np.asarray(np.minimum(p50 * np.exp(sigma * deviations), longest))
-
-
-def expected_longest(lengths: Floats, count: int) -> float:
-    """Return the expected longest of `count` sequences drawn at random.
-
-    E[max] = sum_i l_i ((i / n)^count - ((i - 1) / n)^count), with l_i in ascending order.
-
-    Parameters
-    ----------
-    lengths
-        Lengths of n sequences [token]; shape (n,).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> expected_longest(np.array([1.0, 3.0]), 2)
-    2.5
-    """
-    ordered = np.sort(lengths)
-    share = np.arange(len(ordered) + 1) / len(ordered)
-    return float(np.sum(ordered * np.diff(share**count)))
 
 
 def data_lengths(

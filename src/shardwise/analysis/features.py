@@ -43,6 +43,7 @@ _PLAIN = {
     "base_weights": ("dtype", "nf4", "int4"),
     "reference_model": ("usual",),
     "checkpoint_place": ("device",),
+    "batching": ("padded",),
 }
 
 

@@ -18,7 +18,7 @@ def cost_of(result: Evaluation, row: int) -> Cost:
     """Price and energy of a step of a row, at most."""
     system, table = result.step.system, result.step.table
     gpus, seconds = int(table.gpus[row]), float(result.step_time_s[row])
-    tokens = float((table.global_batch_size * table.sequences_per_sample * table.seq_len)[row])
+    tokens = float((table.global_batch_size * table.sequences_per_sample * table.trained_len)[row])
     usd = kwh = None
     if system.price is not None:
         usd = system.price.usd_per_accelerator_hour * gpus * seconds / 3600

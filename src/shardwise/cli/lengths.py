@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.analysis.data_lengths import data_lengths, log_normal
+from shardwise.analysis.data_lengths import data_lengths
 from shardwise.cli.help import with_help
 from shardwise.cli.options import JSON_FLAG, OUTPUT_OPTION, arg, missing_flag, opt, refuse_options
 from shardwise.cli.output import note, printed, show
 from shardwise.config.arguments import count_of
+from shardwise.config.data_lengths import log_normal
 from shardwise.errors import Fault, InputError
 from shardwise.units import read_whole
 

@@ -669,6 +669,14 @@ class CheckpointPlace(Word):
     HOST = "host"
 
 
+class Batching(Word):
+    """How sequences of several lengths make a micro-batch."""
+
+    PADDED = "padded"
+    PADDING_FREE = "padding_free"
+    PACKED = "packed"
+
+
 class CudaGraphs(Word):
     """What CUDA graphs capture.
 

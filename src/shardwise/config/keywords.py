@@ -35,6 +35,12 @@ Quantization = Literal[
     "nvfp4",
 ]
 
+Batching = Literal[
+    "padded",
+    "padding_free",
+    "packed",
+]
+
 Attention = Literal[
     "model",
     "multihead",
@@ -338,6 +344,8 @@ class StrategyKeywords(TypedDict, total=False):
     quantization: Quantization | enums.Quantization
     quantized_weights: bool
     document_len: int | None
+    data_lengths: Sequence[int] | str | None
+    batching: Batching | enums.Batching
     attention: Attention | enums.AttentionKind
     recompute: Recompute | enums.Recompute
     recompute_parts: Sequence[RecomputeParts | enums.RecomputePart] | str
@@ -427,6 +435,8 @@ class StrategyColumns(TypedDict, total=False):
     quantization: Column[Quantization | enums.Quantization]
     quantized_weights: Column[bool]
     document_len: Column[int | None]
+    data_lengths: Column[Sequence[int] | str | None]
+    batching: Column[Batching | enums.Batching]
     attention: Column[Attention | enums.AttentionKind]
     recompute: Column[Recompute | enums.Recompute]
     recompute_parts: Column[Sequence[RecomputeParts | enums.RecomputePart] | str]

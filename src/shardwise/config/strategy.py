@@ -17,6 +17,7 @@ from pydantic import (
 from shardwise.config import readers
 from shardwise.config.base import MISSING, MOST, NO_FLAG, ConfigBase, Count, Whole
 from shardwise.config.bounds import Fraction, Ratio
+from shardwise.config.data_lengths import N_LENGTHS, lengths_in
 from shardwise.config.degrees import with_levels, with_levels_text
 from shardwise.config.enums import (
     DTYPE_ALIASES,
@@ -27,6 +28,7 @@ from shardwise.config.enums import (
     AttentionKernel,
     AttentionKind,
     BaseWeights,
+    Batching,
     CheckpointPlace,
     Compile,
     CpExchange,
@@ -238,6 +240,24 @@ class Strategy(ConfigBase):
     document_len: Annotated[Count | None, Role(In.MODEL, (*COMPUTE, "cp_comm"), work=True)] = None
     """Tokens of the documents packed into a sequence; attention stays inside a document (for
     several lengths l: sum l^2 / sum l); None: one document per sequence."""
+    data_lengths: Annotated[
+        tuple[Count, ...] | None,
+        Role(In.MODEL, (*COMPUTE, *COMMUNICATION, "offload", "bubble", "other"), work=True),
+    ] = None
+    """Lengths of the sequences of the data in tokens: median, 95th percentile and longest, or a
+    file that `shardwise lengths` wrote; seq_len cuts longer ones off. None: all are of seq_len."""
+    batching: Annotated[
+        Batching,
+        Role(
+            In.MODEL,
+            (*COMPUTE, *COMMUNICATION, "offload", "bubble", "other"),
+            work=True,
+            follows=("data_lengths",),
+        ),
+    ] = Batching.PADDED
+    """How sequences of data_lengths make a micro-batch: padded to its longest, one after another
+    without padding (padding_free), or packed into rows of seq_len; attention stays inside a
+    sequence in the latter two."""
     attention: Annotated[AttentionKind, Role(In.MODEL, LAYERS, work=True)] = AttentionKind.MODEL
     """Key-value heads: as in the model, one per query head, or one for all query heads."""
     recompute: Annotated[
@@ -581,6 +601,18 @@ class Strategy(ConfigBase):
     @classmethod
     def _listed(cls, value: object) -> object:
         return separated(value) if isinstance(value, str) else value
+
+    @field_validator("data_lengths", mode="before")
+    @classmethod
+    def _lengths_of_file(cls, value: object) -> object:
+        return lengths_in(value) if isinstance(value, str) else value
+
+    @field_validator("data_lengths")
+    @classmethod
+    def _three_lengths(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (len(value) != N_LENGTHS or list(value) != sorted(value)):
+            raise ValueError("must be median, 95th percentile and longest, in ascending order")
+        return value
 
     @field_validator("lora_targets", mode="before")
     @classmethod

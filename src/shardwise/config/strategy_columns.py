@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,12 @@ from shardwise.errors import Fault, InputError, nearest, refuse
 
 T = TypeVar("T")
 
-LISTS = {"stack": "stacks", "stage_layers": "stage_lists", "extents": "extent_lists"}
+LISTS = {
+    "stack": "stacks",
+    "stage_layers": "stage_lists",
+    "extents": "extent_lists",
+    "data_lengths": "length_lists",
+}
 """Columns of positions, and the lists of a table that they refer to."""
 _DEFAULTS = {name: field.default for name, field in FIELDS.items()}
 
@@ -251,12 +256,12 @@ def _validated(name: str, value: Any) -> Any:
     return getattr(Strategy.validated({name: value}, source="columns"), name)
 
 
-def _stage_lists(column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
-    """Positions of lists of layers by stage, -1 for None, and the lists."""
+def _number_lists(name: str, column: Any, length: int) -> tuple[Ints, tuple[tuple[int, ...], ...]]:
+    """Positions of lists of numbers, such as layers by stage, -1 for None, and the lists."""
 
     def read(value: Any) -> Any:
         is_list = isinstance(value, Iterable) and not isinstance(value, str)
-        return _validated("stage_layers", list(value) if is_list else value)
+        return _validated(name, list(value) if is_list else value)
 
     return _listed(column, length, int, read)
 
@@ -501,7 +506,7 @@ def _fill_degrees(found: dict[str, Any], model: Model, length: int) -> None:
         raise InputError(Fault(field="global_batch_size", problem=problem))
 
 
-_ITEMS = {"stage_layers": int, "extents": Mapping}
+_ITEMS = {"stage_layers": int, "data_lengths": int, "extents": Mapping}
 _READ: dict[Kind, Callable[[StrategyField, Any, int], Any]] = {
     Kind.WHOLE: _integers,
     Kind.TIER: _integers,
@@ -511,7 +516,8 @@ _READ: dict[Kind, Callable[[StrategyField, Any, int], Any]] = {
     Kind.SET: _sets,
 }
 _READ_LISTS: dict[str, Callable[[Any, int], tuple[Ints, Any]]] = {
-    "stage_layers": _stage_lists,
+    "stage_layers": partial(_number_lists, "stage_layers"),
+    "data_lengths": partial(_number_lists, "data_lengths"),
     "extents": _extent_lists,
     "stack": _stacks,
 }

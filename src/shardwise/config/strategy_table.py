@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwise.arrays import Bools, Column, Floats, Ints
+from shardwise.config.data_lengths import MicroBatch, micro_batch
 from shardwise.config.degrees import refuse_levels
 from shardwise.config.enums import (
     ROUTED_EXPERTS,
     ZERO_GRADIENTS,
     ZERO_WEIGHTS,
     AttentionKernel,
+    Batching,
     CheckpointPlace,
     Compile,
     CpuOptimizer,
@@ -65,6 +67,7 @@ class Table:
     global_batch_size: Ints
     seq_len: Ints
     document_len: Ints
+    batching: Ints
     zero: Ints
     dp_shard: Ints
     fsdp_prefetch: Ints
@@ -134,10 +137,13 @@ class Table:
     stacks: tuple[Stack, ...]
     stage_layers: Ints
     """-1 without a list."""
+    data_lengths: Ints
+    """-1 where all sequences are of `seq_len`."""
     extents: Ints
     """Position in `extent_lists`, -1 where the placement decides."""
     stage_lists: tuple[tuple[int, ...], ...] = ()
     extent_lists: tuple[str, ...] = ()
+    length_lists: tuple[tuple[int, ...], ...] = ()
     systems: SystemRows | None = None
     """Of each row, where they do not all run on the same."""
     named: frozenset[str] | None = None
@@ -384,6 +390,84 @@ class Table:
         """Whether saved activations of layers are offloaded: all, some parts, or checkpoints."""
         return self.offload_activations | self.offloads_checkpoints
 
+    def _of_batches(self, figure: Callable[..., float], usual: Column, *more: Ints) -> Floats:
+        """A figure of the micro-batches of rows with `data_lengths`; of others the usual one.
+
+        Parameters
+        ----------
+        figure
+            Of a `MicroBatch` and the values of the columns `more`.
+        """
+        found: Floats = usual * 1.0
+        rows = np.flatnonzero(self.data_lengths >= 0)
+        if rows.size:
+            count = self.micro_batch_size * self.sequences_per_sample
+            columns = (self.data_lengths, self.batching, self.seq_len, count, *more)
+            keys, position = np.unique(
+                np.stack([column[rows] for column in columns]), axis=1, return_inverse=True
+            )
+            lists = self.length_lists
+            found[rows] = np.array(
+                [
+                    figure(micro_batch(lists[one], Batching.from_code(word), row, count), *own)
+                    for one, word, row, count, *own in keys.T.tolist()
+                ]
+            )[position.reshape(-1)]
+        return found
+
+    @property
+    def usual_sequences(self) -> Floats:
+        """Sequences of the usual micro-batch (`config.data_lengths.MicroBatch`)."""
+        count = self.micro_batch_size * self.sequences_per_sample
+        return self._of_batches(lambda one: one.sequences, count)
+
+    @property
+    def usual_len(self) -> Floats:
+        """Tokens of each of them, with padding."""
+        return self._of_batches(lambda one: one.seq_len, self.seq_len)
+
+    @property
+    def usual_document_len(self) -> Floats:
+        """Tokens that attention of a token stays inside of."""
+        packed = np.where(self.document_len > 0, self.document_len, self.seq_len)
+        return self._of_batches(lambda one: one.document_len, packed)
+
+    @property
+    def longest_len(self) -> Floats:
+        """Tokens of each sequence of the longest micro-batch, which memory must hold."""
+        return self._of_batches(lambda one: one.longest, self.seq_len)
+
+    @property
+    def longest_document_len(self) -> Floats:
+        """Tokens that attention of a token of the longest micro-batch stays inside of."""
+        return np.where(self.document_len > 0, self.document_len * 1.0, self.longest_len)
+
+    @property
+    def trained_len(self) -> Floats:
+        """Tokens of a sequence, or packed row, without padding."""
+        return self._of_batches(lambda one: one.trained, self.seq_len)
+
+    @property
+    def attention_len(self) -> Ints:
+        """Length at which attention costs what the data's does; 0: that of a full sequence."""
+        return np.rint(self._of_batches(lambda one: one.attention_len, self.document_len)).astype(
+            np.int64
+        )
+
+    @property
+    def batch_wait(self) -> Floats:
+        """Time that ranks wait for the longest micro-batch of all, over that of their own.
+
+        Replicas that gather weights or reduce gradients with each micro-batch wait each time. Sums
+        of m micro-batches differ by 1 / sqrt(m) of that.
+        """
+        if not np.any(self.data_lengths >= 0):
+            return np.zeros(self.data_lengths.shape)
+        each = (self.zero == ZERO_WEIGHTS) & ~self.stays_gathered
+        each |= (self.zero == ZERO_GRADIENTS) & ~self.syncs_once
+        once = self._of_batches(MicroBatch.wait, np.zeros(self.data_lengths.shape), self.dp)
+        return once / np.sqrt(np.where(each, 1, self.micro_batches))
+
     @property
     def sequences_per_sample(self) -> Ints:
         """Sequences of a sample: a chosen and a rejected answer in tasks on pairs."""
@@ -501,7 +585,7 @@ class Table:
             name: np.concatenate([getattr(table, name) for table in tables]) for name in COLUMNS
         }
         lists: dict[str, Any] = {}
-        for column in ("extents", "stage_layers"):
+        for column in ("extents", "stage_layers", "data_lengths"):
             listed = LISTS[column]
             every = dict.fromkeys(one for table in tables for one in getattr(table, listed))
             numbers = {one: number for number, one in enumerate(every)}

@@ -64,14 +64,14 @@ class OperationSizes:
     """Whether modules of multi-token prediction store a copy of the embedding."""
 
     @classmethod
-    def of(cls, model: Model, table: Table) -> "OperationSizes":
-        """Read strategies."""
+    def of(cls, model: Model, table: Table, *, longest: bool = True) -> "OperationSizes":
+        """Read strategies: of the longest micro-batch, which memory must hold, or the usual one."""
         untied = np.full(len(table), not model.tied_embeddings)
         apart = table.pipelined
         if model.tied_embeddings or model.mtp:
             apart = apart & ~table.joins_ends
         return cls(
-            work=rank_work(table),
+            work=rank_work(table, longest=longest),
             subset=Subset.of(table),
             head_copy=apart | untied,
             mtp_copy=apart & untied,
@@ -88,7 +88,8 @@ class OperationInputs:
     @classmethod
     def of(cls, model: Model, system: System, table: Table) -> "OperationInputs":
         """Read strategies."""
-        return cls(sizes=OperationSizes.of(model, table), machine=Machine.of(system, table))
+        sizes = OperationSizes.of(model, table, longest=False)
+        return cls(sizes=sizes, machine=Machine.of(system, table))
 
 
 def operation_costs(
@@ -511,16 +512,20 @@ def costs_and_bytes(
     links = by_kernels(links) if table.systems is None else links
     totals = totals_of(model, inputs.values, links.values, costs)
     stored = totals.kernels.storage
-    held = _bytes_of(model, stored, table, inputs.position) if held is None else held
+    varied = bool(np.any(table.data_lengths >= 0))
+    alone = held is None or varied
+    usual = _bytes_of(model, stored, table, inputs.position) if alone else held
     of_times = partial(_TimeChoices.of, system)
-    chosen = evaluate_distinct(of_times, table, links.position, held.position)
+    chosen = evaluate_distinct(of_times, table, links.position, usual.position)
 
     def costs_of(choices: _TimeChoices) -> ComponentCosts:
-        return _component_costs(model, totals, held.values, choices)
+        return _component_costs(model, totals, usual.values, choices)
 
     count, in_blocks = len(chosen.values.links), table.systems is None
     found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
-    return Distinct(found, chosen.position), held
+    if varied and held is None:  # what is moved is usual, what memory must hold the longest
+        held = stored_bytes(model, table)
+    return Distinct(found, chosen.position), held or usual
 
 
 def stored_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:

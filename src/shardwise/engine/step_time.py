@@ -81,9 +81,14 @@ def step_times(
     times["dp_comm"] = total((exposed for _, exposed in replicas), zero)
     comm["dp"] = total((alone for alone, _ in replicas), zero), times["dp_comm"]
     moved, times["offload"] = _offload(step, times)
+    comm["offload"] = moved, times["offload"]
+    if np.any(table.data_lengths >= 0):  # of the rank that the others wait for
+        slower = 1 + table.batch_wait
+        alone = ("optimizer", "dp_comm")
+        times |= {part: slower * times[part] for part in TIME_PARTS if part not in alone}
+        comm |= {n: (slower * a, slower * b) for n, (a, b) in comm.items() if n != "dp"}
     rest = total(times.values(), zero)
     times["other"] = _overheads(step.system, table, rest) + chunk_overhead(table)
-    comm["offload"] = moved, times["offload"]
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 

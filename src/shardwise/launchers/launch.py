@@ -171,7 +171,9 @@ NO_OPTIONS: dict[str, str] = {
     "sequence_parallel": "tp_exchange says the same",
     "expert_imbalance": "the router decides it during the run",
 }
-DOCUMENTS: dict[str, str] = {"document_len": "the data set decides it"}
+DOCUMENTS: dict[str, str] = dict.fromkeys(
+    ("document_len", "data_lengths", "batching"), "the data set decides it"
+)
 MODEL_CODE: dict[str, str] = {
     "attention": "the code of the model decides it",
     "loss": "arguments of the Trainer or the code of the model decide it",

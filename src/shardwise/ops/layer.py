@@ -133,19 +133,27 @@ _ROUTER = _MOE | GraphScope.bits(["moe_router"])
 _OFFLOAD_PART_OF = {name: part for part, names in _OFFLOAD_PARTS.items() for name in names}
 
 
-def rank_work(table: Table) -> RankWork:
-    """The work of one rank on one micro-batch, for the strategies of a table."""
+def rank_work(table: Table, *, longest: bool = False) -> RankWork:
+    """The work of one rank on one micro-batch, for the strategies of a table.
+
+    Parameters
+    ----------
+    longest
+        Whether it is the longest micro-batch of data of several lengths, or the usual one.
+    """
     element_bytes = _BYTES_BY_CODE[table.dtype]
     quantized_bytes = table.by_stack(lambda stack: stack.quantized_activation_input) * by_recipe(
         table.quantization, lambda recipe: recipe.operand_bytes
     )
     columns: dict[str, Any] = {
-        "sequences": (table.micro_batch_size * table.sequences_per_sample).astype(np.float64),
         "rates_answers": table.rates_answers,
         "compares_answers": table.compares_answers,
         "runs_reference": table.runs_reference,
-        "seq_len": table.seq_len / (table.cp * table.tp2),
-        "document_len": np.where(table.document_len > 0, table.document_len, table.seq_len) * 1.0,
+        "sequences": (table.micro_batch_size * table.sequences_per_sample) * 1.0
+        if longest
+        else table.usual_sequences,
+        "seq_len": (table.longest_len if longest else table.usual_len) / (table.cp * table.tp2),
+        "document_len": table.longest_document_len if longest else table.usual_document_len,
         "capacity": table.expert_capacity,
         "imbalance": table.expert_imbalance,
         "regather": table.tp_regather,

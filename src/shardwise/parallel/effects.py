@@ -146,6 +146,7 @@ EFFECTS: dict[str, Idle] = {
     "lora_parts": lambda _, table: (table.lora_rank == 0) | (table.lora_targets > 0),
     "lora_targets": lambda _, table: table.lora_rank == 0,
     "adapter": lambda _, table: table.lora_rank == 0,
+    "batching": lambda _, table: table.data_lengths < 0,
     "base_weights": lambda _, table: (table.lora_rank == 0) & (table.frozen == 0),
     "reference_model": lambda kind, table: ~table.has_reference | (not kind.training),
     "checkpoint_place": lambda kind, table: (

@@ -13,6 +13,7 @@ PLAIN: Mapping[str, object] = {
     "etp": 1,
     "vpp": 1,
     "document_len": None,
+    "data_lengths": None,
     "quantization": "none",
     "quantized_weights": False,
     "recompute": "none",

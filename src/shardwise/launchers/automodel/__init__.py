@@ -15,8 +15,9 @@ SAYS = fields_named(
     "gpus tp cp pp ep vpp dp dp_shard micro_batch_size global_batch_size seq_len dtype recompute"
     " zero fsdp_reshard grad_sync optimizer lora_rank lora_targets adapter base_weights"
     " weight_dtype master_dtype moment_dtype gradient_dtype loss attention_kernel compile task"
-    " quantization quantized_weights schedule dispatcher tp_exchange"
+    " quantization quantized_weights schedule dispatcher tp_exchange batching"
 )
+_DATA = {name: why for name, why in DOCUMENTS.items() if name != "batching"}
 _MORE = {
     "reduce_dtype": "mp_policy decides it, in fp32 by default",
     "lora_parts": "lora_targets says the same by modules",
@@ -34,5 +35,5 @@ LAUNCHER = Launcher(
     faults=faults,
     write=write,
     says=SAYS,
-    ignores=NO_OPTIONS | DOCUMENTS | PLACED | NOT_SELECTIVE | _MORE,
+    ignores=NO_OPTIONS | _DATA | PLACED | NOT_SELECTIVE | _MORE,
 )

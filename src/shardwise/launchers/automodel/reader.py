@@ -20,6 +20,7 @@ from shardwise.launchers.fine_tuning.reader import (
     launch_of_reading,
     read_model,
     reading_of,
+    set_batching,
     type_named,
 )
 from shardwise.launchers.launch import LaunchText
@@ -290,7 +291,6 @@ def _length(reading: Reading) -> None:
     cut = data.data.get("seq_length") or data.data.get("seq_len") or data.data.get("max_seq_length")
     if length:
         reading.fields["seq_len"] = length
-        because = "attention is predicted as of one document per row: set document_len"
-        packed.leave("packed_sequence_size", because)
+        set_batching(reading, "packed_sequence_size", section=packed)
     elif isinstance(cut, int):
         reading.fields["seq_len"] = cut

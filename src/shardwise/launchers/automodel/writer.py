@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.config.enums import (
     AttentionKernel,
     BaseWeights,
+    Batching,
     Compile,
     CudaGraphs,
     Dispatcher,
@@ -55,6 +56,7 @@ def faults(model: Model, strategy: Strategy) -> Iterator[Fault]:
     allowed: dict[str, tuple[object, ...]] = {
         "training": (True,),
         "task": (Task.PRETRAIN, Task.SFT),
+        "batching": (Batching.PADDED, Batching.PACKED),
         "dtype": (Dtype.BF16,),
         "zero": (0, 3),
         "optimizer": tuple(_OPTIMIZERS),
@@ -141,7 +143,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         },
         "distributed": _distributed(plan),
         "dataset": {"_target_": "DATASET", "seq_length": strategy.seq_len},
-        "packed_sequence": {"packed_sequence_size": strategy.seq_len},
+        "packed_sequence": {"packed_sequence_size": _row(strategy)},
         "optimizer": {"_target_": _OPTIMIZERS[strategy.optimizer], "lr": 0.00001},
     }
     backend = _backend(plan)
@@ -156,6 +158,12 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         recipe = {"recipe_name": "tensorwise", "enable_fsdp_float8_all_gather": gathers}
         settings["fp8"] = {"enabled": True, **recipe}
     return settings | _adapters(strategy)
+
+
+def _row(strategy: Strategy) -> int | None:
+    """Tokens of a packed row; 0: sequences are padded."""
+    padded = strategy.data_lengths is not None and strategy.batching == Batching.PADDED
+    return 0 if padded else strategy.seq_len
 
 
 def _backend(plan: LaunchPlan) -> dict[str, Any]:

@@ -71,7 +71,6 @@ COSTLY: Mapping[str, object] = {
     "selective_checkpointing": None,
     "layer_offloading": None,
     "activation_offloading": None,
-    "batch_flattening": None,
     "use_pose": None,
     "fused_attn_kernel": None,
     "gemma4_hybrid_attn_impl": None,

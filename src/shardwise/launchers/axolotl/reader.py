@@ -1,5 +1,6 @@
 """Files and commands of axolotl as fields of a strategy."""
 
+from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch
 from shardwise.launchers.axolotl import options
 from shardwise.launchers.fine_tuning.engines import Engine, Given, engine_of
@@ -21,6 +22,7 @@ from shardwise.launchers.fine_tuning.reader import (
     launch_of_reading,
     read_model,
     reading_of,
+    set_batching,
 )
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.sections import Found, Section
@@ -76,7 +78,7 @@ def read(text: LaunchText) -> Launch:
     if top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
         because = "is not modeled: shards of fp32 weights are gathered in 16 bits"
         top.leave("fp8_enable_fsdp_float8_all_gather", because, Effect.COST)
-    _data(top)
+    _data(reading)
     reading.decided |= {**DECIDED, **_DECIDED}
     return launch_of_reading(
         reading,
@@ -238,11 +240,12 @@ def _degrees(top: Section, engine: Engine) -> dict[str, object]:
     return fields
 
 
-def _data(top: Section) -> None:
-    """Packed rows are full, with one attention for each document."""
-    packed = top.flag("sample_packing", texts=True)
+def _data(reading: Reading) -> None:
+    """Packed and flat rows have one attention for each document."""
+    top = reading.top
     top.ignore("pad_to_sequence_len", "pad_to_multiple_of", "max_packed_sequence_len")
     top.ignore("pretraining_sample_concatenation")
-    if packed:
-        because = "attention is predicted as of one document per row: set document_len"
-        top.leave("sample_packing", because)
+    if top.flag("sample_packing", texts=True):
+        set_batching(reading, "sample_packing")
+    elif top.flag("batch_flattening", texts=True) is True:
+        set_batching(reading, "batch_flattening", Batching.PADDING_FREE)

@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.config.enums import (
     AttentionKernel,
     BaseWeights,
+    Batching,
     CheckpointPlace,
     CpExchange,
     Dtype,
@@ -44,6 +45,11 @@ _TASKS: dict[Task, dict[str, Any]] = {
     Task.KTO: {"rl": "kto"},
     Task.RM: {"reward_model": True},
 }
+_ROWS: dict[Batching, dict[str, Any]] = {
+    Batching.PADDED: {"sample_packing": False},
+    Batching.PADDING_FREE: {"sample_packing": False, "batch_flattening": True},
+    Batching.PACKED: {"sample_packing": True},
+}
 _KERNELS = {**shared.KERNELS, AttentionKernel.EFFICIENT: "xformers"}
 
 
@@ -59,6 +65,7 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         kernels=tuple(_KERNELS),
         bases=tuple(_BASES),
         tasks=tuple(_TASKS),
+        batchings=_ROWS,
         on_host=True,
     )
     if strategy.tp > 1 and strategy.tp_exchange != TpExchange.ALL_REDUCE:
@@ -107,7 +114,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         "optimizer": shared.optimizer_name(strategy),
         "gradient_checkpointing": recompute,
         **shared.half_flags(strategy),
-        **_TASKS[strategy.task],
+        **(_TASKS[strategy.task] | shared.rows_of(strategy, _ROWS)),
     }
     if strategy.task in (Task.PRETRAIN, Task.SFT):
         settings |= _LOSSES.get(Loss(strategy.in_effect("loss")), {})

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from shardwise import catalog
 from shardwise.config import files
+from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.config.model import Model
 from shardwise.errors import InputError, refuse
 from shardwise.launchers.fine_tuning.engines import Engine
 from shardwise.launchers.fine_tuning.jobs import Job, check_variables, companion
-from shardwise.launchers.fine_tuning.methods import DTYPES, Method
+from shardwise.launchers.fine_tuning.methods import DTYPES, Method, flag_of
 from shardwise.launchers.fine_tuning.options import WHY
 from shardwise.launchers.launch import LaunchText, origins_of
 from shardwise.launchers.sections import Found, Section
@@ -100,6 +101,25 @@ def half_type(top: Section, *, default: str | None) -> str | None:
     if on["bf16"] in (True, "auto"):
         return "bf16"
     return "fp32" if on["bf16"] is False else default
+
+
+def set_batching(
+    reading: Reading, key: str, word: Batching = Batching.PACKED, section: Section | None = None
+) -> None:
+    """Set how sequences make a micro-batch, as an option says."""
+    where = section or reading.top
+    reading.fields["batching"] = str(word)
+    reading.decided["batching"] = (where.name(key),)
+    where.leave(key, "attention is predicted as of one document per row: set data_lengths")
+
+
+def read_batching(reading: Reading) -> None:
+    """Read `packing` and `padding_free`."""
+    packed, flat = (flag_of(reading.top, key, default=False) for key in ("packing", "padding_free"))
+    if packed:
+        set_batching(reading, "packing")
+    elif flat:
+        set_batching(reading, "padding_free", Batching.PADDING_FREE)
 
 
 @dataclass(slots=True, kw_only=True)

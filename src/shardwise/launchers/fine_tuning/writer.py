@@ -7,6 +7,7 @@ from shardwise.config.enums import (
     Adapter,
     AttentionKernel,
     BaseWeights,
+    Batching,
     CheckpointPlace,
     Compile,
     Dtype,
@@ -39,13 +40,13 @@ SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero fsdp_reshard optimizer"
     " lora_rank lora_targets adapter base_weights weight_dtype master_dtype moment_dtype"
     " gradient_dtype loss attention_kernel compile grad_sync offload_weights offload_optimizer task"
-    " reference_model checkpoint_place quantization"
+    " reference_model checkpoint_place quantization batching"
 )
 """Fields that files of the Trainer's kind say."""
 _NO_DEGREE = "has no effect: degrees that it belongs to are refused"
 IGNORES: Mapping[str, str] = {
     **NO_OPTIONS,
-    **DOCUMENTS,
+    **{name: why for name, why in DOCUMENTS.items() if name != "batching"},
     **PLACED,
     **NOT_SELECTIVE,
     "expert_kernel": "experts_implementation of the model's configuration decides it",
@@ -110,6 +111,16 @@ def half_flags(strategy: Strategy) -> dict[str, Any]:
     )
 
 
+def rows_of(strategy: Strategy, words: Mapping[Batching, dict[str, Any]]) -> dict[str, Any]:
+    """Return options of packing, where the plan says how sequences make a micro-batch.
+
+    Other plans have full rows, as `_TASKS` of a trainer sets them.
+    """
+    if strategy.data_lengths is None and strategy.batching == Batching.PADDED:
+        return {}
+    return words[strategy.batching] if strategy.task in (Task.PRETRAIN, Task.SFT) else {}
+
+
 def trainer_settings(strategy: Strategy) -> dict[str, Any]:
     """Return options that have the same names in all trainers of this kind."""
     settings: dict[str, Any] = {}
@@ -147,26 +158,29 @@ def faults(
     kernels: tuple[AttentionKernel, ...],
     bases: tuple[BaseWeights, ...],
     tasks: tuple[Task, ...],
+    batchings: Mapping[Batching, object],
     on_host: bool,
 ) -> Iterator[Fault]:
     """Yield what a trainer has no option for.
 
     Parameters
     ----------
-    losses, kernels, bases, tasks
+    losses, kernels, bases, tasks, batchings
         Those that its options can set.
     on_host
         Whether checkpoints may wait on the host.
     """
+    text = strategy.task in (Task.PRETRAIN, Task.SFT)
     allowed: dict[str, tuple[object, ...]] = {
         "training": (True,),
         "task": tasks,
+        "batching": tuple(batchings) if text else (Batching.PADDED,),
         "reference_model": _USUAL,
         "checkpoint_place": tuple(CheckpointPlace) if on_host else (CheckpointPlace.DEVICE,),
         "optimizer": tuple(OPTIMIZERS),
         "compile": (Compile.NONE, Compile.WHOLE),
         "attention_kernel": ("stack", *kernels),
-        "loss": losses if strategy.task in (Task.PRETRAIN, Task.SFT) else ("stack",),
+        "loss": losses if text else ("stack",),
     }
     if strategy.lora_rank is not None:
         allowed["base_weights"] = ("stack", *bases)

@@ -21,6 +21,7 @@ from shardwise.launchers.fine_tuning.reader import (
     launch_of_reading,
     read_model,
     reading_of,
+    set_batching,
     sizes_of,
 )
 from shardwise.launchers.launch import LaunchText
@@ -78,7 +79,7 @@ def read(text: LaunchText) -> Launch:
     reading.fields["optimizer"] = _optimizer(top)
     reading.fields["seq_len"] = top.count(LENGTH) or _LENGTH
     reading.fields |= common_fields(top)
-    _data(top, method)
+    _data(reading, method)
     if top.flag("fp8", texts=True):
         reading.fields["quantization"] = "fp8_tensor"
     if top.flag("fp8_enable_fsdp_float8_all_gather", texts=True):
@@ -187,9 +188,9 @@ def _optimizer(top: Section) -> str:
     return "muon" if top.flag("use_muon", texts=True) else named
 
 
-def _data(top: Section, method: Method) -> None:
+def _data(reading: Reading, method: Method) -> None:
     """Packed rows are full; unless packing is neat, their documents attend to each other."""
+    top = reading.top
     packed = top.flag("packing", default=method.task == "pretrain", texts=True)
     if top.flag("neat_packing", texts=True) and packed:
-        because = "attention is predicted as of one document per row: set document_len"
-        top.leave("neat_packing", because)
+        set_batching(reading, "neat_packing")

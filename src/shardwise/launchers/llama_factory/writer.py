@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.config.enums import AttentionKernel, BaseWeights, CheckpointPlace, Dtype, Loss, Task
+from shardwise.config.enums import (
+    AttentionKernel,
+    BaseWeights,
+    Batching,
+    CheckpointPlace,
+    Dtype,
+    Loss,
+    Task,
+)
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -29,6 +37,10 @@ _TASKS: dict[Task, dict[str, Any]] = {
     Task.KTO: {"stage": "kto"},
     Task.RM: {"stage": "rm"},
 }
+_ROWS: dict[Batching, dict[str, Any]] = {
+    Batching.PADDED: {"packing": False},
+    Batching.PACKED: {"packing": True, "neat_packing": True},
+}
 _KERNELS = {
     AttentionKernel.FLASH2: "fa2",
     AttentionKernel.FLASH3: "fa3",
@@ -44,6 +56,7 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         kernels=tuple(_KERNELS),
         bases=tuple(_BASES),
         tasks=tuple(_TASKS),
+        batchings=_ROWS,
         on_host=True,
     )
     if strategy.dtype == Dtype.FP32:
@@ -70,7 +83,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
     strategy = plan.strategy
     settings: dict[str, Any] = {
         "model_name_or_path": plan.model.name,
-        **_TASKS[strategy.task],
+        **(_TASKS[strategy.task] | shared.rows_of(strategy, _ROWS)),
         "do_train": True,
         "finetuning_type": "full" if strategy.lora_rank is None else "lora",
         "dataset": "DATASET",

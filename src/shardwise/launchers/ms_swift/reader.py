@@ -21,6 +21,7 @@ from shardwise.launchers.fine_tuning.reader import (
     Reading,
     half_type,
     launch_of_reading,
+    read_batching,
     read_model,
     reading_of,
     sizes_of,
@@ -28,7 +29,7 @@ from shardwise.launchers.fine_tuning.reader import (
 )
 from shardwise.launchers.launch import LaunchText
 from shardwise.launchers.ms_swift import options
-from shardwise.launchers.sections import Found, Section
+from shardwise.launchers.sections import Found
 from shardwise.launchers.trl.reader import DECIDED, common_fields, recompute_fields
 
 NAME, TITLE = "ms-swift", "ms-swift"
@@ -100,7 +101,7 @@ def read(text: LaunchText) -> Launch:
     reading.fields["optimizer"] = optimizer_of(top, "optim", "adamw_torch_fused")
     reading.fields |= common_fields(top)
     key = _length(reading)
-    _data(top)
+    read_batching(reading)
     reading.decided |= {**DECIDED} | {"base_weights": ("quant_bits",), "lora_rank": ("lora_rank",)}
     return launch_of_reading(
         reading,
@@ -171,11 +172,3 @@ def _length(reading: Reading) -> str:
             reading.fields["seq_len"] = own + completion
             reading.origins["seq_len"] = Origin.DERIVED
     return key
-
-
-def _data(top: Section) -> None:
-    packed = flag_of(top, "packing", default=False)
-    flat = flag_of(top, "padding_free", default=False)
-    if packed or flat:
-        key = "packing" if packed else "padding_free"
-        top.leave(key, "attention is predicted as of one document per row: set document_len")

@@ -7,6 +7,7 @@ releases.
 import re
 from collections.abc import Mapping
 
+from shardwise.config.enums import Batching
 from shardwise.config.launch import Effect, Launch, Origin
 from shardwise.launchers.fine_tuning.engines import Given, deepspeed, stage_settings
 from shardwise.launchers.fine_tuning.jobs import Settings, is_mapping, read_job
@@ -23,6 +24,7 @@ from shardwise.launchers.fine_tuning.reader import (
     launch_of_reading,
     read_model,
     reading_of,
+    set_batching,
     type_named,
 )
 from shardwise.launchers.launch import LaunchText, fields_named
@@ -143,8 +145,7 @@ def read(text: LaunchText) -> Launch:
     ):
         reading.fields["loss"] = "fused_linear"
     if flag_of(top, "packing_samples", default=False):
-        because = "attention is predicted as of one document per row: set document_len"
-        top.leave("packing_samples", because)
+        set_batching(reading, "packing_samples", Batching.PADDING_FREE)
     reading.decided |= {"zero": ("zero_stage",), "dtype": ("param_dtype", "bf16"), "optimizer": ()}
     return launch_of_reading(
         reading,

@@ -24,6 +24,7 @@ from shardwise.launchers.fine_tuning.reader import (
     Reading,
     launch_of_reading,
     reading_of,
+    set_batching,
     sizes_of,
     type_named,
 )
@@ -104,8 +105,7 @@ def read(text: LaunchText) -> Launch:
     if length is not None:
         reading.fields["seq_len"] = length
     if flag_of(top.section("dataset"), "packed", default=False):
-        because = "attention is predicted as of one document per row: set document_len"
-        found.leave("dataset.packed", True, because)
+        set_batching(reading, "packed", section=top.section("dataset"))
     reading.decided |= _DECIDED
     return launch_of_reading(
         reading,

@@ -23,6 +23,7 @@ from shardwise.launchers.fine_tuning.reader import (
     Reading,
     half_type,
     launch_of_reading,
+    read_batching,
     read_model,
     reading_of,
     sizes_of,
@@ -96,7 +97,11 @@ def read(text: LaunchText) -> Launch:
     reading.fields["optimizer"] = optimizer_of(top, "optim", "adamw_torch_fused")
     reading.fields |= common_fields(top)
     length = _length(reading, is_trl=is_trl, rollout=bool(rollout))
-    _data(top, is_trl=is_trl)
+    if top.value("packing_strategy") == "wrapped":  # documents attend to each other
+        top.flag("packing")
+    elif is_trl:
+        read_batching(reading)
+    top.ignore("packing", "padding_free")
     reading.decided |= DECIDED
     return launch_of_reading(
         reading,
@@ -256,13 +261,3 @@ def _length(reading: Reading, *, is_trl: bool, rollout: bool) -> str:
     top.count("max_prompt_length")
     top.count("max_completion_length")
     return key
-
-
-def _data(top: Section, *, is_trl: bool) -> None:
-    """Packing: rows are full; the lengths of their documents are not in the file."""
-    packed = flag_of(top, "packing", default=False)
-    top.value("packing_strategy")
-    flat = flag_of(top, "padding_free", default=False)
-    if is_trl and (packed or flat):
-        key = "packing" if packed else "padding_free"
-        top.leave(key, "attention is predicted as of one document per row: set document_len")

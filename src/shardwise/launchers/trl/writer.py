@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise.config.enums import BaseWeights, Dtype, Loss, Task
+from shardwise.config.enums import BaseWeights, Batching, Dtype, Loss, Task
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.errors import Fault
@@ -31,6 +31,11 @@ _TASKS: dict[Task, tuple[str, dict[str, Any]]] = {
     Task.RM: ("reward", {"center_rewards_coefficient": 0.0}),
 }
 """Verbs of `trl`, and options that no other task has."""
+_ROWS: dict[Batching, dict[str, Any]] = {
+    Batching.PADDED: {"packing": False},
+    Batching.PADDING_FREE: {"packing": False, "padding_free": True},
+    Batching.PACKED: {"packing": True, "packing_strategy": "bfd"},
+}
 _NAMES = {Dtype.BF16: "bfloat16", Dtype.FP16: "float16", Dtype.FP32: "float32"}
 
 
@@ -42,6 +47,7 @@ def faults(_: Model, strategy: Strategy) -> Iterator[Fault]:
         kernels=tuple(shared.KERNELS),
         bases=tuple(_BASES),
         tasks=tuple(_TASKS),
+        batchings=_ROWS,
         on_host=False,
     )
     yield from shared.fp8_fault(strategy)
@@ -75,7 +81,7 @@ def settings_of(plan: LaunchPlan) -> dict[str, Any]:
         "optim": shared.optimizer_name(strategy),
         "gradient_checkpointing": shared.recomputes(strategy) and not shared.is_sharded(strategy),
         **shared.half_flags(strategy),
-        **_TASKS[strategy.task][1],
+        **(_TASKS[strategy.task][1] | shared.rows_of(strategy, _ROWS)),
     }
     if strategy.task in (Task.PRETRAIN, Task.SFT):
         settings |= _LOSSES.get(Loss(strategy.in_effect("loss")), {"loss_type": "nll"})

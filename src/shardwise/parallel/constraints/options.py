@@ -513,6 +513,12 @@ OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
         "must be at most seq_len {seq_len}",
     ),
     rule(
+        "documents",
+        "document_len",
+        lambda t: (t.document_len > 0) & (t.data_lengths >= 0),
+        "follows from data_lengths; leave it out",
+    ),
+    rule(
         "recompute_parts",
         "recompute_parts",
         _parts_unused,

@@ -18,6 +18,7 @@ from shardwise.config.base import MISSING
 from shardwise.config.enums import Dispatcher
 from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
+from shardwise.config.strategy_columns import LISTS
 from shardwise.config.strategy_fields import CHOICE_FIELDS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -162,8 +163,10 @@ class Box:
         columns: dict[str, Any] = {
             name: getattr(part, name)[rows] for part, names, rows in parts for name in names
         }
-        lists = {name: getattr(self.layouts, name) for name in ("stage_lists", "extent_lists")}
-        return Table(**columns, **lists, stacks=self.options.stacks, named=self.options.named)
+        lists = ((self.layouts, "stage_lists"), (self.layouts, "extent_lists"))
+        lists += tuple((self.options, name) for name in ("stacks", "length_lists", "named"))
+        columns |= {name: getattr(part, name) for part, name in lists}
+        return Table(**columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,5 +449,5 @@ def _gathered(every: Mapping[str, Table], at: Mapping[str, Ints]) -> Table:
     some = next(iter(every.values()))
     rows = np.zeros(next(iter(at.values())).size, dtype=np.int64)
     columns: dict[str, Any] = {n: getattr(every[n], n)[position] for n, position in at.items()}
-    stacks = every["stack"].stacks if "stack" in every else some.stacks
-    return replace(some.take(rows), **columns, stacks=stacks)
+    lists = {LISTS[n]: getattr(table, LISTS[n]) for n, table in every.items() if n in LISTS}
+    return replace(some.take(rows), **columns, **lists)

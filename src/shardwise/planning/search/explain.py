@@ -49,7 +49,7 @@ from shardwise.planning.search.pieces import PIECE_ROWS
 from shardwise.planning.search.plans import plans_of
 from shardwise.planning.search.progress import Progress, Reporter
 from shardwise.planning.search.query import Question, SearchQuery, load_space
-from shardwise.planning.search.ranking import OBJECTIVES, Ranked, best_of_each
+from shardwise.planning.search.ranking import OBJECTIVES, Ranked, as_integers, best_of_each
 from shardwise.planning.search.results import (
     BrokenRule,
     Change,
@@ -277,6 +277,9 @@ class UserStrategy:
         if "stack" in names:
             same = [stack == self.row.stacks[0] for stack in options.stacks]
             differ["stack"] = ~np.array(same)[options.stack]
+        if "data_lengths" in names:
+            own_list, listed = (as_integers(t, "data_lengths") for t in (self.row, options))
+            differ["data_lengths"] = listed != own_list[0]
         kind = self._kind(layouts, training)
         for name in (set(names) & set(EFFECTS)) - self.counted:
             own: dict[str, Any] = {name: np.full(len(options), mine[name])}

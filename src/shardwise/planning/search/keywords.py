@@ -32,6 +32,8 @@ class LayoutKeywords(TypedDict, total=False):
     quantization: Choices[of_strategy.Quantization | enums.Quantization]
     quantized_weights: Choices[bool]
     document_len: Choices[int | None]
+    data_lengths: Choices[Sequence[int] | str | None]
+    batching: Choices[of_strategy.Batching | enums.Batching]
     attention: Choices[of_strategy.Attention | enums.AttentionKind]
     recompute: Choices[of_strategy.Recompute | enums.Recompute]
     recompute_parts: Choices[Sequence[of_strategy.RecomputeParts | enums.RecomputePart] | str]

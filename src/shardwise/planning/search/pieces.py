@@ -312,5 +312,5 @@ def _digests(box: Box) -> list[str]:
         for column in (*columns, box.broken)
     ]
     stacks = [stack.to_dict() for stack in box.options.stacks]
-    lists = box.layouts.stage_lists, box.layouts.extent_lists
+    lists = box.layouts.stage_lists, box.layouts.extent_lists, box.options.length_lists
     return [*hashed, _digest([stacks, *lists, box.selected])]

@@ -44,7 +44,7 @@ class Reporter:
 
     def _look_up(self, step_time_s: float) -> BestSoFar:
         row = self._candidates.strategies(np.array([self._number]))
-        tokens = int(row.global_batch_size[0]) * int(row.seq_len[0])
+        tokens = float((row.global_batch_size * row.trained_len)[0])
         return BestSoFar(
             strategy=row.strategy(0),
             step_time_s=step_time_s,

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.model import Model
+from shardwise.config.strategy_columns import LISTS
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
@@ -193,8 +194,9 @@ LAYOUT_PART, OPTION_PART = (
 def as_integers(table: Table, name: str) -> Ints:
     """Return a column as integers that are equal only for equal values."""
     column: Any = getattr(table, name)
-    if name == "extents":  # positions in a list that depends on the number of accelerators
-        hashes = [blake2b(text.encode(), digest_size=8).digest() for text in table.extent_lists]
+    if name in ("extents", "data_lengths"):  # positions in a list that depends on other fields
+        listed = map(str, getattr(table, LISTS[name]))
+        hashes = [blake2b(text.encode(), digest_size=8).digest() for text in listed]
         codes = [int.from_bytes(digest, signed=True) for digest in hashes]
         return np.array([*codes, 0], dtype=np.int64)[column]
     return column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)

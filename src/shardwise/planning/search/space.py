@@ -117,7 +117,7 @@ _TEXT = r"\s*\d+\s*(\.\.\s*\d+\s*(:\s*\d+\s*)?)?"
 _NUMBERS = f"^{_TEXT}(,{_TEXT})*$"
 """Numbers and ranges as one text, as a pattern of JSON Schema."""
 
-_TOGETHER = (*names_of(Kind.SET), "stage_layers")
+_TOGETHER = (*names_of(Kind.SET), "stage_layers", "data_lengths")
 """Fields whose values are lists, with items joined by `+` in a text."""
 _BY_PLACEMENT = ("none", "placement")
 _SELECTED_BY = {

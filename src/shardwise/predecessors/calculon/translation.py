@@ -323,6 +323,7 @@ def _datatype(strategy: Mapping[str, Any]) -> str:
 # Fields that Calculon has no word for, with what it does.
 _USUAL: dict[str, Any] = {
     "document_len": None,
+    "data_lengths": None,
     "recompute_parts": ["core_attention"],
     "recompute_layers": None,
     "dp_shard": None,

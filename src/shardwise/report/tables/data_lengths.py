@@ -16,9 +16,9 @@ def print_lengths(found: DataLengths) -> None:
         f"padded, {batch}: {found.padded_len:,.0f} tokens a sequence, {percent(found.padding)} of "
         f"them padding; the slowest rank takes {found.wait:.2f} of the mean time"
     )
-    show(f"  time:   --seq-len {found.padded_len:.0f}\n  memory: --seq-len {found.longest}")
     show(
         f"packed, rows of {found.seq_len:,}: {found.packed_rows:.1f} sequences each, attention as "
         f"of documents of {found.attention_len:,.0f}"
     )
-    show(f"  --seq-len {found.seq_len} --document-len {found.attention_len:.0f}")
+    lengths = f"{found.p50:.0f},{found.p95:.0f},{found.longest}"
+    show(f"  --seq-len {found.seq_len} --data-lengths {lengths}, with --batching packed if packed")

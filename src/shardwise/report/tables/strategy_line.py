@@ -124,6 +124,10 @@ def method_in_brief(strategy: Mapping[str, Any]) -> list[str]:
         words.append(f"{strategy['base_weights']} base")
     if strategy["checkpoint_place"] != CheckpointPlace.DEVICE:
         words.append("checkpoints on the host")
+    if strategy["data_lengths"] is not None:
+        p50, p95, longest = strategy["data_lengths"]
+        how = str(strategy["batching"]).replace("_", "-")
+        words.append(f"lengths {p50:,}, {p95:,}, {longest:,} {how}")
     if (share := strategy["loss_tokens"]) != 1:
         words.append(f"{100 * share:g} % of the tokens in the loss")
     return words
