@@ -34,6 +34,7 @@ _STRUCTURE = (
     "must_be_filled",
     "slowed_by_compute",
     "processing",
+    "asynchronous",
 )
 """Numbers and words that say how a formula works, not with what."""
 _INDIVISIBLE = (EfficiencyCurve, ShapeTable, MatmulTiles, MatmulBlocks)
