@@ -107,6 +107,7 @@ def test_underscores_and_capitals_find_the_same_system(name: str) -> None:
         ("Gaudi 3", "gaudi3"),
         ("trn2.48xlarge", "trainium2"),
         ("DGX Spark", "gb10"),
+        ("Intel CPU", "cpu-server"),
     ],
 )
 def test_systems_are_found_by_what_people_call_them(called: str, name: str) -> None:
@@ -185,11 +186,11 @@ def test_a_narrower_type_has_a_higher_peak(system: System) -> None:
 
 
 def test_bf16_and_fp16_run_alike_where_both_exist(system: System) -> None:
-    """The 16-bit types share units and kernels; P100, V100, T4 have no bf16, TPU, Gaudi no fp16."""
+    """The 16-bit types share units and kernels; P100, V100, T4 have no bf16, TPU, Gaudi, CPUs no fp16."""
     accelerator = system.accelerator
 
     assert ("bf16" in accelerator.matrix) is not system.name.startswith(("p100", "v100", "t4"))
-    assert ("fp16" in accelerator.matrix) is not system.name.startswith(("tpu", "gaudi"))
+    assert ("fp16" in accelerator.matrix) is not system.name.startswith(("tpu", "gaudi", "cpu"))
     if {"bf16", "fp16"} <= set(accelerator.matrix):
         assert accelerator.matrix["fp16"] == accelerator.matrix["bf16"]
         assert accelerator.matmul["fp16"] == accelerator.matmul["bf16"]

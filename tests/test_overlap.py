@@ -369,7 +369,8 @@ def test_time_between_overlapped_chunks_by_hand(fields: dict[str, Any], chunks: 
     model = mixture()
     words = base | {"schedule": "interleaved", "stack": stack, "dtype": "bf16"} | fields
     table = Table.of(model, [Strategy.load(words).resolved(model)])
-    assert chunk_overhead(table).tolist() == pytest.approx([chunks * 20 * 1e-3])
+    system = samples.system()
+    assert chunk_overhead(system, table).tolist() == pytest.approx([chunks * 20 * 1e-3])
 
 
 B200_PAIR = {

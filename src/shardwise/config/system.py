@@ -17,7 +17,7 @@ from shardwise.config.accelerator import (
     SparseAttention,
 )
 from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
-from shardwise.config.bounds import Factor, Fraction, Month, ShapeFigure, Size
+from shardwise.config.bounds import Factor, Fraction, Month, RateShare, ShapeFigure, Size
 from shardwise.config.enums import Generation, MemoryLimit, Processing
 from shardwise.config.expressions.formula import path_text
 from shardwise.config.expressions.records import BASE, Resolved, merged
@@ -76,6 +76,12 @@ class EfficiencyCurve(ConfigBase):
                 problem = f"size {sizes[index]:g} must be above {before:g}"
                 raise ValueError(f"points[{index}]: {problem}")
         return self
+
+
+class MemoryCurve(EfficiencyCurve):
+    """Share of a bandwidth by the bytes that an operation moves; above 1 where caches hold them."""
+
+    points: tuple[tuple[Size, RateShare], ...] = Field(min_length=1)
 
 
 class ShapeTable(ConfigBase):
@@ -147,9 +153,12 @@ class Memory(ConfigBase):
     bandwidth: ByteRate
     """Peak rate per accelerator; for a tier behind a link, raw rate of that link in one
     direction."""
-    efficiency: EfficiencyCurve | None = None
+    efficiency: MemoryCurve | None = None
     """Share of the bandwidth by the bytes that one operation moves; None: 1. Kernels have shares
-    of their own in addition."""
+    of their own in addition. Operations up to the last point may be faster, from caches."""
+    shared_bandwidth: ByteRate | None = None
+    """Rate of the first tier for all accelerators of a node together, where these are groups of
+    cores of one server; None: each has memory of its own. What caches serve is not shared."""
     limit_on: MemoryLimit = MemoryLimit.RESERVED
     """What must fit into the capacity of the first tier: memory that the process reserves, with the
     allocator's slack and the runtime, or allocated tensors alone."""
@@ -223,6 +232,9 @@ class Accelerator(ConfigBase):
     processing: Processing = Processing.MEASURED
     """How the compute and memory times of a kernel join: as fitted to measured kernels, the larger
     (roofline), or their sum (no_overlap)."""
+    asynchronous: bool = True
+    """Whether the host launches kernels while others run (GPUs), so that its time is hidden unless
+    it is longer; of a CPU, which runs the kernels itself, the two times add up."""
     compute_latency: Latency = 0
     """Compute time of a kernel without work. Unlike a launch it is part of what joins the memory
     time: by roofline it vanishes behind a longer one."""
@@ -235,11 +247,13 @@ class Accelerator(ConfigBase):
         return self
 
     @model_validator(mode="after")
-    def _only_the_first_tier_has_a_limit(self) -> Self:
+    def _only_the_first_tier_is_limited_or_shared(self) -> Self:
         for place, tier in enumerate(self.memory[1:], start=1):
+            problem = "has an effect on the first tier alone"
             if tier.limit_on != MemoryLimit.RESERVED:
-                problem = "has an effect on the first tier alone"
                 raise ValueError(f"memory[{place}].limit_on: {problem}")
+            if tier.shared_bandwidth is not None:
+                raise ValueError(f"memory[{place}].shared_bandwidth: {problem}")
         return self
 
     @model_validator(mode="after")
@@ -310,6 +324,9 @@ class Host(ConfigBase):
     """Peak bandwidth of the memory of all sockets: channels times their rate."""
     core_bandwidth: ByteRate
     """Rate at which one thread of an optimizer update moves bytes of this memory."""
+    launch_speed: Factor = 1.0
+    """Speed of one core at the Python and C++ of PyTorch over that of the hosts that figures of
+    stacks are of, on which the forward call of a small `Linear` takes 13.5 us."""
     nvme_read: ByteRate | None = None
     """Rate at which local drives are read, all together; None: without local drives."""
     nvme_write: ByteRate | None = None
@@ -523,6 +540,11 @@ class System(Sourced):
             memory_bandwidth=_USUAL_BANDWIDTH * number,
             core_bandwidth=USUAL_CORE_BANDWIDTH,
         )
+
+    @property
+    def launch_speed(self) -> float:
+        """Speed of the host at launching kernels; that of the stacks' figures if not described."""
+        return 1.0 if self.host is None else self.host.launch_speed
 
     @property
     def accelerator_power(self) -> float | None:

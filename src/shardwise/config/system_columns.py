@@ -35,6 +35,7 @@ _STRUCTURE = (
     "same_links",
     "slowed_by_compute",
     "processing",
+    "asynchronous",
 )
 """Numbers and words that say how a formula works, not with what."""
 _INDIVISIBLE = (EfficiencyCurve, ShapeTable, MatmulTiles, MatmulBlocks)

@@ -353,6 +353,8 @@ class KernelRates:
     """Rate at which element-wise kernels get through their least bytes [byte/s]."""
     traffic_factor: Floats
     """Bytes that element-wise kernels move over these; a sweep over weights moves no others."""
+    crowding: Floats | float = 1.0
+    """Rate of the memory beyond caches while all ranks of a node use it, over that of one alone."""
 
     @classmethod
     def of(cls, system: System, table: Table) -> "KernelRates":
@@ -388,6 +390,12 @@ class KernelRates:
                 processing=chip.processing,
                 compute_latency_s=chip.compute_latency,
             )
+        first = chip.memory[0]
+        crowding: Floats | float = 1.0
+        if first.shared_bandwidth is not None:
+            ranks = np.minimum(table.gpus, system.node.accelerators)
+            alone = bandwidth * share_at(first.efficiency, np.array([np.inf]))
+            crowding = np.minimum(1.0, first.shared_bandwidth / (ranks * alone))
         fused = table.fuses_experts
         traffic_factor = release * table.by_compile("memory_traffic_factor")
         return cls(
@@ -428,12 +436,13 @@ class KernelRates:
             vector_curves=curves(_by_type_or_fp32(chip.vector_curve, chip.vector)),
             element_rate=chip.memory_bound.efficiency * bandwidth / traffic_factor,
             traffic_factor=traffic_factor,
+            crowding=crowding,
         )
 
     @property
     def memory_rate(self) -> Floats:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
-        return self.element_rate * self._memory_share(np.full_like(self.element_rate, np.inf))
+        return self.element_rate * self.memory_share(np.full_like(self.element_rate, np.inf))
 
     def times(self, kernel: Kernel) -> tuple[Floats, Floats, Floats]:
         """Return compute, memory and total time of a kernel [s].
@@ -447,7 +456,7 @@ class KernelRates:
             compute, memory, total = (kernel.panels.kernels * time for time in one)
             return compute, memory, total
         moved_bytes = kernel.bytes
-        share = self._memory_share(moved_bytes)
+        share = self.memory_share(moved_bytes)
         if isinstance(kernel, MemoryBound):
             usual = self.chip.memory_bound
             own = {str(name): rates for name, rates in self.chip.memory_bound_class.items()}
@@ -679,9 +688,13 @@ class KernelRates:
             return forward
         return _SPARSE_SHARES[1] if known is None else known.backward
 
-    def _memory_share(self, moved_bytes: Floats) -> Floats | float:
+    def memory_share(self, moved_bytes: Floats) -> Floats | float:
+        """Share of the bandwidth at the bytes of an operation; ranks share it beyond caches."""
         curve = self.chip.memory[0].efficiency
-        return share_at(curve, moved_bytes) if curve is not None else 1.0
+        if curve is None:
+            return self.crowding
+        beyond_caches = moved_bytes >= curve.points[-1][0]
+        return share_at(curve, moved_bytes) * np.where(beyond_caches, self.crowding, 1.0)
 
 
 def _multiprocessors(chip: Accelerator) -> int:

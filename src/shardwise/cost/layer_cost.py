@@ -325,12 +325,9 @@ def layer_work(costs: Sequence[OperationCost], machine: Machine) -> LayerWork:
     dense = [c for c in costs if not c.operation.routed]
     return LayerWork(
         forward=_launched(costs, machine, zero),
-        backward=Launched(
-            kernels_s=backward_s,
-            host_s=total(
-                [machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero
-            ),
-            waits_s=zero,
+        backward=machine.launched(
+            backward_s,
+            total([machine.launching_s(c, phase) for c in costs for phase in _BACKWARD], zero),
         ),
         weight_grad_share=busy(_BACKWARD[1:]) / np.where(backward_s > 0, backward_s, 1.0),
         dense_forward_s=total([c.kernel_s(Phase.FORWARD) for c in dense], zero),
@@ -346,10 +343,10 @@ def _launched(costs: Sequence[OperationCost], machine: Machine, zero: Floats) ->
     """Add up a forward pass of operations."""
     results = [c.operation.host_waits for c in costs]
     waits = total([result for result in results if result is not None], zero)
-    return Launched(
-        kernels_s=total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
-        host_s=total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero),
-        waits_s=waits * machine.expert_wait_s,
+    return machine.launched(
+        total([c.kernel_s(Phase.FORWARD) for c in costs], zero),
+        total([machine.launching_s(c, Phase.FORWARD) for c in costs], zero),
+        waits * machine.expert_wait_s,
     )
 
 
@@ -392,10 +389,9 @@ def _segment(
         shares = [(c.operation.rerun_share, c) for c in group]
         launching_s = [share * machine.launching_s(c, Phase.FORWARD) for share, c in shares]
         in_part = _Segment(
-            forward=Launched(
-                kernels_s=total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
-                host_s=total(launching_s, zero),
-                waits_s=zero,
+            forward=machine.launched(
+                total([share * c.kernel_s(Phase.FORWARD) for share, c in shares], zero),
+                total(launching_s, zero),
             ),
             flops=total([share * _forward_flops(c) for share, c in shares], zero),
         )

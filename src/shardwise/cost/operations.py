@@ -48,19 +48,23 @@ class Machine:
     """Modules of layers that CUDA graphs capture, as bits of `GraphScope`."""
     captures_step: Bools
     """Whether one CUDA graph captures forward and backward."""
+    asynchronous: bool = True
+    """Whether the host runs ahead of the kernels that it launches."""
 
     @classmethod
     def of(cls, system: System, table: Table) -> "Machine":
         """Gather the rates of each row."""
         captures_step = table.captures_step
         wait_s = table.by_stack(lambda stack: stack.expert_wait)
+        on = table.on(system)
         return cls(
             kernels=KernelRates.of(system, table),
-            host_launch_s=table.by_stack(lambda stack: stack.host_launch),
-            host_call_s=table.by_compile("host_call"),
+            host_launch_s=table.by_stack(lambda stack: stack.host_launch) / on.launch_speed,
+            host_call_s=table.by_compile("host_call") / on.launch_speed,
             expert_wait_s=np.where(captures_step, 0.0, wait_s),  # no host can wait inside a graph
             captured=table.captured_modules,
             captures_step=captures_step,
+            asynchronous=on.accelerator.asynchronous,
         )
 
     @property
@@ -78,6 +82,15 @@ class Machine:
     def memory_rate(self) -> Floats:
         """Rate at which element-wise kernels get through many bytes [byte/s]."""
         return self.kernels.memory_rate
+
+    def launched(
+        self, kernels_s: Floats, host_s: Floats, waits_s: Floats | float = 0.0
+    ) -> "Launched":
+        """One direction of operations; a CPU first launches and then runs each kernel."""
+        zero = np.zeros_like(host_s)
+        if not self.asynchronous:
+            kernels_s, host_s = kernels_s + host_s, zero
+        return Launched(kernels_s=kernels_s, host_s=host_s, waits_s=waits_s + zero)
 
     def launching_s(self, cost: "OperationCost", phase: Phase) -> Floats:
         """Time of the host to run an operation's phase and to launch its kernels [s]."""
@@ -365,5 +378,6 @@ def hidden_by_pieces(
 
 def _window(phase: Phase, partial: OperationCost, machine: Machine, links: Links) -> Floats:
     """Time of an operation's kernels of a phase, behind which communication may run [s]."""
-    product_s = with_host(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    one = machine.launched(partial.kernel_s(phase), machine.launching_s(partial, phase))
+    product_s = with_host(one.kernels_s, one.host_s)
     return links.of_kernels(product_s)

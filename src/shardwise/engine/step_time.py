@@ -88,7 +88,7 @@ def step_times(
         times |= {part: slower * times[part] for part in TIME_PARTS if part not in alone}
         comm |= {n: (slower * a, slower * b) for n, (a, b) in comm.items() if n != "dp"}
     rest = total(times.values(), zero)
-    times["other"] = _overheads(step.system, table, rest) + chunk_overhead(table)
+    times["other"] = _overheads(step.system, table, rest) + chunk_overhead(step.system, table)
     return times, {axis: comm[axis] for axis in (*COMM_AXES, "pp", "dp", "offload")}
 
 
@@ -158,7 +158,7 @@ def _overheads(system: System, table: Table, rest: Floats) -> Floats:
 _CHUNK_CALLS = 20.0
 
 
-def chunk_overhead(table: Table) -> Floats:
+def chunk_overhead(system: System, table: Table) -> Floats:
     """Time of the host between the chunks of an overlapped interleaved schedule [s].
 
     m v n c, with m micro-batches, v chunks, n calls of c each: a plan of the nodes of the chunk is
@@ -167,7 +167,8 @@ def chunk_overhead(table: Table) -> Floats:
     """
     rows = table.overlaps_by_nodes & (table.pp > 1) & ~table.captures_step
     calls = table.micro_batches * table.vpp * _CHUNK_CALLS
-    return np.where(rows, calls * table.by_compile("host_call"), 0.0)
+    call_s = table.by_compile("host_call") / system.launch_speed
+    return np.where(rows, calls * call_s, 0.0)
 
 
 def node_doublings(system: System, gpus: Ints) -> Floats:
