@@ -150,8 +150,8 @@ def words_of_system(called: str) -> Iterator[str]:
 
 
 def chip_of(name: str) -> str:
-    """The word of an entry that names the accelerator: the first with a digit."""
-    return next(word for word in name.split("-") if any(map(str.isdigit, word)))
+    """The word of an entry that names the accelerator: the first with a digit, or all of it."""
+    return next((word for word in name.split("-") if any(map(str.isdigit, word))), name)
 
 
 def _all_words(name: str) -> set[str]:
