@@ -82,7 +82,7 @@ def _read(file: Path, stamp: int) -> Team:
 
 def _found(file: Path, field: str, named: str, *, folder: bool = False) -> Path:
     """A file or folder that the configuration file names."""
-    path = file.parent / Path(named).expanduser()
+    path = Path(os.path.normpath(file.parent / Path(named).expanduser()))
     if not (path.is_dir() if folder else path.is_file()):
         problem = f"no such {'folder' if folder else 'file'}: {path}"
         raise InputError.of(field, named, problem, str(file))
