@@ -46,6 +46,8 @@ LEFT_OUT = [TESTS / name for name in (*MISSING, *(("together", "pytorch") if MIS
 # Most tests of a third of a second of CPU or more, with or without parameters. `pytest` alone
 # leaves them out; .ci/run runs them, as does anyone who names files.
 SLOW = TESTS / "data" / "slow_tests.txt"
+os.environ["SHARDWISE_CONFIG"] = ""  # defaults of the developer's team have no effect
+os.environ.pop("SHARDWISE_CATALOG", None)
 # A file that lists the tests that passed, which further runs leave out: .ci/run sets it.
 PASSED = os.environ.get("SHARDWISE_PASSED_TESTS")
 WORKER = "PYTEST_XDIST_WORKER"

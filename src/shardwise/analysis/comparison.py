@@ -60,6 +60,8 @@ class Outcome(Result):
     memory_bytes: Memory
     """Of the peak-memory stage."""
     usd_per_billion_tokens: float | None
+    price: str = ""
+    """Price of a GPU-hour that this rests on, with provider, region, term and date."""
     kwh_per_billion_tokens: float | None
     effective_days: Annotated[float, AllowInfNan(allow_inf_nan=True)] | None
     """Of the training run, if there is one; infinite (null in JSON) if it never ends."""

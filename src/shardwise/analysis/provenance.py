@@ -29,6 +29,7 @@ def cost_of(result: Evaluation, row: int) -> Cost:
         usd_per_step=usd,
         usd_per_billion_tokens=None if usd is None else usd / tokens * 1e9,
         kwh_per_step=kwh,
+        price="" if system.price is None else system.price.in_words,
     )
 
 

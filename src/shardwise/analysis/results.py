@@ -251,6 +251,14 @@ class Cost(Result):
     usd_per_billion_tokens: float | None
     kwh_per_step: float | None
     """At the power limit of node or board."""
+    price: str = ""
+    """Price of a GPU-hour that these rest on, with provider, region, term and date."""
+
+    @property
+    def price_line(self) -> str:
+        """The price, or how to set one."""
+        lacks = "no price: set --price, price in the file of the system, or a price book"
+        return f"price: {self.price}" if self.price else lacks
 
 
 class OperationEstimate(Result):

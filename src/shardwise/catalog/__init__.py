@@ -1,22 +1,35 @@
 """Names and files of the catalog: models, systems and stacks, each figure with its source."""
 
 import logging
+import os
 from functools import cache
 from pathlib import Path
 
+from shardwise import registry
 from shardwise.catalog.aliases import Alias, meant
 from shardwise.catalog.suggestions import suggestions
+from shardwise.errors import InputError
 
 __all__ = [
+    "CATALOG",
+    "CONFIG",
     "canonical",
     "find",
+    "folders_of",
     "forget_notes",
     "holds",
+    "is_own",
     "kind_elsewhere",
     "names",
+    "note",
     "note_alias",
     "suggested",
+    "team_file",
+    "team_place",
 ]
+
+CONFIG, CATALOG = "SHARDWISE_CONFIG", "SHARDWISE_CATALOG"
+"""Environment variables: the configuration file of a team, and folders of catalog entries."""
 
 _ROOT = Path(__file__).parent
 _KINDS = {"models": "model", "systems": "system", "stacks": "stack", "recipes": "recipe"}
@@ -24,14 +37,75 @@ _log = logging.getLogger("shardwise.names")
 _noted: set[str] = set()
 
 
-@cache
+def team_place() -> str:
+    """Return where the configuration file of a team is looked for."""
+    if CONFIG in os.environ:
+        return CONFIG
+    base = os.environ.get("XDG_CONFIG_HOME", "") or "~/.config"
+    return f"{base.rstrip('/')}/shardwise/config.yaml"
+
+
+def team_file() -> Path | None:
+    """Return the configuration file of a team; None without one."""
+    named = os.environ.get(CONFIG)
+    if named is not None:
+        return Path(named) if named else None
+    path = Path(os.path.expanduser(team_place()))  # noqa: PTH111 - stays as it is without a home
+    return path if path.is_file() else None
+
+
+def folders_of(named: str) -> tuple[Path, ...]:
+    """Return the folders in the value of `CATALOG`.
+
+    Raises
+    ------
+    InputError
+        If one does not exist.
+    """
+    found = tuple(Path(one) for one in named.split(os.pathsep) if one)
+    for folder in found:
+        if not folder.is_dir():
+            raise InputError.of("", str(folder), "no such folder", CATALOG)
+    return found
+
+
+def _roots() -> tuple[Path, ...]:
+    """Folders of entries: those of the environment, of the team, and of this package."""
+    named = os.environ.get(CATALOG, "")
+    own = folders_of(named) if named else ()
+    if team_file() is not None:
+        own += registry.load("config.team:catalog_folders")()
+    return (*own, _ROOT)
+
+
 def _entries(folder: str) -> dict[str, Path]:
+    found = _packaged(folder)
+    for root in reversed(_roots()[:-1]):
+        own = sorted((root / folder).glob("*.yaml"))
+        found = found | {canonical(path.stem): path for path in own}
+    return found
+
+
+@cache
+def _packaged(folder: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted((_ROOT / folder).glob("*.yaml"))}
+
+
+def is_own(path: Path) -> bool:
+    """Whether an entry is one of the environment or the team, and not of this package."""
+    return not path.is_relative_to(_ROOT)
+
+
+def note(text: str) -> None:
+    """Log something once in a command."""
+    if text not in _noted:
+        _noted.add(text)
+        _log.warning(text)
 
 
 def names(folder: str) -> list[str]:
     """Return the names of all entries in one folder of the catalog, in order."""
-    return list(_entries(folder))
+    return sorted(_entries(folder))
 
 
 def canonical(name: str) -> str:
@@ -50,12 +124,13 @@ def find(folder: str, name: str) -> Path | None:
 
 def note_alias(folder: str, name: str) -> None:
     """Log once what a name means, and what else it may mean, unless it is that of an entry."""
-    alias = None if canonical(name) in _entries(folder) else _alias(folder, name)
-    if alias is None or name in _noted:
-        return
-    _noted.add(name)
-    others = f" (also: {', '.join(alias.others)})" if alias.others else ""
-    _log.warning("%s means %s%s", name, alias.name, others)
+    entry = _entries(folder).get(canonical(name))
+    if entry is not None and is_own(entry) and canonical(name) in _packaged(folder):
+        note(f"{name} is {entry}, not the entry of shardwise")
+    alias = None if entry is not None else _alias(folder, name)
+    if alias is not None:
+        others = f" (also: {', '.join(alias.others)})" if alias.others else ""
+        note(f"{name} means {alias.name}{others}")
 
 
 def forget_notes() -> None:
@@ -82,11 +157,16 @@ def _alias(folder: str, name: str) -> Alias | None:
     return alias
 
 
-@cache
 def _meant(folder: str, called: str) -> Alias | None:
-    return meant(folder, called, names(folder))
+    return _meant_of(folder, called, tuple(names(folder)))
+
+
+@cache
+def _meant_of(folder: str, called: str, names: tuple[str, ...]) -> Alias | None:
+    return meant(folder, called, names)
 
 
 def holds(path: str | Path) -> bool:
-    """Whether a file is one of the catalog."""
-    return Path(path).resolve().is_relative_to(_ROOT)
+    """Whether a file is one of the catalog, or of the catalog folders of a team."""
+    place = Path(path).resolve()
+    return any(place.is_relative_to(root.resolve()) for root in _roots())

@@ -55,6 +55,7 @@ VERB_GROUPS = {
         "software": "What a description of software means; the trainers that are known.",
         "lengths": "Lengths of a data set, and what padding and packing cost.",
         "show": "The tables of a saved result, or of a plan in it.",
+        "config": "Defaults of your team that are in force, and the file that sets each.",
         "schema": "JSON Schema of a config file, such as model or strategy.",
     },
 }

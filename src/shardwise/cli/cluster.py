@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwise import registry
+from shardwise.cli.host import with_price
 from shardwise.cli.options import (
     flag_fault,
     missing_flag,
@@ -23,6 +24,7 @@ from shardwise.cli.output import (
     show,
 )
 from shardwise.config.arguments import whole_number
+from shardwise.config.system import System
 from shardwise.planning.cluster_choice import choose_cluster
 from shardwise.planning.search.space import Space
 from shardwise.planning.training_time import TrainingRun
@@ -47,14 +49,25 @@ class ClusterOptions:
     deadline: str | None = opt("--deadline TIME", "Longest training run: 30d, 12h, 6w.", _PANEL)
     budget: str | None = opt("--budget USD", "Highest price of the run: 5M, 250k.", _PANEL)
     price: list[str] | None = opt(
-        "--price SYSTEM=USD", "Price of a GPU-hour of a system, in place of its own.", _PANEL
+        "--price SYSTEM=USD",
+        "Price of a GPU-hour of a system, in place of its own; of one SYSTEM, also USD alone.",
+        _PANEL,
     )
 
     def check_alone(self) -> None:
         """Refuse options that need --systems."""
-        refuse_options(
-            _NEEDS_SYSTEMS, deadline=self.deadline, budget=self.budget, price=self.price or None
-        )
+        refuse_options(_NEEDS_SYSTEMS, deadline=self.deadline, budget=self.budget)
+
+    def priced(self, system: str | System) -> str | System:
+        """The one system of a search with the price that is set, as USD or NAME=USD."""
+        if not self.price:
+            return system
+        the_system = System.load(system)
+        name, equals, usd = self.price[-1].rpartition("=")
+        if len(self.price) > 1 or (equals and System.load(name).name != the_system.name):
+            text = ", ".join(self.price)
+            raise flag_fault("price", text, f"must be one price, of {the_system.name}")
+        return with_price(the_system, usd)
 
     def read_prices(self) -> dict[str, float]:
         """Prices by system."""

@@ -12,7 +12,7 @@ from shardwise.analysis.results import Estimate
 from shardwise.cli.command_line import command_line
 from shardwise.cli.flags import strategy_of, training_run, with_run_flags, with_strategy_flags
 from shardwise.cli.help import OTHER_MODELS, OUTPUT, with_help
-from shardwise.cli.host import HostOptions
+from shardwise.cli.host import HostOptions, with_price
 from shardwise.cli.inputs import read_inputs, show_imported
 from shardwise.cli.options import (
     JSON_FLAG,
@@ -234,6 +234,9 @@ def command(
         OUTPUT,
     ),
     limit_on: str | None = limit_on_option(Section.MEMORY),
+    price: str | None = opt(
+        "--price USD", "Price of a GPU-hour, in place of that of the system.", OUTPUT
+    ),
     also: str | None = opt(
         "--also calculon|nersc|amped", "Also print the answer of another model.", OTHER_MODELS
     ),
@@ -270,7 +273,7 @@ def command(
         "flops_convention": flops_convention,
         "gemms": gemms,
     }
-    useless |= {"limit_on": limit_on} | host.given() | dict(run)
+    useless |= {"limit_on": limit_on, "price": price} | host.given() | dict(run)
     useless |= {name: getattr(destination, name) for name in ("plot", "report", "graph", "out")}
     if reference is not None or largest is not None:
         return _instead(reference, largest, inputs, useless, destination, ops=ops)
@@ -286,7 +289,7 @@ def command(
         log.info("model %s, system %s", the_model[0].name, the_system[0].name)
         the_strategy = strategy_of(inputs.strategy, inputs.fields)
         with_host = System.load(host.of(the_system[0], the_strategy.gpus))
-        the_system = with_host, the_system[1]
+        the_system = with_price(with_host, price), the_system[1]
         options: dict[str, Any] = {"flops_convention": flops_convention or "causal"}
         options |= {"limit_on": limit_on}
         options |= {"operations": ops, "gemms": gemms or destination.out is not None}

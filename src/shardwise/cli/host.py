@@ -1,9 +1,9 @@
-"""Flags of the host of a system: cores, memory, rates and drives of one server."""
+"""Flags of a system: its price, and cores, memory, rates and drives of one server."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.cli.options import COMMAND_LINE, opt, used
+from shardwise.cli.options import COMMAND_LINE, flag_fault, opt, positive_number, used
 from shardwise.config.roles import Section
 from shardwise.config.system import System
 from shardwise.errors import InputError
@@ -72,3 +72,14 @@ class HostOptions:
                     for fault in error.faults
                 ]
             ) from None
+
+
+def with_price(system: System, text: str | None) -> System:
+    """The system with a price of a GPU-hour [USD]; itself where none is set."""
+    if text is None:
+        return system
+    number = positive_number("price", text, " of USD, as in 2.5")
+    try:
+        return system.with_price(number or 0.0)
+    except InputError as error:
+        raise flag_fault("price", text, error.faults[0].problem) from None

@@ -282,7 +282,7 @@ def command(
     question = inputs.question() | chosen.question(launcher)
     query = _Query(
         model=inputs.model,
-        system=host.of(inputs.system, _one_number(of.gpus)),
+        system=cluster.priced(host.of(inputs.system, _one_number(of.gpus))),
         space=of.read(flags | theirs.fields(), question),
         launcher=launcher,
         also=chosen.launch_record(),

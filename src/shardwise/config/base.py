@@ -132,7 +132,8 @@ class ConfigBase(Described):
             path = catalog.find(cls.CATALOG, text)
             if path is not None:
                 catalog.note_alias(cls.CATALOG, text)
-                return cls._of_catalog(path)
+                own = path.stat().st_mtime_ns if catalog.is_own(path) else 0
+                return cls._of_catalog(path, own)
         may_fetch = isinstance(name, str) and not files.is_catalog_only()
         fetched = cls.fetched(text) if may_fetch else None
         if fetched is not None:
@@ -238,10 +239,11 @@ class ConfigBase(Described):
 
     @classmethod
     @cache  # configs are frozen, so one of each will do
-    def _of_catalog(cls, path: Path) -> tuple[Self, Resolved]:
-        chain = Chain((path.stem,))
+    def _of_catalog(cls, path: Path, stamp: int) -> tuple[Self, Resolved]:
+        """Read an entry; one of a team is read again when its file has another time stamp."""
+        source = str(path) if stamp else path.stem
         data = files.read_mapping(path)
-        found = cls._of_data(data, path.stem, path.stem, chain, foreign=False)
+        found = cls._of_data(data, path.stem, source, Chain((source,)), foreign=False)
         return found[0], frozen(found[1])
 
     @classmethod

@@ -47,6 +47,16 @@ def catalog_only() -> Iterator[None]:
         _catalog_only.reset(token)
 
 
+@contextmanager
+def from_anywhere() -> Iterator[None]:
+    """Read files that the owner of this process set, even within `catalog_only`."""
+    token = _catalog_only.set(False)
+    try:
+        yield
+    finally:
+        _catalog_only.reset(token)
+
+
 def is_catalog_only() -> bool:
     """Whether only files of the catalog may be read now."""
     return _catalog_only.get()
@@ -337,7 +347,7 @@ def note_input(path: str | Path) -> None:
         if _identity(path) in command.outputs:
             raise InputError.at(path, f"is an input and an output of the same command; {_ANOTHER}")
         command.inputs[_identity(path)] = "an input"
-        if not catalog.holds(path):
+        if catalog.is_own(Path(path).resolve()):
             command.names.append(str(path))
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from shardwise.config import readers
+from shardwise import catalog
+from shardwise.config import files, readers, team
 from shardwise.config.accelerator import (
     Benchmarked,
     FusedAttention,
@@ -16,7 +17,7 @@ from shardwise.config.accelerator import (
     MemoryKernel,
     SparseAttention,
 )
-from shardwise.config.base import NO_FLAG, ConfigBase, Count, Sourced
+from shardwise.config.base import NO_FLAG, ConfigBase, Count, Source, Sourced
 from shardwise.config.bounds import Factor, Fraction, Month, RateShare, ShapeFigure, Size
 from shardwise.config.enums import Generation, MemoryLimit, Processing
 from shardwise.config.expressions.formula import path_text
@@ -24,6 +25,7 @@ from shardwise.config.expressions.records import BASE, Resolved, merged
 from shardwise.config.expressions.resolve import Chain, row_of
 from shardwise.config.network import ExpertKernels, Fabric, Tier
 from shardwise.config.pools import POOLS, Pool, mixed
+from shardwise.config.prices import Price
 from shardwise.config.stack import DEFAULT_STACK
 from shardwise.errors import InputError, check_word
 from shardwise.frozen import frozen
@@ -371,15 +373,6 @@ class Node(ConfigBase):
     """Most that a full node draws, network cards included; None where nobody printed it."""
 
 
-class Price(ConfigBase):
-    """What an accelerator costs to rent."""
-
-    usd_per_accelerator_hour: Annotated[float, Field(ge=1e-3, le=1e6), NO_FLAG]
-    """From a tenth of a cent, less than its power costs, to what accelerators are bought for."""
-    as_of: date
-    source: str = Field(min_length=1)
-
-
 class Site(ConfigBase):
     """Where a cluster stands: what its building adds to its energy, and what that emits."""
 
@@ -429,6 +422,36 @@ class System(Sourced):
     """Power limit of one accelerator."""
     site: Site | None = None
     """None where it is not known where the cluster stands."""
+
+    @classmethod
+    def explained(
+        cls, name: "str | Path | Mapping[str, Any] | Self", chain: Chain | None = None
+    ) -> tuple[Self, Resolved]:
+        """Load a system with the price and the stack that the team sets for it."""
+        found, resolved = super().explained(name, chain)
+        return (found if found is name else found._of_team(name)), resolved  # noqa: SLF001 - own
+
+    def _of_team(self, name: object) -> Self:
+        """The same system with what the configuration file of the team sets."""
+        changes: dict[str, Any] = {}
+        sources = dict(self.sources)
+        book, default = team.price_book(), team.in_force()
+        of_catalog = isinstance(name, str) and catalog.find("systems", name) is not None
+        if book is not None and (of_catalog or self.price is None):
+            price = book[0].of(self.name)
+            if price is not None:
+                changes["price"] = price
+                text = f"{price.source}; price book {book[1]}"
+                sources = {n: one for n, one in sources.items() if not f"{n}.".startswith("price.")}
+                sources["price"] = Source(kind="published", text=text)
+                catalog.note(f"{self.name}: {price.in_words} of {book[1]}")
+        if default.stack is not None and default.stack != self.stack:
+            if not (files.is_file(default.stack) or catalog.find("stacks", default.stack)):
+                problem = "no such stack; to list them: shardwise stacks"
+                raise InputError.of("stack", default.stack, problem, str(default.file))
+            changes["stack"] = default.stack
+            catalog.note(f"stack {default.stack} of {default.file} for strategies that name none")
+        return self.model_copy(update=changes | {"sources": sources}) if changes else self
 
     @classmethod
     def _of_data(
@@ -616,6 +639,21 @@ class System(Sourced):
             second = second.model_copy(update={"capacity": part, "host": rates})
             chip = chip.model_copy(update={"memory": (first, second, *others)})
         return self.model_copy(update={"host": host, "accelerator": chip})
+
+    def with_price(self, usd: float) -> "System":
+        """The same system with another price of an accelerator-hour [USD].
+
+        Raises
+        ------
+        InputError
+            If there can be no such price.
+        """
+        price = Price.validated(
+            {"usd_per_accelerator_hour": usd, "as_of": date.min.isoformat(), "source": "set"}
+        )
+        others = {n: one for n, one in self.sources.items() if not f"{n}.".startswith("price.")}
+        own = {"price.usd_per_accelerator_hour": Source(kind="assumed", text="set for this choice")}
+        return self.model_copy(update={"price": price, "sources": others | own})
 
     def tier_bandwidth(self, index: int) -> float:
         """Bandwidth of one tier per accelerator when all of a node use it at once [byte/s].

@@ -9,20 +9,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any, Unpack
+
+from pydantic import Field
 
 from shardwise.analysis import Result, member_faults
 from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.results import Software
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import DAY_S
-from shardwise.config.base import MISSING, Source
+from shardwise.config.base import MISSING
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.reliability import Reliability
-from shardwise.config.system import Price, Site, System, SystemLike
+from shardwise.config.system import Site, System, SystemLike
 from shardwise.errors import Fault, InputError, check_function, nearest
 from shardwise.estimator import estimate
 from shardwise.planning.search.keywords import SpaceKeywords
@@ -109,6 +110,11 @@ class ClusterChoice(Charted, Result):
     """Where none is within the budget: the cheapest option."""
     unpriced: tuple[str, ...]
     """Systems without a price, which have days only."""
+    prices: Mapping[str, str] = Field(default_factory=dict)
+    """Price of a GPU-hour by system, with provider, region, term and date."""
+    break_even: Mapping[str, float] = Field(default_factory=dict)
+    """By system, the price of a GPU-hour [USD] at which its best option costs as much as the
+    cheapest option of another system; without those that none has."""
     smallest: Mapping[str, int]
     """By system on which no size is feasible: the smallest number of accelerators that is, if it
     was found."""
@@ -221,6 +227,7 @@ def choice_within(options: Sequence[ClusterOption], limits: Limits) -> dict[str,
         "fastest": min(in_budget)[2] if in_budget else None,
         "front": front,
         "feasible": any(limits.in_time(days) for days, _, _ in in_budget),
+        "break_even": _break_even(options, in_time or [(usd, d, n) for n, d, usd in priced]),
         "nearest_in_time": (
             min((days, n) for n, days, _ in ended)[1] if ended and not any_in_time else None
         ),
@@ -228,6 +235,29 @@ def choice_within(options: Sequence[ClusterOption], limits: Limits) -> dict[str,
             min((usd, days, n) for n, days, usd in priced)[2] if priced and not in_budget else None
         ),
     }
+
+
+def _break_even(
+    options: Sequence[ClusterOption], priced: Sequence[tuple[float, float, int]]
+) -> dict[str, float]:
+    """Price of a GPU-hour at which each system costs as much as the cheapest of the others [USD].
+
+    p = C / h with C the price of the cheapest run on another system and h the fewest GPU-hours of a
+    run on this one, of runs that meet the deadline if any does.
+    """
+    in_time = {n for _, _, n in priced}
+    found: dict[str, float] = {}
+    for system in dict.fromkeys(one.system for one in options):
+        others = [usd for usd, _, n in priced if options[n].system != system]
+        own = [(n, one) for n, one in enumerate(options) if one.system == system]
+        hours = [
+            one.days * _DAY_HOURS * one.gpus
+            for n, one in own
+            if one.days is not None and (n in in_time or one.usd is None)
+        ]
+        if others and hours:
+            found[system] = min(others) / min(hours)
+    return found
 
 
 def _front(priced: Sequence[tuple[int, float, float]]) -> tuple[int, ...]:
@@ -245,6 +275,7 @@ Progress = Callable[[float, int, str], None]
 """Called with the systems searched, partial ones included, their number, and what is searched."""
 
 _REASONS_SHOWN = 3
+_DAY_HOURS = 24.0
 _BATCH_TOKENS = 2.0**23
 _BATCH_SOURCE = "Llama 3 405B had 4 to 16 M tokens: arXiv 2407.21783, section 3.4.1"
 _NEVER = "the run never finishes: failures undo its work"
@@ -362,6 +393,7 @@ def choose_cluster(
         space=declared.model_dump(mode="json", exclude_unset=True),
         **choice_within(options, limits),
         unpriced=unpriced,
+        prices={one.name: one.price.in_words for one in several if one.price is not None},
         smallest=smallest,
         notes=notes,
         elapsed_s=time.perf_counter() - started,
@@ -407,17 +439,11 @@ def _systems(
 
 def _priced(system: System, usd: float) -> System:
     """Return the system with another price."""
-    as_of = date.min if system.price is None else system.price.as_of
     try:
-        price = Price.validated(
-            {"usd_per_accelerator_hour": usd, "as_of": as_of.isoformat(), "source": "set"}
-        )
+        return system.with_price(usd)
     except InputError as error:
         fault = replace(error.faults[0], source="prices", field=system.name)
         raise InputError(fault) from None
-    others = {name: one for name, one in system.sources.items() if name != "price.source"}
-    given = {"price.usd_per_accelerator_hour": Source(kind="assumed", text="set for this choice")}
-    return system.model_copy(update={"price": price, "sources": others | given})
 
 
 def _progress(

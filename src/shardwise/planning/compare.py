@@ -472,6 +472,7 @@ def _outcome(named: NamedEstimate, scale: float) -> Outcome:
         hfu=found.hfu,
         memory_bytes=found.memory_bytes,
         usd_per_billion_tokens=cost.usd_per_billion_tokens,
+        price=cost.price,
         kwh_per_billion_tokens=None if energy is None else energy / found.tokens_per_step * 1e9,
         effective_days=None if run is None else run.effective_days,
         effective_usd=None if run is None else run.effective_usd,

@@ -43,6 +43,8 @@ class MethodPlan(Result):
     tokens_per_s: float
     usd_per_million_tokens: float | None
     """None: the system has no price."""
+    price: str = ""
+    """Price of a GPU-hour with provider, region, term and date."""
     problem: str = ""
     """Why no strategy is legal."""
 
@@ -156,6 +158,7 @@ def _plan(
         step_time_s=float(found.step_time_s[row]),
         tokens_per_s=tokens_per_s,
         usd_per_million_tokens=usd,
+        price="" if price is None else price.in_words,
     )
 
 

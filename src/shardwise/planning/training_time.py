@@ -7,10 +7,12 @@ from typing import Unpack
 import numpy as np
 from pydantic import field_validator
 
+from shardwise import catalog
 from shardwise.analysis.results import Estimate
 from shardwise.analysis.training_run.goodput import goodput_of
 from shardwise.analysis.training_run.results import TrainingTime
 from shardwise.analysis.training_run.time import RunFigures, training_time
+from shardwise.config import files, team
 from shardwise.config.base import ConfigBase
 from shardwise.config.enums import Optimizer, WeightDtype
 from shardwise.config.inputs import read_inputs
@@ -45,6 +47,11 @@ class TrainingRun(ConfigBase):
     @field_validator("reliability", mode="before")
     @classmethod
     def _load_reliability(cls, value: object) -> object:
+        default = team.in_force().reliability if value is None else None
+        if default is not None:
+            catalog.note(f"reliability of {default}")
+            with files.from_anywhere():
+                return Reliability.load(default)
         return Reliability.load(value) if isinstance(value, (str, Path)) else value
 
 

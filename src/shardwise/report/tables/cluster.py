@@ -193,6 +193,11 @@ def _notes(found: ClusterChoice) -> list[str]:
         share = f"{round(10 * max(levels))} of 10 runs"
         notes.append(f"interval: days in {share}; the price varies in proportion")
     notes += _software(found)
+    if found.prices:
+        notes.append("price: " + "; ".join(f"{n} {text}" for n, text in found.prices.items()))
+    if found.break_even:
+        prices = ", ".join(f"{n} ${usd:.4g}" for n, usd in found.break_even.items())
+        notes.append(f"break-even with the cheapest run on another system, per GPU-hour: {prices}")
     if found.unpriced:
         names = ", ".join(found.unpriced)
         notes.append(f"no price, so days only: {names}; set it with --price NAME=USD")

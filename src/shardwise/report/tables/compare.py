@@ -18,6 +18,7 @@ from shardwise.analysis.features import feature_words
 from shardwise.config.plain import joined
 from shardwise.report.console import GIB, chance, percent, plain_table, seconds, show, signed
 from shardwise.report.tables.estimate import PART_NAMES
+from shardwise.report.tables.methods import price_lines
 from shardwise.report.tables.strategy_line import interval_words
 
 FOLLOW_WORDS = {
@@ -57,7 +58,9 @@ def print_comparison(found: Comparison) -> None:
             show(_change(change, found.per))
         else:
             show(f"{change_words(change, found.per)}, in every part\n")
-    show("\n".join([*best_words(found), *_alike_words(found), *found.notes]), style="dim")
+    prices = price_lines({one.system: one.price for one in found.scenarios})
+    notes = [*best_words(found), *_alike_words(found), *prices, *found.notes]
+    show("\n".join(notes), style="dim")
 
 
 def _letters(found: Comparison) -> list[str]:

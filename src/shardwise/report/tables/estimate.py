@@ -378,6 +378,7 @@ def closing_lines(result: Estimate) -> list[str]:
     shown = [f"shardwise {folder} {name}" for folder, name in named if catalog.find(folder, name)]
     lines.append(f"parameters by origin: {origins}" + ("; to see each:" if shown else ""))
     lines += ["  " + ", ".join(shown)] if shown else []
+    lines.append(result.cost.price_line)
     lines += _assumed_network(result)
     lines += _assumed_host(result)
     lines += _mixer_kernels(result)

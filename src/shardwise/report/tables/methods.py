@@ -1,5 +1,7 @@
 """Accelerators that fine-tuning needs, by model, system, method and length, as a table."""
 
+from collections.abc import Mapping
+
 from rich.table import Table
 
 from shardwise.planning.methods import MethodPlan, MethodTable
@@ -25,10 +27,21 @@ def print_methods(found: MethodTable, *, title: str = "") -> None:
         "USD: of systems with a price.",
         style="dim",
     )
+    show(*price_lines({plan.system: plan.price for plan in found.plans}), style="dim")
     for text in dict.fromkeys(
         f"{plan.system}: {plan.problem}" for plan in found.plans if plan.problem
     ):
         show(text, style="dim")
+
+
+def price_lines(prices: Mapping[str, str]) -> list[str]:
+    """Prices that the USD of a table rest on, by system; and which systems have none."""
+    known = [f"{system} {price}" for system, price in prices.items() if price]
+    lacking = [system for system, price in prices.items() if not price]
+    lines = [f"price: {'; '.join(known)}"] if known else []
+    if lacking:
+        lines.append(f"no price: {', '.join(lacking)}; set it in a price book")
+    return lines
 
 
 def _cells(plan: MethodPlan) -> list[str]:

@@ -565,7 +565,7 @@ def closing(result: SearchResult) -> list[str]:
     if not result.candidates:
         lines.append(_EMPTY)
     if result.rows:
-        return lines
+        return [*lines, result.best[0].cost.price_line] if result.best else lines
     lines.append("nothing is feasible" if result.complete else "nothing feasible was found so far")
     if result.nearest is not None:
         nearest = result.nearest

@@ -1,0 +1,90 @@
+"""Prices: what they depend on, how to set one, and what would break even."""
+
+import math
+from typing import Any
+
+import pytest
+
+from shardwise import InputError, System, estimate
+from shardwise.cli import run
+from shardwise.config.prices import Price, PriceBook
+from shardwise.planning.cluster_choice import ClusterOption, Limits, choice_within
+
+UNLIMITED = Limits(deadline_s=math.inf, budget_usd=math.inf)
+PLAN = {"gpus": 8, "tp": 2, "gbs": 64}
+
+
+def option(system: str, gpus: int, days: float, usd: float | None) -> ClusterOption:
+    """A run of so many days and USD."""
+    fields: dict[str, Any] = dict.fromkeys(("plan", "run", "software", "problem"))
+    fields |= {"meets_deadline": None, "within_budget": None, "on_front": False}
+    fields |= {"candidates": 1, "feasible": 1, "rejected": {}, "global_batch_size": 8}
+    return ClusterOption(system=system, gpus=gpus, days=days, usd=usd, **fields)
+
+
+def test_the_break_even_price_makes_two_systems_cost_the_same() -> None:
+    """A: 240 GPU-hours at $2, at best; B: 480 at $3; C: 120 without a price."""
+    options = [
+        option("a", 1, 10, 480.0),
+        option("a", 2, 6, 576.0),
+        option("b", 2, 10, 1440.0),
+        option("c", 1, 5, None),
+    ]
+    found = choice_within(options, UNLIMITED)["break_even"]
+    assert found == {"a": 1440 / 240, "b": 480 / 480, "c": 480 / 120}
+    deadline = Limits(deadline_s=7 * 86400, budget_usd=math.inf)
+    assert choice_within(options, deadline)["break_even"] == {"c": 576 / 120}
+
+
+def test_a_price_says_what_it_depends_on() -> None:
+    """Provider, region, term and date; what is not known is left out."""
+    fields = {"usd_per_accelerator_hour": 2, "as_of": "2026-11-01", "source": "list"}
+    assert Price(**fields).in_words == "$2 per GPU-hour (2026-11-01)"
+    words = {"provider": "Acme", "region": "EU", "term": "spot"}
+    assert Price(**fields, **words).in_words == "$2 per GPU-hour (Acme, EU, spot, 2026-11-01)"
+    book = PriceBook(prices=[{"system": "H100", **fields, **words}])
+    assert book.of("h100-sxm") == Price(**fields, **words)
+    assert book.of("l4") is None
+
+
+def test_every_price_of_the_catalog_names_provider_and_term() -> None:
+    """So that two prices can be compared."""
+    for name in ("h100-sxm", "a100-80gb-pcie", "mi300x", "gb200-nvl72"):
+        price = System.load(name).price
+        assert price is not None
+        assert price.provider
+        assert price.term == "on demand"
+
+
+def test_estimates_say_which_price_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its date, or how to set one."""
+    cost = estimate("llama3-8b", "h100-sxm", PLAN).cost
+    price = System.load("h100-sxm").price
+    assert price is not None
+    assert cost.price == price.in_words
+    assert str(price.as_of) in cost.price_line
+    assert "no price: set --price" in estimate("llama3-8b", "h20-sxm", PLAN).cost.price_line
+    words = [
+        "estimate",
+        "llama3-8b",
+        "h20-sxm",
+        "--gpus",
+        "8",
+        "--tp",
+        "2",
+        "--gbs",
+        "64",
+        "--price",
+    ]
+    assert run([*words, "1.5"]) == 0
+    assert "price: $1.5 per GPU-hour (set)" in capsys.readouterr().out
+    assert run([*words, "free"]) == 2
+    assert "--price: 'free': must be a number above 0" in capsys.readouterr().err
+
+
+def test_a_price_is_set_for_a_system() -> None:
+    """In Python, within the bounds of a price."""
+    system = System.load("h20-sxm").with_price(3)
+    assert estimate("llama3-8b", system, PLAN).cost.price == "$3 per GPU-hour (set)"
+    with pytest.raises(InputError, match="usd_per_accelerator_hour"):
+        system.with_price(1e9)
