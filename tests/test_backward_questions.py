@@ -2,14 +2,16 @@
 
 import json
 import shlex
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rows import each_row
-from shardwise import InputError, Model, Strategy, System, estimate
+from shardwise import InputError, Model, Space, Strategy, System, estimate, search
 from shardwise.analysis.fit_probability import SURE
-from shardwise.planning.largest_value import largest_value
+from shardwise.planning import methods
+from shardwise.planning.largest_value import largest_in_search, largest_value
 from shardwise.planning.methods import compare_methods
 from shardwise.planning.ways import ways_to_fit
 
@@ -139,3 +141,83 @@ def test_tables_of_the_command_line(shardwise: Any) -> None:
                               "--seq-len", "512")  # fmt: skip
     assert code == 0
     assert "largest micro-batch of qwen3-1.7b that fits on 1 GPU of rtx-4090: " in text
+
+
+def test_changes_that_lower_the_memory_of_the_smallest_system(
+    monkeypatch: pytest.MonkeyPatch, shardwise: Any
+) -> None:
+    """Two of different kinds, each with its flags and what an estimate with them needs."""
+    few = SimpleNamespace(names=lambda _: ["l40s", "rtx-4090"])
+    monkeypatch.setattr(methods, "catalog", few)
+    code, text, _ = shardwise("systems", "--smallest-for", "qwen3-4b", "--json")
+    assert code == 0
+    found = json.loads(text)
+    first, changes = found["plans"][0], found["lowered_by"]
+    assert [one["flags"] for one in changes] == ["--base-weights nf4", "--base-weights int8"]
+    assert changes[0]["reserved_bytes"] < changes[1]["reserved_bytes"] < first["reserved_bytes"]
+    one = estimate("qwen3-4b", first["system"], finetune="lora", seq_len=2048, base_weights="nf4")
+    assert changes[0]["reserved_bytes"] == pytest.approx(one.memory_bytes.reserved)
+    code, text, _ = shardwise("systems", "--smallest-for", "qwen3-4b")
+    assert "with nf4 base (--base-weights nf4): " in text
+
+
+def test_described_software_is_a_mixture_in_every_question() -> None:
+    """TRL alone may run DDP or FSDP: all questions have the probability of an estimate."""
+    own = {"finetune": "lora", "gpus": 1, "gbs": 1}
+    found = largest_value("llama3.2-1b", "rtx-4090", Strategy(**own), "seq-len")
+    assert found.value is not None
+    found_at, beyond = (
+        estimate("llama3.2-1b", "rtx-4090", **own, seq_len=found.value + more).fits_probability
+        for more in (0, found.step)
+    )
+    assert found_at == pytest.approx(found.fits_probability)
+    assert beyond is not None
+    assert found_at >= SURE > beyond
+    (plan,) = compare_methods(["llama3-8b"], ["rtx-4090"], finetune=["qlora"]).plans
+    one = estimate("llama3-8b", "rtx-4090", finetune="qlora", gpus=1, seq_len=2048)
+    assert plan.fits_probability == pytest.approx(one.fits_probability)
+
+
+ON_DEVICE: dict[str, Any] = {f"offload_{what}": False for what in ("weights", "optimizer")}
+
+
+def test_the_largest_value_of_a_search() -> None:
+    """No strategy of the space fits with an eighth more, and the plan that is named does."""
+    space = Space(gpus=2, global_batch_size=2, stack="accelerate-2026", zero=(1, 3), **ON_DEVICE)
+    found = largest_in_search("llama3-8b", "h100-sxm", space, "seq-len")
+    assert found is not None
+    assert found.value is not None
+    case = ("llama3-8b", "h100-sxm")
+    one = estimate(*case, found.strategy).fits_probability
+    assert one is not None
+    assert one >= SURE
+    length = found.value * 9 // 8 // 256 * 256
+    assert search(*case, space, seq_len=length, fits=SURE, top=1).best == ()
+    assert largest_in_search("llama3-70b", "rtx-4090", Space(gpus=1, gbs=1), "mbs") is None
+
+
+def test_micro_batches_of_a_search_divide_its_batch(shardwise: Any) -> None:
+    """The global batch stays."""
+    words = ["llama3.2-1b", "rtx-4090", "--gpus", "1", "--gbs", "12", "--seq-len", "4096"]
+    code, text, _ = shardwise("search", *words, "--largest", "mbs", "--finetune", "lora", "--json")
+    found = json.loads(text)
+    assert code == 0
+    assert 12 % found["value"] == 0
+    assert found["strategy"]["global_batch_size"] == 12
+    assert found["fits_probability"] >= SURE
+    code, _, errors = shardwise("search", *words, "--largest", "mbs", "--top", "3")
+    assert code == 2
+    assert "has no effect with --largest" in errors
+
+
+def test_the_next_command_of_a_search_is_the_plan(shardwise: Any) -> None:
+    """With the software that the search describes."""
+    words = ["qwen3-0.6b", "h100-sxm", "--gpus", "2", "--gbs", "8", "--seq-len", "1024"]
+    code, text, _ = shardwise("search", *words, "--finetune", "lora", "--json")
+    assert code == 0
+    plan = json.loads(text)["recommended"]
+    command = shlex.split(plan["commands"]["estimate"])
+    assert command[-2:] == ["--stack", "trl"]
+    found = json.loads(shardwise(*command[1:], "--json")[1])
+    assert found["step_time_s"] == pytest.approx(plan["step_time_s"])
+    assert found["fits_probability"] == pytest.approx(plan["fits_probability"])

@@ -14,6 +14,7 @@ from shardwise.analysis.estimate_table import EstimateTable
 from shardwise.analysis.features import unmeasured_features
 from shardwise.analysis.fit_probability import (
     EXPERT_IMBALANCE,
+    mixed_probability,
     plan_probability,
     states_load,
     states_load_in,
@@ -394,10 +395,8 @@ def _fit_formulas(
             return None
         if len(candidates()) < _SEVERAL:
             return float(rows.fits_probability[row])
-        table = Table.of(model, [own for _, own, _ in candidates()])
-        each = plan_probability(model, system, table, stated=rows.stated)
-        weights = np.array([one.weight for one, _, _ in candidates()])
-        return float(weights @ each / weights.sum())
+        mixed = mixed_probability(model, system, [rows.requested[row]], stated=rows.stated)
+        return float(mixed[0])
 
     def assumes() -> dict[str, float]:
         uneven = model.has_experts and not rows.stated and probability() is not None

@@ -33,6 +33,7 @@ from shardwise.analysis.variation import LEVEL
 from shardwise.arrays import Floats
 from shardwise.config.enums import MemoryLimit
 from shardwise.config.model import Model
+from shardwise.config.software.resolve import match_of
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS
@@ -40,6 +41,7 @@ from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.cost.component_costs import stored_bytes
 from shardwise.engine.evaluate import PeakMemory, peak_memory
+from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import distinct_stage_groups
 
 SURE, UNLIKELY = 0.9, 0.1
@@ -190,6 +192,48 @@ def plan_probability(
     if len(tiers) > 1:
         found = np.where(holding.memory.offloaded <= tiers[1].usable_bytes, found, 0.0)
     return np.where(table.training, found, np.nan)
+
+
+def software_of(
+    model: Model, system: System, strategy: Strategy
+) -> tuple[tuple[float, Stack], ...]:
+    """Return the stacks that a strategy may mean, each with its weight."""
+    match = match_of(strategy.stack, system, model, strategy.stated_options)
+    return tuple((one.weight, one.stack) for one in match.candidates)
+
+
+def mixed_probability(
+    model: Model, system: System, strategies: Sequence[Strategy], *, stated: bool = False
+) -> Floats:
+    """Return the probability that each strategy fits with the software that it describes.
+
+    That may be one of several: the mean over those that can run it, by their weights; 0 with none.
+    NaN forward only.
+
+    Parameters
+    ----------
+    strategies
+        As users write them, not resolved.
+    stated
+        Whether the user states the load of experts.
+    """
+    several = [
+        (row, weight, one.model_copy(update={"stack": stack}).resolved(model, system))
+        for row, one in enumerate(strategies)
+        for weight, stack in software_of(model, system, one)
+    ]
+    position, weights = (np.array([one[place] for one in several]) for place in (0, 1))
+    table = Table.of(model, [one for *_, one in several])
+    legal = first_violation(model, system, table) < 0
+    if not legal.any():
+        return np.zeros(len(strategies))
+    position, weights = position[legal], weights[legal]
+    each = plan_probability(model, system, table.take(legal), stated=stated)
+    sums, total = (
+        np.bincount(position, values, minlength=len(strategies))
+        for values in (weights * each, weights)
+    )
+    return np.divide(sums, total, out=np.zeros(len(strategies)), where=total > 0)
 
 
 def states_load(strategy: Strategy) -> bool:

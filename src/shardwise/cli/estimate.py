@@ -16,6 +16,7 @@ from shardwise.cli.host import HostOptions, with_price
 from shardwise.cli.inputs import read_inputs, show_imported
 from shardwise.cli.options import (
     JSON_FLAG,
+    LARGEST_OPTION,
     MODEL_OR_NONE,
     OUTPUT_OPTION,
     PLOT_OPTION,
@@ -222,12 +223,7 @@ def command(
     tables: str | None = TABLES_OPTION,
     ops: bool = opt("--ops", "List every kernel and collective, forward and backward.", OUTPUT),
     gemms: bool = opt("--gemms", "List every matrix product of a step, and its FLOPs.", OUTPUT),
-    largest: str | None = opt(
-        "--largest seq-len|mbs|lora-rank",
-        "Find the longest sequence, the largest micro-batch or the highest rank that fits, what "
-        "limits it and what raises it most.",
-        Section.MEMORY,
-    ),
+    largest: str | None = LARGEST_OPTION,
     flops_convention: str | None = opt(
         "--flops-convention causal|full-attention|parameters",
         "Model FLOPs that MFU counts. Default: causal.",

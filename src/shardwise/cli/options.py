@@ -12,6 +12,7 @@ from shardwise import units
 from shardwise.cli.help import INPUT, OUTPUT
 from shardwise.config.base import MISSING
 from shardwise.config.enums import MemoryLimit
+from shardwise.config.roles import Section
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.errors import Fault, InputError
 
@@ -96,6 +97,12 @@ REPORT_OPTION = opt(
     "Write a page with question, answer, charts, tables, assumptions, sources and the "
     "command to FILE (.html).",
     OUTPUT,
+)
+LARGEST_OPTION = opt(
+    "--largest seq-len|mbs|lora-rank",
+    "Find the longest sequence, the largest micro-batch or the highest rank that fits, what "
+    "limits it and what raises it most.",
+    Section.MEMORY,
 )
 STRATEGY_OPTION = opt(
     "--strategy FILE",

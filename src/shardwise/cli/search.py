@@ -16,6 +16,7 @@ from shardwise.cli.inputs import read_inputs, show_imported, system_or_config
 from shardwise.cli.launch import note_left_out
 from shardwise.cli.options import (
     JSON_FLAG,
+    LARGEST_OPTION,
     MODEL_OR_NONE,
     REPORT_OPTION,
     SEARCH_STRATEGY_OPTION,
@@ -58,7 +59,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import SHORT_NAMES
 from shardwise.config.system import System
-from shardwise.planning.nearest import NearestPlan, flag_words, set_fields
+from shardwise.planning.nearest import NearestPlan, plan_words
 from shardwise.planning.search.explain import explain
 from shardwise.planning.search.ranking import FRONTS
 from shardwise.planning.search.results import Explanation, SearchResult
@@ -74,6 +75,7 @@ _NEEDS_REFERENCE = "needs --reference: it selects part of the space of another m
 _NEEDS_SEARCH = "needs a search; --count only counts"
 _NOT_EXPLAINED = "has no effect with --explain alone; add --top or --pareto to list plans, too"
 _NOT_FOR_A_LAUNCHER = "has no effect with --explain, which is about one strategy"
+_NOT_LARGEST = "has no effect with --largest, which is about one value"
 _PLANS = "Plans to list"
 _WORK = "How to search"
 _ALSO_THEIRS = ("top", "save", "axes", "plot", "jobs")
@@ -208,6 +210,7 @@ def command(
     cluster: ClusterOptions,
     launcher: str | None = FOR_OPTION,
     count: bool = opt("--count", "Count the strategies and stop.", _PLANS),
+    largest: str | None = LARGEST_OPTION,
     ok_if_none: bool = OK_IF_NONE_FLAG,
     reference: str | None = opt(
         "--reference calculon|nersc|amped", "Search the space of another model.", OTHER_MODELS
@@ -289,10 +292,12 @@ def command(
         inputs=inputs,
         **shown,
     )
-    if count:
-        refuse_options(_NEEDS_SEARCH, **asdict(wanted), ok_if_none=ok_if_none, **run)
-        refuse_options(_NEEDS_SEARCH, **{"for": launcher})
-        return query.count()
+    if count or largest is not None:
+        others = wanted.without(()) | dict(run) | {"for": launcher, "ok_if_none": ok_if_none}
+        refuse_options(
+            _NOT_LARGEST if largest else _NEEDS_SEARCH, count=count and largest, **others
+        )
+        return query.count() if largest is None else query.largest(largest)
     if wanted.explain is not None:
         refuse_options(_NOT_FOR_A_LAUNCHER, **{"for": launcher})
         if wanted.top is None and not wanted.pareto:
@@ -338,6 +343,19 @@ class _Query:
         legal = candidates - sum(rejected.values())
         record = {"candidates": candidates, "evaluated": legal, "rejected": rejected}
         self._show(lambda: record, printed("search:print_count", candidates, rejected))
+        return 0
+
+    def largest(self, field: str) -> int:
+        """Find the largest value of a field with which some strategy fits."""
+        find = registry.load("planning.largest_value:largest_in_search")
+        found = find(self.model, self.system, self.space, field)
+        if found is None:
+            lacks = "nothing of the space surely fits"
+            self._show(lambda: {"value": None}, lambda: note(lacks), lacks)
+            return 1
+        self._show(
+            found.to_dict, printed("largest_value:print_largest_value", found, command_line())
+        )
         return 0
 
     def search(
@@ -392,7 +410,7 @@ class _Query:
         if change is None:
             return None
         resolved = strategy.resolved(model, system)
-        flags = [word for n, v in set_fields(model, resolved).items() for word in flag_words(n, v)]
+        flags = plan_words(model, resolved, self.space.stack)
         return change, " ".join(["shardwise estimate", model.name, system.name, *flags])
 
     def explain(self, options: SearchOptions) -> int:

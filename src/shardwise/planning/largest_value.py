@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.analysis import Result
-from shardwise.analysis.fit_probability import SURE, plan_probability
+from shardwise.analysis.fit_probability import SURE, plan_probability, software_of
 from shardwise.arrays import Bools, Floats, Ints
 from shardwise.config.base import MOST
 from shardwise.config.model import Model, ModelLike
@@ -21,6 +21,9 @@ from shardwise.engine.evaluate import evaluate
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate
 from shardwise.parallel.constraints import first_violation, refuse_illegal
+from shardwise.planning.search.results import RankedPlan
+from shardwise.planning.search.run import search
+from shardwise.planning.search.space import Space
 from shardwise.planning.ways import Way, columns_for, evaluated, field_of, ways_for
 
 LARGEST = ("seq_len", "micro_batch_size", "lora_rank")
@@ -99,23 +102,24 @@ def largest_value(
     InputError
         If the field is another one, or the plan is not legal.
     """
-    name = field_of(field)
-    if name not in LARGEST:
-        allowed = ("seq-len", "mbs", "lora-rank")
-        raise InputError(Fault.of("largest", field, allowed_words(field, allowed)))
+    name = _sought(field)
     if name == "lora_rank" and strategy.lora_rank is None:
         raise InputError(Fault.of("largest", field, "needs adapters: set --finetune lora or qlora"))
     the_model, the_system = Model.load(model), System.load(system)
     step = _STEPS[name] * (strategy.cp * strategy.tp if name == "seq_len" else 1)
     named = strategy.model_copy(update=_at(strategy, name, step))
-    base = named.resolved(the_model, the_system)
+    software = [
+        (weight, named.model_copy(update={"stack": stack}).resolved(the_model, the_system))
+        for weight, stack in software_of(the_model, the_system, named)
+    ]
+    base = software[0][1]
     open_ways = ways_for(base, any_stack=strategy.stack is None)
     ways = [one for one in open_ways if one.name != _FIXED[name]]
-    bisection = _Bisection(the_model, the_system, base, name, step)
+    bisection = _Bisection(the_model, the_system, software, name, step)
     sure, likely, predicted = (bisection.largest([{}], one)[0] for one in (SURE, _LIKELY, None))
     raised = bisection.largest([way.fields for way in ways], SURE, _COARSE, near=int(sure))
     shown = int(sure) or int(predicted) or step
-    result = estimate(the_model, the_system, base.model_copy(update=_at(base, name, shown)))
+    result = estimate(the_model, the_system, named.model_copy(update=_at(base, name, shown)))
     part, size = _limit(bisection, shown)
     if part == "transient tensors" and result.stages:
         part = f"{part} of {result.stages[0].peak.operation}"
@@ -135,6 +139,15 @@ def largest_value(
         step_time_s=result.step_time_s,
         tokens_per_s=result.tokens_per_s,
     )
+
+
+def _sought(field: str) -> str:
+    """Name of the field that is sought."""
+    name = field_of(field)
+    if name not in LARGEST:
+        allowed = ("seq-len", "mbs", "lora-rank")
+        raise InputError(Fault.of("largest", field, allowed_words(field, allowed)))
+    return name
 
 
 def _raises(ways: Sequence[Way], own: int, raised: Ints) -> tuple[Raise, ...]:
@@ -162,9 +175,16 @@ def _at(strategy: Strategy, name: str, value: int) -> dict[str, Any]:
 class _Bisection:
     """Largest values of a field of several variants of a plan at once."""
 
-    def __init__(self, model: Model, system: System, base: Strategy, name: str, step: int) -> None:
-        self._model, self._system, self._base = model, system, base
-        self._name, self._step = name, step
+    def __init__(
+        self,
+        model: Model,
+        system: System,
+        software: Sequence[tuple[float, Strategy]],
+        name: str,
+        step: int,
+    ) -> None:
+        self._model, self._system, self._software = model, system, software
+        self._base, self._name, self._step = software[0][1], name, step
 
     def largest(
         self,
@@ -218,18 +238,24 @@ class _Bisection:
             for fields, own in zip(variants, counts, strict=True)
             for count in own.tolist()
         ]
-        table = Table.of(self._model, columns_for(self._model, self._base, rows), self._system)
-        legal = first_violation(self._model, self._system, table) < 0
-        if not variants[0] and not legal.any():
+        predicted = sure is None or not self._base.training
+        sums, total = np.zeros((2, len(rows)))
+        for weight, base in self._software[: 1 if predicted else None]:
+            table = Table.of(self._model, columns_for(self._model, base, rows), self._system)
+            legal = first_violation(self._model, self._system, table) < 0
+            if not legal.any():
+                continue
+            some = table.take(legal)
+            found = evaluate(self._model, self._system, some)
+            fits: Floats = found.fits * 1.0
+            if not predicted:
+                fits = plan_probability(self._model, self._system, some, found)
+            sums[legal] += weight * fits
+            total[legal] += weight
+        if not variants[0] and not total.any():
             refuse_illegal(self._model, self._system, table.take(np.array([0])))
-        some = table.take(legal)
-        found = evaluate(self._model, self._system, some)
-        fits = found.fits
-        if sure is not None and some.training.all():
-            fits = plan_probability(self._model, self._system, some, found) >= sure
-        within = np.zeros(len(rows), dtype=np.bool_)
-        within[legal] = fits
-        by_variant = within.reshape(counts.shape)
+        within = np.divide(sums, total, out=np.zeros(len(rows)), where=total > 0)
+        by_variant = (within >= (_LIKELY if predicted else sure)).reshape(counts.shape)
         return np.logical_and.accumulate(by_variant, axis=1)
 
     def _of(self, fields: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -251,3 +277,62 @@ def _limit(bisection: _Bisection, value: int) -> tuple[str, float]:
     grows: Callable[[str], float] = lambda name: float(parts[name][1] - parts[name][0])  # noqa: E731 - used once
     name = max(parts, key=grows)
     return _PART_WORDS.get(name, name), float(parts[name][0])
+
+
+# --- Over the best strategies ---------------------------------------------------------------------
+
+_PARTS = 8
+
+
+def largest_in_search(
+    model: ModelLike, system: SystemLike, space: Space, field: str
+) -> LargestValue | None:
+    """Find the largest value of a field with which some strategy of a space fits; None: with none.
+
+    Powers of two are tried first, then eighths between the last that fits and the next; among the
+    strategies that fit then, the one with the least memory says how much more fits. Micro-batches
+    are divisors of the global batch, which stays. Offload is tried if nothing fits without it.
+
+    Parameters
+    ----------
+    space
+        What the field is there does not matter.
+    field
+        As in `largest_value`.
+    """
+    name = _sought(field)
+    case = Model.load(model), System.load(system)
+    if name == "micro_batch_size":
+        batch = max(space.global_batch_size or (1,))
+        found = _fitting(*case, space, name, [n for n in range(1, batch + 1) if batch % n == 0])
+    else:
+        most = _MOST[name]
+        found = _fitting(*case, space, name, [2**n for n in range(most.bit_length())])
+        if found is not None and (low := found[0]) >= _PARTS:
+            between = [low * n // _PARTS for n in range(_PARTS + 1, 2 * _PARTS)]
+            found = _fitting(*case, space, name, between) or found
+    if found is None:
+        return None
+    value, plan = found
+    strategy = Strategy.validated(plan.strategy)
+    largest = largest_value(*case, strategy, field)
+    if name != "micro_batch_size" and (largest.value or 0) >= value:
+        return largest
+    fixed = estimate(*case, strategy)
+    own = {"value": value, "likely": None, "predicted": None, "strategy": fixed.strategy}
+    own |= {n: getattr(fixed, n) for n in ("fits_probability", "step_time_s", "tokens_per_s")}
+    return largest.model_copy(update=own)
+
+
+def _fitting(
+    model: Model, system: System, space: Space, name: str, values: Sequence[int]
+) -> tuple[int, RankedPlan] | None:
+    """The largest of some values with which a strategy fits, and that with the least memory."""
+    tried = space.fixed({name: tuple(values)}, source="largest")
+    cells = search(model, system, tried, axes=(name,), fits=SURE, top=1).cells
+    if not cells:
+        return None
+    value = max(int(str(cell.values[name])) for cell in cells)
+    last = space.fixed({name: value}, source="largest")
+    front = search(model, system, last, pareto="memory", fits=SURE, top=1).pareto or ()
+    return value, min(front, key=lambda plan: plan.memory_reserved_bytes)

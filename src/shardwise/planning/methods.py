@@ -7,17 +7,19 @@ import numpy as np
 
 from shardwise import catalog
 from shardwise.analysis import Result
-from shardwise.analysis.fit_probability import SURE
+from shardwise.analysis.fit_probability import SURE, mixed_probability
 from shardwise.config.fine_tuning import METHODS
 from shardwise.config.model import Model, ModelLike
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System, SystemLike
 from shardwise.errors import Fault, InputError, allowed_words
 from shardwise.estimator import estimate_many
+from shardwise.planning.ways import evaluated, ways_for
 
 COUNTS = tuple(2**power for power in range(10))
 """Numbers of accelerators that are tried."""
 _UNSHARDED, _SHARDED = 0, 3
+_SAVINGS = 2
 _SECONDS_PER_HOUR = 3600
 _MILLION = 1e6
 # Systems whose figures are those of another model of performance.
@@ -49,10 +51,24 @@ class MethodPlan(Result):
     """Why no strategy is legal."""
 
 
+class Saving(Result):
+    """A change of a plan that lowers its memory."""
+
+    name: str
+    """What it changes, in words."""
+    flags: str
+    """Flags of `estimate` that make it."""
+    reserved_bytes: float
+    """Reserved memory with it [byte]."""
+
+
 class MethodTable(Result):
     """Plans of several models, systems, methods and lengths."""
 
     plans: tuple[MethodPlan, ...]
+    lowered_by: tuple[Saving, ...] = ()
+    """The changes that lower the memory of the first plan most, the best first, each of a kind of
+    its own: with them smaller systems are enough."""
     mbs: int
     """Sequences of a micro-batch, one of each replica in a step."""
 
@@ -120,7 +136,27 @@ def systems_for(
         return (plan.gpus or 0, np.inf if price is None else price, plan.reserved_bytes)
 
     fitting = sorted((one for one in found.plans if one.gpus is not None), key=order)
-    return found.model_copy(update={"plans": tuple(fitting)})
+    update: dict[str, Any] = {"plans": tuple(fitting)}
+    if fitting:
+        update["lowered_by"] = _savings(fitting[0], {"mbs": mbs} | fields)
+    return found.model_copy(update=update)
+
+
+def _savings(plan: MethodPlan, fields: Mapping[str, Any]) -> tuple[Saving, ...]:
+    """The changes of a plan that lower its memory most."""
+    model, system = Model.load(plan.model), System.load(plan.system)
+    requested = _strategy(plan.finetune, plan.gpus or 1, plan.seq_len, plan.zero, fields)
+    base = requested.resolved(model, system)
+    ways = ways_for(base, any_stack=True)
+    found = evaluated(model, system, base, [way.fields for way in ways])
+    sizes = np.where(found.refused < 0, found.memory_reserved_bytes, np.inf)
+    best: dict[str, Saving] = {}
+    for row in np.argsort(sizes, kind="stable").tolist():
+        size, way = float(sizes[row]), ways[row]
+        if size < plan.reserved_bytes and way.name not in best:
+            flags = " ".join(way.flags)
+            best[way.name] = Saving(name=way.name, flags=flags, reserved_bytes=size)
+    return tuple(best.values())[:_SAVINGS]
 
 
 def _plan(
@@ -129,12 +165,14 @@ def _plan(
     """The plan with the fewest accelerators of one system."""
     about = {"model": model.name, "system": system.name, "finetune": method, "seq_len": seq_len}
     try:
-        strategies = list(_strategies(model, system, method, seq_len, fields))
+        requested = list(_strategies(method, seq_len, fields))
+        strategies = [one.resolved(model, system) for one in requested]
         found = estimate_many(model, system, strategies)
+        sure = mixed_probability(model, system, requested)
     except InputError as error:
         return _refused(about, str(error.faults[0]))
     legal = found.refused < 0
-    fits = legal & (found.fits_probability >= SURE)
+    fits = legal & (sure >= SURE)
     gpus = np.array([one.gpus for one in strategies])
     fewest = int(gpus[fits].min()) if fits.any() else None
     rows = np.flatnonzero(fits & (gpus == fewest)) if fits.any() else np.flatnonzero(legal)[-1:]
@@ -151,7 +189,7 @@ def _plan(
     return MethodPlan(
         **about,
         gpus=fewest,
-        fits_probability=float(found.fits_probability[row]),
+        fits_probability=float(sure[row]),
         reserved_bytes=float(found.memory_reserved_bytes[row]),
         limited_by=max(parts, key=lambda name: parts[name]),
         zero=int(found.table.zero[row]),
@@ -174,11 +212,17 @@ def _refused(about: Mapping[str, Any], problem: str) -> MethodPlan:
     )
 
 
-def _strategies(
-    model: Model, system: System, method: str, seq_len: int, fields: Mapping[str, Any]
-) -> Iterator[Strategy]:
+def _strategies(method: str, seq_len: int, fields: Mapping[str, Any]) -> Iterator[Strategy]:
     """Strategies of each number of accelerators: full replicas and sharded ones."""
     for gpus in COUNTS:
         for zero in (_UNSHARDED, _SHARDED) if gpus > 1 else (_UNSHARDED,):
-            own = {"finetune": method, "gpus": gpus, "seq_len": seq_len, "zero": zero}
-            yield Strategy.validated(own | dict(fields)).resolved(model, system)
+            yield _strategy(method, gpus, seq_len, zero, fields)
+
+
+def _strategy(
+    method: str, gpus: int, seq_len: int, zero: int, fields: Mapping[str, Any]
+) -> Strategy:
+    """A strategy; a single accelerator leaves sharding to the software."""
+    own: dict[str, Any] = {"finetune": method, "gpus": gpus, "seq_len": seq_len}
+    own |= {"zero": zero} if gpus > 1 else {}
+    return Strategy.validated(own | dict(fields))

@@ -16,6 +16,7 @@ import numpy as np
 from shardwise.analysis import Result
 from shardwise.analysis.fit_probability import SURE, states_load
 from shardwise.arrays import Floats
+from shardwise.config.fine_tuning import targets_in_brief
 from shardwise.config.model import Model
 from shardwise.config.stack import Stack
 from shardwise.config.strategy import Strategy
@@ -103,9 +104,27 @@ def flag_words(name: str, value: object) -> list[str]:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
+    if name == "lora_targets" and isinstance(value, (list, tuple)):
+        value = targets_in_brief(value).split("+")
     if isinstance(value, (list, tuple)):
         return [f"--{dashed}", ",".join(map(str, value)) or "none"]
     return [] if value is None else [f"--{dashed}", shlex.quote(str(value))]
+
+
+def plan_words(model: Model, strategy: Strategy, described: object) -> list[str]:
+    """Return the flags of a plan, with its software.
+
+    Parameters
+    ----------
+    described
+        Software of the space that it is of: a description stands for the stack that it means.
+    """
+    plain = strategy.to_dict()
+    words = [word for name in set_fields(model, strategy) for word in flag_words(name, plain[name])]
+    stack = plain["stack"]
+    if not isinstance(stack, str) and isinstance(described, (list, tuple)):
+        stack = next(iter(described), None) if len(described) == 1 else None
+    return [*words, "--stack", shlex.quote(stack)] if isinstance(stack, str) else words
 
 
 def nearest_plan(

@@ -18,7 +18,7 @@ from shardwise.config.strategy_fields import FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.engine.step_time import TIME_PARTS
-from shardwise.planning.nearest import flag_words, set_fields
+from shardwise.planning.nearest import plan_words
 from shardwise.planning.search.results import (
     FieldChange,
     RankedPlan,
@@ -200,11 +200,9 @@ def _commands(
     result: SearchResult, model: Model, strategy: Strategy, names: Sequence[str]
 ) -> dict[str, str]:
     """Command lines that look at the plan, and that write it for its launcher."""
-    plain = strategy.to_dict()
-    words = [word for n in set_fields(model, strategy) for word in flag_words(n, plain[n])]
-    stack = plain["stack"]
+    stack = strategy.to_dict()["stack"]
     named = isinstance(stack, str)
-    case = [*map(shlex.quote, names), *words, *(["--stack", stack] if named else [])]
+    case = [*map(shlex.quote, names), *plan_words(model, strategy, result.space.get("stack"))]
     found = {"estimate": " ".join(["shardwise", "estimate", *case])}
     launcher = result.launcher
     if launcher is None and named and (of := registry.find("launcher_of_stack")):

@@ -28,6 +28,10 @@ def print_methods(found: MethodTable, *, title: str = "") -> None:
         style="dim",
     )
     show(*price_lines({plan.system: plan.price for plan in found.plans}), style="dim")
+    for one in found.lowered_by:
+        first = found.plans[0]
+        plan = f"{first.gpus} x {first.system}"
+        show(f"with {one.name} ({one.flags}): {gib(one.reserved_bytes)} GiB each on {plan}")
     for text in dict.fromkeys(
         f"{plan.system}: {plan.problem}" for plan in found.plans if plan.problem
     ):
