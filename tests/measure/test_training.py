@@ -179,7 +179,8 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "line"), WORDS, ids=[words for words, _ in WORDS])
-def test_what_cannot_be_trained_is_refused_in_a_line(folder, monkeypatch, capsys, words, line):
+@pytest.mark.usefixtures("folder")
+def test_what_cannot_be_trained_is_refused_in_a_line(monkeypatch, capsys, words, line):
     """Before any process starts, and with exit code 2."""
     monkeypatch.setattr(training, "find_spec", lambda _: None)
     model, *more = words.split()
@@ -202,9 +203,8 @@ SCRIPTS = {
 @pytest.mark.parametrize("script", SCRIPTS, ids=range(len(SCRIPTS)))
 def test_a_process_that_fails_is_one_line(monkeypatch, script):
     """The others are ended, however long they would go on."""
-    job = jobs.Job(
-        **{name: None for name in jobs.Job.__slots__} | {"dp": 2, "tp": 1, "pp": 1, "threads": 1}
-    )
+    fields = {"dp": 2, "tp": 1, "pp": 1, "threads": 1}
+    job = jobs.Job(**dict.fromkeys(jobs.Job.__slots__) | fields)
     wait = "import time; time.sleep(600)"
 
     def start(folder, rank, _, log):

@@ -241,7 +241,7 @@ class Experts(nn.Module):
         sent, weights = tokens[rows], weights[order, None]
         pieces = zip(self.experts, sent.split(counts), weights.split(counts), strict=True)
         done = torch.cat([expert(part, weight) for expert, part, weight in pieces])
-        out = torch.zeros_like(tokens).index_add(0, rows, done)
+        out = done[order.argsort()].unflatten(0, (-1, self.one.top_k)).sum(1)
         if self.shared is not None:
             shared = self.shared(tokens)
             gate = self.shared_gate

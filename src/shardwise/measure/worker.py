@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -219,25 +219,6 @@ class Trainer:
             return nullcontext()
         return self.module.no_sync()
 
-    def saved_bytes(self) -> int:
-        """Bytes that autograd saves in a forward pass, without weights, each storage once."""
-        kept: dict[int, torch.UntypedStorage] = {}
-        weights = {_storage(one).data_ptr() for one in self.parameters}
-
-        def pack(tensor: Tensor) -> Tensor:
-            stored = _storage(tensor)
-            if stored.data_ptr() not in weights:
-                kept[stored.data_ptr()] = stored
-            return tensor
-
-        size = self.job.micro_batch_size
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = self.forward(self.ids[:size], self.labels[:size])
-        found = sum(one.nbytes() for one in kept.values())
-        loss.backward()
-        self.optimizer.zero_grad()
-        return found
-
     def resident_bytes(self) -> int:
         """Bytes of weights, buffers, inputs and optimizer state."""
         state = [x for one in self.optimizer.state.values() for x in one.values()]
@@ -248,6 +229,27 @@ class Trainer:
 
 def _recomputed(run: Any) -> Any:
     return lambda x: checkpoint(run, x, use_reentrant=False)
+
+
+def saved_bytes(module: nn.Module, forward: Callable[[], Tensor]) -> int:
+    """Bytes that autograd saves in a forward pass, without weights and buffers, each storage once.
+
+    The backward pass then runs, too.
+    """
+    kept: dict[int, torch.UntypedStorage] = {}
+    own = {_storage(one).data_ptr() for one in (*module.parameters(), *module.buffers())}
+
+    def pack(tensor: Tensor) -> Tensor:
+        stored = _storage(tensor)
+        if stored.data_ptr() not in own:
+            kept[stored.data_ptr()] = stored
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = forward()
+    found = sum(one.nbytes() for one in kept.values())
+    loss.backward()
+    return found
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:
@@ -336,7 +338,10 @@ def _memory(trainer: Trainer) -> dict[str, Any]:
     if trainer.device.type == "cuda":
         found["peak_bytes"] = torch.cuda.max_memory_allocated()
     if trainer.job.tp * trainer.job.pp == 1:
-        found["saved_bytes"] = trainer.saved_bytes()
+        size = trainer.job.micro_batch_size
+        batch = trainer.ids[:size], trainer.labels[:size]
+        found["saved_bytes"] = saved_bytes(trainer.module, lambda: trainer.forward(*batch))
+        trainer.optimizer.zero_grad()
     resident = trainer.resident_bytes()
     with profile(activities=_activities(trainer.device), profile_memory=True) as seen:
         trainer.step()
