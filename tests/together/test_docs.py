@@ -50,6 +50,7 @@ SLOW_MODULES = (
     "shardwise.planning.search.run",
     "shardwise.validate",
 )
+NEEDS_TORCH = ("shardwise.measure.modules", "shardwise.measure.worker")
 GLOBAL = ("--verbose", "--log")  # may stand after the verb, too
 CONSOLE = re.compile(r"```console\n\$ shardwise (.*)\n((?:.*\n)*?)```")
 
@@ -99,6 +100,8 @@ def test_docstring_examples_hold(slow):
     assert set(SLOW_MODULES) <= set(names)
     if find_spec("nicegui") is None:  # an extra
         names = [name for name in names if not name.startswith("shardwise.web.")]
+    if find_spec("torch") is None:
+        names = [name for name in names if name not in NEEDS_TORCH]
     modules = [importlib.import_module(one) for one in names if (one in SLOW_MODULES) == slow]
     shown = [m for m in modules if ">>>" in Path(m.__file__).read_text(encoding="utf-8")]
     results = [doctest.testmod(module) for module in shown]

@@ -36,6 +36,7 @@ COMMANDS = {
     "recipes": "recipe.yaml",
     "validate": "",
     "calibrate": "h100-sxm --from-runs модель.json",
+    "measure": "own.yaml cpu-server --gpus 2 --gbs 2 --cp 2",
     "models": "own.yaml",
     "systems": "h100-sxm",
     "stacks": "nemo-2025",
@@ -45,7 +46,7 @@ COMMANDS = {
     "lengths": "--quantiles 512,2048,8192",
     "show": "saved.json",
 }
-CODES = {"explore": 2, "calibrate": 2}
+CODES = {"explore": 2, "calibrate": 2, "measure": 2}
 RECIPE = {
     "name": NAME,
     "model": "own.yaml",
