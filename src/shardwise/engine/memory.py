@@ -576,7 +576,8 @@ def _live(
         here = count > 0
         over = size.over_bytes
         if place == head:
-            over = over + size.saved_bytes + unsharded.head
+            trained = size.trained_over_bytes + unsharded.head_gradients
+            over = np.maximum(over, trained) + size.saved_bytes + unsharded.head
             shapes = shapes + np.where(here, size.gradient_buffer_bytes, 0.0)
         elif place == embedding:
             over = over + unsharded.embedding
