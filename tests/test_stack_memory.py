@@ -132,7 +132,7 @@ def test_embedding_and_head_gathered_as_one() -> None:
 
 
 def test_ends_gathered_as_one_at_the_loss() -> None:
-    """There the head is whole anyway, with its gradient: the embedding comes in addition."""
+    """There the head's weights are whole anyway: those of the embedding come in addition."""
     words = samples.llama(vocab=20_000)
     bare = run(architecture=words, zero=3).memory_bytes.buffers
     whole = run({"whole_ends": True}, words, zero=3).memory_bytes.buffers
