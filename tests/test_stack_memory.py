@@ -109,6 +109,14 @@ def test_what_the_update_holds(software: dict[str, Any], zero: int, each: int) -
     assert memory.activations == 0
 
 
+@each_row(("zero", "updated"), [(3, WHOLE / 16), (2, WHOLE / 8)])
+def test_zero_3_copies_the_gradients_of_a_sub_group(zero: int, updated: float) -> None:
+    """Half of a shard at a time: a flat copy of 2 bytes, one in fp32, and temporaries."""
+    software = {"update_bytes": 2000, "flat_gradients": True, "sub_group_size": WHOLE / 16}
+    memory = run(software | {"gradient_dtype": "compute"}, zero=zero).memory_bytes
+    assert memory.buffers == pytest.approx((2000 + 4 + 2) * updated)
+
+
 def test_a_flat_buffer_is_of_sharded_optimizers() -> None:
     """Without replicas that share the state there is none."""
     memory = run({"update_bytes": 1000, "flat_gradients": True}, zero=0).memory_bytes
@@ -124,7 +132,7 @@ def test_embedding_and_head_gathered_as_one() -> None:
 
 
 def test_ends_gathered_as_one_at_the_loss() -> None:
-    """There the head is whole anyway, with its gradient: the embedding comes in addition."""
+    """There the head's weights are whole anyway: those of the embedding come in addition."""
     words = samples.llama(vocab=20_000)
     bare = run(architecture=words, zero=3).memory_bytes.buffers
     whole = run({"whole_ends": True}, words, zero=3).memory_bytes.buffers

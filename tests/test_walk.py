@@ -42,6 +42,7 @@ def step(saved: float, forward: float, backward: float, **fields: Any) -> Step:
         "drops": 0,
         "part": 1,
         "modules": 0,
+        "trains": False,
     } | fields
     plain["rebuilt"] = column(plain["rebuilt"] if plain["drops"] else 0)
     plain["half_rebuilt"] = column(plain.get("half_rebuilt", 0))
@@ -64,6 +65,15 @@ def test_the_peak_may_be_in_the_forward_pass() -> None:
     """Before the last saves its 30 it needs 45 in addition to 30; backward it needs nothing."""
     steps = [step(10, 0, 0), step(20, 0, 0), step(30, 45, 0)]
     assert peak(steps) == (60, 15, 2 + 3)
+
+
+def test_gradients_of_weights_come_after_the_loss() -> None:
+    """The loss goes backward at 60 + 50; once the head has a gradient, at most 30 + 20 are live."""
+    steps = [step(10, 0, 40), step(20, 0, 20, trains=True), step(30, 5, 50)]
+    found = walk(steps, 0, column(0))
+    assert peak(steps) == (60, 50, 2)
+    assert float(found.trained_over[0]) == 30 + 20 - 60
+    assert float(walk(steps[:1], 0, column(0)).trained_over[0]) == float("-inf")
 
 
 def test_without_transients_the_peak_is_the_start_of_backward() -> None:
@@ -137,6 +147,7 @@ def test_each_row_has_its_own_peak() -> None:
             drops=0,
             part=1,
             modules=0,
+            trains=False,
         )
         for backward in (0, 30, 5)
     ]

@@ -130,9 +130,7 @@ INTEGRATION = {
     "wall_clock_breakdown": False,
 }
 BUCKETS = {"zero_optimization.allgather_bucket_size"}
-SMALL = {
-    f"zero_optimization.{name}" for name in ("sub_group_size", "stage3_param_persistence_threshold")
-}
+SMALL = {"zero_optimization.stage3_param_persistence_threshold"}
 PIECES = "train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 4"
 HOST = {"offload_weights": True, "offload_optimizer": True}
 
@@ -184,7 +182,7 @@ AUTO_BUCKETS = bucket(WIDTH**2, prefetch_bucket_size=int(0.9 * WIDTH**2))
                 "fsdp_prefetch": 0,
                 "fsdp_reshard": True,
                 **HOST,
-                **bucket(0),
+                **bucket(0, sub_group_size=10**14),
             },
             SMALL,
         ),

@@ -97,7 +97,11 @@ def _walks(
 
     def walked(some: Sequence[Step], how: int) -> Walk:
         found = walk(some, how, cost.bytes.saved_bytes)
-        return replace(found, over=np.minimum(found.over, cost.bytes.over_bytes))
+        return replace(
+            found,
+            over=np.minimum(found.over, cost.bytes.over_bytes),
+            trained_over=np.minimum(found.trained_over, cost.bytes.trained_over_bytes),
+        )
 
     first = FORWARD_ONLY if full else recompute
     forward = walked([replace(step, backward=never) for step in steps], first)
@@ -129,7 +133,13 @@ def _with_peaks(blocks: ComponentCosts, walks: Sequence[Walk | None]) -> Compone
 
 
 def _replaced(part: LayerCost, found: Walk) -> LayerCost:
-    return replace(part, bytes=replace(part.bytes, over_bytes=found.over, peak=found.peak))
+    size = replace(
+        part.bytes,
+        over_bytes=found.over,
+        trained_over_bytes=found.trained_over,
+        peak=found.peak,
+    )
+    return replace(part, bytes=size)
 
 
 _PEAKS = ("peak", "forward_peak", "backward_peak")

@@ -258,8 +258,11 @@ class Stack(Sourced):
     """Whether buckets of reduction and of prefetch have h^2 and 0.9 h^2 elements, with h the width
     of the model: what the Trainer of transformers fills in for `auto` in a file of DeepSpeed."""
     flat_gradients: bool = False
-    """Whether the optimizer step of ZeRO-1 and ZeRO-2 first copies the gradients of a rank into one
-    flat buffer of their type (DeepSpeed, InternEvo)."""
+    """Whether the optimizer step of ZeRO-1 and ZeRO-2, and of ZeRO-3 where it has sub-groups, first
+    copies the gradients of a rank into one flat buffer of their type (DeepSpeed, InternEvo)."""
+    sub_group_size: Size = 0.0
+    """Weights that the optimizer step of ZeRO-3 updates at a time [elements] (DeepSpeed's
+    sub_group_size); 0: all of a rank."""
     copies_gradients: bool = True
     """Whether the update copies 16-bit gradients to fp32, the type of its weights (Megatron-LM's
     distributed optimizer, DeepSpeed), or its kernel reads them as they are (PaddlePaddle)."""

@@ -14,7 +14,7 @@ import numpy as np
 from shardwise.arrays import Floats, Ints
 from shardwise.config.enums import GraphScope, OffloadPart, RecomputePart
 from shardwise.ops.layer import modules_of, part_of
-from shardwise.ops.operation import Operation
+from shardwise.ops.operation import Operation, Phase
 
 FULL, FORWARD_ONLY = -1, -2
 """Instead of bits of `RecomputePart`: full recompute; no backward pass."""
@@ -43,6 +43,8 @@ class Step:
     """Bit of `OffloadPart` that its saved bytes belong to."""
     modules: int
     """Bits of `GraphScope` that CUDA graphs capture it with."""
+    trains: bool
+    """Whether its backward makes gradients of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class Walk:
     """Saved bytes of the parts that may be offloaded."""
     over: Floats
     """Peak bytes in addition to saved ones."""
+    trained_over: Floats
+    """The same from the first operation on whose backward makes gradients of weights."""
     captured: Floats
     """Saved bytes of what CUDA graphs capture."""
     working: Floats
@@ -83,6 +87,7 @@ def step_of(operation: Operation) -> Step:
         drops=RecomputePart.bits(operation.dropped_with),
         part=OffloadPart.bits([part_of(operation.name)]),
         modules=modules_of(operation),
+        trains=any(kernel.phase is Phase.WEIGHT_GRAD for kernel in operation.kernels),
     )
 
 
@@ -116,12 +121,13 @@ def walk(
     zero = np.zeros_like(steps[0].saved)
     if parts == FORWARD_ONLY:
         moments = [(step.forward, j + len(steps)) for j, step in enumerate(steps)]
-        return _peak(zero, zero, (zero, zero), moments)
+        return _peak(zero, zero, (zero, zero), moments, np.full_like(zero, -np.inf))
     full = parts == FULL
     dropped = [s.saved if full else _dropped(s, parts) for s in steps]
     saved = [s.saved - gone for s, gone in zip(steps, dropped, strict=True)]
     all_saved = zero + checkpoint if full else sum(saved, zero)
-    moments = []
+    moments, trained = [], np.full_like(zero, -np.inf)
+    last = max((j for j, step in enumerate(steps) if step.trains), default=-1)
     rebuilt_at = [len(steps) if full else _rebuilt_at(steps, i, parts) for i in range(len(steps))]
     before = np.cumsum([zero, *saved], axis=0)
     for j, step in enumerate(steps):
@@ -130,9 +136,11 @@ def walk(
         again = [dropped[i] for i in range(j + 1) if j <= rebuilt_at[i]]
         here = before[j + 1] + sum(again, zero) + step.backward
         moments.append((here - all_saved, j))
+        if j <= last:
+            trained = np.maximum(trained, here - all_saved)
     by_step = [all_saved, *saved[1:]] if full else saved
     moves = _movable(steps, by_step, all_saved, movable)
-    return _peak(all_saved, moves, _captured(steps, saved, zero, captured), moments)
+    return _peak(all_saved, moves, _captured(steps, saved, zero, captured), moments, trained)
 
 
 def _dropped(step: Step, parts: int) -> Floats:
@@ -181,6 +189,7 @@ def _peak(
     movable: Floats,
     captured: tuple[Floats, Floats],
     moments: Sequence[tuple[Floats, int]],
+    trained: Floats,
 ) -> Walk:
     """The largest of several moments, the last of equal ones."""
     over, peak = moments[0][0], np.full(saved.shape, moments[0][1], dtype=np.int64)
@@ -189,7 +198,15 @@ def _peak(
         over = np.where(larger, live, over)
         peak = np.where(larger, position, peak)
     pool, working = captured
-    return Walk(saved=saved, movable=movable, over=over, captured=pool, working=working, peak=peak)
+    return Walk(
+        saved=saved,
+        movable=movable,
+        over=over,
+        trained_over=trained,
+        captured=pool,
+        working=working,
+        peak=peak,
+    )
 
 
 def _rebuilt_at(steps: Sequence[Step], i: int, parts: int) -> int:

@@ -197,6 +197,9 @@ class LayerBytes:
     """The share of them that activation offload moves: all, or those of some parts [byte]."""
     over_bytes: Floats
     """Memory in addition to saved bytes at the peak (see `cost.activation_walk`) [byte]."""
+    trained_over_bytes: Floats
+    """The same at the peak of what is left of backward once gradients of weights are made [byte]:
+    a loss runs backward before the head has any; -inf without such gradients."""
     graph_bytes: Floats
     """Saved bytes of what CUDA graphs with memory of their own capture [byte]."""
     graph_working_bytes: Floats
@@ -514,6 +517,7 @@ def bytes_of_layer(
         saved_bytes=walked.saved,
         movable_bytes=walked.movable,
         over_bytes=walked.over,
+        trained_over_bytes=walked.trained_over,
         graph_bytes=walked.captured,
         graph_working_bytes=walked.working,
         peak=walked.peak,

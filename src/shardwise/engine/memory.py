@@ -168,7 +168,7 @@ def stage_memory(
         for share in (shares.gradients, shares.optimizer)
     )
     owned = updated / costs.resident_gradient_bytes
-    copies = owned * _update_bytes(table, costs)
+    copies = _updated_at_once(table, owned) * _update_bytes(table, costs)
     if np.any(on_host := table.updates_on_host):
         on_both = as_weights & ~table.offload_weights
         weights_here = np.where(on_both, ends_master + layers.master(shares), 0.0)
@@ -353,6 +353,13 @@ def _buckets(table: Table, costs: ComponentCosts, of: Sequence[WeightTotals]) ->
     return np.where(table.training & (table.zero > 0) & ~in_place, used, 0.0)
 
 
+def _updated_at_once(table: Table, owned: Floats) -> Floats:
+    """Weights whose gradients a rank copies at a time [elements]: all, or those of a sub-group."""
+    size = table.by_stack(lambda stack: stack.sub_group_size)
+    grouped = (size > 0) & (table.zero >= ZERO_WEIGHTS)
+    return np.where(grouped, np.minimum(owned, size), owned)
+
+
 def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     """Transient bytes of the update per weight that a rank updates.
 
@@ -362,10 +369,11 @@ def _update_bytes(table: Table, costs: ComponentCosts) -> Floats:
     element = costs.gradient_bytes
     flat = table.by_stack(lambda stack: stack.flat_gradients) & (table.zero > 0)
     copies = table.by_stack(lambda stack: stack.copies_gradients)
+    grouped = table.by_stack(lambda stack: stack.sub_group_size > 0)
     copied = copies & (costs.weight_sizes.master == FP32_BYTES) & (element < FP32_BYTES)
     return (
         np.where(copied, FP32_BYTES, 0.0)
-        + np.where(flat & (table.zero < ZERO_WEIGHTS), element, 0.0)
+        + np.where(flat & ((table.zero < ZERO_WEIGHTS) | grouped), element, 0.0)
         + table.by_stack(lambda stack: stack.update_bytes) * state_size(costs.weight_sizes.moment)
     )
 
@@ -568,7 +576,8 @@ def _live(
         here = count > 0
         over = size.over_bytes
         if place == head:
-            over = over + size.saved_bytes + unsharded.head
+            trained = size.trained_over_bytes + unsharded.head_gradients
+            over = np.maximum(over, trained) + size.saved_bytes + unsharded.head
             shapes = shapes + np.where(here, size.gradient_buffer_bytes, 0.0)
         elif place == embedding:
             over = over + unsharded.embedding

@@ -306,6 +306,8 @@ class Unsharded:
     """The largest gradients and the largest weights of any layer."""
     embedding: Floats
     head: Floats
+    """Weights alone: there are no gradients before the loss has run backward."""
+    head_gradients: Floats
 
     @classmethod
     def of(cls, table: Table, costs: ComponentCosts, group: StageGroup) -> "Unsharded":
@@ -313,7 +315,7 @@ class Unsharded:
         none = np.zeros_like(costs.memory_rate)
         scattered, released = scatters(table), releases(table)
         if not np.any(scattered | released):
-            return cls(none, none, none)
+            return cls(none, none, none, none)
         components = [WeightTotals(one, expert) if one else None for one, expert in _pairs(costs)]
         counts = _counts(costs, group)
         in_layers = [(n, one) for n, one in zip(counts[:-2], components[:-2], strict=True) if one]
@@ -350,9 +352,8 @@ class Unsharded:
         return cls(
             layer=gathered(most("gradients"), stored + most("copies")) + ends + behind,
             embedding=gathered(embedding.gradients, np.where(together, 0.0, of_embedding)) + ends,
-            head=gathered(
-                head.gradients + np.where(tied, embedding.gradients, 0.0),
-                np.where(together, 0.0, of_head),
-            )
-            + ends,
+            head=gathered(none, np.where(together, 0.0, of_head)) + ends,
+            head_gradients=np.where(
+                scattered, head.gradients + np.where(tied, embedding.gradients, 0.0), 0.0
+            ),
         )

@@ -276,6 +276,7 @@ _BUFFERS = {
     "max_live_parameters": "stage3_max_live_parameters",
     "max_reuse_distance": "stage3_max_reuse_distance",
     "prefetch_bucket_size": _PREFETCH,
+    "sub_group_size": "sub_group_size",
 }
 """Sizes of ZeRO's buffers [elements] by fields of a stack."""
 _AUTO_SQUARES = {"reduce_bucket_size": 1.0, "prefetch_bucket_size": 0.9}
@@ -294,8 +295,8 @@ def buffers(zero: Section, model: Model | None) -> Fields:
             continue
         else:
             size = zero.count(key, least=0)
-        if size is not None:
-            found[field] = size
+        if size is not None:  # a sub-group has at least one tensor
+            found[field] = max(size, 1) if field == "sub_group_size" else size
     return found
 
 
@@ -518,8 +519,8 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
         zero["stage3_max_live_parameters"] = live
         zero["stage3_max_reuse_distance"] = live
     stack, usual = strategy.loaded_stack(), Stack.load(STACK)
-    for field in _AUTO_SQUARES:
-        if stack.buckets_by_width:
+    for field in (*_AUTO_SQUARES, "sub_group_size"):
+        if stack.buckets_by_width and field in _AUTO_SQUARES:
             zero.setdefault(_BUFFERS[field], AUTO)
         elif getattr(stack, field) != getattr(usual, field):
             zero.setdefault(_BUFFERS[field], int(getattr(stack, field)))
