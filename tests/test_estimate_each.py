@@ -31,13 +31,13 @@ def test_strategies_together_are_those_alone(stated):
 
 def test_slower_and_faster_links_are_evaluated_once_for_all_plans(monkeypatch):
     """The intervals of all plans of a search need two evaluations, however many plans."""
-    calls, evaluate = [], assumed_network.evaluate
+    calls, step_time_s = [], assumed_network.step_time_s
 
     def counting(model, system, table):
         calls.append(len(table))
-        return evaluate(model, system, table)
+        return step_time_s(model, system, table)
 
-    monkeypatch.setattr(assumed_network, "evaluate", counting)
+    monkeypatch.setattr(assumed_network, "step_time_s", counting)
     found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, tp=[1, 2], pp=1, zero=1, cp=1)
     assert all(plan.interval for plan in found.advised)
     assert calls == [len(found.advised)] * 2

@@ -3,14 +3,17 @@
 Nobody lists these columns: the formula sees the rows through views, which record what it reads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import partial
+from itertools import count as count_from
+from threading import Lock
 from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from shardwise.arrays import ONLY_ROW, Column, Ints, gather, rows_of
+from shardwise.arrays import ONLY_ROW, Column, Ints, gather, joined, rows_of
 
 T = TypeVar("T")
 
@@ -18,6 +21,10 @@ T = TypeVar("T")
 # sorting: beyond, room for the table takes longer, of 1,000 to 250,000 rows.
 _DENSE_KEYS = 16
 _DENSE_SPAN = 1 << 12
+# Results of so many rows are kept, and of so many models or pairs of a model and a system.
+_MOST_KNOWN, _MOST_OWNERS = 1 << 13, 16
+FEW_ROWS = 1 << 11
+"""Results of more rows at a time are not kept."""
 # Multiplying by an odd number and folding the upper half into the lower one mixes all bits.
 _HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 
@@ -52,10 +59,11 @@ def evaluate_distinct(
 ) -> Distinct[T]:
     """Evaluate a formula once for all rows that agree in every column that it reads.
 
-    Rows are grouped by the columns read so far, at first by none. The formula is evaluated on one
-    row of each group; what it reads is added, and the rows are grouped again, until no group
-    splits. The last evaluation then saw every combination of values that occurs in the columns
-    that it read: all rows together would follow the same branches, and read nothing else.
+    Rows are grouped by the columns read so far, at first by those that the formula read in its last
+    call. The formula is evaluated on one row of each group; what it reads is added, and the rows
+    are grouped again, until no group splits. The last evaluation then saw every combination of
+    values that occurs in the columns that it read: all rows together would follow the same
+    branches, and read nothing else.
 
     Parameters
     ----------
@@ -83,7 +91,11 @@ def evaluate_distinct(
             record.of_all() if isinstance(record, Distinct) else record for record in records
         ]
         return Distinct(formula(*all_rows), ONLY_ROW)
-    firsts, position = np.zeros(min(count, 1), dtype=np.int64), np.zeros(count, dtype=np.int64)
+    code = code_of(formula)
+    for source, names in zip(sources, _READ_BEFORE.get(code, ()), strict=False):
+        for name in names:
+            source.read(name)
+    firsts, position = _grouped(sources, count)
     while True:
         result = formula(*(source.view(firsts) for source in sources))
         split, finer = _grouped(sources, count)
@@ -92,7 +104,89 @@ def evaluate_distinct(
         firsts, position = split, finer
     for source in sources:
         source.closed = True
+    _READ_BEFORE[code] = [tuple(source.columns) for source in sources]
     return Distinct(result, position)
+
+
+# What formulas read the last time: they likely read the same again, and are evaluated once.
+_READ_BEFORE: dict[Hashable, list[tuple[str, ...]]] = {}
+
+
+def code_of(formula: Callable[..., object]) -> Hashable:
+    """What calls of a formula share, whatever arguments are set already."""
+    while isinstance(formula, partial):
+        formula = formula.func
+    code: Hashable = getattr(formula, "__code__", None) or getattr(formula, "__func__", formula)
+    return code
+
+
+class KnownRows(Generic[T]):
+    """Results of a formula by row, kept between calls."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        self._results: T | None = None
+        self._lock = Lock()
+
+    def of(self, columns: Sequence[Column], formula: Callable[[Ints], T]) -> Distinct[T]:
+        """Results of some rows; those that are not known are evaluated, and kept.
+
+        Parameters
+        ----------
+        columns
+            All that the result of a row depends on.
+        formula
+            Returns the results of rows at some positions.
+        """
+        count = columns[0].size
+        if not 0 < count <= FEW_ROWS:
+            return Distinct(formula(np.arange(count)), np.arange(count))
+        keys = _row_keys(columns)
+        with self._lock:
+            new = self._new(keys)
+            if new:
+                found = formula(np.array([*new.values()]))
+                results = found if self._results is None else joined([self._results, found])
+                if results is None:  # they took other branches of the formula
+                    self._places, self._results = {}, None
+                    new = self._new(keys)
+                    results = formula(np.array([*new.values()]))
+                self._places.update(zip(new, count_from(len(self._places)), strict=False))
+                self._results = results
+            assert self._results is not None  # noqa: S101 - of one row at least
+            return Distinct(self._results, np.array([self._places[key] for key in keys]))
+
+    def _new(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """Rows that are not known, each with its first position."""
+        if len(self._places) + len(keys) > _MOST_KNOWN:
+            self._places, self._results = {}, None
+        new: dict[bytes, int] = {}
+        for at, key in enumerate(keys):
+            if key not in self._places:
+                new.setdefault(key, at)
+        return new
+
+
+def _row_keys(columns: Sequence[Column]) -> list[bytes]:
+    """Bytes that are equal for equal rows."""
+    matrix = np.empty((columns[0].size, len(columns)), dtype=np.int64)
+    for at, column in enumerate(columns):
+        matrix[:, at] = column.view(np.int64) if column.dtype == np.float64 else column
+    data, width = matrix.tobytes(), matrix.itemsize * len(columns)
+    return [data[start : start + width] for start in range(0, len(data), width)]
+
+
+_known: dict[tuple[int, ...], tuple[tuple[object, ...], KnownRows[Any]]] = {}
+
+
+def known_rows(kind: type[T], *owners: object) -> KnownRows[T]:
+    """Return the known rows of a kind of result of some objects, such as a model."""
+    key = tuple(map(id, (kind, *owners)))
+    if key not in _known:
+        while len(_known) >= _MOST_OWNERS:
+            _known.pop(next(iter(_known)), None)
+        _known[key] = owners, KnownRows()  # with the owners, so that no others get their ids
+    return _known[key][1]
 
 
 def distinct_rows(columns: Sequence[Column]) -> tuple[Ints, Ints]:
@@ -317,6 +411,14 @@ class _View:
         return _View(self._source, self._rows, self._with | columns)
 
 
+def take(record: T, rows: Ints) -> T:
+    """Take some of the rows that a formula sees of a record."""
+    if isinstance(record, _KeyedView):
+        found: Any = record.take(rows)
+        return found
+    return gather(record, rows)
+
+
 class _KeyedView:
     """Some rows of a record whose rows are compared by one key."""
 
@@ -326,6 +428,10 @@ class _KeyedView:
         self._record = record
         self._rows = rows
         self._read: dict[str, object] = {}
+
+    def take(self, rows: Ints) -> "_KeyedView":
+        """Show some of the rows."""
+        return _KeyedView(self._record, self._rows[rows])
 
     def __getattr__(self, name: str) -> object:
         if name not in self._read:

@@ -234,6 +234,11 @@ class _Rows:
         return assumed_networks(self.model, self.system, self.table)
 
     @cached_property
+    def mixer_kernels(self) -> list[tuple[MixerKernels, ...]]:
+        """Of each row."""
+        return mixer_kernels(self.result)
+
+    @cached_property
     def fits_probability(self) -> Floats:
         """Of each row."""
         return plan_probability(
@@ -267,9 +272,8 @@ def _estimate_of(
 
     on_host = cache(partial(assumed_host, the_model, the_system, table))
 
-    @cache
     def kernels() -> tuple[MixerKernels, ...]:
-        return mixer_kernels(evaluated())
+        return rows.mixer_kernels[row]
 
     @cache
     def others() -> tuple[tuple[SoftwareCandidate, Strategy, Memory], ...]:

@@ -15,7 +15,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import evaluate
+from shardwise.engine.evaluate import step_time_s
 
 
 def assumed_networks(model: Model, system: System, table: Table) -> list[AssumedNetwork | None]:
@@ -62,4 +62,4 @@ def _step_times(
         factor = tier.rate_spread if faster else 1 / tier.rate_spread
         network[place] = tier.model_copy(update={"bandwidth": tier.bandwidth * factor})
     changed = system.model_copy(update={"network": tuple(network)})
-    return evaluate(model, changed, table).step_time_s
+    return step_time_s(model, changed, table)

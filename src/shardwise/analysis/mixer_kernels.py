@@ -6,40 +6,53 @@ that the range of the step time covers their spread.
 
 import math
 from collections.abc import Iterable
+from itertools import count
 
-from shardwise.analysis.operations import critical_stage_components
 from shardwise.analysis.results import MixerKernels
+from shardwise.arrays import Floats
 from shardwise.config.software.mixers import is_measured, scan_rates
+from shardwise.cost.component_costs import operation_costs
 from shardwise.engine.evaluate import Evaluation
 from shardwise.ops.operation import Scan
 
 
-def mixer_kernels(evaluation: Evaluation) -> tuple[MixerKernels, ...]:
-    """Times of the cores of mixers on the critical stage of one row, by kind; recompute left out.
+def mixer_kernels(evaluation: Evaluation) -> list[tuple[MixerKernels, ...]]:
+    """Times of the cores of mixers on the critical stage of each row, by kind; recompute left out.
 
     Empty for models without mixers.
     """
-    if not evaluation.step.model.mixers:
-        return ()
-    seconds: dict[str, float] = {}
-    for component in critical_stage_components(evaluation):
-        for cost in component.costs:
+    step = evaluation.step
+    model, table, work = step.model, step.table, step.critical.work
+    if not model.mixers:
+        return [()] * len(table)
+    parts = evaluation.parts or operation_costs(model, step.system, table, step.extents)
+    layers, kinds = count(), len(model.layers)
+    ends = {"mtp": 2 * kinds, "embedding": 2 * kinds + 1, "head": 2 * kinds + 2}
+    seconds: dict[str, Floats] = {}
+    for part, _, costs in parts:
+        place = next(layers) if part == "layer" else ends[part]
+        runs = table.micro_batches * work[place]
+        if part == "layer":
+            runs = runs + table.micro_batches * work[kinds + place]
+        for cost in costs:
             for timed in cost.kernels:
                 if isinstance(timed.kernel, Scan):
-                    time_s = component.runs * float(timed.time_s[0])
-                    seconds[timed.kernel.kind] = seconds.get(timed.kernel.kind, 0.0) + time_s
-    step_s = float(evaluation.step_time_s[0])
-    generation = evaluation.step.system.accelerator.generation
-    return tuple(
-        MixerKernels(
-            kind=kind,
-            share=time_s / step_s,
-            spread=(rates := scan_rates(kind, generation)).spread,
-            measured=is_measured(kind, generation),
-            source=rates.source,
+                    before = seconds.get(timed.kernel.kind, 0.0)
+                    seconds[timed.kernel.kind] = before + runs * timed.time_s
+    generation = step.system.accelerator.generation
+    return [
+        tuple(
+            MixerKernels(
+                kind=kind,
+                share=float(time_s[row]) / float(evaluation.step_time_s[row]),
+                spread=(rates := scan_rates(kind, generation)).spread,
+                measured=is_measured(kind, generation),
+                source=rates.source,
+            )
+            for kind, time_s in seconds.items()
         )
-        for kind, time_s in seconds.items()
-    )
+        for row in range(len(table))
+    ]
 
 
 def spread_of(kernels: Iterable[MixerKernels]) -> float:

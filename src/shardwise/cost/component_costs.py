@@ -9,7 +9,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints, equal, fingerprint, gather, joined, total
+from shardwise.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    columns_in,
+    equal,
+    fingerprint,
+    gather,
+    joined,
+    total,
+)
 from shardwise.config.enums import Recompute
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -34,7 +44,7 @@ from shardwise.cost.links import CollectiveTimes, Links, dispatch_processor_shar
 from shardwise.cost.operations import Machine, OperationCost, operation_cost
 from shardwise.cost.optimizer import TrainedWeights
 from shardwise.cost.overlap import with_expert_overlap, with_offload
-from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.distinct import FEW_ROWS, Distinct, evaluate_distinct, known_rows
 from shardwise.ops.embedding import embedding_operations, head_operations
 from shardwise.ops.layer import KnownBlocks, layer_operations, mtp_operations, rank_work
 from shardwise.ops.linear import with_accumulation
@@ -187,21 +197,18 @@ class StorageTotals:
     @classmethod
     def of(cls, model: Model, sizes: OperationSizes) -> "StorageTotals":
         """Add up the bytes of operations; no time is computed."""
-        every = [operations for _, _, operations in _operations(model, sizes)]
-        return cls.of_operations(model, sizes, every)
-
-    @classmethod
-    def of_operations(
-        cls, model: Model, sizes: OperationSizes, operations: Sequence[Sequence[Operation]]
-    ) -> "StorageTotals":
-        """Add up the bytes of the operations of each component."""
         work = sizes.work
         return cls(
-            layers=tuple(map(layer_storage, operations)),
+            layers=tuple(layer_storage(listed) for _, _, listed in _operations(model, sizes)),
             element_bytes=work.element_bytes,
             gradient_bytes=work.gradient_bytes,
-            boundary_bytes=work.split_tokens * model.hidden * model.streams * work.element_bytes,
+            boundary_bytes=boundary_bytes(model, work),
         )
+
+
+def boundary_bytes(model: Model, work: RankWork) -> Floats:
+    """The residual stream on one rank [byte]."""
+    return work.split_tokens * model.hidden * model.streams * work.element_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +217,6 @@ class KernelTotals:
 
     work: tuple[LayerWork, ...]
     """Of each of `ComponentOperations`."""
-    storage: StorageTotals
     memory_rate: Floats
     matrix_rate: Floats
 
@@ -225,6 +231,11 @@ class Totals:
     """Of each of `ComponentOperations`, for each row of `Links`."""
     position: Ints
     """For each row of `Links`, which kernels it has."""
+
+    def take(self, rows: Ints) -> "Totals":
+        """Some rows of `Links`."""
+        sent = gather(self.communication, rows)
+        return replace(self, communication=sent, position=self.position[rows])
 
 
 def totals_of(
@@ -254,6 +265,26 @@ def totals_of(
     return replace(found, position=kernels)
 
 
+def known_totals(model: Model, inputs: OperationInputs, links: Links) -> Distinct[Totals]:
+    """Result of `totals_of`; rows that were added up before are not again."""
+    kernels = np.asarray(links.kernels)
+    if links.several_systems or kernels.size > FEW_ROWS:
+        return Distinct(totals_of(model, inputs, links, None), np.arange(kernels.size))
+
+    def of(rows: Ints) -> Totals:
+        used, position = np.unique(kernels[rows], return_inverse=True)
+        some = replace(links.take(rows), kernels=position)
+        found = totals_of(model, gather(inputs, used), some, None)
+        sent = tuple(one.with_zeros(np.zeros(rows.size)) for one in found.communication)
+        each = gather(found.kernels, found.position)
+        return Totals(kernels=each, communication=sent, position=np.arange(rows.size))
+
+    columns = [*columns_in(gather(inputs, kernels)), *links.columns]
+    found = known_rows(Totals, model, links.system).of(columns, of)
+    every = np.arange(found.values.position.size)
+    return Distinct(replace(found.values, position=every), found.position)
+
+
 def by_kernels(links: Distinct[Links]) -> Distinct[Links]:
     """Sort rows by their kernels."""
     kernels = links.values.kernels
@@ -271,15 +302,13 @@ def _totals_of_block(
     costs: Sequence[ComponentOperations] | None,
 ) -> Totals:
     machine, sizes = inputs.machine, inputs.sizes
-    kernels, every, communication = [], [], []
+    kernels, communication = [], []
     for _, _, operations in costs or _operation_costs(model, inputs, links):
         kernels.append(layer_work(operations, machine))
-        every.append([cost.operation for cost in operations])
         communication.append(layer_communication(operations))
     return Totals(
         kernels=KernelTotals(
             work=tuple(kernels),
-            storage=StorageTotals.of_operations(model, sizes, every),
             memory_rate=machine.memory_rate,
             matrix_rate=_matrix_rate(machine, model.hidden, sizes.work.element_bytes),
         ),
@@ -418,14 +447,15 @@ class _StorageChoices:
     """Modules whose CUDA graphs need memory of their own, as bits of `GraphScope`."""
 
     @classmethod
-    def of(cls, totals: StorageTotals, table: Table, kernels: Ints) -> "_StorageChoices":
+    def of(cls, model: Model, work: RankWork, table: Table, kernels: Ints) -> "_StorageChoices":
         """Read strategies whose operations are known."""
-        element_bytes = totals.element_bytes[kernels]
-        gradient_bytes = totals.gradient_bytes[kernels]
+        element_bytes = work.element_bytes[kernels]
+        gradient_bytes = work.gradient_bytes[kernels]
         separate = table.by_stack(lambda stack: stack.plain_gradients)
         separate &= gradient_bytes > element_bytes
         wide = table.by_stack(lambda stack: stack.fp32_checkpoints)
-        checkpoint = totals.boundary_bytes[kernels] * np.where(wide, FP32_BYTES / element_bytes, 1)
+        checkpoint = boundary_bytes(model, work)[kernels]
+        checkpoint = checkpoint * np.where(wide, FP32_BYTES / element_bytes, 1)
         return cls(
             kernels=kernels,
             recompute=_Recompute.of(table, checkpoint),
@@ -510,38 +540,50 @@ def costs_and_bytes(
     inputs = evaluate_distinct(partial(OperationInputs.of, model, system), table)
     links = evaluate_distinct(partial(Links.of, system), table, extents, inputs.position)
     links = by_kernels(links) if table.systems is None else links
-    totals = totals_of(model, inputs.values, links.values, costs)
-    stored = totals.kernels.storage
+    if costs is None:
+        known = known_totals(model, inputs.values, links.values)
+        totals, position = known.values, known.position[links.position]
+    else:
+        totals, position = totals_of(model, inputs.values, links.values, costs), links.position
+    longest = stored_bytes(model, table) if held is None else held
     varied = bool(np.any(table.data_lengths >= 0))
-    alone = held is None or varied
-    usual = _bytes_of(model, stored, table, inputs.position) if alone else held
+    # What is moved is usual; what memory must hold, the longest.
+    usual = stored_bytes(model, table, longest=False) if varied else longest
     of_times = partial(_TimeChoices.of, system)
-    chosen = evaluate_distinct(of_times, table, links.position, usual.position)
+    chosen = evaluate_distinct(of_times, table, position, usual.position)
 
     def costs_of(choices: _TimeChoices) -> ComponentCosts:
         return _component_costs(model, totals, usual.values, choices)
 
     count, in_blocks = len(chosen.values.links), table.systems is None
     found = _by_block(costs_of, chosen.values, count, in_blocks=in_blocks)
-    if varied and held is None:  # what is moved is usual, what memory must hold the longest
-        held = stored_bytes(model, table)
-    return Distinct(found, chosen.position), held or usual
+    return Distinct(found, chosen.position), longest
 
 
-def stored_bytes(model: Model, table: Table) -> Distinct[ComponentCosts]:
-    """The bytes of `costs_and_bytes` alone, without times and placement."""
-    sizes = evaluate_distinct(partial(OperationSizes.of, model), table)
-    return _bytes_of(model, StorageTotals.of(model, sizes.values), table, sizes.position)
+def stored_bytes(model: Model, table: Table, *, longest: bool = True) -> Distinct[ComponentCosts]:
+    """The bytes of `costs_and_bytes` alone, without times and placement.
 
+    Once for rows that need the same memory; not again for rows whose bytes were computed before.
+    They are of the longest micro-batch, or of the usual one.
+    """
+    sizes = evaluate_distinct(partial(OperationSizes.of, model, longest=longest), table)
+    kept = evaluate_distinct(
+        partial(_StorageChoices.of, model, sizes.values.work), table, sizes.position
+    )
+    choices, in_blocks = kept.values, table.systems is None
 
-def _bytes_of(
-    model: Model, totals: StorageTotals, table: Table, kernels: Ints
-) -> Distinct[ComponentCosts]:
-    """Bytes of the components, once for rows that need the same memory."""
-    kept = evaluate_distinct(partial(_StorageChoices.of, totals), table, kernels)
-    count, in_blocks = len(kept.values.kernels), table.systems is None
-    bytes_of = partial(_component_bytes, model, totals)
-    return Distinct(_by_block(bytes_of, kept.values, count, in_blocks=in_blocks), kept.position)
+    def of(rows: Ints) -> ComponentCosts:
+        some = gather(choices, rows)
+        used, kernels = np.unique(some.kernels, return_inverse=True)
+        storage = StorageTotals.of(model, gather(sizes.values, used))
+        bytes_of = partial(_component_bytes, model, storage)
+        return _by_block(bytes_of, replace(some, kernels=kernels), rows.size, in_blocks=in_blocks)
+
+    own = columns_in(replace(choices, kernels=choices.captured))
+    columns = [*columns_in(gather(sizes.values, choices.kernels)), *own]
+    found = known_rows(ComponentCosts, model).of(columns, of)
+    values = replace(found.values, key=np.arange(found.values.key.size))
+    return Distinct(values, found.position[kept.position])
 
 
 def _by_block(

@@ -80,6 +80,22 @@ class LayerCommunication:
     segments: tuple[Communication, ...]
     """Forward, of each segment of `LayerWork`."""
 
+    def with_zeros(self, zero: Floats) -> "LayerCommunication":
+        """The same with zeros for axes that no operation communicates on."""
+
+        def sums(one: Sums) -> Sums:
+            times = {axis: getattr(one, axis) for axis in COMM_AXES}
+            return Sums(**{axis: zero if s is None else s for axis, s in times.items()})
+
+        def filled(one: Communication) -> Communication:
+            return Communication(alone=sums(one.alone), exposed=sums(one.exposed))
+
+        return LayerCommunication(
+            forward=filled(self.forward),
+            backward=filled(self.backward),
+            segments=tuple(map(filled, self.segments)),
+        )
+
 
 def layer_communication(costs: Sequence[OperationCost]) -> LayerCommunication:
     """Add up the times of the collectives of operations.

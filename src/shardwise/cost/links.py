@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.arrays import Bools, Column, Floats, Ints, gather
+from shardwise.arrays import Bools, Column, Floats, Ints, columns_in, gather
 from shardwise.config.enums import Dispatcher
 from shardwise.config.network import SendKernel
 from shardwise.config.strategy_fields import LAYER_AXES
@@ -242,6 +242,12 @@ class Links:
             dispatch_multiprocessors=one,
             several_systems=False,
         )
+
+    @property
+    def columns(self) -> list[Column]:
+        """All that distinguishes rows of the same kernels."""
+        own = columns_in(replace(self, kernels=None))
+        return [*own, *(row for extents in self.extents.values() for row in extents)]
 
     def of_kernels(self, column: Column) -> Any:
         """The value of each row, of a column of the rows of the machine."""

@@ -4,7 +4,7 @@ One row or ten million go through the same functions. What depends on few column
 for each distinct value of them and gathered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -25,14 +25,16 @@ from shardwise.cost.component_costs import (
     summed,
 )
 from shardwise.cost.layer_cost import LayerBytes, WeightBytes
-from shardwise.distinct import Distinct, evaluate_distinct
+from shardwise.distinct import Distinct, evaluate_distinct, take
 from shardwise.engine.memory import StageMemory, reserved_bytes, stage_memory
 from shardwise.engine.step import Step
 from shardwise.engine.step_time import step_times
-from shardwise.engine.zero import Shares
 from shardwise.ops.quantization import WeightSizes
-from shardwise.parallel.pipeline_layout import StageGroup
+from shardwise.parallel.pipeline_layout import StageGroup, one_after_the_other
 from shardwise.parallel.placement import Extents, place
+
+# Rows of all stages whose memory is computed at a time: few rows take as long as many.
+_ROWS_AT_ONCE = 1 << 13
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,13 @@ def evaluate(
     )
 
 
+def step_time_s(model: Model, system: System, table: Table) -> Floats:
+    """Time of the step alone [s]; result of `evaluate`, without the memory."""
+    placed = PlacedCosts.of(model, system, table)
+    extents, costs = placed.extents.of_all(), placed.components.of_all()
+    return timed(model, system, table, extents, costs, placed.stages.of_all()).step_time_s
+
+
 def peak_memory(
     table: Table,
     costs: ComponentCosts | Distinct[ComponentCosts],
@@ -122,19 +131,25 @@ def peak_memory(
 
 
 def _peak_memory(table: Table, costs: ComponentCosts, groups: tuple[StageGroup, ...]) -> PeakMemory:
-    shares = Shares.of(table, costs)
-    peak = stage_memory(table, costs, groups[0], shares=shares)
-    stage = np.broadcast_to(groups[0].first, peak.total.shape)
-    others = [(group, group.first) for group in groups[1:]]
+    stages = [(group, group.first) for group in groups]
     if np.any(table.joins_ends):
-        others += [(group, group.last) for group in groups]
-    for group, at in others:
-        other = stage_memory(table, costs, group, at, shares)
-        more = other.total > peak.total
-        offloaded = np.maximum(peak.offloaded, other.offloaded)
-        peak = combined(partial(_where, more), other, peak)
-        peak = replace(peak, offloaded=offloaded)
-        stage = np.where(more, at, stage)
+        stages += [(group, group.last) for group in groups]
+    count = len(table)
+    at_once = max(1, _ROWS_AT_ONCE // max(count, 1))
+    peak: StageMemory | None = None
+    for start in range(0, len(stages), at_once):
+        some = stages[start : start + at_once]
+        each = _memory_of_each(table, costs, some)
+        for (_, at), other in zip(some, each, strict=True):
+            if peak is None:
+                peak, stage = other, np.broadcast_to(at, other.total.shape)
+                continue
+            more = other.total > peak.total
+            offloaded = np.maximum(peak.offloaded, other.offloaded)
+            peak = combined(partial(_where, more), other, peak)
+            peak = replace(peak, offloaded=offloaded)
+            stage = np.where(more, at, stage)
+    assert peak is not None  # noqa: S101 - a pipeline has a stage
     return PeakMemory(
         memory=peak,
         reserved_bytes=reserved_bytes(
@@ -144,6 +159,29 @@ def _peak_memory(table: Table, costs: ComponentCosts, groups: tuple[StageGroup, 
         ),
         peak_memory_stage=stage,
     )
+
+
+def _memory_of_each(
+    table: Table, costs: ComponentCosts, stages: Sequence[tuple[StageGroup, Ints]]
+) -> Iterator[StageMemory]:
+    """Memory of each stage: formulas are evaluated for all at once."""
+    count, number = len(table), len(stages)
+    if number == 1:
+        yield stage_memory(table, costs, *stages[0])
+        return
+    rows = np.tile(np.arange(count), number)
+    found = stage_memory(
+        table.take(rows),
+        take(costs, rows),
+        one_after_the_other([group for group, _ in stages]),
+        np.concatenate([at for _, at in stages]),
+    )
+    for n in range(number):
+        yield combined(partial(_part, slice(n * count, (n + 1) * count)), found)
+
+
+def _part(rows: slice, column: Floats) -> Floats:
+    return column[..., rows] if column.shape[-1] > 1 else column
 
 
 def _where(rows: Bools, one: Floats, other: Floats) -> Floats:

@@ -165,16 +165,18 @@ class _Search:
             for later in ((self.places - chunk + stage) // self.stages,)
         ]
 
-        def fitting(time_s: float) -> int:
-            if not time_s:
-                return sum(layers)
-            return sum(min(int(r / time_s), n) for r, n in zip(room, layers, strict=True) if r > 0)
-
         left = self.left[start]
-        if any(n and fitting(one) < n for n, one in zip(left, self.kind_s, strict=True)):
-            return False
         fastest = next((one for n, one in zip(left, self.kind_s, strict=True) if n), 0.0)
-        return fitting(fastest) >= remaining
+        for needed, time_s in zip((*left, remaining), (*self.kind_s, fastest), strict=True):
+            found = 0
+            for r, most in zip(room, layers, strict=True):
+                if found >= needed:
+                    break
+                if not time_s or r > 0:
+                    found += min(int(r / time_s), most) if time_s else most
+            if found < needed:
+                return False
+        return True
 
     def within(self, goal: float, effort: int) -> tuple[tuple[int, ...] | None, bool]:
         """A split within a time, and whether there is none if it was not found."""

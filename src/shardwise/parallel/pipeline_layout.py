@@ -6,13 +6,13 @@ dualpipe one of each direction. Layers are split over virtual stages in the orde
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
 
-from shardwise.arrays import Bools, Floats, Ints
+from shardwise.arrays import Bools, Floats, Ints, joined
 from shardwise.config.enums import Schedule
 from shardwise.config.model import Model
 from shardwise.config.strategy_table import Table
@@ -20,7 +20,10 @@ from shardwise.distinct import Distinct, evaluate_distinct
 
 
 class Contents:
-    """Components on the ranks of each distinct pipeline; indexed by `StageGroup.key`, not row."""
+    """Components on the ranks of each distinct pipeline, for all of its groups of ranks.
+
+    Indexed by `StageGroup.key`, not row.
+    """
 
     __slots__ = ("_last", "chunks", "order")
 
@@ -73,7 +76,7 @@ class StageGroup:
     layers: Floats
     """Number of layers on a rank."""
     key: Ints
-    """Position of the row's pipeline in `contents`."""
+    """Position of the group of the row's pipeline in `contents`."""
     contents: Contents
 
     @property
@@ -106,6 +109,12 @@ def distinct_stage_groups(model: Model, table: Table) -> Distinct[tuple[StageGro
         return _as_columns(every, max(map(len, every), default=1))
 
     return evaluate_distinct(groups, table)
+
+
+def one_after_the_other(groups: Sequence[StageGroup]) -> StageGroup:
+    """Groups of the same rows and `contents` as one group of so many times the rows."""
+    columns = {f.name: joined([getattr(g, f.name) for g in groups]) for f in fields(StageGroup)}
+    return StageGroup(**{**columns, "contents": groups[0].contents})
 
 
 def by_stage(groups: Sequence[StageGroup]) -> StageGroup:
@@ -206,11 +215,13 @@ def _as_columns(
     pipelines: Sequence[Sequence[tuple[int, int, _Rank]]], most: int
 ) -> tuple[StageGroup, ...]:
     """Groups by position; a row that has fewer repeats its first with length 0."""
+    every = [
+        [row[position] if position < len(row) else (0, row[0][1], row[0][2]) for row in pipelines]
+        for position in range(most)
+    ]
+    contents = _contents([rank for groups in every for _, _, rank in groups])
     columns = []
-    for position in range(most):
-        groups = [
-            row[position] if position < len(row) else (0, row[0][1], row[0][2]) for row in pipelines
-        ]
+    for position, groups in enumerate(every):
         columns.append(
             StageGroup(
                 length=np.array([float(length) for length, _, _ in groups]),
@@ -223,8 +234,8 @@ def _as_columns(
                     [len(set(rank.chunks[1:-1])) > 1 for _, _, rank in groups]
                 ),
                 layers=np.array([float(rank.layers) for _, _, rank in groups]),
-                key=np.arange(len(pipelines)),
-                contents=_contents([rank for _, _, rank in groups]),
+                key=position * len(pipelines) + np.arange(len(pipelines)),
+                contents=contents,
             )
         )
     return tuple(columns)

@@ -29,7 +29,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import LAYOUT_FIELDS, LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.cost.component_costs import OperationInputs, totals_of
+from shardwise.cost.component_costs import OperationInputs, known_totals
 from shardwise.cost.links import Links, dispatch_processor_share
 from shardwise.distinct import Distinct, distinct_rows, evaluate_distinct
 from shardwise.engine.step_bound import Passes, least_pass_times, step_bound
@@ -344,10 +344,11 @@ def _least_passes(
         first, last = (int(kernels[rows[end]]) if rows.size else 0 for end in (0, -1))
         links = replace(costs.links.take(rows), kernels=kernels[rows] - first)
         some = gather(operations, slice(first, last + 1))
+        totals = known_totals(model, some, links)
         parts.append(
             least_pass_times(
                 model,
-                totals_of(model, some, links, None),
+                totals.values.take(totals.position),
                 training=costs.training[rows],
                 overlaps_experts=costs.overlaps_experts[rows],
                 overlap_processors=costs.overlap_processors[rows],

@@ -7,7 +7,7 @@ are evaluated. Nobody lists the columns: views record what a formula reads, by s
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import FunctionType, MethodType
@@ -20,7 +20,7 @@ from shardwise.config.model import Model
 from shardwise.config.strategy_fields import COLUMNS, LAYOUT_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
-from shardwise.distinct import Distinct, distinct_rows
+from shardwise.distinct import Distinct, code_of, distinct_rows
 from shardwise.parallel.constraints import CONSTRAINTS, Constraint
 from shardwise.parallel.constraints.constraint import Test
 from shardwise.parallel.placement import Extents
@@ -30,6 +30,8 @@ T = TypeVar("T")
 _LAYOUT, _OPTION, _EXTENT = "layout", "option", "extent"
 _Reads = set[tuple[str, str]]
 """What a formula read: a side, and the name of a column or property."""
+_READ_BEFORE: dict[Hashable, frozenset[tuple[str, str]]] = {}
+"""What formulas read the last time; see `evaluate_distinct`."""
 _EXTENTS = frozenset(field.name for field in fields(Extents))
 _OPTION_RULES = tuple(rule for rule in CONSTRAINTS if not rule.layout_only)
 
@@ -97,8 +99,8 @@ class Pairs:
         layout_group = np.zeros(len(self.layouts), dtype=np.int64)
         option_group = np.zeros(len(self.options), dtype=np.int64)
         broken: list[tuple[int, Bools, Ints, Ints]] = []
-        for rule, test in self._tests():
-            found = self.evaluate(partial(_violated, test, model, system))
+        for number, (rule, test) in enumerate(self._tests()):
+            found = self.evaluate(partial(_violated, test, model, system), name=number)
             if np.any(found.values):
                 violated = np.broadcast_to(found.values, found.index.size)[found.index]
                 rows, row_of = _distinct(violated)
@@ -125,12 +127,16 @@ class Pairs:
         return ((rule, test) for rule in _OPTION_RULES for test in rule.tests(self.options))
 
     def evaluate(
-        self, formula: Callable[[Any, Any], T], legality: Legality | None = None
+        self,
+        formula: Callable[[Any, Any], T],
+        legality: Legality | None = None,
+        *,
+        name: Hashable = None,
     ) -> PairValues[T]:
         """Evaluate a formula on every pair of groups, with legality of those with a legal member.
 
-        Layouts and options are grouped by what the formula read so far, at first by nothing; what
-        else it reads then splits the groups, until no group splits.
+        Layouts and options are grouped by what the formula read so far, at first by what it read in
+        the last call; what else it reads then splits the groups, until no group splits.
 
         Parameters
         ----------
@@ -138,8 +144,11 @@ class Pairs:
             Called with views of a `Table` and of its `Extents`; see `evaluate_distinct`.
         legality
             Legal pairs; None: every pair is evaluated.
+        name
+            What calls of the formula share; None: its code.
         """
-        reads: _Reads = set()
+        code = code_of(formula) if name is None else name
+        reads: _Reads = set(_READ_BEFORE.get(code, ()))
         while True:
             layout_group = _groups(self._keys(reads, _LAYOUT), len(self.layouts))
             option_group = _groups(self._keys(reads, _OPTION), len(self.options))
@@ -150,6 +159,7 @@ class Pairs:
             values = formula(_TableView(rows, reads), extents)
             if len(reads) == known:
                 break
+        _READ_BEFORE[code] = frozenset(reads)
         return PairValues(
             values=values,
             layouts=layouts,

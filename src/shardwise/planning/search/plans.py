@@ -37,7 +37,7 @@ from shardwise.config.strategy_fields import (
 from shardwise.config.strategy_table import Table
 from shardwise.config.system import System
 from shardwise.distinct import distinct_rows
-from shardwise.engine.evaluate import evaluate, evaluate_row
+from shardwise.engine.evaluate import evaluate
 from shardwise.errors import InputError
 from shardwise.estimator import estimate, estimate_each, estimate_many
 from shardwise.ops.param_count import count_parameters
@@ -374,17 +374,17 @@ def interval_factors(
     counted = count_parameters(model)
     found: list[tuple[float, float] | None] = []
     networks = assumed_networks(model, system, table)
-    step_time_s = evaluate(model, system, table).step_time_s
+    result = evaluate(model, system, table)
+    kernels = mixer_kernels(result)
     for row, network in enumerate(networks):
         one = table.take(np.array([row]))
-        host, step_s = assumed_host(model, system, one), float(step_time_s[row])
-        kernels = mixer_kernels(evaluate_row(model, system, one)) if model.mixers else ()
+        host, step_s = assumed_host(model, system, one), float(result.step_time_s[row])
         interval = interval_of(
             *(model, system, table.strategy(row), 1.0, counted),
             unmeasured=len(unmeasured_features(model, one)),
             network=network and network.over(step_s),
             host=host and host.over(step_s),
-            kernels=kernels,
+            kernels=kernels[row],
         )
         found.append(None if interval is None else (interval.low_s, interval.high_s))
     return found

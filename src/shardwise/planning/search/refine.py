@@ -20,7 +20,14 @@ from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import LINE_FIELDS
 from shardwise.config.strategy_table import Table
 from shardwise.cost.component_costs import stored_bytes
-from shardwise.engine.evaluate import Evaluation, PeakMemory, evaluate, fits, peak_memory
+from shardwise.engine.evaluate import (
+    Evaluation,
+    PeakMemory,
+    evaluate,
+    fits,
+    peak_memory,
+    step_time_s,
+)
 from shardwise.parallel.chunk_layout import LayerTimes, balanced_chunks, stage_times
 from shardwise.parallel.constraints import first_violation
 from shardwise.parallel.pipeline_layout import distinct_stage_groups, layers_on_ranks
@@ -100,8 +107,8 @@ def merged_lines(
         return best
     lines = [*refined, *best]
     table = Table.of(query.model, [one.strategy for one in lines])
-    step_time_s = evaluate(query.model, query.system, table).step_time_s
-    scores = query.ranking.scores(step_time_s, table)
+    step_s = step_time_s(query.model, query.system, table)
+    scores = query.ranking.scores(step_s, table)
     found: dict[tuple[Any, ...], RankedLine] = {}
     for n in np.argsort(scores, kind="stable").tolist():
         found.setdefault(_line(lines[n].strategy), lines[n])
