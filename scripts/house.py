@@ -34,7 +34,7 @@ DEGREES = {"tp", "tp2", "pp", "cp", "dp", "ep", "etp", "vpp"}
 # Packages around the core, by the start of a module's name; all else is the core.
 ROOMS = {
     "predecessors": ("predecessors", "analysis.reference_results"),
-    **{name: (name,) for name in ("huggingface", "launchers", "fsdp", "web")},
+    **{name: (name,) for name in ("huggingface", "launchers", "fsdp", "measure", "web")},
 }
 FOREIGN = ("predecessors", "huggingface", "launchers")
 COMMAND = "estimate llama3-8b h100-sxm --gpus 64 --tp 2 --pp 2 --gbs 128"

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 
-PACKAGES = ("predecessors", "launchers", "huggingface", "fsdp", "web")
+PACKAGES = ("predecessors", "launchers", "huggingface", "fsdp", "measure", "web")
 """In the order in which their formats are tried and their verbs are listed."""
 
 
