@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.arrays import Floats
 from shardwise.config import files
 from shardwise.config.base import Source
-from shardwise.config.system import ShapeTable, System
+from shardwise.config.system import ShapeTable, System, TablePhase
 from shardwise.errors import InputError
 from shardwise.validate.calibrate.fit import Calibration, Fit, calibrated
 from shardwise.validate.calibrate.tables import KernelTable, table_of
@@ -310,7 +310,7 @@ def _attention_tables(system: System, tables: Sequence[KernelTable]) -> System:
             continue
         for dtype in sorted(set(table.columns["dtype"].tolist()) - {main}):
             of = table.take(table.columns["dtype"] == dtype).columns
-            rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "input_grad": []}
+            rows: dict[TablePhase, Any] = {"forward": [], "input_grad": []}
             for at, us in enumerate(of["latency_us"].tolist()):
                 batch, seq, heads, _, dim, v_dim = sizes = [
                     float(of[name][at])
@@ -323,7 +323,7 @@ def _attention_tables(system: System, tables: Sequence[KernelTable]) -> System:
             every = [row[-1] for some in rows.values() for row in some]
             found[dtype] = ShapeTable(
                 sizes=("sequences", "seq_len", "heads", "kv_heads", "head_dim", "v_head_dim"),
-                rows={phase: tuple(some) for phase, some in rows.items()},
+                rows=rows,
                 fallback=float(np.median(every)),
             )
     kinds: dict[str, ShapeTable] = {str(name): one for name, one in chip.attention_table.items()}
