@@ -3,6 +3,7 @@
 from shardwise.registry import Additions, Verb
 
 ADDS = Additions(
+    functions={"measured_machine": "measure.machine:measured_machine"},
     verbs={
         "measure": Verb(
             group="Check",
