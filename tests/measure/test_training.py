@@ -49,7 +49,8 @@ def measured(monkeypatch):
         monkeypatch.setattr(training, "find_spec", lambda _: True)
         fields = {"gpus": 1, "micro_batch_size": 2, "global_batch_size": 4} | strategy
         chosen = training.Strategy.load(fields)
-        return training.train(Model.load(model), System.load(system), chosen), seen
+        plan = training.planned(Model.load(model), System.load(system), chosen)
+        return training.train(plan), seen
 
     return call
 
@@ -78,7 +79,7 @@ def test_the_noise_is_that_of_repeats(monkeypatch, measured):
     found, _ = measured([figures((1, 1, 1, 10))])
     both = iter([[figures((1, 1, 1, 10))], [figures((1, 1, 1, 11))]])
     monkeypatch.setattr(training, "run_job", lambda _: next(both))
-    found = training.train(found.model, found.system, found.strategy)
+    found = training.train(training.planned(found.model, found.system, found.strategy))
     assert found.noise == pytest.approx(1 / 10.5)
 
 
@@ -133,11 +134,12 @@ def test_a_file_of_something_else_is_not_written(tmp_path, text):
         training.check_runs_file(tmp_path / "runs.yaml")
 
 
-LATENT = {"attention": {"heads": 4, "kv_heads": 4, "head_dim": 16, "window": 8}}
+WINDOW = {"attention": ATTENTION | {"window": 8}}
+LATENT = {"heads": 4, "kv_heads": 4, "head_dim": 16, "latent": {"kv_rank": 12, "rope_dim": 8}}
 REFUSED = [
     (SMALL | {"streams": 4}, "streams: 4: cannot be built; allowed: 1"),
     (SMALL | {"position": "alibi"}, "position: 'alibi': cannot be built; allowed: rope, learned"),
-    (SMALL | {"layers": [LAYER | LATENT]}, "window: 8: cannot be built; allowed: none"),
+    (SMALL | {"layers": [LAYER | WINDOW]}, "window: 8: cannot be built; allowed: none"),
     (SMALL | {"layers": [{"mlp": LAYER["mlp"], "count": 1}]}, "attention with mlp or moe"),
     ("qwen3-next-80b-a3b", "layers[0].mixer: 'mixer': cannot be built"),
 ]
@@ -156,6 +158,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experts = {"count": 2, "attention": ATTENTION, "moe": MOE}
     models = {"small": SMALL, "experts": SMALL | {"layers": [experts]}}
+    models["latent"] = SMALL | {"layers": [LAYER | {"attention": LATENT}]}
     models["tied"] = SMALL | {"tied_embeddings": True}
     for name, model in models.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(model))
@@ -172,6 +175,7 @@ WORDS = [
     ("small --tp 2 --gpus 4 --dp 2", "dp: 2: is not trained by measure with tp or pp above 1"),
     ("small --tp 2 --zero 3", "zero: 3: is not trained by measure with tp or pp above 1"),
     ("experts --tp 2", "tp: 2: is not trained by measure with experts; allowed: 1"),
+    ("latent --tp 2", "tp: 2: is not trained by measure with latent attention; allowed: 1"),
     ("tied --pp 2", "pp: 2: is not trained by measure with tied embeddings; allowed: 1"),
     ("small --compile layers", "compile: 'layers': is not trained by measure; allowed: none"),
     ("small", "measure: needs the extra torch: pip install 'shardwise[torch]'"),

@@ -148,6 +148,7 @@ def _strategy_faults(model: Model, strategy: Strategy, own: set[str]) -> Iterato
         ("pp", "tied embeddings"): strategy.pp > 1 and tied,
         ("tp", "tied embeddings"): strategy.tp > 1 and tied,
         ("tp", "experts"): strategy.tp > 1 and model.has_experts,
+        ("tp", "latent attention"): strategy.tp > 1 and any(x.latent for x in model.attentions),
         ("tp", "norms of heads"): strategy.tp > 1 and normed,
         ("zero", "tp or pp above 1"): strategy.zero > 0 and {"tp", "pp"} & {*split},
     }

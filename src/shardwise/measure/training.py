@@ -176,18 +176,28 @@ def add_run(found: Trained, path: str | Path) -> str:
     return str(record["id"])
 
 
-def train(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is trained, and its estimate."""
+
+    model: Model
+    system: System
+    strategy: Strategy
+    """As it was chosen, and what measure sets of the rest."""
+    prediction: Estimate
+    job: Job
+
+
+def planned(
     model: Model,
     system: System,
     strategy: Strategy,
     *,
     device: str | None = None,
     steps: int = 10,
-    repeats: int = 2,
     threads: int | None = None,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Trained:
-    """Train some steps and estimate them.
+) -> Planned:
+    """Return what is trained, after everything that can be refused is checked.
 
     Parameters
     ----------
@@ -195,36 +205,60 @@ def train(
         cpu or cuda; None: that of the system.
     steps
         Timed steps of each repeat.
-    repeats
-        How often processes are started.
     threads
-        Of each process; None: all cores, shared evenly.
-    progress
-        Called with a line before each repeat.
+        Of each process; None: the cores of an accelerator of the system, at most an even share.
 
     Raises
     ------
     InputError
-        If PyTorch or the device is missing, if the model or the strategy cannot be built, or if a
-        process fails.
+        If PyTorch is missing, or the model or the strategy cannot be built or is illegal.
     """
     used = device or ("cuda" if system.accelerator.asynchronous else "cpu")
     chosen = trained_strategy(model, strategy, device=used)
     if find_spec("torch") is None:
         raise InputError.at("measure", "needs the extra torch: pip install 'shardwise[torch]'")
     prediction = estimate(model, system, chosen)
-    job = job_of(
-        model, chosen.resolved(model, system), prediction, device=used, steps=steps, threads=threads
-    )
+    full = chosen.resolved(model, system)
+    share = max(1, (_cores()) // full.gpus)
+    if used == "cpu":
+        share = min(share, system.accelerator.multiprocessors)
+    job = job_of(model, full, prediction, device=used, steps=steps, threads=threads or share)
+    return Planned(model=model, system=system, strategy=chosen, prediction=prediction, job=job)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def train(
+    plan: Planned, *, repeats: int = 2, progress: Callable[[str], None] = lambda _: None
+) -> Trained:
+    """Train some steps next to their estimate.
+
+    Parameters
+    ----------
+    repeats
+        How often processes are started.
+    progress
+        Called with a line before each repeat.
+
+    Raises
+    ------
+    InputError
+        If a process fails.
+    """
+    job, real, quiet = plan.job, [], []
     silent = replace(job, silent=True) if job.dp * job.tp > 1 else None
-    real, quiet = [], []
     for number in range(1, repeats + 1):
         progress(f"repeat {number} of {repeats}: {job.ranks} process{'es' * (job.ranks > 1)}")
         real.append(run_job(job))
         if silent is not None:
             progress(f"repeat {number} of {repeats}: the same without communication")
             quiet.append(run_job(silent))
-    return _trained(model, system, chosen, prediction, job, real, quiet or real)
+    return trained(plan, real, quiet or real)
 
 
 def job_of(
@@ -234,7 +268,7 @@ def job_of(
     *,
     device: str,
     steps: int,
-    threads: int | None,
+    threads: int,
 ) -> Job:
     """Return what a process does of a strategy, with the stages of its estimate."""
     dp = strategy.dp or 1
@@ -243,7 +277,7 @@ def job_of(
     return Job(
         model=model.to_dict(),
         device=device,
-        threads=threads or max(1, (os.cpu_count() or 1) // strategy.gpus),
+        threads=threads,
         stages=tuple(pairwise(ends)),
         dp=dp,
         tp=strategy.tp,
@@ -272,15 +306,9 @@ def _times(ranks: _Ranks, part: str) -> Floats:
     return np.max([[step[part] for step in rank["steps"]] for rank in ranks], axis=0)
 
 
-def _trained(
-    model: Model,
-    system: System,
-    strategy: Strategy,
-    prediction: Estimate,
-    job: Job,
-    real: Sequence[_Ranks],
-    quiet: Sequence[_Ranks],
-) -> Trained:
+def trained(plan: Planned, real: Sequence[_Ranks], quiet: Sequence[_Ranks]) -> Trained:
+    """Add up the figures of all repeats, and of those that time the parts."""
+    prediction, job = plan.prediction, plan.job
     steps = [_times(ranks, "step") for ranks in real]
     every = np.concatenate(steps)
     medians = np.array([float(np.median(some)) for some in steps])
@@ -302,9 +330,9 @@ def _trained(
     ranks = real[0]
     saved = [rank["saved_bytes"] for rank in ranks if "saved_bytes" in rank]
     return Trained(
-        model=model,
-        system=system,
-        strategy=strategy,
+        model=plan.model,
+        system=plan.system,
+        strategy=plan.strategy,
         device=job.device,
         prediction=prediction,
         step_time_s=step_s,

@@ -19,7 +19,7 @@ from shardwise.config import files
 from shardwise.config.arguments import whole_number
 from shardwise.config.model import Model
 from shardwise.config.system import System
-from shardwise.measure.training import add_run, check_runs_file, train
+from shardwise.measure.training import add_run, check_runs_file, planned, train
 from shardwise.measure.training_table import print_trained
 
 _RUN = "Training run"
@@ -44,7 +44,10 @@ def command(
         "--repeats N", "How often processes are started anew. Default: 2.", _RUN
     ),
     threads: str | None = opt(
-        "--threads N", "Threads of each process. Default: all cores, shared evenly.", _RUN
+        "--threads N",
+        "Threads of each process. Default: the cores of an accelerator of SYSTEM, at most an "
+        "even share.",
+        _RUN,
     ),
     runs: str | None = opt(
         "--runs FILE",
@@ -70,16 +73,15 @@ def command(
         check_runs_file(runs)
     chosen = Chosen.of(None, model=model, system=system, strategy=strategy, gpus=flags.get("gpus"))
     watch = Stopwatch()
-    found = train(
+    plan = planned(
         Model.load(chosen.model),
         System.load(system),
         strategy_of(chosen.strategy, chosen.fields(flags)),
         device=device,
         steps=whole_number("steps", steps) or 10,
-        repeats=whole_number("repeats", repeats) or 2,
         threads=whole_number("threads", threads),
-        progress=note,
     )
+    found = train(plan, repeats=whole_number("repeats", repeats) or 2, progress=note)
     log.info("trained in %s", watch)
     if runs is not None:
         note(f"added run {add_run(found, runs)} to {runs}")
