@@ -45,6 +45,7 @@ VERB_GROUPS = {
     "Launch": {},
     "Check": {
         "recipes": "Published recipes next to what was measured with them.",
+        "coverage": "What measured runs cover, by model, system, software and feature.",
         "validate": "Errors against published measurements, and those of other models.",
         "calibrate": "Fit the parameters of a system to measurements.",
     },
