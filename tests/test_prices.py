@@ -88,3 +88,19 @@ def test_a_price_is_set_for_a_system() -> None:
     assert estimate("llama3-8b", system, PLAN).cost.price == "$3 per GPU-hour (set)"
     with pytest.raises(InputError, match="usd_per_accelerator_hour"):
         system.with_price(1e9)
+
+
+def test_the_cheapest_of_three_systems_takes_one_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Task 6: H100, B200 and MI300X for 7B on 1 T tokens, with dated prices and break-even."""
+    words = "search llama2-7b --systems h100-sxm,b200-sxm,mi300x --gpus 64 --gbs 512 --tokens 1T"
+    fixed = "--fix tp=1,pp=1,cp=1,zero=1,recompute=none,mbs=1,placement=tp-cp-dp-pp"
+    assert run([*words.split(), *fixed.split()]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "cheapest: 64 x mi300x" in text
+    for name in ("h100-sxm", "b200-sxm", "mi300x"):
+        price = System.load(name).price
+        assert price is not None
+        assert f"{name} {price.in_words}" in text
+    assert "break-even with the cheapest run on another system, per GPU-hour: h100-sxm $" in text

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rows import each_row
 from shardwise import InputError, System, catalog, estimate, estimate_training_time
 from shardwise.cli import run
 from shardwise.config import files
@@ -134,7 +133,7 @@ def test_an_entry_that_hides_one_of_shardwise_is_noted(
     assert f"l4 is {path}, not the entry of shardwise" in caplog.messages
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("catalog: [nowhere]", "catalog: 'nowhere': no such folder"),

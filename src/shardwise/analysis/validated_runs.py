@@ -128,8 +128,7 @@ def run_features(
         Parameters of the model, if already counted.
     """
     stack = strategy.loaded_stack(system)
-    names = (g for name, g in _GENERATIONS.items() if name in system.name)
-    generation, software = next(names, system.name), software_of(stack.name)
+    generation, software = generation_of(system.name), software_of(stack.name)
     return RunFeatures(
         experts=model.has_experts,
         accelerator=system.name,
@@ -147,6 +146,11 @@ def run_features(
         parameters=float((counted or count_parameters(model)).total),
         seq_len=strategy.seq_len or model.seq_len or 1,
     )
+
+
+def generation_of(system: str) -> str:
+    """Return the generation of a system; its own name where no other has such units."""
+    return next((g for name, g in _GENERATIONS.items() if name in system), system)
 
 
 def precision_of(dtype: str, quantization: str) -> str:

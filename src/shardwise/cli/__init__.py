@@ -45,6 +45,7 @@ VERB_GROUPS = {
     "Launch": {},
     "Check": {
         "recipes": "Published recipes next to what was measured with them.",
+        "coverage": "What measured runs cover, by model, system, software and feature.",
         "validate": "Errors against published measurements, and those of other models.",
         "calibrate": "Fit the parameters of a system to measurements.",
     },
@@ -52,10 +53,10 @@ VERB_GROUPS = {
         "models": "Models of the catalog or a folder, or one model in detail.",
         "systems": "Systems of the catalog, or one system with sources.",
         "stacks": "Software stacks of the catalog, or one stack.",
-        "software": "What a description of software means; the trainers that are known.",
+        "software": "What a description of software means; known trainers.",
         "lengths": "Lengths of a data set, and what padding and packing cost.",
         "show": "The tables of a saved result, or of a plan in it.",
-        "config": "Defaults of your team that are in force, and the file that sets each.",
+        "config": "Defaults of your team in force, and the file that sets each.",
         "schema": "JSON Schema of a config file, such as model or strategy.",
     },
 }
@@ -233,8 +234,7 @@ def _app(
         cls=RootGroup,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: boxes cut long flags off on narrow terminals
-        help="Know a training run before you launch it: step time, memory and cost of training "
-        "a transformer on a cluster, and where they go.",
+        help="Know a training run before you launch it: step time, memory and cost.",
         epilog="shardwise estimate llama3-8b h100-sxm --gpus 8 --tp 2 --gbs 64",
         context_settings=CONTEXT,
     )

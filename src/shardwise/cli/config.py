@@ -10,7 +10,7 @@ from shardwise.config import team
 from shardwise.report import console
 
 
-@with_help(examples=["shardwise config", "SHARDWISE_CONFIG=team.yaml shardwise config"])
+@with_help(examples=["shardwise config"])
 def command(*, json: bool = JSON_FLAG, output: str | None = OUTPUT_OPTION) -> int:
     """Show the defaults of your team that are in force, and the file that sets each.
 

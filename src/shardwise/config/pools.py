@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwise.config.base import ConfigBase, Count
-from shardwise.units import format_quantity
+from shardwise.units import readable
 
 if TYPE_CHECKING:
     from shardwise.config.system import System
@@ -83,7 +83,7 @@ def mixed(pools: Sequence[tuple["System", int]]) -> dict[str, Any]:
     sources |= {"price": _MEAN, "node.power": _MEAN}
     named = ", ".join(f"{servers} servers of {system.name}" for system, servers in pools)
     fields["description"] = f"{named}; one job over all, at the pace of {slowest.name} with " + (
-        format_quantity(fields["accelerator"]["memory"][0]["capacity"], "bytes")
+        readable(fields["accelerator"]["memory"][0]["capacity"], "bytes")
     )
     return fields
 

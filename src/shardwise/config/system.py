@@ -518,8 +518,9 @@ class System(Sourced):
             for name, one in self.sources.items():
                 if f"{name}.".startswith(f"network.{last}."):
                     sources[name.replace(str(last), str(place), 1)] = one
-            for name in Tier.model_fields if own else ():
-                if name != "name" and getattr(tier, name) != getattr(outermost, name):
+            for name in Tier.model_fields:
+                changed = name != "name" and getattr(tier, name) != getattr(outermost, name)
+                if changed and own is not None:
                     sources[f"network.{place}.{name}"] = own
         self.__dict__ |= {"network": (*inner, *tiers), "sources": frozen(sources), "fabric": None}
         self.__pydantic_fields_set__.discard("fabric")

@@ -18,10 +18,11 @@ from shardwise.config.enums import Optimizer, WeightDtype
 from shardwise.config.inputs import read_inputs
 from shardwise.config.keywords import StrategyKeywords
 from shardwise.config.model import Model, ModelLike
+from shardwise.config.prices import Price
 from shardwise.config.reliability import Reliability
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_input import StrategyLike, strategy_of
-from shardwise.config.system import Price, Site, System, SystemLike
+from shardwise.config.system import Site, System, SystemLike
 from shardwise.cost.optimizer import least_state_bytes
 from shardwise.errors import InputError
 from shardwise.estimator import estimate

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise import catalog
+from shardwise.analysis.coverage import coverage_of
 from shardwise.analysis.features import feature_words
 from shardwise.analysis.results import (
     Estimate,
@@ -109,7 +110,10 @@ def print_estimate(
     """
     first = [verdict(result), *([] if change is None else [change_words(change, command)])]
     style = _VERDICT_STYLES.get(verdict_word(result), "bold red")
-    show(_headline(result), Text("\n".join(first) + "\n", style=style))
+    show(_headline(result))
+    if result.strategy["training"]:
+        show(coverage_of(result)[1], style="dim")
+    show(Text("\n".join(first) + "\n", style=style))
     show(_summary(result), _times(result), _memory(result))
     if result.operations is not None:
         if result.strategy["training"]:

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from shardwise.analysis.coverage import coverage_of
 from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import FIELDS, RANK_DEGREES
 from shardwise.frozen import FrozenDict
@@ -359,6 +360,8 @@ _EMPTY = "0 strategies: no degrees and chunks of the space make up the GPUs"
 def print_search(result: SearchResult) -> None:
     """Print the best strategies, what else was requested, and why the others were rejected."""
     show(_headline(result))
+    if result.best and result.best[0].strategy["training"]:
+        show(f"{coverage_of(result.best[0])[1]}\n", style="dim")
     if result.recommended is not None and not result.levels:
         show(Text("\n".join(recommendation_lines(result)) + "\n"))
     if result.levels:
