@@ -11,10 +11,10 @@ from profiles import examples
 from shardwise import InputError, Model, estimate
 from shardwise.analysis.results import CommTime
 from shardwise.engine.memory import MEMORY_PARTS
-from shardwise.report.charts.common import TIME_COLORS
+from shardwise.report.charts.common import MEMORY_COLORS, TIME_COLORS
 from shardwise.report.charts.estimate import comm_part
 from shardwise.report.tables.estimate import PART_NAMES
-from shardwise.web.bars import memory_html, time_html
+from shardwise.web.bars import _luminance, ink_on, memory_html, time_html
 
 RUN = {"gpus": 64, "tp": 4, "pp": 4, "gbs": 128}
 
@@ -36,12 +36,13 @@ def test_pieces_of_the_time_bar_add_up_to_the_step():
 
 
 def test_memory_has_a_bar_for_each_stage():
-    """The longest is the capacity, or what is needed where that is more."""
+    """The scale ends at the capacity, or where the range of the memory ends if that is more."""
     for fields, fits in ((RUN, True), (RUN | {"tp": 2}, False)):
         found = estimate("llama3-70b", "h100-sxm", fields)
         assert found.fits == fits
         text = memory_html(found)
-        longest = max(found.memory_bytes.capacity, *(stage.reserved for stage in found.stages))
+        high = found.memory_interval.reserved_high
+        longest = max(found.memory_bytes.capacity, high, *(s.reserved for s in found.stages))
         for stage in found.stages:
             share = 100 * stage.reserved / longest
             assert sum(widths(text, stage.stage)) == pytest.approx(share, abs=0.02)
@@ -74,6 +75,7 @@ def test_bars_of_drawn_strategies_add_up(model, machine, fields):
         100 * sum(shown) / longest, rel=0.01
     )
     reserved = [stage.reserved for stage in found.stages]
+    reserved += [found.memory_interval.reserved_high] if found.memory_interval else []
     for stage in found.stages:
         share = stage.reserved / max(found.memory_bytes.capacity, *reserved)
         assert sum(widths(memory_html(found), stage.stage)) == pytest.approx(100 * share, abs=0.02)
@@ -97,6 +99,16 @@ def test_every_part_of_a_step_has_a_piece():
     assert len(widths(memory_html(found.model_copy(update={"stages": (stage,)})), 0)) == 1 + len(
         MEMORY_PARTS
     )
+
+
+def test_words_on_bars_can_be_read():
+    """Contrast of at least 4.5 on every color; words on hidden communication are black on pale."""
+    for color in {*TIME_COLORS.values(), *MEMORY_COLORS.values(), "#000000", "#ffffff", "#767676"}:
+        light = sorted(_luminance(one) + 0.05 for one in (color, ink_on(color)))
+        assert light[1] / light[0] >= 4.5
+    found = estimate("llama3-70b", "h100-sxm", RUN)
+    hidden = time_html(found).split("sw-hatched")[1].split("</div>")[0]
+    assert set(re.findall(r";color:(#\w+)", hidden)) == {"#000000"}
 
 
 def test_charts_know_every_part_of_a_step():

@@ -186,7 +186,7 @@ def test_a_failure_of_a_view_clears_its_figures_and_is_shown(visit, view, tab, b
         await act(one)
         assert one.alerts() == [INTERNAL]
         left = [figure for figure in one.figures() if figure in before]
-        assert len(before) > len(left) == (7 if view == "export_view" else 0)
+        assert len(before) > len(left) == (9 if view == "export_view" else 0)
         assert "KeyError: 'offload_comm'" in caplog.text
 
     visit(test)

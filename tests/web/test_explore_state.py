@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from shardwise import InputError, Model, System, estimate
 from shardwise.config import files
+from shardwise.config.fine_tuning import SHORTHANDS
 from shardwise.config.strategy_fields import COLUMNS
 from shardwise.planning.sweep.axes import edited
-from shardwise.web.state import MOST_BYTES, Named, State
+from shardwise.web.state import MOST_BYTES, RUN_FIELDS, TABS, Named, State
 
 TEXT = st.text(min_size=1, max_size=30)
-TABS = ("estimate", "search", "sweep", "compare")
 
 
 @st.composite
@@ -27,8 +27,10 @@ def states(draw):
     return State(
         model=draw(named),
         system=draw(named),
-        strategy=draw(st.dictionaries(st.sampled_from(list(COLUMNS)), TEXT, max_size=6)),
+        strategy=draw(st.dictionaries(st.sampled_from([*COLUMNS, *SHORTHANDS]), TEXT, max_size=6)),
         figures=draw(figures),
+        shape=draw(figures),
+        run=draw(st.dictionaries(st.sampled_from(RUN_FIELDS), TEXT, max_size=2)),
         tab=draw(st.sampled_from(TABS)),
         pinned=tuple(draw(st.lists(TEXT, max_size=3))),
     )
@@ -50,7 +52,7 @@ def test_an_empty_address_is_the_start():
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("tab=rings", "address: tab: 'rings': allowed: estimate, search, sweep, compare"),
+        ("tab=rings", "address: tab: 'rings': allowed: estimate, search, clusters, largest"),
         ("model=llama3-8b&tpp=8", "address: tpp: unknown"),
         ("model=x&model-data=%21%21", "address: model-data: cannot be read"),
         ("model=x&model-data=eJwDAAAAAAE", "address: model-data: line 1: not JSON"),
@@ -81,6 +83,20 @@ def test_copied_commands_say_what_the_page_shows():
     fields: dict[str, object] = {}
     exec(state.python().replace("print(found.step_time_s)", ""), fields)  # noqa: S102 - ours
     assert fields["found"].strategy["tp"] == 8
+
+
+def test_differences_of_states_are_words():
+    """For the history: fields by their short names, with the old and the new value."""
+    old = State(strategy={"tp": "2", "global_batch_size": "8"})
+    new = replace(old, strategy={"tp": "4", "zero": "3"}, system=Named(name="b200-sxm"))
+    assert old.changes(old) == []
+    assert old.changes(new) == [
+        "system b200-sxm",
+        "tp 2 to 4",
+        "gbs 8 to default",
+        "zero default to 3",
+    ]
+    assert replace(old, shape={"hidden": "8"}).with_named("model", Named(name="x")).shape == {}
 
 
 def test_copies_say_what_becomes_of_changed_figures():

@@ -1,14 +1,34 @@
 """Views of the explorer's tabs, computed in this process."""
 
+import html
 import json
+from pathlib import Path
 
 import pytest
 
-from shardwise import InputError, Model, System, estimate, search
+from shardwise import (
+    InputError,
+    Model,
+    System,
+    choose_cluster,
+    diagnose,
+    estimate,
+    estimate_training_time,
+    search,
+)
+from shardwise.config.strategy import Strategy
+from shardwise.planning.largest_value import largest_value
+from shardwise.planning.nearest import change_to_fit
+from shardwise.report.console import chance, seconds
+from shardwise.report.tables.advice import recommendation_items
+from shardwise.report.tables.cluster import days, dollars
+from shardwise.report.tables.estimate import change_words, verdict
 from shardwise.web import views
+from shardwise.web.state import State
 
 pytest.importorskip("plotly")
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 FIELDS = {"gpus": "64", "global_batch_size": "256", "tp": "2"}
 
 
@@ -38,6 +58,125 @@ def test_an_estimate_shows_the_figures_of_the_command_line():
     json.dumps(view)
 
 
+def test_verdict_change_and_training_run_are_those_of_the_command_line():
+    """The same words, and days and price with their ranges."""
+    asked = question(model="llama3-70b", tp="4") | {"run": {"tokens": "1T"}}
+    found = estimate("llama3-70b", "h100-sxm", asked["strategy"])
+    run = estimate_training_time("llama3-70b", "h100-sxm", asked["strategy"], tokens="1T")
+    view = views.estimate_view(asked, ["tables"], dark=False)
+    shown = {name: (value, more) for name, value, more in view["facts"]}
+    assert view["verdict_line"] == verdict(found)
+    assert html.escape(verdict(found)) in view["tables"]
+    assert shown["P(fits)"][0] == chance(found.fits_probability)
+    assert shown["Training time"][0] == f"{days(run.days.expected)} days"
+    assert shown["Price of the run"][0] == dollars(run.usd.expected)
+    assert days(run.days.low) in shown["Training time"][1]
+    assert "per GPU-hour as of" in shown["Cost"][1]
+    assert "set tokens" in str(views.estimate_view(question(), [], dark=False)["facts"])
+    strategy = Strategy.validated(asked["strategy"])
+    model, system = Model.load("llama3-70b"), System.load("h100-sxm")
+    change = change_to_fit(model, system, strategy)
+    assert (found.verdict == "fits") is False
+    assert views.nearest_view(asked)["words"] == change_words(change)
+
+
+def test_fine_tuning_is_a_word_of_the_page():
+    """The shorthand of the command line, in estimates, searches and addresses."""
+    asked = question(tp=None, gpus="2", global_batch_size="4", seq_len="2048", finetune="qlora")
+    found = estimate("llama3-8b", "h100-sxm", asked["strategy"])
+    assert found.strategy["base_weights"] == "nf4"
+    view = views.estimate_view(asked, [], dark=False)
+    assert view["facts"][0][1] == seconds(found.step_time_s)
+    state = State(strategy=asked["strategy"])
+    assert "--finetune qlora" in state.command()
+    assert State.of_query(state.to_query()) == state
+
+
+def test_changed_figures_of_a_model_are_those_of_a_file_with_a_base():
+    """By path; the fault of a wrong one names it."""
+    state = State(shape={"hidden": "8192", "layers.0.count": "16"})
+    model = Model.load(state.model_value())
+    assert (model.hidden, model.depth) == (8192, 16)
+    own = State(
+        model=state.model.__class__(name="mine", data=model.to_dict()), shape={"vocab": "9"}
+    )
+    assert Model.load(own.model_value()).vocab == 9
+    wrong = question(model=State(shape={"hidden": "wide"}).model_value())
+    assert "hidden: 'wide'" in views.estimate_view(wrong, [], dark=False)["faults"][0]
+    listed = {one["figure"]: one["value"] for one in _figures("llama3-8b")}
+    assert listed["hidden"] == "4096"
+    assert listed["layers.0.attention.kv_heads"] == "8"
+
+
+def _figures(model):
+    return views.figures_view(model, "model")["figures"]
+
+
+def test_clusters_are_those_of_the_command_line():
+    """The cheapest and the fastest can be loaded; without tokens there is one line."""
+    asked = question() | {
+        "systems": "h100-sxm,a100-80gb-sxm",
+        "space": {"gpus": "64", "gbs": "512", "tp": "1", "pp": "1", "zero": "1"},
+        **dict.fromkeys(("deadline", "budget"), ""),
+        "prices": "h100-sxm=2",
+        "run": {"tokens": "100B"},
+    }
+    found = choose_cluster(
+        "llama3-8b",
+        ["h100-sxm", "a100-80gb-sxm"],
+        asked["space"],
+        tokens="100B",
+        prices={"h100-sxm": 2.0},
+    )
+    view = views.clusters_view(asked)
+    assert dollars(found.options[found.cheapest].usd) in view["html"]
+    assert view["offers"][0]["system"] == found.options[found.cheapest].system
+    assert set(view["charts"]) == {"clusters"}
+    with pytest.raises(InputError, match="tokens: is missing"):
+        views.clusters_view(asked | {"run": {}})
+
+
+def test_the_largest_value_is_that_of_the_command_line():
+    """With what limits it, and a plan to load."""
+    asked = question(gpus="8", global_batch_size="64") | {"command": "shardwise estimate x y"}
+    found = largest_value("llama3-8b", "h100-sxm", Strategy.validated(asked["strategy"]), "seq-len")
+    view = views.largest_view(asked | {"largest": "seq-len"})
+    assert f"{found.value:,}" in view["html"]
+    assert "limited by" in view["html"]
+    assert view["offers"][0]["strategy"]["seq_len"] == str(found.value)
+
+
+def test_a_run_is_diagnosed_from_texts():
+    """The figures of `diagnose`; what is pasted needs no name."""
+    texts = [(EXAMPLES / name).read_text() for name in ("train.sh", "run.log")]
+    asked = question() | {"launch": ("", texts[0]), "log": ("", texts[1]), "gpus": ""}
+    found = diagnose(EXAMPLES / "train.sh", "h100-sxm", log=EXAMPLES / "run.log")
+    view = views.diagnose_view(asked)
+    assert seconds(found.measured.step_time_s) in view["html"]
+    assert seconds(found.predicted.step_time_s) in view["html"]
+    for wrong, words in (
+        ({"launch": ("", "hello")}, "launch file: is no launch file"),
+        ({"log": ("x.log", "hello")}, "x.log: holds no step of a training run"),
+    ):
+        with pytest.raises(InputError, match=words):
+            views.diagnose_view(asked | wrong)
+
+
+def test_launch_files_are_imported():
+    """Strategy and model; where a file has no model, that of the page stays."""
+    view = views.uploaded("launch", "", (EXAMPLES / "train.sh").read_text(), "llama3-70b")
+    assert (view["name"], view["data"]) == ("llama3-8b", None)
+    assert view["strategy"]["tp"] == "4"
+    config = json.dumps({"train_batch_size": 64, "zero_optimization": {"stage": 2}})
+    view = views.uploaded("launch", "ds.json", config, "llama3-70b")
+    assert view["name"] == "llama3-70b"
+    assert view["strategy"]["zero"] == "2"
+    with pytest.raises(InputError, match="holds no model"):
+        views.uploaded("model", "ds.json", config)
+    with pytest.raises(InputError, match="is no launch file that shardwise reads"):
+        views.uploaded("launch", "", "hello", "llama3-70b")
+
+
 def test_faults_are_listed():
     """One line for each; nothing else is shown."""
     view = views.estimate_view(question(tp="3", pp="7"), [], dark=False)
@@ -58,27 +197,41 @@ def test_plans_of_a_search_load_into_the_page():
         "axes": ("tp", "pp"),
     }
     view = views.search_view(asked)
-    found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64)
-    assert view["rows"][0]["step"] == f"{found.best[0].step_time_s:.3f}"
+    found = search("llama3-8b", "h100-sxm", gpus=16, gbs=64, objective="step_time", top=15)
+    assert view["rows"][0]["step time"] == seconds(found.rows[0].step_time_s)
     for row, fields in zip(view["rows"], view["best"], strict=True):
         again = estimate("llama3-8b", "h100-sxm", fields)
-        assert f"{again.step_time_s:.3f}" == row["step"]
+        assert seconds(again.step_time_s) == row["step time"]
+    assert view["offers"][0]["strategy"] == views.texts_of(
+        Model.load("llama3-8b"), found.recommendation.plan.strategy
+    )
+    for _, words in recommendation_items(found.recommendation)[:2]:
+        assert html.escape(words) in view["html"]
     times = [estimate("llama3-8b", "h100-sxm", fields).step_time_s for fields in view["front"]]
     assert times == sorted(times, reverse=True)
     for (tp, pp), fields in view["cells"]:
         assert (fields.get("tp", "1"), fields.get("pp", "1")) == (tp, pp)
-    assert set(view["charts"]) == {"front", "map", "candidates"}
-    assert "feasible" in view["summary"]
+    assert set(view["charts"]) == {"memory", "time", "front", "map", "candidates"}
+    tied = [row["plan"].endswith(" =") for row in view["rows"]]
+    near = [abs(p.step_time_s / found.rows[0].step_time_s - 1) for p in found.rows]
+    assert tied == [one < found.alike.within for one in near]
 
 
-def test_a_search_without_an_answer_says_why():
-    """The reasons stand in the summary."""
+def test_a_search_without_an_answer_offers_the_nearest_and_the_smallest():
+    """The reasons stand above, and a click loads a plan on as many GPUs as are needed."""
     asked = question("llama3-70b") | {
         "space": {"gpus": "1", "global_batch_size": "1"},
         "objective": "step_time",
         "axes": ("tp", "pp"),
     }
-    assert "Nothing is feasible: " in views.search_view(asked)["summary"]
+    view = views.search_view(asked)
+    assert "nothing is feasible" in view["html"]
+    labels = {one["label"]: one["strategy"] for one in view["offers"]}
+    assert "Load the nearest plan, which may not fit" in labels
+    [gpus] = [name.split()[4] for name in labels if name.startswith("Load a plan on")]
+    fields = labels[f"Load a plan on {gpus} GPUs"]
+    assert estimate("llama3-70b", "h100-sxm", fields).fits
+    assert int(fields["gpus"]) == int(gpus) > 1
 
 
 @pytest.mark.parametrize("searched", [False, True])
@@ -90,7 +243,7 @@ def test_a_sweep_has_a_point_for_each_value(searched):
         "space": {"gpus": 16, "gbs": 64, "pp": 1},
     }
     view = views.sweep_view(asked)
-    assert len(view["rows"]) == 2
+    assert "0.5x" in view["html"]
     assert view["charts"]
 
 
@@ -114,17 +267,18 @@ def test_the_nearest_plan_fits():
     for fields in ({"tp": "1"}, {"tp": "2", "vpp": "4"}):
         asked = question("llama3-70b", **fields)
         near = views.nearest_view(asked)
-        assert "instead of" in near["words"]
+        assert "instead of" in near["words"] or "in place of" in near["words"]
         assert estimate("llama3-70b", "h100-sxm", near["fields"]).fits
 
 
 def test_uploads_are_read_as_data():
     """Model, system and launch files; other files are refused in one line."""
-    model = views.uploaded("model", "my_model.json", json.dumps(Model.load("llama3-8b").to_dict()))
-    assert model["data"]["name"] == "llama3-8b"
+    wide = Model.load("llama3-8b").to_dict() | {"hidden": 8192}
+    model = views.uploaded("model", "my_model.json", json.dumps(wide))
+    assert model["data"]["hidden"] == 8192
     record = System.load("a100-80gb-sxm").to_dict()
     system = views.uploaded("system", "ours.json", json.dumps(record))
-    assert System.load(system["data"]).network == System.load("a100-80gb-sxm").network
+    assert (system["name"], system["data"]) == ("a100-80gb-sxm", None)  # as in the catalog
     for kind, name, text, words in (
         ("model", "x.exe", "MZ", "allowed endings"),
         ("model", "x.json", "[1]", "is not a mapping"),

@@ -132,7 +132,8 @@ class Destination:
             if self.report == _STDOUT:
                 sys.stdout.write(text)
             elif self.report.lower().endswith(_PAGE_ENDING):
-                write_page("estimate", self.report, answer.result, command_line())
+                inputs = answer.model[0], answer.system[0], answer.strategy
+                write_page("estimate", self.report, answer.result, command_line(), inputs=inputs)
                 log.info("wrote %s", self.report)
             else:
                 files.write_text(self.report, text)

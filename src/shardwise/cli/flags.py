@@ -40,7 +40,7 @@ _RELIABILITY = {
     "repair_time": "repair_time",
     "async_checkpoints": "asynchronous",
 }
-_RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY)
+RUN_FLAGS = ("tokens", *_SITE, "reliability", *_RELIABILITY)
 _NUMBER = re.compile(r"\d*\.?\d+(?:[eE][-+]?\d+)?")
 _NEEDS_TOKENS = "needs --tokens: it applies to a training run"
 _RUN_HELP = {
@@ -72,7 +72,7 @@ def with_space_flags(function: Callable[..., object]) -> Callable[..., object]:
 
 def with_run_flags(function: Callable[..., object]) -> Callable[..., object]:
     """Expand the parameter `run` of a verb into the flags of a training run."""
-    return _with_flags(function, "run", _RUN_FLAGS, _run_flag)
+    return _with_flags(function, "run", RUN_FLAGS, _run_flag)
 
 
 def _with_flags(
@@ -131,6 +131,12 @@ def _space_flag(name: str) -> inspect.Parameter:
     together = FIELDS[name].kind is Kind.SET or name == "stage_layers"
     metavar = f"{metavar}+{metavar}" if together else metavar
     return _field_flag(name, searched_help(name), f"{metavar},...")
+
+
+def flag_words(name: str) -> tuple[str, str]:
+    """Return what the value of a field is and what the field is, as the help of its flag says."""
+    flag = _run_flag(name) if name in RUN_FLAGS else _strategy_flag(name, needs_batch=False)
+    return flag.default.metavar or "on|off", str(flag.default.help)
 
 
 def searched_help(name: str) -> str:

@@ -626,9 +626,21 @@ def read_log(path: str | Path) -> RunLog:
     InputError
         If it cannot be read, or holds no step of a format that is known.
     """
+    return _log_of(_lines(path), path)
+
+
+def log_of_text(text: str, source: str) -> RunLog:
+    """Read the text of a log, as `read_log` reads a file."""
+    *whole, rest = text.replace("\r", "\n").split("\n")
+    lines = [*((line[:_MOST_LINE], True) for line in whole), (rest[:_MOST_LINE], False)]
+    return _log_of(lines, source)
+
+
+def _log_of(lines: Iterable[tuple[str, bool]], path: str | Path) -> RunLog:
+    """Read lines, each with whether it ends."""
     builders = [LogBuilder(format=one) for one in FORMATS]
     last = ""
-    for line, ended in _lines(path):
+    for line, ended in lines:
         if ended:
             _add(builders, line)
         else:

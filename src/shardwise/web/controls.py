@@ -1,15 +1,23 @@
 """Inputs of the page: one for each field of a strategy, derived from the field."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nicegui import ui
 
 from shardwise import catalog
-from shardwise.config.strategy import Strategy
-from shardwise.config.strategy_fields import COLUMNS, Kind, StrategyField
+from shardwise.cli.flags import flag_words
+from shardwise.config.base import MOST
+from shardwise.config.fine_tuning import SHORTHANDS, words_of_shorthand
+from shardwise.config.roles import Section
+from shardwise.config.strategy_fields import COLUMNS, Kind
 from shardwise.units import read_whole
+from shardwise.web import views
+from shardwise.web.explorer import Explorer, View
+from shardwise.web.plots import faults_label, show_faults
+from shardwise.web.state import FIGURES_OF, Named, short_of
 
 Set = Callable[[str, str | None], None]
 """Called with the name of a field and its value as the command line takes it; None: the default."""
@@ -17,13 +25,22 @@ Set = Callable[[str, str | None], None]
 DEGREES = {name: field.role.slider for name, field in COLUMNS.items() if field.role.slider}
 """Fields with a slider, and where it stops; any other number can be typed."""
 SIZES = ("gpus", "global_batch_size", "seq_len")
-WORDS = ("recompute", "zero", "dtype", "quantization", "dispatcher", "stack")
+WORDS = ("finetune", "recompute", "zero", "dtype", "quantization", "dispatcher", "stack")
 """Fields with a list, next to those with a slider."""
 _NEVER = ("any_software", *SIZES, *DEGREES, *WORDS)
-MORE = tuple(name for name in COLUMNS if name not in _NEVER)
-"""All other fields, in a list that is closed at first."""
+MORE: Mapping[str, tuple[str, ...]] = {
+    section: tuple(
+        name
+        for name in (*COLUMNS, *SHORTHANDS)
+        if name not in _NEVER
+        and section is (COLUMNS[name].role.section if name in COLUMNS else Section.MODEL)
+    )
+    for section in Section
+}
+"""All other fields by section of the help; the sections are closed at first."""
 _ON_OFF = {"true": "on", "false": "off"}
 _UNSET = "default"
+_EXAMPLES = {"QUANTITY": "number with unit", "tokens": "such as 300B"}
 
 
 @dataclass(slots=True)
@@ -35,36 +52,46 @@ class Input:
 
 def label_of(name: str) -> str:
     """Name of a field as the page shows it: short, with spaces."""
-    return COLUMNS[name].short.replace("_", " ")
+    return short_of(name).replace("_", " ")
 
 
 def about(name: str) -> str:
-    """What a field is, in one or two sentences."""
-    return " ".join(Strategy.descriptions().get(name, "").split())
+    """What a field is, as the help of its flag says."""
+    return flag_words(name)[1]
+
+
+def _allowed(name: str) -> str:
+    """What can be typed: the range of a number, or the placeholder of the flag."""
+    words, field = flag_words(name)[0], COLUMNS.get(name)
+    if field is None or field.kind not in (Kind.WHOLE, Kind.NUMBER):
+        return _EXAMPLES.get(words if name not in _EXAMPLES else name, words)
+    if field.most < MOST:
+        return f"{field.least:g} to {field.most:g}"
+    return f"{words}, at least {field.least:g}"
 
 
 def field_input(name: str, changed: Set) -> Input:
-    """Make the input of a field."""
-    field = COLUMNS[name]
+    """Make the input of a field of a strategy or a training run."""
     if name in DEGREES:
         return _slider(name, DEGREES[name], changed)
-    options = _options(field)
+    options = _options(name)
     if options is not None:
         return _list(name, options, changed)
     return _text(name, changed)
 
 
-def _options(field: StrategyField) -> dict[str, str] | None:
+def _options(name: str) -> dict[str, str] | None:
     """Values of a field that has few, as the command line takes them, and their labels."""
-    if field.kind is Kind.FLAG:
+    if flag_words(name)[0] == "on|off":
         return dict(_ON_OFF)
-    if field.kind is Kind.STACK:
-        return {name: name for name in catalog.names("stacks")}
-    if field.kind is Kind.WORD:
-        return {str(word): str(word) for word in field.words}
-    if field.role.every:
-        return {str(value): str(value) for value in field.role.every}
-    return None
+    values: Sequence[object] = ()
+    if name in SHORTHANDS:
+        values = words_of_shorthand(name)
+    elif name in COLUMNS:
+        field = COLUMNS[name]
+        words = field.words if field.kind is Kind.WORD else field.role.every
+        values = catalog.names("stacks") if field.kind is Kind.STACK else words
+    return {str(value): str(value) for value in values} or None
 
 
 def _slider(name: str, stops: tuple[int, ...], changed: Set) -> Input:
@@ -74,6 +101,7 @@ def _slider(name: str, stops: tuple[int, ...], changed: Set) -> Input:
         label.tooltip(about(name))
         slider = ui.slider(min=0, max=len(stops) - 1, step=1, value=0)
         slider.props(f'aria-label="{label_of(name)}" dense snap markers')
+        slider.tooltip(about(name))
         slider.mark(name)
         number = ui.input(value="1").props(
             f'dense outlined inputmode=numeric debounce=150 aria-label="{label_of(name)}, number"'
@@ -128,7 +156,7 @@ def _only(
 def _list(name: str, options: dict[str, str], changed: Set) -> Input:
     """A list of the values, with the default at the top."""
     choices = {_UNSET: _default_label(name), **options}
-    words = COLUMNS[name].kind is Kind.STACK  # software is described in words, too
+    words = name in COLUMNS and COLUMNS[name].kind is Kind.STACK  # described in words, too
     select = ui.select(
         choices,
         value=_UNSET,
@@ -159,18 +187,20 @@ def _list(name: str, options: dict[str, str], changed: Set) -> Input:
 
 
 def _default_label(name: str) -> str:
-    default = COLUMNS[name].default
+    default = COLUMNS[name].default if name in COLUMNS else None
     if default is None:
         return "default"
     text = _ON_OFF.get(str(default).lower(), default)
-    return f"default ({text})"
+    return f"{text} (default)"
 
 
-def _text(name: str, changed: Set) -> Input:
-    """A field to type in."""
-    entry = ui.input(label=label_of(name)).props("dense outlined debounce=300 clearable")
+def _text(name: str, changed: Set, now: str | None = None) -> Input:
+    """A field to type in; of a figure, with what it is now."""
+    look = "dense outlined debounce=300 clearable stack-label"
+    label, words = (label_of(name), _allowed(name)) if now is None else (name, now)
+    entry = ui.input(label=label, placeholder=words).props(look)
     entry.classes("w-full").mark(name)
-    entry.tooltip(about(name))
+    entry.tooltip(about(name) if now is None else f"{name}: {now}")
     quiet = {"now": False}
 
     def typed(value: Any) -> None:
@@ -184,3 +214,49 @@ def _text(name: str, changed: Set) -> Input:
 
     entry.on_value_change(lambda event: typed(event.value))
     return Input(show=show)
+
+
+class FiguresForm:
+    """Figures of the model or system of the page, each with what it is now; typing overrides it."""
+
+    def __init__(self, explorer: Explorer, kind: str) -> None:
+        self._explorer, self._kind = explorer, kind
+        self._of: object = None
+        self._inputs: dict[str, Input] = {}
+        with ui.expansion(f"Figures of the {kind}").classes("w-full").props("dense") as around:
+            self._faults = faults_label()
+            hint = "A factor such as 2x, or a value with its unit." if kind == "system" else ""
+            ui.label(f"{hint} What is typed replaces the figure.".strip()).classes("sw-hint")
+            self._place = ui.element("div").classes("sw-two").mark(f"{kind}-figures")
+        self._around = around.mark(f"open-{kind}-figures")
+        around.on_value_change(self.show)
+
+    def show(self) -> None:
+        """Show the figures of the state while the form is open."""
+        group = FIGURES_OF[self._kind]
+        own: Mapping[str, str] = getattr(self._explorer.state, group)
+        if own and not self._around.value:
+            self._around.set_value(True)
+        named: Named = getattr(self._explorer.state, self._kind)
+        if self._around.value and named != self._of:
+            self._explorer.start(self._fill(named), self._show_faults)
+        for name, one in self._inputs.items():
+            one.show(own.get(name))
+
+    async def _fill(self, named: Named) -> None:
+        """List the figures of another model or system."""
+        view = await self._explorer.ask(views.figures_view, named.value, self._kind)
+        show_faults(self._faults, view["faults"])
+        self._of, self._inputs = named, {}
+        self._place.clear()
+        group = FIGURES_OF[self._kind]
+        with self._place:
+            for row in view.get("figures", []):
+                name, now = str(row["figure"]), row["value"]
+                changed = partial(self._explorer.set_field, group=group)
+                self._inputs[name] = _text(name, changed, "several" if now is None else str(now))
+        for name, one in self._inputs.items():
+            one.show(getattr(self._explorer.state, group).get(name))
+
+    def _show_faults(self, view: View) -> None:
+        show_faults(self._faults, view["faults"])

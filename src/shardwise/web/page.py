@@ -1,9 +1,10 @@
 """The page of the explorer: one for each client, with the state of its address."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import nicegui
@@ -14,30 +15,39 @@ from nicegui import Client, events, ui
 from shardwise import catalog
 from shardwise.errors import InputError
 from shardwise.web import views
-from shardwise.web.controls import DEGREES, MORE, SIZES, WORDS, Input, field_input
+from shardwise.web.controls import DEGREES, MORE, SIZES, WORDS, FiguresForm, Input, field_input
 from shardwise.web.explorer import Explorer
-from shardwise.web.state import MOST_BYTES, Named, State
+from shardwise.web.plots import FileText, read_file
+from shardwise.web.state import MOST_BYTES, RUN_FIELDS, Named, State
 from shardwise.web.style import SCRIPT, STYLE
-from shardwise.web.tabs import CompareTab, EstimateTab, SearchTab, SweepTab
+from shardwise.web.tabs import (
+    ClustersTab,
+    CompareTab,
+    DiagnoseTab,
+    EstimateTab,
+    LargestTab,
+    SearchTab,
+    SweepTab,
+)
 from shardwise.web.workers import Jobs, Pool, faults_of
 
 MOST_PAGES = 100
 """Open at a time; each needs about 1.3 MiB."""
 _CONNECT_SECONDS = 20
-# NiceGUI's element for uploads adds a route for each page, which FastAPI's caches keep for ever.
-_READ_FILE = f"""
-async (event) => {{
-  const file = event.target.files[0];
-  let text = null;
-  if (!file) return;
-  try {{
-    const bytes = file.size > {MOST_BYTES} ? null : await file.arrayBuffer();
-    if (bytes) text = new TextDecoder("utf-8", {{fatal: true}}).decode(bytes);
-  }} catch (error) {{}}
-  emit(file.name, text);
-  event.target.value = "";
-}}
-"""
+# Changes in the menu of the history, and fields that one of them names.
+_MOST_LISTED, _MOST_NAMED = 15, 4
+_TABS: Mapping[str, tuple[str, Callable[[Explorer], Any]]] = {
+    "estimate": ("Estimate", EstimateTab),
+    "search": ("Search", SearchTab),
+    "clusters": ("Clusters", ClustersTab),
+    "largest": ("Largest that fits", LargestTab),
+    "sweep": ("Sweep", SweepTab),
+    "compare": ("Compare", CompareTab),
+    "diagnose": ("Diagnose", DiagnoseTab),
+}
+_RUN = ("tokens", "pue", "carbon_intensity")
+_WIDE = 1400
+"""Pixels of a window in which pipeline and roofline are open from the start."""
 
 
 def add_page(app: FastAPI, pool: Pool, jobs: Jobs) -> None:
@@ -70,12 +80,21 @@ async def _not_found(request: Request, _: Exception) -> Response:
     return PlainTextResponse(f"{request.url.path}: no such page", 404)
 
 
+def _icon(name: str, about: str, on_click: Callable[[], object] | None = None) -> ui.button:
+    """A button with an icon, which says what it does."""
+    button = ui.button(icon=name, on_click=on_click, color=None)
+    button.props(f'flat round aria-label="{about}"').tooltip(about)
+    return button
+
+
 class Page:
     """Inputs on one side, tabs on the other."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self._inputs: dict[str, Input] = {}
+        self._inputs: dict[str, tuple[str, Input]] = {}
+        """Each with the group of fields that it is of."""
+        self._forms: dict[str, FiguresForm] = {}
         self._selects: dict[str, ui.select] = {}
         self._tabs: dict[str, Any] = {}
 
@@ -90,7 +109,9 @@ class Page:
         with ui.element("main").classes("sw-grid"):
             with ui.element("section").classes("sw-inputs").props('aria-label="Inputs"'):
                 self._build_inputs()
-            with ui.element("section").classes("sw-results").props('aria-label="Results"'):
+            with (
+                ui.element("section").classes("sw-results").props('id=results aria-label="Results"')
+            ):
                 self._build_tabs()
         self._explorer.show_inputs = self.show_inputs
         self._explorer.open_tab = lambda: self._tabs[self._explorer.state.tab]
@@ -104,37 +125,66 @@ class Page:
         with contextlib.suppress(TimeoutError):
             query = "window.matchMedia('(prefers-color-scheme: dark)').matches"
             self._explorer.prefers_dark = bool(await ui.run_javascript(query, timeout=5))
+            if await ui.run_javascript(f"window.innerWidth >= {_WIDE}", timeout=5):
+                self._tabs["estimate"].open_details()
         self._explorer.refresh()
 
     def _header(self) -> None:
+        explorer = self._explorer
         with ui.header().classes("sw-header items-center"):
             ui.label("shardwise").classes("sw-title")
             ui.label("Know a training run before you launch it").classes("sw-claim")
             ui.space()
-            with ui.button(icon="link", on_click=self._copy_link).props("flat round"):
-                ui.tooltip("Copy the link to this view")
-            with ui.button(icon="content_copy").props('flat round aria-label="Copy as"'):
-                with ui.menu():
-                    for label, write in (("Command line", State.command), ("Python", State.python)):
-                        ui.menu_item(label, on_click=partial(self._copy, write))
-                ui.tooltip("Copy as command line or Python")
-            with ui.button(icon="contrast", on_click=self._explorer.switch_theme).props(
-                "flat round"
-            ):
-                ui.tooltip("Light or dark")
+            undo = _icon("undo", "Undo the last change", explorer.undo).mark("undo")
+            redo = _icon("redo", "Redo", explorer.redo).mark("redo")
+            history = _icon("history", "History of changes")
+            with history, ui.menu() as past:
+                pass
+            history.on_click(lambda: self._list_past(past))
+            _icon("link", "Copy the link to this view", self._copy_link)
+            with _icon("content_copy", "Copy as command line or Python"), ui.menu():
+                for label, write in (("Command line", State.command), ("Python", State.python)):
+                    ui.menu_item(label, on_click=partial(self._copy, write))
+            _icon("contrast", "Light or dark", explorer.switch_theme)
+
+        def show_changes() -> None:
+            undo.set_enabled(bool(explorer.past))
+            history.set_enabled(bool(explorer.past))
+            redo.set_enabled(bool(explorer.future))
+
+        explorer.show_changes = show_changes
+        show_changes()
+
+    def _list_past(self, menu: ui.menu) -> None:
+        """List the last changes; one that is chosen is undone, with those after it."""
+        states = [*self._explorer.past, self._explorer.state]
+        changes = [old.changes(new) for old, new in pairwise(states)]
+        menu.clear()
+        with menu:
+            for steps, words in enumerate(reversed(changes[-_MOST_LISTED:]), 1):
+                named = ", ".join(words[:_MOST_NAMED]) + (", ..." if words[_MOST_NAMED:] else "")
+                ui.menu_item(f"before {named}", on_click=partial(self._explorer.undo, steps))
 
     def _build_inputs(self) -> None:
         ui.label("Model and system").classes("sw-heading")
-        self._named("model", "models")
-        self._named("system", "systems")
-        with ui.expansion("Figures of the system").classes("w-full").props("dense"):
-            ui.label("One per line, as in nvlink.bandwidth=2x or domain=72").classes("sw-hint")
-            self._figures = (
-                ui.textarea(on_change=self._figures_typed)
-                .props('dense outlined autogrow debounce=500 aria-label="Figures of the system"')
-                .classes("w-full")
-                .mark("figures")
-            )
+        for kind, folder in (("model", "models"), ("system", "systems")):
+            self._named(kind, folder)
+            self._forms[kind] = FiguresForm(self._explorer, kind)
+        with ui.dialog() as dialog, ui.card().classes("sw-export"):
+            ui.label("Import a launch file").classes("sw-heading")
+            ui.label(
+                "Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, accelerate and "
+                "trainers of fine-tuning: sets the model, if the file has one, and the strategy."
+            ).classes("sw-hint")
+            launch = FileText("launch file", "launch-text")
+            with ui.row():
+                ui.button("Import", on_click=partial(self._imported, launch, dialog)).props(
+                    "no-caps"
+                ).mark("import-launch")
+                ui.button("Close", on_click=dialog.close).props("flat no-caps")
+        ui.button("Import a launch file", icon="input", on_click=dialog.open).props(
+            "outline dense no-caps align=left"
+        ).mark("open-import")
         ui.label("Batch").classes("sw-heading")
         with ui.element("div").classes("sw-three"):
             self._add_inputs(SIZES)
@@ -143,13 +193,24 @@ class Page:
         ui.label("Options").classes("sw-heading")
         with ui.element("div").classes("sw-two"):
             self._add_inputs(WORDS)
-        more = ui.expansion("All other fields").classes("w-full").props("dense")
-        with more, ui.element("div").classes("sw-two"):
-            self._add_inputs(MORE)
+        with ui.expansion("Training run").classes("w-full").props("dense") as run:
+            run.set_value(bool(self._explorer.state.run))
+            with ui.element("div").classes("sw-two"):
+                self._add_inputs(_RUN, "run")
+            ui.label("Failures and checkpoints").classes("sw-hint")
+            with ui.element("div").classes("sw-two"):
+                self._add_inputs([name for name in RUN_FIELDS if name not in _RUN], "run")
+        ui.label("All other fields").classes("sw-heading")
+        for section, names in MORE.items():
+            if names:
+                around = ui.expansion(section).classes("w-full").props("dense")
+                with around, ui.element("div").classes("sw-two"):
+                    self._add_inputs(names)
 
-    def _add_inputs(self, names: Iterable[str]) -> None:
+    def _add_inputs(self, names: Iterable[str], group: str = "strategy") -> None:
+        changed = partial(self._explorer.set_field, group=group)
         for name in names:
-            self._inputs[name] = field_input(name, self._explorer.set_field)
+            self._inputs[name] = group, field_input(name, changed)
 
     def _named(self, kind: str, folder: str) -> None:
         """List of the catalog, with an upload next to it."""
@@ -158,26 +219,26 @@ class Page:
             select.props("dense outlined options-dense").classes("grow").mark(kind)
             select.on_value_change(lambda event: self._chose(kind, event.value))
             chooser = ui.element("input").props("type=file").classes("hidden").mark(f"{kind}-file")
-            chooser.on("change", lambda event: self._uploaded(kind, event), js_handler=_READ_FILE)
-            button = ui.button(icon="upload_file").mark(f"{kind}-upload")
-            button.props(f'flat dense round aria-label="Upload a {kind} file"')
+            chooser.props(f'aria-label="File of a {kind}"')
+            reader = read_file(MOST_BYTES)
+            chooser.on("change", lambda event: self._uploaded(kind, event), js_handler=reader)
+            about = f"Upload a {kind}: shardwise, Hugging Face config.json, Calculon, ..."
+            button = _icon("upload_file", about).mark(f"{kind}-upload")
             button.on("click", js_handler=f"() => getHtmlElement({chooser.id}).click()")
-            button.tooltip(f"Upload a {kind}: shardwise, Hugging Face config.json, Calculon, ...")
         self._selects[kind] = select
 
     def _build_tabs(self) -> None:
-        with ui.tabs().props("dense align=left no-caps").classes("w-full") as tabs:
-            for name in ("estimate", "search", "sweep", "compare"):
-                ui.tab(name, label=name.capitalize()).mark(f"tab-{name}")
+        with (
+            ui.tabs()
+            .props("dense align=left no-caps outside-arrows mobile-arrows")
+            .classes("w-full") as tabs
+        ):
+            for name, (label, _) in _TABS.items():
+                ui.tab(name, label=label).mark(f"tab-{name}")
         with ui.tab_panels(tabs, value=self._explorer.state.tab).classes(
             "w-full sw-panels"
         ) as panels:
-            for name, build in (
-                ("estimate", EstimateTab),
-                ("search", SearchTab),
-                ("sweep", SweepTab),
-                ("compare", CompareTab),
-            ):
+            for name, (_, build) in _TABS.items():
                 with ui.tab_panel(name):
                     self._tabs[name] = build(self._explorer)
         self._panels = panels
@@ -185,16 +246,15 @@ class Page:
 
     def show_inputs(self) -> None:
         """Put the state into the inputs."""
-        for name, one in self._inputs.items():
-            one.show(self._explorer.state.strategy.get(name))
+        for name, (group, one) in self._inputs.items():
+            one.show(getattr(self._explorer.state, group).get(name))
         for kind, select in self._selects.items():
             named: Named = getattr(self._explorer.state, kind)
             if named.name not in select.options:
                 select.set_options([named.name, *select.options])
             select.set_value(named.name)
-        self._figures.set_value(
-            "\n".join(f"{name}={text}" for name, text in self._explorer.state.figures.items())
-        )
+        for form in self._forms.values():
+            form.show()
         self._panels.set_value(self._explorer.state.tab)
 
     @staticmethod
@@ -209,30 +269,36 @@ class Page:
 
     async def _uploaded(self, kind: str, event: events.GenericEventArguments) -> None:
         """Read a file that a user sent: as data, never as a path."""
-        path, text = event.args
+        path, text, *_ = event.args
         name = str(path).rsplit("/", 1)[-1].rsplit("\\", 1)[-1]
         if text is None or len(text.encode()) > MOST_BYTES:
             problem = f"is not UTF-8 text of at most {MOST_BYTES // 1024} KiB"
             ui.notify(f"{name}: {problem}", type="negative")
             return
-        view = await self._explorer.ask(views.uploaded, kind, name, text)
+        await self._import(kind, name, text)
+
+    async def _imported(self, launch: FileText, dialog: ui.dialog) -> None:
+        """Read a launch file that a user pasted or uploaded."""
+        name, text = launch.pair
+        if await self._import("launch", name, text):
+            dialog.close()
+
+    async def _import(self, kind: str, name: str, text: str) -> bool:
+        """Show what a file sets, or say what is wrong with it."""
+        state = self._explorer.state
+        view = await self._explorer.ask(views.uploaded, kind, name, text, state.model_value())
         if view.get("faults"):
             ui.notify("\n".join(view["faults"][:5]), type="negative", multi_line=True)
-            return
+            return False
         for note in view["notes"][:10]:
             ui.notify(f"not understood: {note}", type="warning", multi_line=True)
-        fields = dict(self._explorer.state.strategy) | view["strategy"]
-        named = Named(name=view["name"], data=view["data"])
-        self._explorer.set_state(
-            replace(self._explorer.state, strategy=fields).with_named(kind, named), show=True
-        )
+        found = Named(name=view["name"], data=view["data"])
+        kind = "system" if kind == "system" else "model"
+        if view["strategy"]:
+            state = replace(state, strategy=view["strategy"])
+        self._explorer.set_state(state.with_named(kind, found), show=True)
         ui.notify(f"{kind}: {view['name']}", type="positive")
-
-    def _figures_typed(self, event: events.ValueChangeEventArguments[str | None]) -> None:
-        pairs = (line.partition("=") for line in str(event.value or "").splitlines())
-        figures = {name.strip(): text.strip() for name, equals, text in pairs if equals}
-        if figures != dict(self._explorer.state.figures):
-            self._explorer.set_state(replace(self._explorer.state, figures=figures))
+        return True
 
     def _opened_tab(self, name: str) -> None:
         if name != self._explorer.state.tab:

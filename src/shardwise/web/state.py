@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
+from shardwise.cli.flags import RUN_FLAGS, flag_words
+from shardwise.config.expressions.records import merged
 from shardwise.config.files import safe_name
+from shardwise.config.fine_tuning import SHORTHANDS
 from shardwise.config.parse import parse
 from shardwise.config.plain import plain
 from shardwise.config.strategy_fields import FIELDS, SHORT_NAMES
@@ -19,12 +22,25 @@ from shardwise.units import read_whole
 
 _NAMES = ("model", "system")
 _DATA = {"model": "model-data", "system": "system-data"}
-_TABS = ("estimate", "search", "sweep", "compare")
+TABS = ("estimate", "search", "clusters", "largest", "sweep", "compare", "diagnose")
 MOST_BYTES = 65_536
 """Of a model or system that is in an address, unpacked."""
 MOST_PINS = 8
 """Plans that are compared at most."""
+RUN_FIELDS = tuple(name for name in RUN_FLAGS if name != "reliability")
+"""What describes a training run, by the names of the flags; a file cannot be named here."""
 _START = {"gpus": "64", "global_batch_size": "256", "tp": "8"}
+
+
+FIGURES_OF = {"model": "shape", "system": "figures"}
+_GROUPS = ("strategy", "shape", "figures", "run")
+_LISTED = {"figures": "figure", "shape": "shape"}
+"""Groups of fields of which an address lists NAME=VALUE, by the key."""
+
+
+def short_of(name: str) -> str:
+    """Return the short name of a field; other names are their own."""
+    return FIELDS[name].short if name in FIELDS else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +67,70 @@ class State:
     """Fields that the user set, by name, as the command line takes them."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """Figures of the system that the user changed, as `sweep --vary` takes them."""
+    shape: Mapping[str, str] = field(default_factory=dict)
+    """Figures of the model that the user changed, by their paths in its file."""
+    run: Mapping[str, str] = field(default_factory=dict)
+    """The training run, as flags of the command line: tokens and what else is known."""
     tab: str = "estimate"
     pinned: tuple[str, ...] = ()
     """Addresses of plans that are compared."""
 
-    def with_field(self, name: str, value: str | None) -> Self:
-        """Return the state with a field of the strategy set, or left to its default."""
-        changed = {key: text for key, text in self.strategy.items() if key != name}
+    def with_field(self, name: str, value: str | None, group: str = "strategy") -> Self:
+        """Return the state with a field of a group set, or left to its default."""
+        own: Mapping[str, str] = getattr(self, group)
+        changed = {key: text for key, text in own.items() if key != name}
         if value not in (None, ""):
             changed[name] = str(value)
-        return replace(self, strategy=changed)
+        return replace(self, **{group: changed})
 
     def with_named(self, kind: str, named: Named) -> Self:
-        """Return the state with another model or system."""
-        return replace(self, model=named) if kind == "model" else replace(self, system=named)
+        """Return the state with another model or system, without changed figures of the last."""
+        return replace(self, **{kind: named, FIGURES_OF[kind]: {}})
+
+    def changes(self, after: Self) -> list[str]:
+        """Return in which fields another state differs, in words."""
+        words = [
+            f"{kind} {getattr(after, kind).name}"
+            for kind in _NAMES
+            if getattr(self, kind) != getattr(after, kind)
+        ]
+        for group in _GROUPS:
+            old, new = getattr(self, group), getattr(after, group)
+            words += [
+                f"{short_of(name)} {old.get(name, 'default')} to {new.get(name, 'default')}"
+                for name in {**old, **new}
+                if old.get(name) != new.get(name)
+            ]
+        return words
+
+    def model_value(self) -> str | Mapping[str, Any]:
+        """Return the model as the API takes it: a catalog entry as base of changed figures."""
+        if not self.shape:
+            return self.model.value
+        own: dict[str, Any] = {}
+        for path, text in self.shape.items():
+            *parts, last = path.split(".")
+            place = own
+            for part in parts:
+                place = place.setdefault(part, {})
+            place[last] = text
+        if self.model.data is None:
+            return {"name": self.model.name, "base": self.model.name} | own
+        try:
+            found: dict[str, Any] = merged(self.model.data, own, (), [])
+        except ValueError as error:
+            raise InputError.at(self.model.name, str(error)) from None
+        return found
 
     def question(self) -> dict[str, Any]:
         """Return what the views take: the strategy as text, and changed figures of the system."""
         return {
-            "model": self.model.value,
+            "model": self.model_value(),
             "system": self.system.value,
             "figures": dict(self.figures),
+            "run": dict(self.run),
             "strategy": dict(self.strategy),
+            "command": self.command(),
         }
 
     def to_query(self, *, pins: bool = True) -> str:
@@ -85,9 +143,11 @@ class State:
                 text = json.dumps(plain(named.data), separators=(",", ":")).encode()
                 packed = base64.urlsafe_b64encode(zlib.compress(text, 9)).decode()
                 pairs.append((_DATA[kind], packed.rstrip("=")))
-        pairs += [(FIELDS[name].short, text) for name, text in self.strategy.items()]
-        pairs += [("figure", f"{name}={text}") for name, text in self.figures.items()]
-        if self.tab != _TABS[0]:
+        pairs += [(short_of(name), text) for name, text in self.strategy.items()]
+        pairs += [*self.run.items()]
+        for group, key in _LISTED.items():
+            pairs += [(key, f"{name}={text}") for name, text in getattr(self, group).items()]
+        if self.tab != TABS[0]:
             pairs.append(("tab", self.tab))
         if pins:
             pairs += [("pin", address) for address in self.pinned]
@@ -99,37 +159,42 @@ class State:
         pairs = parse_qsl(query, keep_blank_values=True)
         if not [key for key, _ in pairs if key != "token"]:
             return cls()
-        words = {key: value for key, value in pairs if key not in ("pin", "figure", "token")}
+        listed = ("pin", "token", *_LISTED.values())
+        words = {key: value for key, value in pairs if key not in listed}
         state = cls(strategy={})
         for kind in _NAMES:
             name, packed = words.pop(kind, None), words.pop(_DATA[kind], None)
             if name is not None:
                 data = None if packed is None else _unpacked(packed, kind)
                 state = state.with_named(kind, Named(name=name, data=data))
-        tab = words.pop("tab", _TABS[0])
-        if tab not in _TABS:
-            raise InputError.of("tab", tab, f"allowed: {', '.join(_TABS)}", "address")
+        tab = words.pop("tab", TABS[0])
+        if tab not in TABS:
+            raise InputError.of("tab", tab, f"allowed: {', '.join(TABS)}", "address")
+        run = {name: words.pop(name) for name in RUN_FIELDS if name in words}
         strategy = {SHORT_NAMES.get(key, key): text for key, text in words.items()}
-        unknown = [key for key in strategy if key not in FIELDS]
+        unknown = [key for key in strategy if key not in FIELDS and key not in SHORTHANDS]
         if unknown:
             raise InputError([Fault(source="address", field=k, problem="unknown") for k in unknown])
-        figures = dict(text.partition("=")[::2] for key, text in pairs if key == "figure")
+        changed = {
+            group: dict(text.partition("=")[::2] for key, text in pairs if key == its)
+            for group, its in _LISTED.items()
+        }
         pins = tuple(text for key, text in pairs if key == "pin")
         if len(pins) > MOST_PINS:
             raise InputError.of("pin", len(pins), f"at most {MOST_PINS} plans", "address")
-        return replace(state, tab=tab, strategy=strategy, figures=figures, pinned=pins)
+        return replace(state, tab=tab, strategy=strategy, run=run, pinned=pins, **changed)
 
     def command(self, verb: str = "estimate") -> str:
         """Return the command line that gives the same answer."""
         words = ["shardwise", verb, _file_or_name(self.model), _file_or_name(self.system)]
-        for name, text in self.strategy.items():
-            flag = "--" + FIELDS[name].short.replace("_", "-")
-            switch = isinstance(FIELDS[name].default, bool)
-            if switch:
+        for name, text in {**self.strategy, **self.run}.items():
+            flag = "--" + short_of(name).replace("_", "-")
+            if flag_words(name)[0] == "on|off":
                 words.append(flag if text == "true" else flag.replace("--", "--no-", 1))
             else:
                 words += [flag, text]
-        figures = ", ".join(f"{name}={text}" for name, text in self.figures.items())
+        edited = self.shape | self.figures
+        figures = ", ".join(f"{name}={text}" for name, text in edited.items())
         changed = " ".join(figures.split())  # a line break would end the comment
         return shlex.join(words) + (f"  # without the changed figures {changed}" if changed else "")
 
@@ -141,11 +206,14 @@ class State:
         if self.figures:
             imported += "from shardwise.planning.sweep.axes import edited\n"
             system = f"edited(shardwise.System.load({system}), {dict(self.figures)!r})"
-        return (
-            f"{imported}\n"
-            f"found = shardwise.estimate({model}, {system}, {{{fields}}})\n"
-            "print(found.step_time_s)\n"
-        )
+        if self.shape:
+            model = repr(plain(self.model_value()))
+        lines = [f"found = shardwise.estimate({model}, {system}, {{{fields}}})"]
+        lines.append("print(found.step_time_s)")
+        if "tokens" in self.run:
+            tokens = f"{{{fields}}}, tokens={self.run['tokens']!r}"
+            lines.append(f"print(shardwise.estimate_training_time({model}, {system}, {tokens}))")
+        return "\n".join([imported, *lines, ""])
 
 
 def _file_or_name(named: Named) -> str:

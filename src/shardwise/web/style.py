@@ -32,12 +32,13 @@ STYLE = """
 .sw-notes { border-left: 4px solid #9a6700; padding: 4px 12px; font-size: 13px; width: 100%; }
 .sw-chart { width: 100%; min-width: 0; }
 .sw-plot { width: 100%; }
+.sw-all { grid-column: 1 / -1; }
 .sw-charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(480px, 100%), 1fr));
   gap: 8px; width: 100%; }
 .sw-bars h3 { font-size: 15px; font-weight: 600; margin: 4px 0; line-height: 1.4; }
 .sw-bar { display: flex; height: 34px; margin: 3px 0; border-radius: 4px; overflow: hidden; }
 .sw-bar span { overflow: hidden; white-space: nowrap; text-overflow: ellipsis; font-size: 12px;
-  line-height: 34px; padding: 0 4px; color: white; text-shadow: 0 0 3px rgba(0,0,0,.75);
+  line-height: 34px; padding: 0 4px;
   box-sizing: border-box; border-right: 1px solid rgba(255,255,255,.6); }
 .sw-bar span:empty { padding: 0; }
 .sw-hatched, .sw-hatched span { height: 22px; line-height: 22px; }
@@ -53,18 +54,66 @@ STYLE = """
 .sw-legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px;
   margin-right: 5px; }
 .sw-card { width: 100%; min-width: 0; }
+.sw-verdict { border-left: 6px solid; padding: 6px 12px; font-size: 18px; font-weight: 600;
+  width: 100%; }
+.sw-fits { border-color: #1a7f37; }
+.sw-edge { border-color: #bf8700; }
+.sw-fits-not { border-color: #cf222e; }
+.sw-summary { display: none; }
+.sw-busy { position: fixed !important; top: 0; left: 0; z-index: 7000; visibility: hidden;
+  animation: sw-appear 0s .4s forwards; }
+@keyframes sw-appear { to { visibility: visible; } }
+.sw-printed { font-size: 14px; }
+.sw-printed .scroll { overflow-x: auto; }
+.sw-printed table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.sw-printed caption { text-align: left; font-weight: 600; padding: 6px 0 2px; }
+.sw-printed th, .sw-printed td { padding: 2px 14px 2px 0; text-align: right; white-space: nowrap;
+  vertical-align: top; font-weight: 400; }
+.sw-printed thead th { font-weight: 600; border-bottom: 1px solid #d0d7de; }
+.sw-printed .text { text-align: left; white-space: normal; }
+.sw-printed .long { min-width: 16rem; }
+.sw-printed dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 2px 14px;
+  margin: 6px 0; }
+.sw-printed dt { color: #57606a; }
+.body--dark .sw-printed dt { color: #9aa7b4; }
+.sw-printed dd { margin: 0; overflow-wrap: anywhere; }
+.sw-printed ul { margin: 4px 0; padding-left: 18px; list-style: disc; overflow-wrap: anywhere; }
+.sw-file { flex: 1 1 320px; min-width: 0; gap: 2px; }
+.sw-mono { font-family: monospace; font-size: 12px; max-height: 200px; }
 .sw-export { width: 900px; max-width: 96vw; }
 .sw-code { max-height: 50vh; overflow: auto; }
 .sw-scroll { overflow-x: auto; width: 100%; }
 :focus-visible { outline: 2px solid #1f6feb; outline-offset: 2px; }
+body.body--light { --q-primary: #0b5cad !important; }
+body.body--dark { --q-primary: #79b8ff !important; }
+.q-tooltip { background: #333a42 !important; font-size: 12px; max-width: 360px; }
+.sw-header .q-btn { color: white; }
+@media (min-width: 861px) {
+  .sw-inputs { position: sticky; top: 60px; align-self: start; overflow-y: auto;
+    max-height: calc(100vh - 64px); padding-right: 6px; }
+}
+@media (min-width: 1400px) {
+  .sw-grid { grid-template-columns: 600px minmax(0, 1fr); }
+  .sw-facts { grid-template-columns: repeat(4, minmax(0, 1fr)); }
+  .sw-inputs { display: block; columns: 2; column-gap: 16px; }
+  .sw-inputs > * { break-inside: avoid; margin-bottom: 6px; }
+}
 @media (max-width: 860px) {
   .sw-grid { grid-template-columns: minmax(0, 1fr); padding: 8px; }
   .sw-claim { display: none; }
+  .sw-printed dl { grid-template-columns: minmax(0, 1fr); }
+  .sw-printed dd { margin-bottom: 4px; }
+  .sw-summary { display: block; position: fixed; left: 0; right: 0; bottom: 0; z-index: 2000;
+    background: #0b3d5c; color: white !important; padding: 8px 12px; font-size: 14px;
+    font-weight: 600; text-decoration: none; }
+  .sw-grid { padding-bottom: 56px; }
+  .sw-header { flex-wrap: nowrap; gap: 2px; padding: 4px 8px; overflow-x: auto; }
 }
 """
 
 SCRIPT = """
 <script>
+document.documentElement.lang = "en";
 // Plotly refuses to resize a chart in a tab that was just closed; nothing is lost.
 window.addEventListener("unhandledrejection", (event) => {
   if (String(event.reason).includes("Resize must be passed a displayed plot")) {

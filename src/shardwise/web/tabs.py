@@ -1,4 +1,4 @@
-"""The tabs of the page: one strategy, a search, a sweep, and pinned plans next to each other."""
+"""The tabs of the page: one strategy, and questions about it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -7,37 +7,42 @@ from typing import Any
 
 from nicegui import ui
 
+from shardwise import catalog
+from shardwise.config.fine_tuning import SHORTHANDS
+from shardwise.config.strategy_fields import COLUMNS
 from shardwise.launchers.registry import LAUNCHERS
 from shardwise.planning.search.ranking import OBJECTIVES
 from shardwise.planning.search.space import SCOPES
 from shardwise.web import views
-from shardwise.web.controls import SIZES, label_of
+from shardwise.web.controls import SIZES
 from shardwise.web.explorer import Explorer, View, guarded
-from shardwise.web.plots import Chart, JobBar, faults_label, show_faults
+from shardwise.web.plots import Answer, Chart, FileText, JobBar, faults_label, show_faults
 from shardwise.web.state import State
 
 # The nearest plan takes longer: it is looked for when inputs rest.
 _QUIET_S = 0.4
 _BARS = ("time", "memory")
-_MORE = {"timeline": "Pipeline of one step", "roofline": "Roofline of the kernels"}
-_WORK = (*SIZES, "dtype", "quantization", "stack")
-_COLUMNS = {
-    "rank": "#",
-    "step": "step [s]",
-    "interval": "8 of 10 runs [s]",
-    "tokens": "tokens/s per GPU",
-    "mfu": "MFU",
-    "memory": "GiB",
-    "fits": "fits",
-}
-_MOST_CHARTS = 3
+_CHARTS = {"timeline": "Pipeline of one step", "roofline": "Roofline of the kernels"}
+_DETAILS = _CHARTS | {"tables": "All figures, assumptions and evidence"}
+_WORK = (
+    *SIZES,
+    *(name for name, field in COLUMNS.items() if field.role.work and name not in SIZES),
+    *SHORTHANDS,
+)
+"""Fields that say what is trained, and not how."""
 _USUAL = ("nvlink.bandwidth", "fabric.bandwidth", "hbm.bandwidth")
 _MODES = {False: "this strategy at every value", True: "the best strategy at every value"}
-_COMPARED = ("name", "plan", "Step time", "Tokens/s", "MFU", "Memory", "Cost")
+_COMPARED = ("name", "plan", "Step time", "P(fits)", "Memory", "Tokens/s", "MFU", "Cost")
+_LARGEST = {
+    "seq-len": "the longest sequence",
+    "mbs": "the largest micro-batch",
+    "lora-rank": "the highest rank of adapters",
+}
+_STATES = {"fits": "sw-fits", "on the edge": "sw-edge", "does not fit": "sw-fits-not"}
 _LOAD_BUTTON = """
 <q-td :props="props">
   <q-btn dense flat no-caps :label="String(props.value)" :aria-label="'Load plan ' + props.value"
-    @click.stop="$parent.$emit('load', props.value)" />
+    @click.stop="$parent.$emit('load', props.row)" />
 </q-td>
 """
 
@@ -67,45 +72,63 @@ def _show_charts(charts: Mapping[str, Chart], view: View) -> None:
 
 
 class EstimateTab:
-    """Shows the estimate of the state; charts that are closed are not computed."""
+    """Shows the estimate of the state; details that are closed are not computed."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._faults = faults_label()
+        self._verdict = ui.label().classes("sw-verdict").props("role=status").mark("verdict")
         self._nearest = ui.button(icon="near_me", on_click=self._take_nearest)
         self._nearest.props("outline no-caps align=left").mark("nearest")
         self._nearest.set_visibility(False)
         self._fields: dict[str, str] = {}
         self._facts = ui.element("div").classes("sw-facts").props("aria-live=polite")
         self._labels: dict[str, tuple[ui.label, ui.label]] = {}
+        with ui.row().classes("items-center"):
+            ui.button("Pin for comparison", icon="push_pin", on_click=explorer.pin).props(
+                "outline no-caps"
+            ).mark("pin")
+            ExportButton(explorer)
         self._notes = ui.label().classes("sw-notes")
         self._notes.set_visibility(False)
         self._charts: dict[str, Chart] = {}
         with ui.element("div").classes("sw-charts"):
             self._bars = {name: ui.html(sanitize=False).classes("sw-card") for name in _BARS}
         self._open: dict[str, ui.expansion] = {}
-        for name, title in _MORE.items():
-            with ui.expansion(title).classes("w-full").mark(f"open-{name}") as opened:
-                self._charts[name] = Chart(title)
-            opened.on_value_change(explorer.refresh)
-            self._open[name] = opened
-        with ui.row().classes("items-center"):
-            ui.button("Pin for comparison", icon="push_pin", on_click=explorer.pin).props(
-                "outline no-caps"
-            ).mark("pin")
-            ExportButton(explorer)
+        with ui.element("div").classes("sw-charts"):
+            for name, title in _DETAILS.items():
+                with ui.expansion(title).classes("w-full").mark(f"open-{name}") as opened:
+                    if name in _CHARTS:
+                        self._charts[name] = Chart(title)
+                    else:
+                        opened.classes("sw-all")
+                        self._tables = ui.html(sanitize=False).classes("sw-card sw-printed")
+                opened.on_value_change(explorer.refresh)
+                self._open[name] = opened
+        with ui.link(target="#results").classes("sw-summary"):
+            self._summary = ui.label().mark("summary")
+
+    def open_details(self) -> None:
+        """Open all, where there is room for it."""
+        for one in self._open.values():
+            one.set_value(True)
 
     async def renew(self) -> None:
-        """Compute the answer of the state, and show it."""
+        """Compute the answer of the state, and show it; then what takes longer."""
         explorer = self._explorer
+        question = explorer.state.question()
+        view = await explorer.ask(views.estimate_view, question, [], explorer.is_dark)
         opened = [name for name, one in self._open.items() if one.value]
-        view = await explorer.ask(
-            views.estimate_view, explorer.state.question(), opened, explorer.is_dark
-        )
+        if opened and not view["faults"]:
+            view |= {"charts": None, "tables": None}  # the last ones, until there are new ones
         self.show(view)
+        if opened and not view["faults"]:
+            await asyncio.sleep(_QUIET_S)
+            more = await explorer.ask(views.estimate_view, question, opened, explorer.is_dark)
+            self.show(more)
         if view["faults"] or not view["fits"]:
             await asyncio.sleep(_QUIET_S)
-            near = await explorer.ask(views.nearest_view, explorer.state.question())
+            near = await explorer.ask(views.nearest_view, question)
             self._offer_nearest(near, view["faults"])
 
     def _offer_nearest(self, near: View, faults: list[str]) -> None:
@@ -113,7 +136,8 @@ class EstimateTab:
         show_faults(self._faults, list(dict.fromkeys([*faults, *near["faults"]])))
         if near.get("fields"):
             self._fields = near["fields"]
-            self._nearest.set_text(f"Nearest plan that runs: {near['words']}")
+            words = near["words"]
+            self._nearest.set_text(f"Change it: {words}" if not faults else f"Run instead: {words}")
             self._nearest.set_visibility(True)
 
     def _take_nearest(self) -> None:
@@ -126,18 +150,31 @@ class EstimateTab:
         show_faults(self._faults, faults)
         self._nearest.set_visibility(False)
         self._facts.set_visibility(not faults)
+        self._verdict.set_visibility(not faults)
         for name, bars in self._bars.items():
             bars.set_content(view.get(name, ""))
-        _show_charts(self._charts, view)
+        if view.get("charts", {}) is not None:
+            _show_charts(self._charts, view)
+            self._tables.set_content(view.get("tables", ""))
         if faults:
             self._notes.set_visibility(False)
+            self._summary.set_text(faults[0])
             return
+        facts = {name: text for name, text, _ in view["facts"]}
+        self._explorer.launcher = view["launcher"]
+        word = view["verdict"]
+        self._verdict.set_text(view["verdict_line"])
+        self._verdict.classes(_STATES[word], remove=" ".join(set(_STATES.values())))
+        known = [word, *(facts[name] for name in ("P(fits)", "Step time", "Memory"))]
+        self._summary.set_text(" · ".join(known))
         self._show_facts(view["facts"])
         self._notes.set_visibility(bool(view["notes"]))
         self._notes.set_text("\n".join(view["notes"]))
 
     def _show_facts(self, facts: list[tuple[str, str, str]]) -> None:
-        if not self._labels:
+        if list(self._labels) != [name for name, _, _ in facts]:
+            self._facts.clear()
+            self._labels = {}
             with self._facts:
                 for name, _, _ in facts:
                     with ui.element("div").classes("sw-fact"):
@@ -150,6 +187,11 @@ class EstimateTab:
             below.set_text(more)
 
 
+def _space_of(explorer: Explorer) -> dict[str, Any]:
+    """What the plan of the page trains, as a space of a search."""
+    return {name: text for name, text in explorer.state.strategy.items() if name in _WORK}
+
+
 class SearchTab:
     """Searches the best layouts of the model, system and batch of the page."""
 
@@ -157,7 +199,8 @@ class SearchTab:
         self._explorer = explorer
         self._view: Mapping[str, Any] = {}
         ui.label(
-            "Searches all layouts for the model, system, GPUs, batch, types and stack of the page."
+            "Searches all layouts for the model, system, GPUs, batch, types, fine-tuning and stack "
+            "of the page."
         ).classes("sw-hint")
         with ui.row().classes("items-end"):
             self._scope = ui.select(list(SCOPES), value=SCOPES[0], label="space")
@@ -166,23 +209,13 @@ class SearchTab:
             for one in (self._scope, self._objective):
                 one.props("dense outlined").classes("w-48")
         self._job = JobBar("Search", explorer.jobs, self._start)
-        self._faults = faults_label()
-        self._summary = ui.label().classes("whitespace-pre-wrap").mark("search-summary")
-        columns = [
-            *({"name": k, "label": v, "field": k} for k, v in _COLUMNS.items()),
-            *({"name": k, "label": label_of(k), "field": k} for k in views.PLAN_FIELDS),
-        ]
-        self._table = _table(
-            columns, "plans", "rank", lambda row: self._load(self._best(int(row["rank"])))
-        )
-        self._table.add_slot("body-cell-rank", _LOAD_BUTTON)
-        self._table.on("load", lambda event: self._load(self._best(int(event.args))))
-        self._table.set_visibility(False)
-        self._charts = {
-            "front": Chart("Time against memory", self._clicked_point),
-            "map": Chart("Best plan by tp and pp", self._clicked_cell),
-            "candidates": Chart("Candidates by outcome"),
-        }
+        clicked = {"front": self._clicked_point, "map": self._clicked_cell}
+        self._answer = Answer(explorer.load, clicked)
+        with self._answer.below:
+            self._table = _table([], "plans", "rank", self._load_row)
+            self._table.add_slot("body-cell-plan", _LOAD_BUTTON)
+            self._table.on("load", lambda event: self._load_row(event.args))
+            self._notes = ui.html(sanitize=False).classes("sw-card sw-printed")
 
     async def renew(self) -> None:
         """Leave the answer of the last search: a new one starts with the button."""
@@ -192,9 +225,7 @@ class SearchTab:
 
     async def _search(self) -> None:
         state = self._explorer.state
-        space: dict[str, Any] = {
-            name: text for name, text in state.strategy.items() if name in _WORK
-        }
+        space = _space_of(self._explorer)
         if self._scope.value != SCOPES[0]:
             space["scope"] = self._scope.value
         question = {
@@ -208,14 +239,15 @@ class SearchTab:
 
     def show(self, view: View) -> None:
         """Show a view."""
-        show_faults(self._faults, view["faults"])
         self._view = view
-        self._summary.set_text(view.get("summary", ""))
+        self._answer.show(view)
+        self._notes.set_content(view.get("notes", ""))
+        columns = view.get("columns", [])
+        self._table.columns = [{"name": n, "label": n, "field": n} for n in columns]
         _show_rows(self._table, view)
-        _show_charts(self._charts, view)
 
-    def _best(self, rank: int) -> Mapping[str, str]:
-        return dict(self._view["best"][rank - 1])
+    def _load_row(self, row: Mapping[str, Any]) -> None:
+        self._load(self._view["best"][int(row["rank"]) - 1])
 
     def _clicked_point(self, point: Mapping[str, Any]) -> None:
         """Load the plan of a point of the front."""
@@ -232,15 +264,118 @@ class SearchTab:
 
     def _load(self, fields: Mapping[str, str]) -> None:
         """Show a plan in the inputs and the tab of its estimate."""
-        explorer = self._explorer
-        state = replace(explorer.state, strategy=dict(fields), tab="estimate")
-        explorer.set_state(state, show=True)
+        self._explorer.load({"strategy": fields})
 
 
 def _label(axis: Mapping[str, Any], place: object) -> str:
     """Label of a row or column of a map, which a point names by its place."""
     labels = axis.get("ticktext")
     return str(labels[int(str(place))] if labels else place)
+
+
+class _QuestionTab:
+    """A tab that asks one question about the plan with a button, and has fields of its own."""
+
+    label, hint = "", ""
+    view: Callable[..., View]
+    is_quick = True
+    """Whether the answer takes seconds at most; others have a process of their own."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self._explorer = explorer
+        ui.label(self.hint).classes("sw-hint")
+        with ui.row().classes("items-start w-full"):
+            self._build()
+        self._job = None if self.is_quick else JobBar(self.label, explorer.jobs, self._start)
+        if self.is_quick:
+            button = ui.button(self.label, icon="play_arrow", on_click=self._start)
+            button.props("no-caps").mark(f"start-{self.label.lower()}")
+        self._answer = Answer(explorer.load)
+        self.show = self._answer.show
+
+    def _build(self) -> None:
+        """Make the fields."""
+
+    def _fields(self) -> dict[str, Any]:
+        """What they say."""
+        return {}
+
+    async def renew(self) -> None:
+        """Leave the last answer: a new one starts with the button."""
+
+    def _start(self) -> None:
+        self._explorer.start(self._ask(), self.show)
+
+    async def _ask(self) -> None:
+        explorer, view = self._explorer, type(self).view
+        question = explorer.state.question() | {"dark": explorer.is_dark} | self._fields()
+        asked = explorer.ask(view, question) if self._job is None else self._job.run(view, question)
+        self.show(await asked)
+
+
+class ClustersTab(_QuestionTab):
+    """Compares systems and sizes by days and price of the training run."""
+
+    label, view, is_quick = "Compare clusters", views.clusters_view, False
+    hint = (
+        "Finds the cheapest system and number of GPUs for the model and batch of the page, and the "
+        "tokens of its training run."
+    )
+
+    def _build(self) -> None:
+        state = self._explorer.state
+        systems = [state.system.name] if state.system.data is None else []
+        self._systems = ui.select(
+            catalog.names("systems"), value=systems, label="systems", multiple=True, with_input=True
+        )
+        self._systems.props("dense outlined use-chips").classes("w-96").mark("systems")
+        self._entries = {
+            "gpus": ui.input("GPUs", value=state.strategy.get("gpus", ""), placeholder="64,128"),
+            "deadline": ui.input("deadline", placeholder="such as 30d"),
+            "budget": ui.input("budget [USD]", placeholder="such as 5M"),
+            "prices": ui.input("prices [USD per GPU-hour]", placeholder="h100-sxm=2.5"),
+        }
+        for name, one in self._entries.items():
+            one.props("dense outlined stack-label").mark(f"clusters-{name}")
+
+    def _fields(self) -> dict[str, Any]:
+        own = {name: str(one.value or "").strip() for name, one in self._entries.items()}
+        space = {**_space_of(self._explorer), "gpus": own["gpus"]}
+        return own | {"systems": ",".join(self._systems.value), "space": space}
+
+
+class LargestTab(_QuestionTab):
+    """Finds the largest value of a field with which the plan fits."""
+
+    label, view = "Find it", views.largest_view
+    hint = "Keeps the plan of the page, but for one field: the largest value that surely fits."
+
+    def _build(self) -> None:
+        self._field = ui.select(_LARGEST, value="seq-len", label="find")
+        self._field.props("dense outlined").classes("w-64").mark("largest")
+
+    def _fields(self) -> dict[str, Any]:
+        return {"largest": str(self._field.value)}
+
+
+class DiagnoseTab(_QuestionTab):
+    """Compares a measured run with its prediction."""
+
+    label, view = "Diagnose", views.diagnose_view
+    hint = (
+        "What is slow in a run, why, and what to change: from its launch file and its log, on the "
+        "system of the page."
+    )
+
+    def _build(self) -> None:
+        self._launch = FileText("launch file", "diagnose-launch")
+        self._log = FileText("log", "diagnose-log")
+        self._gpus = ui.input("GPUs", placeholder="if the files do not say")
+        self._gpus.props("dense outlined stack-label").mark("diagnose-gpus")
+
+    def _fields(self) -> dict[str, Any]:
+        gpus = str(self._gpus.value or "").strip()
+        return {"launch": self._launch.pair, "log": self._log.pair, "gpus": gpus}
 
 
 class SweepTab:
@@ -258,8 +393,7 @@ class SweepTab:
             self._figure.mark("sweep-figure")
             self._values.mark("sweep-values")
         self._job = JobBar("Sweep", explorer.jobs, self._start)
-        self._faults = faults_label()
-        self._charts = [Chart("Step time over the values") for _ in range(_MOST_CHARTS)]
+        self._answer = Answer(explorer.load)
 
     async def renew(self) -> None:
         """List the figures of the system, if it is another one."""
@@ -276,17 +410,14 @@ class SweepTab:
             **state.question(),
             "vary": {str(self._figure.value): str(self._values.value)},
             "search": bool(self._mode.value),
-            "space": {name: text for name, text in state.strategy.items() if name in _WORK},
+            "space": _space_of(self._explorer),
             "dark": self._explorer.is_dark,
         }
         self.show(await self._job.run(views.sweep_view, question))
 
     def show(self, view: View) -> None:
         """Show the points of a sweep, or the figures that can be varied."""
-        show_faults(self._faults, view["faults"])
-        charts = list(view.get("charts", {}).values())
-        for position, chart in enumerate(self._charts):
-            chart.show(charts[position] if position < len(charts) else None)
+        self._answer.show(view)
         if "figures" in view:
             self._system = self._explorer.state.system
             names = [str(one["figure"]) for one in view["figures"]]
@@ -305,10 +436,11 @@ class CompareTab:
                 "outline no-caps"
             )
             ui.button("Remove all", icon="delete", on_click=self._clear).props("outline no-caps")
-        self._faults = faults_label()
         columns = [{"name": n, "label": n, "field": n, "align": "left"} for n in _COMPARED]
         self._table = _table(columns, "compared", "name", self._load)
-        self._charts = {"times": Chart("Step times"), "memory": Chart("Memory")}
+        self._table.add_slot("body-cell-name", _LOAD_BUTTON)
+        self._table.on("load", lambda event: self._load(event.args))
+        self._answer = Answer(explorer.load)
 
     async def renew(self) -> None:
         """Compute all pinned plans."""
@@ -322,9 +454,8 @@ class CompareTab:
 
     def show(self, view: View) -> None:
         """Show a view."""
-        show_faults(self._faults, view["faults"])
+        self._answer.show(view)
         _show_rows(self._table, view)
-        _show_charts(self._charts, view)
 
     def _load(self, row: Mapping[str, Any]) -> None:
         """Load a pinned plan into the page."""
@@ -349,8 +480,7 @@ class ExportButton:
         with ui.dialog() as self._dialog, ui.card().classes("sw-export"):
             ui.label("Export to a launcher").classes("sw-heading")
             titles = {one.name: f"{one.title} ({one.releases[0]})" for one in LAUNCHERS}
-            first = "deepspeed" if "deepspeed" in titles else next(iter(titles), None)
-            self._launcher = ui.select(titles, value=first, label="launcher")
+            self._launcher = ui.select(titles, value=LAUNCHERS[0].name, label="launcher")
             self._launcher.props("dense outlined").classes("w-full").mark("launcher")
             self._launcher.on_value_change(self._renew)
             self._nearest = ui.checkbox("the nearest plan that it can run", on_change=self._renew)
@@ -359,6 +489,9 @@ class ExportButton:
             ui.button("Close", on_click=self._dialog.close).props("flat no-caps")
 
     async def _open(self) -> None:
+        own = self._explorer.launcher
+        if own is not None and own != self._launcher.value:
+            self._launcher.set_value(own)  # which renews
         self._dialog.open()
         await self._renew()
 

@@ -4,36 +4,48 @@ Charts are those of `--plot`, as JSON of plotly, in the colors of the page.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from shardwise import catalog
 from shardwise.analysis.fit_probability import SURE
 from shardwise.analysis.results import Estimate
+from shardwise.analysis.training_run.results import TrainingTime
+from shardwise.cli.cluster import ClusterOptions
+from shardwise.cli.flags import training_run
 from shardwise.config import files
+from shardwise.config.fine_tuning import with_method
+from shardwise.config.launch import Launch
 from shardwise.config.model import Model
 from shardwise.config.parse import parse
+from shardwise.config.plain import separated
 from shardwise.config.strategy import Strategy
 from shardwise.config.system import System
 from shardwise.errors import InputError
+from shardwise.planning.search.results import SearchResult
 from shardwise.report.charts.plans import degrees
-from shardwise.report.console import GIB, chance, percent, seconds
+from shardwise.report.charts.theme import DARK
+from shardwise.report.console import GIB, chance, percent, seconds, show
+from shardwise.report.page.html import Block, DataTable, Facts, Lines, block_html
+from shardwise.report.page.printed import printed_blocks
+from shardwise.report.tables.cluster import days as days_of
+from shardwise.report.tables.cluster import dollars as dollars_of
+from shardwise.report.tables.estimate import verdict_word
+from shardwise.units import readable
 from shardwise.web.bars import memory_html, time_html
 from shardwise.web.questions import check_cost
 
 View = dict[str, Any]
-PLAN_FIELDS = (
-    *("tp", "cp", "pp", "vpp", "ep", "dp", "micro_batch_size"),
-    *("recompute", "zero", "dispatcher"),
-)
-"""Fields of a strategy that the table of plans has columns for."""
 _CLEAR = "rgba(0,0,0,0)"
-_DARK_INK, _DARK_GRID = "#e6edf3", "#3a424c"
 # Pixels: a title above a chart, what stays free there, and the least that a chart needs.
 _TITLE_HEIGHT, _LEAST_MARGIN, _LEAST_HEIGHT = 66, 30, 160
-_MOST_PLANS, _MOST_POINTS = 15, 200
+_MOST_PLANS, _MOST_FIGURES = 15, 80
 _MOST_BYTES = 2**20
-# Of micro-batches through virtual stages; they take some seconds.
-_MOST_PASSES = 100_000
+_NO_FIGURES = ("name", "description", "sources", "left_out")
+# Endings that pasted text is tried with.
+_PASTED = (".sh", ".yaml", ".toml", ".json", ".py")
 
 
 def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
@@ -45,89 +57,105 @@ def inputs_of(question: Mapping[str, Any]) -> tuple[Model, System, Strategy]:
     return Model.load(question["model"]), system, strategy
 
 
-def estimate_view(question: Mapping[str, Any], charts: Sequence[str], dark: bool) -> View:
-    """Figures and charts of one strategy, or the faults that keep it from running."""
-    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+def printed(*things: Callable[[], None] | Block) -> str:
+    """Return what functions print on the terminal as HTML, and blocks of reports."""
+    blocks = [
+        block
+        for thing in things
+        for block in (printed_blocks(thing) if callable(thing) else [thing])
+    ]
+    return "".join(map(block_html, blocks))
 
+
+def estimate_view(question: Mapping[str, Any], details: Sequence[str], dark: bool) -> View:
+    """Figures and charts of one strategy, or the faults that keep it from running.
+
+    Parameters
+    ----------
+    details
+        What is shown in addition: timeline, roofline, tables.
+    """
+    from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.registry import launcher_of_stack  # noqa: PLC0415
+    from shardwise.planning.training_time import with_training  # noqa: PLC0415
+    from shardwise.report.tables import estimate as own  # noqa: PLC0415
+
+    drawn: dict[str, Any] = {}
     with files.catalog_only():
         try:
             model, system, strategy = inputs_of(question)
             check_cost(model, strategy)
-            found = estimate(model, system, strategy, operations="roofline" in charts)
+            found = estimate(model, system, strategy, operations="roofline" in details)
+            run = training_run(question.get("run", {}))
+            found = found if run is None else with_training(found, system, run)
             # What a reader should know of the figures.
-            notes = []
+            notes = [f"reported: {one}" for one in found.software.reported]
             if found.unmeasured_features:
                 named = ", ".join(found.unmeasured_features)
                 notes.append(f"No measured run used {named}; the interval is wider for it.")
-            drawn = _estimate_charts(found, (model, system, strategy), charts, notes)
+            if wanted := [name for name in ("timeline", "roofline") if name in details]:
+                from shardwise.report.charts.estimate import detail_charts  # noqa: PLC0415
+
+                drawn, missing = detail_charts(found, (model, system, strategy), wanted)
+                notes += missing
         except InputError as error:
             return {"faults": [str(fault) for fault in error.faults]}
+        bare = found.model_copy(update={"operations": None})
+        tables = printed(lambda: own.print_estimate(bare)) if "tables" in details else ""
     return {
         "faults": [],
-        "facts": facts(found),
+        "verdict": own.verdict_word(found),
+        "verdict_line": own.verdict(found),
+        "facts": facts(found, system),
         "notes": notes,
         "time": time_html(found),
         "memory": memory_html(found),
         "fits": found.fits and found.verdict == "fits",
+        "launcher": launcher_of_stack(found.software.stack),
+        "tables": tables,
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
     }
 
 
-def facts(found: Estimate) -> list[tuple[str, str, str]]:
+def facts(found: Estimate, system: System | None = None) -> list[tuple[str, str, str]]:
     """Main figures: name, value, and what stands below it."""
     interval = found.interval
     within = (
         f"8 of 10 runs: {seconds(interval.low_s)} to {seconds(interval.high_s)}" if interval else ""
     )
-    memory = found.memory_bytes
-    dollars = found.cost.usd_per_billion_tokens
+    memory, known = found.memory_bytes, found.memory_interval
+    of = f"of {memory.capacity / GIB:.1f} GiB"
+    if known is not None:
+        of += f"; 8 of 10 runs: {known.reserved_low / GIB:.1f} to {known.reserved_high / GIB:.1f}"
+    likely, dollars = found.fits_probability, found.cost.usd_per_billion_tokens
+    price = None if system is None else system.price
+    rate = "" if price is None else f"; ${price.usd_per_accelerator_hour:g} per GPU-hour"
+    rate += "" if price is None else f" as of {price.as_of}"
     return [
         ("Step time", seconds(found.step_time_s), within),
+        ("P(fits)", "-" if likely is None else chance(likely), verdict_word(found)),
+        ("Memory", f"{memory.reserved / GIB:.1f} GiB", of),
         ("Tokens/s", f"{found.tokens_per_s:,.0f}", f"{found.tokens_per_s_per_gpu:,.0f} per GPU"),
         ("MFU", percent(found.mfu), f"{found.model_tflops_per_gpu:,.0f} TFLOP/s per GPU"),
         (
-            "Memory",
-            f"{memory.reserved / GIB:.1f} GiB",
-            f"of {memory.capacity / GIB:.1f} GiB: {_fit_words(found)}",
-        ),
-        (
             "Cost",
             "-" if dollars is None else f"${dollars:,.0f}",
-            "price of the system is not known" if dollars is None else "per billion tokens",
+            "price of the system is not known" if dollars is None else f"per billion tokens{rate}",
         ),
+        *_run_facts(found.whole_run),
     ]
 
 
-def _fit_words(found: Estimate) -> str:
-    """Whether it fits, and how likely."""
-    word = found.verdict or "does not fit"
-    likely = found.fits_probability
-    return word if likely is None else f"{word}, {chance(likely)}"
-
-
-def _estimate_charts(
-    found: Estimate,
-    inputs: tuple[Model, System, Strategy],
-    wanted: Sequence[str],
-    notes: list[str],
-) -> dict[str, Any]:
-    """Charts by name; a timeline that cannot be drawn is a note."""
-    from shardwise.report.charts.roofline import roofline  # noqa: PLC0415 - plotly is slow to import
-    from shardwise.report.charts.timeline import pipeline_timeline  # noqa: PLC0415
-    from shardwise.report.trace import trace  # noqa: PLC0415
-
-    drawn: dict[str, Any] = {}
-    if "roofline" in wanted:
-        drawn["roofline"] = roofline(found, inputs[1])
-    passes = found.micro_batches * len(found.stages) * found.strategy["vpp"]
-    if "timeline" in wanted and passes > _MOST_PASSES:
-        notes.append(
-            f"No timeline: {passes:,} passes of micro-batches are more than the {_MOST_PASSES:,} "
-            "that a server simulates; a smaller batch shows the same pattern."
-        )
-    elif "timeline" in wanted:
-        drawn["timeline"] = pipeline_timeline(trace(*inputs).timeline)
-    return drawn
+def _run_facts(run: TrainingTime | None) -> list[tuple[str, str, str]]:
+    """Time and price of the training run; without one, how to get them."""
+    if run is None:
+        return [("Training run", "-", "set tokens for its days and price")]
+    days, price = (next(row for row in run.rows() if row[0] == name) for name in ("days", "price"))
+    lost = "" if run.goodput is None else f"; {percent(run.goodput.goodput)} goodput"
+    return [
+        ("Training time", f"{days_of(run.effective_days)} days", f"{days[2]}{lost}"),
+        ("Price of the run", dollars_of(run.effective_usd), price[2]),
+    ]
 
 
 def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
@@ -138,63 +166,73 @@ def themed(figure: Any, *, dark: bool) -> dict[str, Any]:
     drawn = dict(json.loads(figure.to_json()))
     layout = drawn["layout"]
     layout.pop("title", None)
+    layout.pop("template", None)  # its colors are those of a light page
     layout |= {"paper_bgcolor": _CLEAR, "plot_bgcolor": _CLEAR, "autosize": True}
     above = layout.get("margin", {}).get("t", 0) - _TITLE_HEIGHT
     layout["margin"] = layout.get("margin", {}) | {"t": max(_LEAST_MARGIN, above)}
     if "height" in layout:
         layout["height"] = max(_LEAST_HEIGHT, layout["height"] - _TITLE_HEIGHT)
-    if dark:
-        layout["font"] = layout.get("font", {}) | {"color": _DARK_INK}
-        for name, axis in layout.items():
-            if name.startswith(("xaxis", "yaxis")):
-                axis |= {"gridcolor": _DARK_GRID, "linecolor": _DARK_INK}
-    return drawn
+    drawn = {name: drawn[name] for name in ("data", "layout")}
+    return dict(_darkened(drawn)) if dark else drawn
+
+
+def _darkened(value: Any) -> Any:
+    """A figure with the colors of a dark page, as reports have them."""
+    if isinstance(value, str):
+        return DARK.get(value, value)
+    if isinstance(value, Mapping):
+        return {name: _darkened(item) for name, item in value.items()}
+    return [_darkened(item) for item in value] if isinstance(value, list) else value
 
 
 def search_view(
     question: Mapping[str, Any], progress: Callable[[int, int, Any], None] | None = None
 ) -> View:
-    """Plans, Pareto front and heat map of a search."""
+    """What a search recommends, its plans, and charts; without a plan what comes nearest."""
     from shardwise.planning.search.run import search  # noqa: PLC0415 - slow to import
     from shardwise.report.charts import search as own  # noqa: PLC0415
     from shardwise.report.charts.plans import FRONT_AXES  # noqa: PLC0415
+    from shardwise.report.tables import search as tables  # noqa: PLC0415
 
     with files.catalog_only():
         model, system, _ = inputs_of({**question, "strategy": {}})
         found = search(
             model,
             system,
-            question["space"],
+            with_method(question["space"]),
             objective=question["objective"],
             pareto="memory",
             axes=tuple(question["axes"]),
             top=_MOST_PLANS,
+            run=training_run(question.get("run", {})),
             progress=progress,
         )
+        answer, offers = _advice(found, model, system)
         front = sorted(found.pareto or (), key=FRONT_AXES["memory"].value)
-        drawn = {"candidates": own.rejections(found)} if found.candidates else {}
+        drawn = {} if not found.rows else {"memory": own.best_memory(found)}
+        drawn |= {"time": own.best_time(found)} if found.rows else {}
         if found.pareto:
             drawn["front"] = own.front(found)
         if len(found.cells) > 1:
             drawn["map"] = own.heat_map(found)
+        drawn |= {"candidates": own.rejections(found)} if found.candidates else {}
+    listed = printed_blocks(lambda: show(tables.best_table(found))) if found.rows else []
+    best = next((one for one in listed if isinstance(one, DataTable)), None)
+    tied = tables.tied(found)
     return {
         "faults": [],
-        "summary": _search_summary(found),
-        "rows": [
-            {
-                "rank": rank,
-                "step": f"{plan.step_time_s:.3f}",
-                "interval": f"{its.low_s:.3g} to {its.high_s:.3g}"
-                if (its := plan.interval)
-                else "",
-                "tokens": f"{plan.tokens_per_s_per_gpu:,.0f}",
-                "mfu": percent(plan.mfu),
-                "memory": f"{plan.memory_bytes.reserved / GIB:.1f}",
-                "fits": chance(plan.fits_probability),
-                **{name: str(plan.strategy[name]) for name in PLAN_FIELDS},
-            }
-            for rank, plan in enumerate(found.rows, 1)
+        "html": answer,
+        "offers": offers,
+        "columns": [] if best is None else ["plan", *best.columns[1:]],
+        "rows": []
+        if best is None
+        else [
+            {"rank": rank, "plan": f"{rank} =" if is_tied else str(rank)}
+            | dict(zip(best.columns[1:], row[1:], strict=True))
+            for rank, (row, is_tied) in enumerate(zip(best.rows, tied, strict=True), 1)
         ],
+        "notes": printed(*(one for one in listed if one is not best))
+        + printed(lambda: tables.print_notes(found)),
         "best": [texts_of(model, plan.strategy) for plan in found.rows],
         "front": [texts_of(model, plan.strategy) for plan in front],
         "cells": [
@@ -205,22 +243,117 @@ def search_view(
     }
 
 
-def _search_summary(found: Any) -> str:
-    from shardwise.report.tables.advice import (  # noqa: PLC0415 - slow to import
-        avoided_lines,
-        recommendation_lines,
-    )
+def _advice(found: SearchResult, model: Model, system: System) -> tuple[str, list[View]]:
+    """What a search recommends and plans to load; without a plan the nearest and the smallest."""
+    from shardwise.planning.ways import ways_to_fit  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.advice import recommendation_items  # noqa: PLC0415
+    from shardwise.report.tables.estimate import print_change  # noqa: PLC0415
+    from shardwise.report.tables.search import closing  # noqa: PLC0415
 
-    least = "" if found.counts_exact else "at least "
-    text = (
-        f"{found.candidates:,} strategies, {least}{found.feasible:,} of them feasible, "
-        f"{found.elapsed_s:.1f} s"
-    )
-    if not found.rows:
-        reasons = ", ".join(f"{name} {number:,}" for name, number in found.rejected.items())
-        text += f". Nothing is feasible: {reasons}"
-    avoided = avoided_lines(found, "choose a value to try it")
-    return "\n".join([text, *recommendation_lines(found), *avoided])
+    plans: list[tuple[str, Mapping[str, Any]]] = []
+    shown: list[Callable[[], None] | Block] = []
+    if (advice := found.recommendation) is not None:
+        shown.append(Facts(items=recommendation_items(advice)))
+        plans.append(("Load the recommended plan", advice.plan.strategy))
+        if advice.safer is not None:
+            plans.append(("Load the safer plan", advice.safer.strategy))
+    elif not found.rows:
+        shown.append(Lines(items=closing(found)))
+    if not found.rows and found.nearest is not None:
+        nearest = found.nearest.strategy
+        plans.append(("Load the nearest plan, which may not fit", nearest))
+        change = None
+        if nearest["training"]:
+            is_free = "stack" not in found.space
+            own = Strategy.validated(nearest)
+            change = ways_to_fit(model, system, own, any_stack=is_free)
+        if change is not None:
+            shown.append(partial(print_change, change, ""))
+            plans.append(("Load the nearest plan with the change", change.strategy))
+    if not found.rows and found.smallest is not None and found.smallest.strategy is not None:
+        label = f"Load a plan on {found.smallest.gpus:,} GPUs"
+        plans.append((label, found.smallest.strategy))
+    return printed(*shown), [_offer(label, model, plan) for label, plan in plans]
+
+
+def _offer(label: str, model: Model, plan: Mapping[str, Any], **more: Any) -> View:
+    """A plan to load into the page."""
+    return {"label": label, "strategy": texts_of(model, plan), **more}
+
+
+def clusters_view(
+    question: Mapping[str, Any], progress: Callable[[float, int], None] | None = None
+) -> View:
+    """Which system and size trains the model in time and within a budget."""
+    from shardwise.planning.cluster_choice import choose_cluster  # noqa: PLC0415 - slow to import
+    from shardwise.planning.search.query import load_space  # noqa: PLC0415
+    from shardwise.report.charts.cluster import cluster_front  # noqa: PLC0415
+    from shardwise.report.tables.cluster import print_cluster  # noqa: PLC0415
+
+    with files.catalog_only():
+        run = training_run(question["run"])
+        if run is None:
+            raise InputError.at("training run", "is missing: clusters are compared by it", "tokens")
+        model = Model.load(question["model"])
+        found = choose_cluster(
+            model,
+            separated(question["systems"]),
+            load_space(with_method(question["space"]), {}),
+            tokens=run.tokens,
+            deadline=question["deadline"] or None,
+            budget=question["budget"] or None,
+            prices=ClusterOptions(price=[question["prices"]]).read_prices()
+            if question["prices"]
+            else None,
+            reliability=run.reliability,
+            site=run.site,
+            progress=None if progress is None else lambda done, total, _: progress(done, total),
+        )
+        offers = []
+        for name, place in (("cheapest", found.cheapest), ("fastest", found.fastest)):
+            one = None if place is None else found.options[place]
+            if one is not None and one.plan is not None:
+                label = f"Load the {name}: {one.gpus:,} x {one.system}"
+                offers.append(_offer(label, model, one.plan.strategy, system=one.system))
+        priced = any(one.usd is not None for one in found.options)
+        drawn = {"clusters": themed(cluster_front(found), dark=question["dark"])} if priced else {}
+        html = printed(lambda: print_cluster(found))
+    return {"faults": [], "html": html, "offers": offers, "charts": drawn}
+
+
+def largest_view(question: Mapping[str, Any]) -> View:
+    """The largest value of a field that fits, what limits it, and what raises it."""
+    from shardwise.planning.largest_value import largest_value  # noqa: PLC0415 - slow to import
+    from shardwise.report.tables.largest_value import print_largest_value  # noqa: PLC0415
+
+    with files.catalog_only():
+        model, system, strategy = inputs_of(question)
+        check_cost(model, strategy, nearest=True)
+        found = largest_value(model, system, strategy, question["largest"])
+        command = f"{question['command']} --largest {question['largest']}"
+        html = printed(lambda: print_largest_value(found, command))
+        offers = []
+        if found.value is not None:
+            offers.append(_offer(f"Load the plan with {found.value:,}", model, found.strategy))
+    return {"faults": [], "html": html, "offers": offers}
+
+
+def diagnose_view(question: Mapping[str, Any]) -> View:
+    """A measured run against its prediction: what is slow, and what to change."""
+    from shardwise.launchers.diagnose.run import diagnose  # noqa: PLC0415 - slow to import
+    from shardwise.launchers.logs import log_of_text  # noqa: PLC0415
+    from shardwise.launchers.tables.diagnose import print_diagnosis  # noqa: PLC0415
+
+    with files.catalog_only():
+        model, system, _ = inputs_of({**question, "strategy": {}})
+        launch = _launch_of(*question["launch"], model)
+        if launch is None:
+            raise InputError.at(question["launch"][0] or "launch file", "is no launch file")
+        name, text = question["log"]
+        log = log_of_text(text, name or "pasted log")
+        own = {"gpus": question["gpus"]} if question["gpus"] else {}
+        found = diagnose(launch, system, log=log, strategy=own)
+        return {"faults": [], "html": printed(lambda: print_diagnosis(found))}
 
 
 def texts_of(model: Model, strategy: Mapping[str, Any]) -> dict[str, str]:
@@ -246,27 +379,62 @@ def sweep_view(
     """Best step time, or that of the strategy, over values of a figure."""
     from shardwise.planning.sweep.run import sweep  # noqa: PLC0415 - slow to import
     from shardwise.report.charts import sweep as own  # noqa: PLC0415
+    from shardwise.report.tables.sweep import print_sweep  # noqa: PLC0415
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)
         chosen: dict[str, Any] = {"strategy": strategy}
         if question["search"]:
-            chosen = {"space": question["space"]}
+            chosen = {"space": with_method(question["space"])}
         found = sweep(model, system, vary=question["vary"], progress=progress, **chosen)
         drawn = own.charts(found)
+        html = printed(lambda: print_sweep(found))
     return {
         "faults": [],
-        "rows": found.to_frame().head(_MOST_POINTS).to_dicts(),
+        "html": html,
         "charts": {name: themed(figure, dark=question["dark"]) for name, figure in drawn.items()},
     }
 
 
-def figures_view(system: str | Mapping[str, Any]) -> View:
-    """Figures of a system that a sweep can vary."""
-    from shardwise.planning.sweep.axes import figure_list  # noqa: PLC0415 - slow to import
+def figures_view(named: str | Mapping[str, Any], kind: str = "system") -> View:
+    """Figures of a system that a sweep can vary, or of a model by their paths in its file."""
+    from shardwise.planning.sweep.axes import (  # noqa: PLC0415 - slow to import
+        figure_list,
+        figure_names,
+    )
 
     with files.catalog_only():
-        return {"faults": [], "figures": figure_list(System.load(system))}
+        if kind == "system":
+            system = System.load(named)
+            names = figure_names(system)
+            bought = {
+                name for name, one in names.items() if len(one.paths[0]) > 1 and one.is_hardware
+            }
+            listed = [
+                {**row, "value": row["value"] and _figure_words(row["value"], row["unit"])}
+                for row in figure_list(system)
+            ]
+            # What can be bought comes first, then constants of the model of performance.
+            order = [r for r in listed if r["figure"] in bought or r["figure"] not in names]
+            return {"faults": [], "figures": order + [r for r in listed if r not in order]}
+        tree = Model.load(named).to_dict()
+        own = {name: item for name, item in tree.items() if name not in _NO_FIGURES}
+        rows = [{"figure": path, "value": value} for path, value in _leaves(own, "")]
+        return {"faults": [], "figures": rows[:_MOST_FIGURES]}
+
+
+def _figure_words(value: float, unit: str | None) -> str:
+    return f"{value:.6g}" if unit is None else readable(value, unit)
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Figures and words of a tree, by their paths; what is not set is left out."""
+    items = node.items() if isinstance(node, Mapping) else enumerate(node)
+    for key, item in items:
+        if isinstance(item, (Mapping, list, tuple)):
+            yield from _leaves(item, f"{path}{key}.")
+        elif item is not None and item is not False:
+            yield f"{path}{key}", _text_of(item)
 
 
 def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], dark: bool) -> View:
@@ -274,6 +442,7 @@ def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], d
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
     from shardwise.planning.compare import compare  # noqa: PLC0415
     from shardwise.report.charts import compare as own  # noqa: PLC0415
+    from shardwise.report.tables.compare import print_comparison  # noqa: PLC0415
 
     faults: list[str] = []
     found: dict[str, Estimate] = {}
@@ -289,59 +458,104 @@ def compare_view(questions: Sequence[Mapping[str, Any]], names: Sequence[str], d
             {
                 "name": name,
                 "plan": f"{one.model} on {one.system}: {degrees(one.strategy)}",
-                **{title: value for title, value, _ in facts(one)},
+                **{title: value for title, value, _ in facts(one)[:-1]},
             }
             for name, one in found.items()
         ]
         drawn: dict[str, Any] = {}
+        html = ""
         if len(found) > 1:
             compared = compare(*found.values(), names=list(found))
             drawn = {"times": own.times(compared), "memory": own.memory(compared)}
+            html = printed(lambda: print_comparison(compared))
     return {
         "faults": faults,
+        "html": html,
         "rows": rows,
         "charts": {name: themed(figure, dark=dark) for name, figure in drawn.items()},
     }
 
 
 def nearest_view(question: Mapping[str, Any]) -> View:
-    """The nearest plan that is legal and fits, and in what it differs."""
+    """The smallest change with which a plan is legal and fits, as the command line has it."""
     from shardwise.estimator import estimate  # noqa: PLC0415 - slow to import
     from shardwise.launchers.export import change_words  # noqa: PLC0415
-    from shardwise.planning.nearest import blamed_fields, nearest_plan  # noqa: PLC0415
+    from shardwise.planning.nearest import (  # noqa: PLC0415
+        blamed_fields,
+        change_to_fit,
+        nearest_plan,
+    )
+    from shardwise.planning.ways import ways_to_fit  # noqa: PLC0415
+    from shardwise.report.tables import estimate as own  # noqa: PLC0415
 
     with files.catalog_only():
         model, system, strategy = inputs_of(question)
         check_cost(model, strategy, nearest=True)
         blamed: set[str] = set()
+        found = None
         try:
             estimate(model, system, strategy)
+            found = change_to_fit(model, system, strategy) or ways_to_fit(model, system, strategy)
         except InputError as error:
             blamed = blamed_fields(error)
-        found = nearest_plan(model, system, strategy, at_fault=blamed, probability=SURE)
-        if found is None:
-            return {"faults": [], "fields": None}
-        return {
-            "faults": [],
-            "fields": texts_of(model, found.strategy),
-            "words": f"{change_words(found.changes)}: {seconds(found.step_time_s)} per step",
-        }
+        if found is not None:
+            words = own.change_words(found)
+        else:
+            found = nearest_plan(model, system, strategy, at_fault=blamed, probability=SURE)
+            if found is None:
+                return {"faults": [], "fields": None}
+            words = f"{change_words(found.changes)}: {seconds(found.step_time_s)} per step"
+        return {"faults": [], "fields": texts_of(model, found.strategy), "words": words}
 
 
-def uploaded(kind: str, name: str, text: str) -> View:
-    """Model or system of a file that a user sent; a launch file has a strategy too."""
+def _launch_of(name: str, text: str, model: Model | None) -> Launch | None:
+    """Read a launch file that a user sent or pasted; None if it is none.
+
+    Parameters
+    ----------
+    name
+        Name of the file; empty: what was pasted is tried as each kind of file.
+    model
+        For files without a model.
+    """
     from shardwise.launchers.launch import LaunchText  # noqa: PLC0415 - slow to import
     from shardwise.launchers.registry import read_by, recognised_launcher  # noqa: PLC0415
 
-    with files.catalog_only():
-        launcher = recognised_launcher(text, name) if kind == "model" else None
+    for source in [name] if name else [f"pasted{ending}" for ending in _PASTED]:
+        try:
+            launcher = recognised_launcher(text, source)
+        except InputError:
+            if name:
+                raise
+            continue
         if launcher is not None:
-            launch = read_by(launcher, LaunchText(source=name, text=text))
+            launch = read_by(launcher, LaunchText(source=source, text=text))
+            if launch.model is not None or model is None:
+                return launch
+            launch = read_by(launcher, LaunchText(source=source, text=text, model=model))
+            return replace(launch, model=model)
+    return None
+
+
+def uploaded(kind: str, name: str, text: str, own: str | Mapping[str, Any] | None = None) -> View:
+    """Model or system of a file that a user sent; a launch file has a strategy too.
+
+    Parameters
+    ----------
+    own
+        Model of the page, for launch files without one.
+    """
+    with files.catalog_only():
+        known = None if own is None else Model.load(own)
+        launch = _launch_of(name, text, known) if kind in ("model", "launch") else None
+        if launch is not None:
             notes = [str(one) for one in launch.not_understood]
             fields = {key: _text_of(value) for key, value in launch.strategy.items()}
             if launch.model is None:
-                raise InputError.at(name, f"is a file of {launcher.title}, which holds no model")
+                raise InputError.at(name, f"is a file of {launch.launcher}, which holds no model")
             return _uploaded(launch.model, fields, notes)
+        if kind == "launch":
+            raise InputError.at(name or "text", "is no launch file that shardwise reads")
         ending = next((e for e in files.SUFFIXES if name.lower().endswith(e)), None)
         if ending is None:
             raise InputError.at(name, f"allowed endings: {', '.join(files.SUFFIXES)}")
@@ -356,10 +570,16 @@ def _uploaded(one: Model | System, fields: Mapping[str, str], notes: Sequence[st
     return {
         "faults": [],
         "name": one.name,
-        "data": one.to_dict(),
+        "data": None if _is_known(one) else one.to_dict(),
         "strategy": dict(fields),
         "notes": list(notes),
     }
+
+
+def _is_known(one: Model | System) -> bool:
+    """Whether it is the entry of the catalog of its name."""
+    folder = "models" if isinstance(one, Model) else "systems"
+    return one.name in catalog.names(folder) and type(one).load(one.name) == one
 
 
 def export_view(question: Mapping[str, Any], launcher: str) -> View:

@@ -49,7 +49,7 @@ def diagnose(
     launch: Launch | str | Path,
     system: SystemLike,
     *,
-    log: str | Path,
+    log: RunLog | str | Path,
     trace: str | Path | None = None,
     model: ModelLike | None = None,
     strategy: Mapping[str, object] | None = None,
@@ -66,7 +66,7 @@ def diagnose(
         Config object, catalog name or file.
     log
         Log of the run: Megatron-LM, Megatron-Bridge, torchtitan, DeepSpeed, MaxText, NeMo, MLPerf
-        or the Hugging Face Trainer; also .gz.
+        or the Hugging Face Trainer; also .gz; or what `read_log` returned.
     trace
         Trace of PyTorch's profiler (.json, .json.gz) with steps, which separates components.
     model
@@ -103,14 +103,16 @@ def diagnose(
     """
     if isinstance(changes, bool) or not isinstance(changes, int) or changes < 0:
         raise InputError(Fault.of("changes", changes, "must be a whole number of at least 0"))
-    check_path("log", log)
+    if not isinstance(log, RunLog):
+        check_path("log", log)
     if trace is not None:
         check_path("trace", trace)
     if not isinstance(launch, Launch):
         check_path("launch", launch)
     if strategy is not None and not isinstance(strategy, Mapping):
         raise InputError(Fault.of("strategy", strategy, "must be fields by name"))
-    the_system, logged = System.load(system), read_log(log)
+    the_system = System.load(system)
+    logged = log if isinstance(log, RunLog) else read_log(log)
     case = _Case.of(launch, the_system, logged, model=model, own=strategy or {})
     predicted = estimate(case.model, the_system, case.strategy)
     steps = measured_steps(

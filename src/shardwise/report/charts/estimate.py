@@ -1,12 +1,16 @@
 """An estimate as charts: components of the step and of the memory, operations, and all stages."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.analysis.results import Estimate, OperationEstimate, StageEstimate
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
 from shardwise.config.strategy_fields import COUNTED_WITH
+from shardwise.config.system import System
+from shardwise.estimator import estimate
 from shardwise.report.charts.common import (
     BUTTONS,
     COMPONENT_NAMES,
@@ -44,6 +48,8 @@ MEMORY_NAMES = {
 }
 NO_LIMIT = 2.0**50
 """Bytes of a tier that stand for one without limit; of that no share can be free."""
+MOST_PASSES = 100_000
+"""Of micro-batches through virtual stages, of which a timeline is drawn: they take some seconds."""
 # Schedules in which the first rank has both ends of the model.
 _BOTH_ENDS = ("zb-v", "dualpipe")
 # Axes whose communication counts as another's.
@@ -392,6 +398,39 @@ def charts(result: Estimate) -> dict[str, Figure]:
     if len(result.stages) > 1:
         drawn["memory-stages"] = memory_stages(result)
     return drawn
+
+
+def detail_charts(
+    result: Estimate,
+    inputs: tuple[Model, System, Strategy],
+    wanted: Collection[str] = ("timeline", "roofline"),
+) -> tuple[dict[str, Figure], list[str]]:
+    """Draw the pipeline of a step and its kernels under the roofline, by name.
+
+    Returns
+    -------
+    drawn, notes
+        Charts, and why one is not drawn.
+    """
+    from shardwise.report.charts.roofline import roofline  # noqa: PLC0415 - it imports this module
+    from shardwise.report.charts.timeline import pipeline_timeline  # noqa: PLC0415 - slow to import
+    from shardwise.report.trace import trace  # noqa: PLC0415
+
+    drawn: dict[str, Figure] = {}
+    passes = result.micro_batches * len(result.stages) * result.strategy["vpp"]
+    notes = []
+    if "timeline" in wanted and result.strategy["training"]:
+        if passes <= MOST_PASSES:
+            drawn["timeline"] = pipeline_timeline(trace(*inputs).timeline)
+        else:
+            notes.append(
+                f"No timeline: {passes:,} passes of micro-batches are more than the "
+                f"{MOST_PASSES:,} that are simulated; a smaller batch shows the same pattern."
+            )
+    if "roofline" in wanted:
+        listed = result if result.operations else estimate(*inputs, operations=True)
+        drawn["roofline"] = roofline(listed, inputs[1])
+    return drawn, notes
 
 
 def write_charts(result: Estimate, path: str | Path) -> None:

@@ -201,6 +201,14 @@ def best_memory(result: SearchResult) -> Figure:
     figure = plotly().Figure()
     for component in memory_components([estimate.memory_bytes for estimate in result.rows]):
         figure.add_trace(_best_bars(result, *component, "GiB"))
+    known = [one.memory_interval for one in result.rows]
+    figure.add_trace(
+        expected_mark(
+            [one.memory_bytes.reserved / GIB for one in result.rows],
+            [None if m is None else (m.reserved_low / GIB, m.reserved_high / GIB) for m in known],
+            _ranks(result),
+        )
+    )
     limit_line(figure, "usable memory", "top", x=result.capacity_bytes / GIB)
     axis = "memory of a GPU on the peak-memory stage [GiB]"
     return _stacked(figure, result, "Memory of the best strategies", axis)

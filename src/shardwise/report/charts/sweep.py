@@ -579,6 +579,8 @@ def _unbeaten(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 _GPUS = "gpus"
+_HARDWARE = ("figure", "structure")
+_PRICE = "price"
 # More lines or maps than that are left to who asks for a part of the sweep.
 _MOST_LINES = 14
 _MOST_MAPS = 4
@@ -654,10 +656,26 @@ def _plans(result: SweepResult, tokens: float | None) -> dict[str, Figure]:
         return drawn
     if len({plan.strategy["gpus"] for plan in found}) > 1:
         drawn["front-gpus"] = front(result, "gpus", tokens=tokens)
-    if all(plan.usd_per_billion_tokens is not None for plan in found):
+    if all(plan.usd_per_billion_tokens is not None for plan in found) and _is_priced(result):
         drawn["front-cost"] = front(result, "cost", tokens=tokens)
     drawn["front-memory"] = front(result, tokens=tokens)
     return drawn
+
+
+def _is_priced(result: SweepResult) -> bool:
+    """Whether prices count what the varied hardware costs: they differ where it does, or it is one.
+
+    Without a price of its own, better hardware costs as much per hour as that of the system.
+    """
+    hardware = [axis for axis in varied(result) if axis.kind in _HARDWARE]
+    if not hardware or any(axis.name == _PRICE for axis in result.axes):
+        return True
+    hourly: dict[str, set[float]] = {}
+    for point in result.points:
+        if (plan := best_of(point)) is not None and plan.usd_per_billion_tokens is not None:
+            rate = plan.usd_per_billion_tokens * plan.tokens_per_s / plan.strategy["gpus"]
+            hourly.setdefault(point.system, set()).add(float(f"{rate:.6g}"))
+    return any(len(rates) > 1 for rates in hourly.values())
 
 
 def write_charts(
@@ -672,6 +690,11 @@ def write_charts(
     counts = f"{len(result.points):,} points, {len(result.points) - empty:,} of them feasible"
     facts = [f"{counts}; {result.candidates:,} strategies in {result.elapsed_s:.1f} s"]
     facts += [f"Changed along with what was requested: {one}." for one in result.assumed]
+    if not _is_priced(result):
+        facts.append(
+            "No chart of time against price: the price of the system does not count what the "
+            f"varied hardware costs; vary {_PRICE} with it."
+        )
     if not result.complete:
         facts.append("Interrupted: this is what was found at a part of the points.")
     write_page(path, sweep_words(result), facts, charts(result, tokens=tokens, marks=marks))

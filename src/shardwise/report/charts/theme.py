@@ -58,6 +58,7 @@ MEMORY_COLORS = dict(zip(MEMORY_PARTS, LINES, strict=False)) | {"runtime": GREY,
 LEGEND = {
     "orientation": "h",
     "x": 0,
+    "xref": "container",
     "xanchor": "left",
     "y": 0,
     "yref": "container",
@@ -66,7 +67,7 @@ LEGEND = {
     "font": {"size": 12},
     "maxheight": 2000,
 }
-"""A legend in lines below the axes, which makes room for itself."""
+"""A legend in lines as long as the chart below the axes, which makes room for itself."""
 TITLE_SPACE = 60
 """Pixels of a title with its subtitle, which a page shows as text."""
 LEGEND_SPACE = 30

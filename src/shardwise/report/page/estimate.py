@@ -1,7 +1,10 @@
 """The report of an estimate."""
 
 from shardwise.analysis.results import Estimate
-from shardwise.report.charts.estimate import charts
+from shardwise.config.model import Model
+from shardwise.config.strategy import Strategy
+from shardwise.config.system import System
+from shardwise.report.charts.estimate import charts, detail_charts
 from shardwise.report.console import gpu_count, percent
 from shardwise.report.page.html import Lines
 from shardwise.report.page.printed import printed_blocks
@@ -9,8 +12,11 @@ from shardwise.report.page.shared import Report, evidence, requested, source_tab
 from shardwise.report.tables.estimate import print_estimate, verdict
 
 
-def report_of(result: Estimate, command: str) -> Report:
-    """Return the report of an estimate."""
+def report_of(
+    result: Estimate, command: str, inputs: tuple[Model, System, Strategy] | None = None
+) -> Report:
+    """Return the report of an estimate; with its inputs also with pipeline and roofline."""
+    drawn, missing = ({}, []) if inputs is None else detail_charts(result, inputs)
     *results, closing = printed_blocks(lambda: print_estimate(result))
     own = {name: value for name, value in result.strategy.items() if name not in result.assumed}
     question = [("model", result.model), ("system", result.system), *requested(own)]
@@ -27,9 +33,14 @@ def report_of(result: Estimate, command: str) -> Report:
         title=f"{result.model} on {result.system}: step time, memory and cost",
         answer=answer,
         question=question,
-        charts=charts(result),
+        charts=charts(result) | drawn,
         results=results,
-        assumptions=[*evidence(result), closing, *([every] if defaults else [])],
+        assumptions=[
+            *evidence(result),
+            closing,
+            *([every] if defaults else []),
+            *([Lines(items=missing)] if missing else []),
+        ],
         sources=source_table(result.provenance),
         command=command,
     )

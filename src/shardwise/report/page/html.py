@@ -144,6 +144,8 @@ def page_html(page: Page) -> str:
     if charts:
         parts.append('<p role="alert" data-failure hidden></p>')
         parts.append(f'<noscript><p role="alert">{_WITHOUT_SCRIPT}</p></noscript>')
+    if len(page.sections) > 1:
+        parts.append(_contents(page.sections))
     parts.append("<main>")
     parts += [_chart(chart, "h1" if alone else "h2") for chart in page.charts]
     for number, section in enumerate(page.sections, start=1):
@@ -167,6 +169,20 @@ def _head(title: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{_text(title)}</title>
 <style>{asset("page.css")}</style></head><body>"""
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    """Links to sections, and to the charts in them."""
+    items = []
+    for number, section in enumerate(sections, start=1):
+        charts = [block for block in section.blocks if isinstance(block, Chart)]
+        inside = "".join(
+            f'<li><a href="#title-{_text(one.name)}">{_text(one.figure.layout.meta["title"])}</a>'
+            for one in charts
+        )
+        below = f"<ul>{inside}</ul>" if inside else ""
+        items.append(f'<li><a href="#section-{number}">{_text(section.title)}</a>{below}')
+    return f'<nav aria-label="Contents"><ul>{"".join(items)}</ul></nav>'
 
 
 def _text(text: str) -> str:

@@ -263,10 +263,16 @@ def _strategy_words(fields: Sequence[str], heads: Sequence[str], cells: Sequence
     return ", ".join([first, *(t for t, is_one in zip(words, degrees, strict=True) if not is_one)])
 
 
+def tied(result: SearchResult) -> list[bool]:
+    """Return for each plan of the table whether measurements cannot separate it from the first."""
+    within = 0.0 if result.alike is None else result.alike.within
+    first = result.rows[0].step_time_s if result.rows else 1.0
+    return [abs(plan.step_time_s / first - 1) < within for plan in result.rows]
+
+
 def _ties_note(result: SearchResult, found: Ties) -> str:
     """How many plans are so close that predictions cannot separate them."""
-    first = result.rows[0].step_time_s
-    near = [abs(plan.step_time_s / first - 1) < found.within for plan in result.rows]
+    near = tied(result)
     return (
         f"the predictions of {sum(near)} of these {len(near)} plans are within "
         f"{percent(found.within)} of plan 1: measurements cannot separate them"
@@ -379,6 +385,18 @@ def print_search(result: SearchResult) -> None:
     if note := _scope_note(result):
         show(Text(note + "\n"))
     show(Text("\n".join(closing(result)), style="dim" if result.rows else ""))
+
+
+def print_notes(result: SearchResult) -> None:
+    """Print what a page shows below plans and charts: what they share, runs, and what was left."""
+    if result.rows:
+        show(Text(agreed(result)))
+    if result.runs is not None and result.runs.runs:
+        show(_runs_table(result.runs), Text(_runs_note(result.runs)))
+    if note := _scope_note(result):
+        show(Text(note))
+    if result.rows:
+        show(Text("\n".join(closing(result))))
 
 
 def _print_with_common(table: Table, common: str) -> None:
