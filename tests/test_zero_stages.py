@@ -80,17 +80,20 @@ def test_head_is_unsharded_in_the_loss_and_its_gradient_after_it(tied: bool) -> 
 
     On one stage a tied head works with the embedding's table, positions included.
     """
-    long, short = (
+    found = [
         [
-            held(
+            run(
                 architecture=samples.model(vocab=20_000, tied_embeddings=tied, seq_len=seq_len),
                 zero=zero,
                 seq_len=seq_len,
-            ).buffers
+            )
             for zero in (1, 2, 3)
         ]
         for seq_len in (128, 32)
-    )
+    ]
+    long, short = ([one.memory_bytes.buffers for one in of_length] for of_length in found)
+    peaks = [[one.stages[0].peak.operation for one in of_length] for of_length in found]
+    assert peaks == [["loss"] * 3, ["loss", "head", "head"]]
     head = 64 * 20_000 + 2 * 64
 
     def positions(seq_len: int) -> int:

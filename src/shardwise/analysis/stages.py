@@ -261,7 +261,7 @@ def _peak_operation(
     Parameters
     ----------
     place
-        Position of the component in `ComponentCosts.parts`.
+        Position of the component in `ComponentCosts.components`, or one more (`StageMemory.part`).
     """
     kinds = len(blocks.kinds)
     names = [name for name, _, _ in parts]
@@ -269,6 +269,9 @@ def _peak_operation(
     if "mtp" in names:
         listed[2 * kinds] = names.index("mtp")
     costs = parts[listed.get(place, 1 + place % kinds)][2]
+    if place == len(blocks.components):
+        trained = [one.operation.name for one in parts[-1][2] if step_of(one.operation).trains]
+        return trained[-1], "backward"
     component = blocks.components[place]
     assert component is not None  # noqa: S101 - it has the peak
     position = int(component.bytes.peak[0])

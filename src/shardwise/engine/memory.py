@@ -92,7 +92,8 @@ class StageMemory:
     """Transient: recomputed activations, gradients of activations, logits, gathered weights; or the
     update's copies of gradients, where the update needs more than forward and backward."""
     part: Ints
-    """The component (see `ComponentCosts.components`) with the most transient bytes."""
+    """The component (see `ComponentCosts.components`) with the most transient bytes; one more than
+    the head: the head once its weights have a gradient."""
     in_update: Bools
     """Whether the peak is in the update of the weights."""
     offloaded: Floats
@@ -573,10 +574,11 @@ def _live(
     embedding, head = len(group.resident) - 2, len(group.resident) - 1
     following = _following(group, resident, here_share)
     for place, count, size in resident:
-        here = count > 0
+        here, at = count > 0, place
         over = size.over_bytes
         if place == head:
             trained = size.trained_over_bytes + unsharded.head_gradients
+            at = np.where(trained > over, head + 1, head)
             over = np.maximum(over, trained) + size.saved_bytes + unsharded.head
             shapes = shapes + np.where(here, size.gradient_buffer_bytes, 0.0)
         elif place == embedding:
@@ -585,7 +587,7 @@ def _live(
             over = over - following[place] + unsharded.layer
             shapes = np.where(here, np.maximum(shapes, size.gradient_buffer_bytes), shapes)
         more = here & (over > most)
-        most, where = np.where(more, over, most), np.where(more, place, where)
+        most, where = np.where(more, over, most), np.where(more, at, where)
         if place != head:
             more = here & (over > of_layers)
             of_layers, layer = np.where(more, over, of_layers), np.where(more, place, layer)
