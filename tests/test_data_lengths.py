@@ -95,7 +95,13 @@ def test_bad_input_is_one_line(words: tuple[str, ...], problem: str, shardwise: 
         data_lengths([])
 
 
-PLAN: dict[str, Any] = {"finetune": "lora", "gpus": 4, "mbs": 2, "gbs": 32, "stack": "accelerate-2026"}
+PLAN: dict[str, Any] = {
+    "finetune": "lora",
+    "gpus": 4,
+    "mbs": 2,
+    "gbs": 32,
+    "stack": "accelerate-2026",
+}
 DATA = (500, 2000, 4000)
 
 
