@@ -48,7 +48,14 @@ _NUMBERS: dict[str, list[Any]] = {
 }
 # Those that a draw always sets, and those that say nothing of what software runs.
 _ALWAYS = ("tp", "pp", "cp", "dp", "zero", "gpus", "micro_batch_size", "global_batch_size")
-_SKIPPED = ("stack", "any_software", "recompute_parts", "offload_parts", "sequence_parallel")
+_SKIPPED = (
+    "stack",
+    "any_software",
+    "recompute_parts",
+    "offload_parts",
+    "sequence_parallel",
+    "batching",
+)
 
 
 def _values(name: str) -> list[Any]:

@@ -38,6 +38,7 @@ _DEEPSPEED: Abilities = {
     "quantization": any_of("none"),
     "quantized_weights": any_of(False),
     "fused_activation": any_of(False),
+    "cpu_optimizer": {**any_of("stack", "none", "fused", "unfused"), "superoffload": (0, 18)},
     "recompute_layers": any_of(None),  # checkpoints are of every layer, or every so many
 }
 
@@ -87,6 +88,11 @@ def _deepspeed_memory(plan: Plan) -> Iterator[str]:
         yield "offload_weights: with zero 3 only"
     if plan["offload_optimizer"] and plan["zero"] == 0 and plan.is_sharded:
         yield "offload_optimizer: with zero 1 to 3"
+    early = plan["cpu_optimizer"] == "superoffload"
+    if (plan["offload_nvme"] or early) and plan["zero"] != 3 and plan.is_sharded:
+        yield "offload_nvme, superoffload: with zero 3 only"
+    if plan["offload_nvme"] and early:
+        yield "superoffload: not with offload_nvme"
     if plan.offloaded_parts:
         yield "offload_parts: cannot"
     if plan.offloads_all_activations and plan["recompute"] != "full":

@@ -8,6 +8,7 @@ from launcher_rules.plan import (
     NO_STAGES,
     NO_TIERS,
     NOWHERE,
+    ON_HOST,
     Abilities,
     Plan,
     ability_faults,
@@ -19,6 +20,7 @@ from launcher_rules.plan import (
 
 _HUGGINGFACE: Abilities = {
     **NOWHERE,
+    **ON_HOST,
     **NO_TIERS,
     **NO_STAGES,
     "schedule": any_of("1f1b"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from launcher_rules.plan import (
     NOWHERE,
+    ON_HOST,
     Abilities,
     Plan,
     ability_faults,
@@ -16,6 +17,7 @@ from launcher_rules.plan import (
 
 _MAXTEXT: Abilities = {
     **NOWHERE,
+    **ON_HOST,
     "first_stage_layers": any_of(None),
     "last_stage_layers": any_of(None),
     "stage_layers": any_of(None),

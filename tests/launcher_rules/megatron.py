@@ -7,6 +7,7 @@ from launcher_rules.plan import (
     ALWAYS,
     NO_TIERS,
     NOWHERE,
+    ON_HOST,
     Abilities,
     Plan,
     Release,
@@ -21,6 +22,7 @@ from launcher_rules.plan import (
 
 _MEGATRON: Abilities = {
     **NOWHERE,
+    **ON_HOST,
     **NO_TIERS,
     "schedule": any_of("1f1b", "interleaved"),
     "tp_exchange": any_of("all_reduce", "rs_ag"),

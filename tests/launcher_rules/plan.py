@@ -149,6 +149,11 @@ def any_of(*values: object) -> dict[object, Release]:
 
 # No trainer has two-dimensional products, and none keeps gathered inputs of sequence parallelism.
 NOWHERE = only_defaults(tp2=1, tp_regather=True)
+# DeepSpeed alone updates during backward or from drives.
+ON_HOST: Abilities = {
+    "cpu_optimizer": any_of("stack", "none", "fused", "unfused"),
+    "offload_nvme": any_of(False),
+}
 NO_TIERS = only_defaults(extents=None, tp_tier=None, cp_tier=None, dp_tier=None, pp_tier=None)
 NO_STAGES = only_defaults(
     pp=1,

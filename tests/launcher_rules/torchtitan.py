@@ -7,6 +7,7 @@ from launcher_rules.plan import (
     ALWAYS,
     NO_TIERS,
     NOWHERE,
+    ON_HOST,
     Abilities,
     Plan,
     Release,
@@ -21,6 +22,7 @@ from launcher_rules.plan import (
 _MAIN: Release = (0, 3)  # since 9810191bb of 2026-02-23, after v0.2.2
 _TITAN: Abilities = {
     **NOWHERE,
+    **ON_HOST,
     **NO_TIERS,
     "schedule": any_of("1f1b", "gpipe", "interleaved", "zb-v"),
     "tp_exchange": {"rs_ag": ALWAYS, "all_reduce": _MAIN},

@@ -13,7 +13,8 @@ from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.registry import launch_files
 
 IN_CODE = {
-    "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
+    "seq_len", "document_len", "data_lengths", "batching",  # of the data
+    "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "micro_batch_size", "global_batch_size", "optimizer",  # of the Trainer's command line
     "tp_exchange", "tp_overlap", "ep", "etp", "expert_imbalance", "dispatcher", "grad_sync", "loss",
     "attention_kernel",

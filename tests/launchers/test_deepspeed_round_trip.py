@@ -11,7 +11,8 @@ from shardwise.launchers.launch import LaunchPlan, LaunchText
 from shardwise.launchers.registry import launch_files
 
 IN_CODE = {
-    "seq_len", "document_len", "attention", "frozen", "lora_rank", "lora_parts",  # of the model
+    "seq_len", "document_len", "data_lengths", "batching",  # of the data
+    "attention", "frozen", "lora_rank", "lora_parts",  # of the model
     "placement", "expert_imbalance", "grad_sync", "attention_kernel", "etp", "schedule",
     "dispatcher", "loss",
     "compile", "expert_kernel", "host_threads",

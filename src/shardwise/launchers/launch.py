@@ -170,6 +170,7 @@ NO_OPTIONS: dict[str, str] = {
     "any_software": "an export refuses it",
     "sequence_parallel": "tp_exchange says the same",
     "expert_imbalance": "the router decides it during the run",
+    "host_threads": "OMP_NUM_THREADS sets it, next to the command that starts the ranks",
 }
 DOCUMENTS: dict[str, str] = dict.fromkeys(
     ("document_len", "data_lengths", "batching"), "the data set decides it"
@@ -199,6 +200,17 @@ def nodes_of(system: System, gpus: int) -> tuple[int, int]:
     while gpus % per_node:
         per_node -= 1
     return gpus // per_node, per_node
+
+
+def thread_variables(strategy: Strategy) -> dict[str, str]:
+    """Return the environment variable of the threads of the host, if the plan sets them."""
+    threads = strategy.host_threads
+    return {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Return lines of a shell script that set environment variables."""
+    return "".join(f"export {name}={value}\n" for name, value in variables.items())
 
 
 def captured_graphs(model: Model, strategy: Strategy) -> CudaGraphs:

@@ -22,9 +22,11 @@ from shardwise.launchers.launch import (
     LaunchPlan,
     LaunchText,
     as_comments,
+    exports,
     loss_arguments,
     nodes_of,
     origins_of,
+    thread_variables,
     trained_in_code,
 )
 from shardwise.launchers.sections import AUTO, Found, Section, launch_of
@@ -531,6 +533,7 @@ def _script(plan: LaunchPlan, release: str, ending: str) -> str:
         "set -euo pipefail\n\n"
         f'CONFIG="${{CONFIG:-${{BASH_SOURCE[0]%.sh}}{ending}}}"\n'
         'SCRIPT="${SCRIPT:-train.py}"\n\n'
+        f"{exports(thread_variables(plan.strategy))}"
         'accelerate launch --config_file "$CONFIG" \\\n'
         f'{rendezvous}  "$SCRIPT" \\\n  {trainer}\n'
     )

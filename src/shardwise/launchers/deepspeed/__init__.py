@@ -20,7 +20,7 @@ SAYS = fields_named(
     "gpus dp micro_batch_size global_batch_size seq_len dtype recompute zero"
     " fsdp_reshard fsdp_prefetch optimizer frozen lora_rank lora_parts tp_overlap dp_overlap"
     " master_dtype moment_dtype gradient_dtype reduce_dtype"
-    " offload_weights offload_activations offload_optimizer offload_nvme host_threads placement"
+    " offload_weights offload_activations offload_optimizer offload_nvme cpu_optimizer placement"
 ).union(one.field for one in DEGREES)
 _FIXED = {
     "grad_sync": "the stage decides it: 2 and 3 reduce gradients of each micro-batch",

@@ -511,6 +511,8 @@ def _zero(model: Model, strategy: Strategy) -> dict[str, Any]:
             zero[section] = {"device": "cpu", "pin_memory": True}
     if strategy.offload_nvme:
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": "/local_nvme"}
+    if strategy.offload_optimizer and strategy.cpu_optimizer == CpuOptimizer.SUPEROFFLOAD:
+        zero["offload_optimizer"]["super_offload"] = True
     if stage == ZERO_WEIGHTS:
         through = lives_through_step(model)
         live = through if not strategy.fsdp_reshard else min(_MOST_LIVE, through // 2)

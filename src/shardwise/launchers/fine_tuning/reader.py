@@ -16,6 +16,7 @@ from shardwise.launchers.fine_tuning.options import WHY
 from shardwise.launchers.launch import LaunchText, origins_of
 from shardwise.launchers.sections import Found, Section
 from shardwise.launchers.shell import names_in, shown
+from shardwise.units import read_whole
 
 _DEGREES = ("tp", "cp", "pp")
 LENGTHS = (
@@ -176,6 +177,9 @@ def launch_of_reading(
     fields["micro_batch_size"] = sizes.micro
     if optimizer == "muon" and engine.kind != "deepspeed":
         fields["any_software"] = True  # code of the trainer, which its stack does not list
+    threads = read_whole(reading.job.environment.get("OMP_NUM_THREADS", ""))
+    if threads and fields.get("offload_optimizer"):
+        fields["host_threads"] = threads
     origins = _add_batch(reading, fields, sizes)
     known = frozenset(neutral)
     used = frozenset(key for key in top.data if top.has_read(key)).union(costly)

@@ -32,8 +32,10 @@ from shardwise.launchers.launch import (
     LaunchFile,
     LaunchPlan,
     as_comments,
+    exports,
     fields_named,
     nodes_of,
+    thread_variables,
 )
 
 SAYS = fields_named(
@@ -249,7 +251,8 @@ def files_of(
     script = (
         "#!/usr/bin/env bash\n"
         f"# {nodes} nodes x {each} GPUs: run once on every node.\n"
-        f"{as_comments(plan.comments)}set -euo pipefail\n\n{start}\n"
+        f"{as_comments(plan.comments)}set -euo pipefail\n\n"
+        f"{exports(thread_variables(strategy))}{start}\n"
     )
     return (
         LaunchFile(ending=ending, text=as_comments(remarks) + as_yaml(settings)),

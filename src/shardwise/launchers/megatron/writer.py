@@ -21,6 +21,7 @@ from shardwise.launchers.launch import (
     as_comments,
     captured_graphs,
     nodes_of,
+    thread_variables,
 )
 from shardwise.launchers.megatron.core_hybrid import SPEC, is_hybrid
 from shardwise.launchers.megatron.core_options import core_faults, core_fields
@@ -172,7 +173,7 @@ def _companions(plan: LaunchPlan) -> Iterator[Words]:
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Return variables of the environment that a plan needs."""
     strategy = plan.strategy
-    found: dict[str, str] = {}
+    found = thread_variables(strategy)
     blackwell = any(name.startswith("fp4") for name in plan.system.accelerator.matrix)
     fsdp = strategy.zero >= ZERO_GRADIENTS
     if fsdp or strategy.expert_overlap:

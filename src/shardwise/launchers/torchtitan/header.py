@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardwise.launchers.launch import LaunchPlan, as_comments, nodes_of
+from shardwise.launchers.launch import LaunchPlan, as_comments, nodes_of, thread_variables
 from shardwise.launchers.torchtitan.fields import is_compiled
 
 _PORT = 29500
@@ -27,6 +27,8 @@ def _environment(plan: LaunchPlan) -> Iterator[tuple[str, str, str]]:
     """Environment variables that matter for a plan (torchtitan's run_train.sh and docs)."""
     yield "PYTORCH_ALLOC_CONF", "expandable_segments:True", "less fragmented memory"
     strategy = plan.strategy
+    for name, threads in thread_variables(strategy).items():
+        yield name, threads, "threads of the optimizer on the host"
     if strategy.tp > 1 and strategy.tp_overlap == "ring" and is_compiled(strategy):
         yield "TORCH_SYMMMEM", "CUDA", "symmetric memory of async tensor parallelism"
 
